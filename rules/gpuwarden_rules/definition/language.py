@@ -238,7 +238,7 @@ def _rule(reader: YamlReader, node: Node) -> Rule | None:
     nodes = reader.fields(node, required=REQUIRED, optional=OPTIONAL)
     marks = {key: reader.position(value) for key, value in nodes.items()}
     name = _name(reader, nodes.get("name"))
-    severity = _severity(reader, nodes.get("severity"))
+    severity = reader.choice(nodes.get("severity"), "severity", Severity)
     labels = _labels(reader, nodes.get("labels"), marks)
     params = _params(reader, nodes.get("params"))
     interval_s = _duration(reader, nodes.get("interval"), 15.0, INTERVAL_S_MIN, INTERVAL_S_MAX)
@@ -246,7 +246,7 @@ def _rule(reader: YamlReader, node: Node) -> Rule | None:
     for_s = _duration(reader, nodes.get("for"), 0.0, 0.0, HOLD_S_MAX)
     keep_s = _duration(reader, nodes.get("keep_firing_for"), 0.0, 0.0, HOLD_S_MAX)
     warm_up_s = _duration(reader, nodes.get("warm_up"), 0.0, 0.0, HOLD_S_MAX)
-    judges_silent_nodes = _flag(reader, nodes.get("judges_silent_nodes"))
+    judges_silent_nodes = reader.boolean(nodes.get("judges_silent_nodes")) is True
     requires = _columns(reader, "requires", nodes.get("requires"), marks)
     optional = _columns(reader, "optional", nodes.get("optional"), marks)
     for table, column in set(requires) & set(optional):
@@ -254,7 +254,7 @@ def _rule(reader: YamlReader, node: Node) -> Rule | None:
     consequence = _consequence(reader, nodes.get("consequence"), severity)
     caused_by = _caused_by(reader, nodes.get("caused_by"), labels, marks)
     together = _together(reader, nodes["together"]) if "together" in nodes else None
-    many = (reader.text(nodes["many"]) or "") if "many" in nodes else ""
+    many = reader.text(nodes.get("many")) or ""
     gather_s = None
     if "gather_for" in nodes:
         gather_s = _duration(reader, nodes["gather_for"], 0.0, 0.0, GATHER_S_MAX)
@@ -262,7 +262,7 @@ def _rule(reader: YamlReader, node: Node) -> Rule | None:
     summary = _text(reader, "summary", nodes.get("summary"), marks)
     remedy = _text(reader, "remedy", nodes.get("remedy"), marks)
     page = _page(reader, nodes["page"], params) if "page" in nodes else None
-    doc = reader.text(nodes["doc"]) if "doc" in nodes else None
+    doc = reader.text(nodes.get("doc"))
     chart = _chart(reader, nodes.get("chart"))
     before = len(reader.problems)
     sql, mentioned = _sql(reader, nodes.get("sql"), params)
@@ -305,28 +305,17 @@ def _rule(reader: YamlReader, node: Node) -> Rule | None:
 
 
 def _name(reader: YamlReader, node: Node | None) -> str:
-    name = (reader.text(node) or "") if node else ""
+    name = reader.text(node) or ""
     if node and name and not _NAME.match(name):
         reader.note(node, f"name {name!r} must be snake_case, as in gpu_idle_held")
     return name
-
-
-def _severity(reader: YamlReader, node: Node | None) -> Severity | None:
-    text = reader.text(node) if node else None
-    if node is None or text is None:
-        return None
-    try:
-        return Severity(text)
-    except ValueError:
-        reader.note(node, f"severity {text!r} must be one of {', '.join(Severity)}")
-        return None
 
 
 def _labels(
     reader: YamlReader, node: Node | None, marks: dict[str, tuple[int, int]]
 ) -> tuple[str, ...]:
     labels: list[str] = []
-    for item in reader.items(node) if node else ():
+    for item in reader.items(node):
         label = reader.text(item)
         if label is None:
             continue
@@ -344,21 +333,19 @@ def _labels(
 
 def _params(reader: YamlReader, node: Node | None) -> dict[str, Scalar]:
     params: dict[str, Scalar] = {}
-    for key, (key_node, value_node) in (reader.entries(node) if node else {}).items():
-        value = reader.scalar(value_node)
+    for key, (key_node, value) in reader.parameters(node).items():
         if key == "now":
             reader.note(key_node, "$now is bound by the engine")
         elif not _NAME.match(key):
             reader.note(key_node, f"parameter {key!r} must be snake_case")
-        elif value is not None:
-            seconds = seconds_of(value) if isinstance(value, str) else None
-            params[key] = value if seconds is None else seconds
+        else:
+            params[key] = value
     return params
 
 
 def _on_events(reader: YamlReader, node: Node | None) -> tuple[str, ...]:
     kinds = []
-    for item in reader.items(node) if node else ():
+    for item in reader.items(node):
         kind = reader.text(item)
         if kind is not None and not _NAME.match(kind):
             reader.note(item, f"event kind {kind!r} must be snake_case, as in agent_gap")
@@ -372,7 +359,7 @@ def _columns(
 ) -> tuple[tuple[str, str], ...]:
     """Columns named as `table.column`, each of which the schema has."""
     found: list[tuple[str, str]] = []
-    for item in reader.items(node) if node else ():
+    for item in reader.items(node):
         text = reader.text(item)
         if text is None:
             continue
@@ -391,15 +378,8 @@ def _columns(
 
 
 def _consequence(reader: YamlReader, node: Node | None, severity: Severity | None) -> Consequence:
-    text = reader.text(node) if node else None
-    if node is None or text is None:
-        return Consequence.SLOW_WORK
-    try:
-        consequence = Consequence(text)
-    except ValueError:
-        reader.note(node, f"consequence {text!r} must be one of {', '.join(Consequence)}")
-        return Consequence.SLOW_WORK
-    if consequence is Consequence.WASTE and severity is Severity.CRITICAL:
+    consequence = reader.choice(node, "consequence", Consequence) or Consequence.SLOW_WORK
+    if node and consequence is Consequence.WASTE and severity is Severity.CRITICAL:
         reader.note(node, "what only costs money is not critical: nobody must act now")
     return consequence
 
@@ -417,7 +397,7 @@ def _caused_by(
 ) -> dict[str, tuple[str, ...]]:
     """Labels that must be equal, by the name of the rule that is the cause."""
     found: dict[str, tuple[str, ...]] = {}
-    for rule, (key, value) in (reader.entries(node) if node else {}).items():
+    for rule, (key, value) in reader.entries(node).items():
         equal = [reader.text(item) for item in reader.items(value)]
         for label in equal:
             if label is not None and label not in labels:
@@ -446,17 +426,10 @@ def _duration(
     return seconds
 
 
-def _flag(reader: YamlReader, node: Node | None) -> bool:
-    value = reader.scalar(node) if node is not None else False
-    if node is not None and value is not None and not isinstance(value, bool):
-        reader.note(node, f"{value!r} must be true or false")
-    return value is True
-
-
 def _text(
     reader: YamlReader, key: str, node: Node | None, marks: dict[str, tuple[int, int]]
 ) -> templates.Template:
-    source = reader.text(node) if node else None
+    source = reader.text(node)
     if node is None or source is None:
         return templates.Template(())
     text, problems = templates.parse(source)
@@ -472,14 +445,12 @@ def _text(
 def _page(reader: YamlReader, node: Node, params: Mapping[str, Scalar]) -> RulePage:
     nodes = reader.fields(node, required=("title",), optional=PAGE)
     texts = {
-        key: (reader.text(nodes[key]) or "").strip() if key in nodes else ""
+        key: (reader.text(nodes.get(key)) or "").strip()
         for key in ("title", "description", "checks", "actions")
     }
-    quiet = [reader.text(item) for item in reader.items(nodes["quiet"])] if "quiet" in nodes else []
+    quiet = [reader.text(item) for item in reader.items(nodes.get("quiet"))]
     sources: dict[str, str] = {}
-    for name, (key, value) in (
-        reader.entries(nodes["sources"]) if "sources" in nodes else {}
-    ).items():
+    for name, (key, value) in reader.entries(nodes.get("sources")).items():
         if name not in params and name not in SPANS:
             reader.note(key, f"{name!r} is neither a parameter nor one of {', '.join(SPANS)}")
         sources[name] = reader.text(value) or ""
@@ -489,14 +460,14 @@ def _page(reader: YamlReader, node: Node, params: Mapping[str, Scalar]) -> RuleP
 def _chart(reader: YamlReader, node: Node | None) -> dict[str, str | None]:
     return {
         metric: None if value.tag == "tag:yaml.org,2002:null" else reader.text(value)
-        for metric, (_, value) in (reader.entries(node) if node else {}).items()
+        for metric, (_, value) in reader.entries(node).items()
     }
 
 
 def _sql(
     reader: YamlReader, node: Node | None, params: Mapping[str, Scalar]
 ) -> tuple[str, set[str]]:
-    sql = reader.text(node) if node else None
+    sql = reader.text(node)
     if node is None or sql is None:
         return "", set()
     for problem in sql_text.problems(sql):

@@ -23,7 +23,6 @@ from typing import Any
 from yaml.nodes import Node
 
 from gpuwarden.alert import Severity
-from gpuwarden.durations import seconds_of
 from gpuwarden_rules.definition.language import Rule
 from gpuwarden_rules.definition.yaml_positions import FileProblem, Scalar, YamlReader, read_text
 
@@ -165,10 +164,8 @@ def load_overrides(path: Path, rules: Sequence[Rule]) -> list[Override]:
 def parse_overrides(text: str, path: str, rules: Sequence[Rule]) -> list[Override]:
     """The overrides in a file's text; `path` is for messages. Raises RuleFileError."""
     reader = YamlReader(path, text)
-    root = reader.root()
-    nodes = reader.fields(root, required=("overrides",)) if root is not None else {}
-    items = reader.items(nodes["overrides"]) if "overrides" in nodes else []
-    overrides = [_override(reader, item) for item in items]
+    nodes = reader.fields(reader.root(), required=("overrides",))
+    overrides = [_override(reader, item) for item in reader.items(nodes.get("overrides"))]
     for override in overrides:
         reader.problems += _misfits(override, rules)
     reader.raise_problems()
@@ -179,46 +176,26 @@ def _override(reader: YamlReader, node: Node) -> Override:
     nodes = reader.fields(node, required=("rules",), optional=_KEYS)
     marks: dict[str, tuple[int, int]] = {}
     patterns = []
-    for item in reader.items(nodes["rules"]) if "rules" in nodes else ():
+    for item in reader.items(nodes.get("rules")):
         pattern = reader.text(item)
         if pattern is not None:
             patterns.append(pattern)
             marks[f"rules.{pattern}"] = reader.position(item)
     if not {"params", "severity", "enabled"} & nodes.keys():
         reader.note(node, "says nothing: give params, severity or enabled")
-    match: dict[str, str] = {}
-    for key, (_, value) in (reader.entries(nodes["match"]) if "match" in nodes else {}).items():
-        match[key] = reader.text(value) or ""
-    params: dict[str, Scalar] = {}
-    for key, (at, value) in (reader.entries(nodes["params"]) if "params" in nodes else {}).items():
-        scalar = reader.scalar(value)
-        seconds = seconds_of(scalar) if isinstance(scalar, str) else None
-        marks[f"params.{key}"] = reader.position(at)
-        if scalar is not None:
-            params[key] = scalar if seconds is None else seconds
-    enabled = reader.scalar(nodes["enabled"]) if "enabled" in nodes else None
-    if "enabled" in nodes and not isinstance(enabled, bool):
-        reader.note(nodes["enabled"], "enabled must be true or false")
+    match = reader.entries(nodes.get("match"))
+    params = reader.parameters(nodes.get("params"))
+    marks |= {f"params.{key}": reader.position(at) for key, (at, _) in params.items()}
     return Override(
         tuple(patterns),
-        match,
-        params,
-        _severity(reader, nodes.get("severity")),
-        enabled if isinstance(enabled, bool) else None,
+        {key: reader.text(value) or "" for key, (_, value) in match.items()},
+        {key: value for key, (_, value) in params.items()},
+        reader.choice(nodes.get("severity"), "severity", Severity),
+        reader.boolean(nodes.get("enabled")),
         reader.path,
         node.start_mark.line + 1,
         marks,
     )
-
-
-def _severity(reader: YamlReader, node: Node | None) -> Severity | None:
-    text = reader.text(node) if node else None
-    if node is None or text is None:
-        return None
-    if text not in list(Severity):
-        reader.note(node, f"severity {text!r} must be one of {', '.join(Severity)}")
-        return None
-    return Severity(text)
 
 
 def _misfits(override: Override, rules: Sequence[Rule]) -> list[FileProblem]:

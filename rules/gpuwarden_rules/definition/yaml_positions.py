@@ -2,13 +2,18 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
+from typing import TypeVar
 
 import yaml
 from yaml.constructor import SafeConstructor
 from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
+from gpuwarden.durations import seconds_of
+
 Scalar = bool | int | float | str
+Choice = TypeVar("Choice", bound=StrEnum)
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -44,7 +49,8 @@ def read_text(path: Path) -> str:
 class YamlReader:
     """Reads one YAML document; collects problems instead of stopping at the first.
 
-    The methods that read a value return None where they have noted a problem.
+    The methods that read a value return None where they have noted a problem. A node that is None, an
+    optional key that the file does not have, reads as nothing and is no problem.
     """
 
     def __init__(self, path: str, text: str) -> None:
@@ -71,7 +77,7 @@ class YamlReader:
         return node
 
     def fields(
-        self, node: Node, *, required: Sequence[str] = (), optional: Sequence[str] = ()
+        self, node: Node | None, *, required: Sequence[str] = (), optional: Sequence[str] = ()
     ) -> dict[str, Node]:
         """Values by key of a mapping with exactly these keys, problems noted."""
         known = (*required, *optional)
@@ -84,8 +90,10 @@ class YamlReader:
                 self.note(node, f"key {key!r} is missing")
         return {key: value for key, (_, value) in found.items() if key in known}
 
-    def entries(self, node: Node) -> dict[str, tuple[Node, Node]]:
+    def entries(self, node: Node | None) -> dict[str, tuple[Node, Node]]:
         """Key node and value node by key of a mapping with free keys."""
+        if node is None:
+            return {}
         if not isinstance(node, MappingNode):
             self.note(node, f"must be a mapping of keys to values, not {_described(node)}")
             return {}
@@ -112,15 +120,18 @@ class YamlReader:
         self._merging.pop()
         return found
 
-    def items(self, node: Node) -> list[Node]:
+    def items(self, node: Node | None) -> list[Node]:
         """Nodes of a list."""
         if isinstance(node, SequenceNode):
             return list(node.value)
-        self.note(node, f"must be a list, not {_described(node)}")
+        if node is not None:
+            self.note(node, f"must be a list, not {_described(node)}")
         return []
 
-    def scalar(self, node: Node) -> Scalar | None:
+    def scalar(self, node: Node | None) -> Scalar | None:
         """A text, number or boolean."""
+        if node is None:
+            return None
         if isinstance(node, ScalarNode):
             try:
                 value = SafeConstructor().construct_object(node)
@@ -131,12 +142,40 @@ class YamlReader:
         self.note(node, f"must be a text, a number or a boolean, not {_described(node)}")
         return None
 
-    def text(self, node: Node) -> str | None:
+    def text(self, node: Node | None) -> str | None:
         """A text; numbers and booleans need quotes."""
         if isinstance(node, ScalarNode) and node.tag == "tag:yaml.org,2002:str":
             return str(node.value)
-        self.note(node, f"must be a text, not {_described(node)}")
+        if node is not None:
+            self.note(node, f"must be a text, not {_described(node)}")
         return None
+
+    def choice(self, node: Node | None, key: str, known: type[Choice]) -> Choice | None:
+        """A text that is a value of an enumeration; `key` is for the message."""
+        text = self.text(node)
+        if node is None or text is None:
+            return None
+        if text not in list(known):
+            self.note(node, f"{key} {text!r} must be one of {', '.join(known)}")
+            return None
+        return known(text)
+
+    def boolean(self, node: Node | None) -> bool | None:
+        """True or false."""
+        value = self.scalar(node)
+        if node is not None and value is not None and not isinstance(value, bool):
+            self.note(node, "must be true or false")
+        return value if isinstance(value, bool) else None
+
+    def parameters(self, node: Node | None) -> dict[str, tuple[Node, Scalar]]:
+        """Key node and value of each entry of a mapping; durations as seconds."""
+        found = {}
+        for key, (key_node, value_node) in self.entries(node).items():
+            value = self.scalar(value_node)
+            seconds = seconds_of(value) if isinstance(value, str) else None
+            if value is not None:
+                found[key] = key_node, value if seconds is None else seconds
+        return found
 
     def note(self, node: Node, message: str, offset: int | None = None) -> None:
         """Note a problem at a node, or at a character of its text."""

@@ -66,10 +66,8 @@ def load(path: Path) -> Notify:
 def parse(text: str, path: str, env: Mapping[str, str]) -> Notify:
     """What a text says; `path` is for messages. Raises RuleFileError."""
     file = _File(path, text, env)
-    root = file.root()
-    notify = file.notify(root) if root is not None else None
+    notify = file.notify(file.root())
     file.raise_problems()
-    assert notify is not None
     return notify
 
 
@@ -80,7 +78,7 @@ class _File(YamlReader):
         super().__init__(path, text)
         self._env = env
 
-    def notify(self, root: Node) -> Notify:
+    def notify(self, root: Node | None) -> Notify:
         nodes = self.fields(
             root,
             required=("receivers",),
@@ -88,11 +86,11 @@ class _File(YamlReader):
         )
         receivers = self._receivers(nodes.get("receivers"))
         names = tuple(receivers)
-        routes = [self._route(node, names) for node in self._listed(nodes.get("routes"))]
+        routes = [self._route(node, names) for node in self.items(nodes.get("routes"))]
         if "routes" not in nodes:
             routes = [Route(receivers=names)]
         zone = self._zone(nodes.get("timezone"))
-        digests = [self._digest(node, names, zone) for node in self._listed(nodes.get("digests"))]
+        digests = [self._digest(node, names, zone) for node in self.items(nodes.get("digests"))]
         owners = self._owners(nodes.get("owners"))
         personal = [r.name for r in receivers.values() if "{owner}" in r.target]
         if personal and "owners" not in nodes and "receivers" in nodes:
@@ -115,7 +113,7 @@ class _File(YamlReader):
 
     def _receivers(self, node: Node | None) -> dict[str, ReceiverPlan]:
         found: dict[str, ReceiverPlan] = {}
-        for item in self._listed(node):
+        for item in self.items(node):
             plan = self._receiver(item)
             if plan is None:
                 continue
@@ -139,7 +137,7 @@ class _File(YamlReader):
         kind = kinds[0]
         target = self._target(kind, nodes[kind])
         key = "token" if kind == "slack" else "secret"
-        secret = self._resolved(nodes[key]) if key in nodes else None
+        secret = self._resolved(nodes.get(key))
         if "secret" in nodes and kind != "webhook":
             self.note(nodes["secret"], "only a webhook has a secret")
         elif secret is not None and kind == "webhook":
@@ -158,18 +156,18 @@ class _File(YamlReader):
             target=target,
             secret=secret,
             form=self._form(kind, nodes.get("format")),
-            wants_resolved=self._boolean(nodes.get("resolved"), default=True),
+            wants_resolved=self.boolean(nodes.get("resolved")) is not False,
         )
 
     def _name(self, node: Node | None) -> str:
-        name = self.text(node) if node else None
+        name = self.text(node)
         if node and name is not None and not _NAME.match(name):
             self.note(node, "a name has letters, digits, dots, - and _")
         return name or ""
 
     def _target(self, kind: str, node: Node) -> str:
         if kind == "stdout":
-            if not self._boolean(node, default=True):
+            if self.boolean(node) is False:
                 self.note(node, "write true, or leave the receiver out")
             return ""
         target = self._resolved(node) or ""
@@ -217,7 +215,7 @@ class _File(YamlReader):
         return Route(
             receivers=self._named(nodes.get("receivers"), names),
             match=self._match(nodes.get("match")),
-            continues=self._boolean(nodes.get("continue"), default=False),
+            continues=self.boolean(nodes.get("continue")) is True,
             interval_s=interval_s,
             repeat_s=repeat_s,
         )
@@ -225,23 +223,21 @@ class _File(YamlReader):
     def _match(self, node: Node | None) -> dict[str, tuple[re.Pattern[str], ...]]:
         return {
             name: tuple(re.compile(translate(glob)) for glob in self._texts(value))
-            for name, (_, value) in (self.entries(node) if node else {}).items()
+            for name, (_, value) in self.entries(node).items()
         }
 
     def _owners(self, node: Node | None) -> Owners:
         if node is None:
             return Owners()
         nodes = self.fields(node, optional=("address", "exceptions", "nobody"))
-        template = self._resolved(nodes["address"]) if "address" in nodes else None
+        template = self._resolved(nodes.get("address"))
         if template is not None and "{user}" not in template:
             self.note(nodes["address"], "the address has no {user}")
         known = {
             user: self._resolved(value) or ""
-            for user, (_, value) in (
-                self.entries(nodes["exceptions"]) if "exceptions" in nodes else {}
-            ).items()
+            for user, (_, value) in (self.entries(nodes.get("exceptions"))).items()
         }
-        nobody = self._resolved(nodes["nobody"]) if "nobody" in nodes else None
+        nobody = self._resolved(nodes.get("nobody"))
         return Owners(template, known, nobody)
 
     def _digest(self, node: Node, names: tuple[str, ...], zone: tzinfo) -> DigestPlan:
@@ -262,7 +258,7 @@ class _File(YamlReader):
         )
 
     def _zone(self, node: Node | None) -> tzinfo:
-        name = self.text(node) if node else None
+        name = self.text(node)
         if node is None or name is None or name == "UTC":
             return UTC
         try:
@@ -272,7 +268,7 @@ class _File(YamlReader):
             return UTC
 
     def _web_address(self, node: Node | None) -> str | None:
-        text = self._resolved(node) if node else None
+        text = self._resolved(node)
         if node is not None and text:
             self._check_web(node, text)
         return text
@@ -289,7 +285,7 @@ class _File(YamlReader):
     def _named(self, node: Node | None, names: tuple[str, ...]) -> tuple[str, ...]:
         """Names of receivers that are there."""
         found = []
-        for item in self._listed(node):
+        for item in self.items(node):
             name = self.text(item)
             if name is not None and name not in names:
                 self.note(item, f"unknown receiver {name!r}; known: {', '.join(names) or 'none'}")
@@ -308,19 +304,6 @@ class _File(YamlReader):
             return str(node.value)
         return self.text(node)
 
-    def _listed(self, node: Node | None) -> list[Node]:
-        return self.items(node) if node is not None else []
-
-    def _boolean(self, node: Node | None, *, default: bool) -> bool:
-        if node is None:
-            return default
-        value = self.scalar(node)
-        if not isinstance(value, bool):
-            if value is not None:
-                self.note(node, "must be true or false")
-            return default
-        return value
-
     def _span(self, node: Node | None) -> float | None:
         if node is None:
             return None
@@ -331,10 +314,10 @@ class _File(YamlReader):
             self.note(node, "must be at most 30d")
         return seconds
 
-    def _resolved(self, node: Node) -> str | None:
+    def _resolved(self, node: Node | None) -> str | None:
         """A text with its references replaced; None where that was a problem."""
         text = self.text(node)
-        if text is None:
+        if node is None or text is None:
             return None
         before = len(self.problems)
         made = _REFERENCE.sub(lambda match: self._referred(node, match), text)

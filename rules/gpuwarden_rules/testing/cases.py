@@ -84,12 +84,10 @@ def load_cases(path: Path) -> list[Case]:
     root = reader.root()
     if root is not None:
         nodes = reader.fields(root, required=("cases",), optional=("rules", "evaluate"))
-        rules_name = (reader.text(nodes["rules"]) if "rules" in nodes else None) or (
-            path.name.removesuffix(SUFFIX) + ".yaml"
-        )
+        rules_name = reader.text(nodes.get("rules")) or (path.name.removesuffix(SUFFIX) + ".yaml")
         rules = {rule.name: rule for rule in load(path.parent / rules_name)}
         evaluate_s = offset_s(reader, nodes["evaluate"]) if "evaluate" in nodes else None
-        items = reader.items(nodes["cases"]) if "cases" in nodes else []
+        items = reader.items(nodes.get("cases"))
         cases = [_case(reader, node, rules, evaluate_s) for node in items]
     reader.raise_problems()
     return cases
@@ -99,11 +97,11 @@ def _case(
     reader: YamlReader, node: Node, rules: Mapping[str, Rule], evaluate_s: float | None
 ) -> Case:
     nodes = reader.fields(node, required=("name", "expect"), optional=("why", "tables", "evaluate"))
-    name = (reader.text(nodes["name"]) if "name" in nodes else None) or ""
+    name = reader.text(nodes.get("name")) or ""
     if "evaluate" in nodes:
         evaluate_s = offset_s(reader, nodes["evaluate"])
-    rows = rows_of(reader, nodes["tables"], START) if "tables" in nodes else {}
-    items = reader.items(nodes["expect"]) if "expect" in nodes else []
+    rows = rows_of(reader, nodes.get("tables"), START)
+    items = reader.items(nodes.get("expect"))
     found = [_expectation(reader, item, rules) for item in items]
     if "expect" in nodes and not items:
         reader.note(nodes["expect"], "a case must expect something")
@@ -114,21 +112,20 @@ def _case(
 def _expectation(reader: YamlReader, node: Node, rules: Mapping[str, Rule]) -> Expectation | None:
     states = (AlertState.FIRING, AlertState.PENDING)
     nodes = reader.fields(node, required=("at", "rule"), optional=(*states, "quiet"))
-    name = reader.text(nodes["rule"]) if "rule" in nodes else None
+    name = reader.text(nodes.get("rule"))
     if name is None or "at" not in nodes:
         return None
     if name not in rules:
         reader.note(nodes["rule"], f"unknown rule {name!r}; known: {', '.join(rules)}")
         return None
-    is_quiet = "quiet" in nodes and reader.scalar(nodes["quiet"]) is True
+    is_quiet = reader.scalar(nodes.get("quiet")) is True
     if is_quiet == bool({*states} & nodes.keys()):
         reader.note(node, "say either `quiet: true` or which alerts are firing or pending")
     at_s = offset_s(reader, nodes["at"])
     alerts = [
         _expected(reader, item, state, rules[name])
         for state in states
-        if state in nodes
-        for item in reader.items(nodes[state])
+        for item in reader.items(nodes.get(state))
     ]
     return Expectation(at_s, name, tuple(alerts))
 

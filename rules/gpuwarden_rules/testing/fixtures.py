@@ -44,7 +44,7 @@ _REQUIRED: dict[Type, Any] = {
 """What a required column holds where a block does not name it."""
 
 
-def rows_of(reader: YamlReader, node: Node, start: datetime) -> Rows:
+def rows_of(reader: YamlReader, node: Node | None, start: datetime) -> Rows:
     """Rows by table of a case's `tables`; problems are noted in the reader."""
     rows: Rows = {}
     for name, (key, blocks) in reader.entries(node).items():
@@ -57,14 +57,14 @@ def rows_of(reader: YamlReader, node: Node, start: datetime) -> Rows:
     return rows
 
 
-def offset_s(reader: YamlReader, node: Node) -> float:
-    """Seconds of an offset such as `35m` or `-2h`; 0 where a problem was noted."""
+def offset_s(reader: YamlReader, node: Node | None) -> float:
+    """Seconds of an offset such as `35m` or `-2h`; 0 without a node, or where a problem was noted."""
     value = reader.scalar(node)
     if value == 0 and value is not False:
         return 0.0
     text = value if isinstance(value, str) else ""
     seconds = seconds_of(text.removeprefix("-"))
-    if value is not None and seconds is None:
+    if node is not None and value is not None and seconds is None:
         reader.note(node, f"{value!r} is not an offset; write 90s, 10m, 2h or -1d")
     return (seconds or 0.0) * (-1 if text.startswith("-") else 1)
 
@@ -84,8 +84,8 @@ def _block(reader: YamlReader, node: Node, table: Table, start: datetime) -> lis
     fixed = {
         c.name: _REQUIRED[c.type] for c in columns.values() if c.required and c.type in _REQUIRED
     }
-    every_s = offset_s(reader, nodes["every"]) if "every" in nodes else 0.0
-    from_s = offset_s(reader, nodes["from"]) if "from" in nodes else 0.0
+    every_s = offset_s(reader, nodes.get("every"))
+    from_s = offset_s(reader, nodes.get("from"))
     rows = []
     for i in range(count):
         row = {**fixed, **{k: v[i] if isinstance(v, list) else v for k, v in values.items()}}

@@ -152,6 +152,7 @@ def mail_by(receiver: str, path: Path) -> Mail:
     """Mails to each job's owner by a receiver of the file. Raises StartError."""
     from gpuwarden_cli.notifications import notify_of
     from gpuwarden_rules.notify.receivers.apprise_service import OWNER, send_text
+    from gpuwarden_rules.notify.receivers.receiver import Delivered
 
     notify = notify_of(path)
     plan = next((one for one in notify.receivers if one.name == receiver), None)
@@ -164,7 +165,8 @@ def mail_by(receiver: str, path: Path) -> Mail:
         address = notify.policy.owners.address(report.facts.get("user"))
         name = report.facts.get("job_name")
         title = f"Job {report.job}{f' ({name})' if name else ''}: {report.facts.get('state') or 'ended'}"
-        return send_text(plan.target, address, title, screen(report))
+        outcome = send_text(plan.target, address, title, screen(report))
+        return None if isinstance(outcome, Delivered) else outcome.reason
 
     return send
 

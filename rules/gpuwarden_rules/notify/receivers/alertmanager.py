@@ -9,14 +9,12 @@ import json
 from datetime import timedelta
 from typing import Any
 
-import aiohttp
-
 from gpuwarden.alert import Alert
 from gpuwarden.clock import iso_text
 from gpuwarden_rules.notify.message import MessageKind, Notification
 from gpuwarden_rules.notify.planner import STATE_KEEPER_PACE
+from gpuwarden_rules.notify.receivers.http_receiver import HttpReceiver
 from gpuwarden_rules.notify.receivers.receiver import Outcome
-from gpuwarden_rules.notify.receivers.webhook import post
 from gpuwarden_rules.notify.sentences import Style, rendered
 
 HOLDS = timedelta(seconds=3 * STATE_KEEPER_PACE.repeat_s)
@@ -24,22 +22,15 @@ TEST_HOLDS = timedelta(minutes=5)
 PATH = "/api/v2/alerts"
 
 
-class Alertmanager:
+class Alertmanager(HttpReceiver):
     """A Receiver that posts to one Alertmanager."""
 
     def __init__(self, url: str, style: Style) -> None:
         self._url = url.rstrip("/") + PATH
         self._style = style
-        self._session: aiohttp.ClientSession | None = None
 
     async def send(self, message: Notification) -> Outcome:
-        self._session = self._session or aiohttp.ClientSession()
-        body = json.dumps(alerts_of(message, self._style)).encode()
-        return await post(self._session, self._url, body, {"Content-Type": "application/json"})
-
-    async def close(self) -> None:
-        if self._session:
-            await self._session.close()
+        return await self.post(self._url, json.dumps(alerts_of(message, self._style)).encode(), {})
 
 
 def alerts_of(message: Notification, style: Style) -> list[dict[str, Any]]:

@@ -57,49 +57,46 @@ class AppriseService:
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     def _send(self, message: Notification) -> Outcome:
-        import apprise
-
-        if OWNER in self._url and message.address is None:
-            return DeliveryRefused("the message is for no owner")
-        url = of_incident(self._url, message)
-        url = url.replace(OWNER, quote(message.address or "", safe="@"))
-        service = _opened(url)
-        if service is None:
-            return DeliveryRefused(
-                f"with the owner {message.address!r} apprise does not understand the address"
-            )
         words = rendered(message, self._form, self._style)
-        is_markdown = self._form == "markdown"
         # The body of the short form has all; a title would make it longer.
-        result = service.notify(
-            title="" if self._form == "short" else words.title,
-            body=words.body,
-            notify_type=type_of(message),
-            body_format=apprise.NotifyFormat.MARKDOWN if is_markdown else apprise.NotifyFormat.TEXT,
-            timeout=TIMEOUT_S,
-        )
-        if result:
-            return Delivered("sent")
-        said = [entry.message for entry in result.logs() if entry.level in ("WARNING", "ERROR")]
-        return DeliveryDelayed(
-            shortened(without(" ".join(said) or "apprise could not send", self._url, url))
-        )
+        title = "" if self._form == "short" else words.title
+        url = of_incident(self._url, message)
+        return send_text(url, message.address, title, words.body, self._form, type_of(message))
 
 
-def send_text(url: str, address: str | None, title: str, body: str) -> str | None:
-    """Send a text of its own kind to an address, `{owner}` in it replaced; why it was not taken, without
-    any secret; None: it was."""
+def send_text(
+    url: str,
+    address: str | None,
+    title: str,
+    body: str,
+    form: str = "text",
+    kind: "apprise.NotifyType | None" = None,
+) -> Outcome:
+    """Send a text once; `{owner}` in the URL becomes `address`. No outcome shows a secret."""
+    import apprise
+
     if OWNER in url and address is None:
-        return "its owner has no address"
+        return DeliveryRefused("the message is for no owner, or its owner has no address")
     place = url.replace(OWNER, quote(address or "", safe="@"))
     service = _opened(place)
     if service is None:
-        return f"with the owner {address!r} apprise does not understand the address"
-    result = service.notify(title=title, body=body, body_format="text", timeout=TIMEOUT_S)
+        return DeliveryRefused(
+            f"with the owner {address!r} apprise does not understand the address"
+        )
+    is_markdown = form == "markdown"
+    result = service.notify(
+        title=title,
+        body=body,
+        notify_type=kind or apprise.NotifyType.INFO,
+        body_format=apprise.NotifyFormat.MARKDOWN if is_markdown else apprise.NotifyFormat.TEXT,
+        timeout=TIMEOUT_S,
+    )
     if result:
-        return None
+        return Delivered("sent")
     said = [entry.message for entry in result.logs() if entry.level in ("WARNING", "ERROR")]
-    return shortened(without(" ".join(said) or "apprise could not send", url, place))
+    return DeliveryDelayed(
+        shortened(without(" ".join(said) or "apprise could not send", url, place))
+    )
 
 
 def problem_of(url: str) -> str | None:

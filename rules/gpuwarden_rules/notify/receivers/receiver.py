@@ -60,25 +60,6 @@ class Receiver(Protocol):
         ...
 
 
-def outcome_of(status: int, said: str, retry_after: str | None = None) -> Outcome:
-    """What the answer of an HTTP server means for the message.
-
-    Only answers about its content refuse it. Those about the address or the sender (401, 403, 404
-    ...) mean that somebody has to put that right, and then it is still wanted.
-    """
-    reason = f"HTTP {status}" + (f": {shortened(said)}" if said.strip() else "")
-    if 200 <= status < 300:
-        return Delivered(reason)
-    if status in (400, 413, 415, 422):
-        return DeliveryRefused(reason)
-    if 300 <= status < 400:
-        return DeliveryDelayed(
-            f"{reason}: it redirects, and a message with secrets does not follow"
-        )
-    digits = (retry_after or "").strip()
-    return DeliveryDelayed(reason, float(digits) if digits.isascii() and digits.isdigit() else None)
-
-
 def backoff_s(
     failures: int, after_s: float | None, draw: Callable[[], float] = random.random
 ) -> float:

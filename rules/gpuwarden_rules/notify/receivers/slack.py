@@ -7,28 +7,25 @@ edit, so what is worse, or told again, is also a reply that the channel sees.
 import json
 from typing import Any
 
-import aiohttp
-
 from gpuwarden_rules.notify.message import MessageKind, MessageReason, Notification
+from gpuwarden_rules.notify.receivers.http_receiver import HttpReceiver
 from gpuwarden_rules.notify.receivers.receiver import (
     Delivered,
     DeliveryDelayed,
     DeliveryRefused,
     Outcome,
-    outcome_of,
     shortened,
 )
 from gpuwarden_rules.notify.sentences import Style, rendered
 
 API = "https://slack.com/api/"
 CHARACTERS_MAX = 3_900
-SAID_BYTES_MAX = 65_536
 REFUSED = ("invalid_arguments", "msg_too_long", "no_text")
 """Errors about the message; all others are about the channel, the token or Slack."""
 GONE = ("message_not_found", "cant_update_message", "edit_window_closed")
 
 
-class Slack:
+class Slack(HttpReceiver):
     """A Receiver that posts to one channel."""
 
     def __init__(self, channel: str, token: str, style: Style, api: str = API) -> None:
@@ -36,17 +33,16 @@ class Slack:
         self._token = token
         self._style = style
         self._api = api
-        self._session: aiohttp.ClientSession | None = None
 
     async def send(self, message: Notification) -> Outcome:
         words = rendered(message, "text", self._style)
         text = f"*{_escaped(words.title)}*\n{_escaped(words.body)}"[:CHARACTERS_MAX]
         channel, _, ts = (message.handle or "").partition("/")
         if not ts or message.kind is not MessageKind.INCIDENT:
-            return await self._post({"channel": self._channel, "text": text})
+            return await self._call("chat.postMessage", {"channel": self._channel, "text": text})
         edited = await self._call("chat.update", {"channel": channel, "ts": ts, "text": text})
         if isinstance(edited, DeliveryRefused) and edited.reason in GONE:
-            return await self._post({"channel": self._channel, "text": text})
+            return await self._call("chat.postMessage", {"channel": self._channel, "text": text})
         is_loud = message.reason in (MessageReason.ESCALATED, MessageReason.REPEATED)
         if is_loud and isinstance(edited, Delivered):
             reply = {"channel": channel, "text": _escaped(words.title), "thread_ts": ts}
@@ -54,36 +50,24 @@ class Slack:
             return Delivered(said.note, message.handle) if isinstance(said, Delivered) else said
         return edited
 
-    async def close(self) -> None:
-        if self._session:
-            await self._session.close()
-
-    async def _post(self, body: dict[str, Any]) -> Outcome:
-        return await self._call("chat.postMessage", body)
-
     async def _call(self, method: str, body: dict[str, Any]) -> Outcome:
-        """What one call of Slack's means; the message's channel and time are its handle."""
-        self._session = self._session or aiohttp.ClientSession()
         headers = {"Authorization": f"Bearer {self._token}"}
-        try:
-            async with self._session.post(self._api + method, json=body, headers=headers) as answer:
-                said = (await answer.content.read(SAID_BYTES_MAX)).decode("utf-8", "replace")
-                status, after = answer.status, answer.headers.get("Retry-After")
-        except (aiohttp.ClientError, OSError) as error:
-            return DeliveryDelayed(type(error).__name__)
-        if status != 200:
-            return outcome_of(status, said, after)
-        try:
-            found = json.loads(said)
-            problem = None if found["ok"] else str(found["error"])
-            handle = f"{found['channel']}/{found['ts']}" if problem is None else None
-        except (ValueError, KeyError, TypeError):
-            return DeliveryDelayed(f"Slack's answer is not understood: {shortened(said)}")
-        if problem is None:
-            return Delivered("posted", handle)
-        if problem in (*REFUSED, *GONE):
-            return DeliveryRefused(problem)
-        return DeliveryDelayed(problem)
+        return await self.post(self._api + method, json.dumps(body).encode(), headers, _outcome)
+
+
+def _outcome(answer: str) -> Outcome:
+    """The outcome of a call of Slack's API; the message's channel and time are its handle."""
+    try:
+        found = json.loads(answer)
+        problem = None if found["ok"] else str(found["error"])
+        handle = f"{found['channel']}/{found['ts']}" if problem is None else None
+    except (ValueError, KeyError, TypeError):
+        return DeliveryDelayed(f"Slack's answer is not understood: {shortened(answer)}")
+    if problem is None:
+        return Delivered("posted", handle)
+    if problem in (*REFUSED, *GONE):
+        return DeliveryRefused(problem)
+    return DeliveryDelayed(problem)
 
 
 def _escaped(text: str) -> str:

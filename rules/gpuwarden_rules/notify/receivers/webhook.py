@@ -13,21 +13,18 @@ import binascii
 import hashlib
 import hmac
 import json
-import os
-
-import aiohttp
 
 from gpuwarden.clock import Clock, to_ms
 from gpuwarden_rules.notify.json_body import body_of
 from gpuwarden_rules.notify.message import Notification
-from gpuwarden_rules.notify.receivers.receiver import DeliveryDelayed, Outcome, outcome_of
+from gpuwarden_rules.notify.receivers.http_receiver import HttpReceiver
+from gpuwarden_rules.notify.receivers.receiver import Outcome
 from gpuwarden_rules.notify.sentences import Style
 
-SAID_BYTES_MAX = 4096
 SECRET_PREFIX = "whsec_"
 
 
-class Webhook:
+class Webhook(HttpReceiver):
     """A Receiver that POSTs to one address."""
 
     def __init__(self, url: str, secret: str | None, style: Style, clock: Clock) -> None:
@@ -36,27 +33,14 @@ class Webhook:
         self._key = key_of(secret) if secret else None
         self._style = style
         self._clock = clock
-        self._session: aiohttp.ClientSession | None = None
 
     async def send(self, message: Notification) -> Outcome:
         body = json.dumps(body_of(message, self._style), ensure_ascii=False).encode()
         timestamp = to_ms(self._clock.now()) // 1000
-        headers = {
-            "Content-Type": "application/json",
-            "webhook-id": message.id,
-            "webhook-timestamp": str(timestamp),
-        }
+        headers = {"webhook-id": message.id, "webhook-timestamp": str(timestamp)}
         if self._key is not None:
             headers["webhook-signature"] = signature(self._key, message.id, timestamp, body)
-        return await post(self._opened(), self._url, body, headers)
-
-    async def close(self) -> None:
-        if self._session:
-            await self._session.close()
-
-    def _opened(self) -> aiohttp.ClientSession:
-        self._session = self._session or aiohttp.ClientSession()
-        return self._session
+        return await self.post(self._url, body, headers)
 
 
 def key_of(secret: str) -> bytes:
@@ -73,19 +57,3 @@ def signature(key: bytes, identity: str, timestamp_s: int, body: bytes) -> str:
     """The header `webhook-signature`."""
     signed = f"{identity}.{timestamp_s}.".encode() + body
     return "v1," + base64.b64encode(hmac.digest(key, signed, hashlib.sha256)).decode()
-
-
-async def post(
-    session: aiohttp.ClientSession, url: str, body: bytes, headers: dict[str, str]
-) -> Outcome:
-    """One POST, and what its answer means; nothing of the address is in the reason."""
-    try:
-        async with session.post(url, data=body, headers=headers, allow_redirects=False) as answer:
-            said = (await answer.content.read(SAID_BYTES_MAX)).decode("utf-8", "replace")
-            return outcome_of(answer.status, said, answer.headers.get("Retry-After"))
-    except aiohttp.ClientConnectorError as error:
-        number = error.os_error.errno or 0
-        reason = os.strerror(number) if number > 0 else error.os_error.strerror
-        return DeliveryDelayed(f"no connection: {reason or type(error).__name__}")
-    except (aiohttp.ClientError, OSError, ValueError) as error:
-        return DeliveryDelayed(type(error).__name__)

@@ -2,6 +2,7 @@
 
 import pytest
 
+from gpuwarden_rules.notify.receivers.http_receiver import outcome_of
 from gpuwarden_rules.notify.receivers.receiver import (
     AFTER_S_MAX,
     BACKOFF_MAX_S,
@@ -9,7 +10,6 @@ from gpuwarden_rules.notify.receivers.receiver import (
     DeliveryDelayed,
     DeliveryRefused,
     backoff_s,
-    outcome_of,
     shortened,
 )
 

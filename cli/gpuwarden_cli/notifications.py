@@ -50,7 +50,7 @@ class Notifications:
 
     def waiting(self) -> int | None:
         """Messages that wait; None: nobody is told of anything."""
-        return None if self._notifier is None else self._notifier.waiting.total()
+        return None if self._notifier is None else self._notifier.outbox.waiting.total()
 
     async def reload(self) -> str | None:
         """Go on with the file as it is now, from the same outbox; what is wrong with it, and then the

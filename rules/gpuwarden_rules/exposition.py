@@ -55,7 +55,7 @@ def notifier_exposition(notifier: "Notifier") -> str:
     refused = {name: of.refused for name, of in stats.items()}
     expired = {name: of.expired for name, of in stats.items()}
     failing = {name: of.failing for name, of in stats.items()}
-    dropped, waiting = notifier.dropped, notifier.waiting
+    dropped, waiting = notifier.outbox.dropped, notifier.outbox.waiting
     families = []
     for kind, name, meaning, values in (
         (CounterMetricFamily, "sent", "Messages that the receiver took.", sent),

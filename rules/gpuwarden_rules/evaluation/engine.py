@@ -52,8 +52,6 @@ INLINE_ROWS_MAX = 1_000
 """With more rows, a step (20 us a row) leaves the event loop for a thread."""
 EVENT_REST_S = 1.0
 """A rule that events wake rests at least so long: a storm of them is judged once a second."""
-REST_FACTOR = 4.0
-"""A rule rests this many times as long as it took: the slow ones must not crowd out the others."""
 FLEET_REFRESH_S = 60.0
 """How often it is asked what the fleet reports and where its GPUs are."""
 SILENCE_REFRESH_S = 5.0
@@ -401,7 +399,7 @@ class RuleEngine:
             if not is_asked:
                 is_asked = True
                 self._unreplayed.put_nowait((runtime, self._now()))
-            rest_s = REST_FACTOR * (runtime.stats.last_seconds or 0.0)
+            rest_s = schedule.REST_FACTOR * (runtime.stats.last_seconds or 0.0)
             if runtime.rule.on_events:
                 rest_s = max(rest_s, EVENT_REST_S)
             is_slow = rest_s > runtime.rule.interval_s

@@ -8,13 +8,19 @@ one, a rule with a short interval, or one that events wake, counts as quick.
 """
 
 import asyncio
+import contextlib
 import math
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable
 
+from gpuwarden.clock import Clock
+from gpuwarden.lifecycle import until
 from gpuwarden_rules.evaluation.runtime import RuleRuntime
 
 GOLDEN_RATIO = 0.618034
+REST_FACTOR = 4.0
+"""An evaluation rests this many times as long as it took: slow ones must not crowd out the others."""
+COALESCE_S = 0.05
+"""Pause after an evaluation of incidents or messages, in which changes come together."""
 
 
 class EvaluationSchedule:
@@ -51,7 +57,7 @@ class EvaluationSchedule:
             self.forget(name)
 
 
-@asynccontextmanager
+@contextlib.asynccontextmanager
 async def running() -> AsyncIterator[EvaluationSchedule]:
     """A schedule for as long as the block runs."""
     made = EvaluationSchedule()
@@ -88,3 +94,25 @@ def is_quick(runtime: RuleRuntime) -> bool:
     if seconds is not None:
         return seconds <= QUICK_S
     return runtime.rule.interval_s <= SOON_S or bool(runtime.rule.on_events)
+
+
+async def repeat(
+    evaluate: Callable[[], Awaitable[float]],
+    changed: asyncio.Event,
+    stop: asyncio.Event,
+    clock: Clock,
+) -> None:
+    """Call `evaluate` until `stop` is set: when `changed` is set, and after the seconds that it returns.
+
+    Set `changed` after `stop`. A call rests REST_FACTOR times as long as it took, so that a storm of alerts
+    does not crowd out ingest, and at least COALESCE_S, in which changes come together.
+    """
+    while not stop.is_set():
+        changed.clear()
+        started = clock.monotonic()
+        pause_s = await evaluate()
+        took_s = clock.monotonic() - started
+        await until(stop, max(COALESCE_S, REST_FACTOR * took_s))
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(max(0.0, pause_s - took_s)):
+                await changed.wait()

@@ -5,7 +5,6 @@ same ids, when they are looked at again.
 """
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -14,10 +13,10 @@ from datetime import datetime, timedelta
 from gpuwarden.alert import Alert
 from gpuwarden.clock import Clock, from_ms, to_ms
 from gpuwarden.incident import Incident, IncidentStore
-from gpuwarden.lifecycle import until
 from gpuwarden.query import Querier, QueryError
 from gpuwarden_rules.definition.language import Rule
 from gpuwarden_rules.evaluation.fleet import node_labels
+from gpuwarden_rules.evaluation.schedule import repeat
 from gpuwarden_rules.incidents.graph import NodeLabels, graph_of
 from gpuwarden_rules.incidents.state import IncidentView, step
 
@@ -25,10 +24,6 @@ log = logging.getLogger(__name__)
 
 LOOK_S = 10.0
 """Longest pause between two looks."""
-TOGETHER_S = 0.05
-"""Pause after a look, in which changes come together."""
-REST_FACTOR = 4.0
-"""Looks rest this many times as long as they take."""
 REFRESH_S = 60.0
 """Texts and costs are saved, and labels of nodes read, this often."""
 RETRY_S = 5.0
@@ -70,7 +65,9 @@ class IncidentService:
     async def run(self, stop: asyncio.Event) -> None:
         """Look until asked to stop; what changed is saved when it returns."""
         async with asyncio.TaskGroup() as group:
-            looking = group.create_task(self._look_on(stop), name="incidents look")
+            looking = group.create_task(
+                repeat(self._look_again, self._changed, stop, self._clock), name="incidents look"
+            )
             await stop.wait()
             self._changed.set()
             await looking
@@ -129,27 +126,20 @@ class IncidentService:
             log.warning("labels of nodes not read", extra={"reason": str(error)})
         self._nodes_at = now
 
-    async def _look_on(self, stop: asyncio.Event) -> None:
-        while not stop.is_set():
-            self._changed.clear()
-            pause_s, started = LOOK_S, self._clock.monotonic()
-            try:
-                wake_at = await self.look()
-                self._is_stuck = False
-                if wake_at is not None:
-                    pause_s = min(LOOK_S, (wake_at - self._clock.now()).total_seconds())
-            except Exception as error:  # noqa: BLE001 - a store that fails must not end the process
-                if not self._is_stuck:
-                    reason = str(error) or type(error).__name__
-                    log.error("incidents not saved; tried again", extra={"reason": reason})
-                self._is_stuck = True
-                pause_s = RETRY_S
-            took_s = self._clock.monotonic() - started
-            await until(stop, max(TOGETHER_S, REST_FACTOR * took_s))
-            if not stop.is_set():
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(max(0.0, pause_s - took_s)):
-                        await self._changed.wait()
+    async def _look_again(self) -> float:
+        """Look once; seconds until the next look."""
+        try:
+            wake_at = await self.look()
+        except Exception as error:  # noqa: BLE001 - a store that fails must not end the process
+            if not self._is_stuck:
+                reason = str(error) or type(error).__name__
+                log.error("incidents not saved; tried again", extra={"reason": reason})
+            self._is_stuck = True
+            return RETRY_S
+        self._is_stuck = False
+        if wake_at is None:
+            return LOOK_S
+        return min(LOOK_S, (wake_at - self._clock.now()).total_seconds())
 
 
 def _matter(incident: Incident) -> Incident:

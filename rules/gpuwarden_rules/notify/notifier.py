@@ -5,9 +5,7 @@ after another, so that a dead receiver delays nobody else. The outbox lives on o
 """
 
 import asyncio
-import contextlib
 import logging
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -18,6 +16,7 @@ from typing import TypeVar, assert_never
 from gpuwarden.clock import Clock, to_ms
 from gpuwarden.lifecycle import until
 from gpuwarden.query import Querier, QueryError
+from gpuwarden_rules.evaluation.schedule import repeat
 from gpuwarden_rules.incidents.state import IncidentView
 from gpuwarden_rules.notify import digest
 from gpuwarden_rules.notify.message import Notification
@@ -39,10 +38,6 @@ T = TypeVar("T")
 
 LOOK_S = 10.0
 """Longest pause between two looks: silences end without a change of any alert."""
-TOGETHER_S = 0.05
-"""Pause after a look, in which changes come together."""
-REST_FACTOR = 4.0
-"""Looks rest this many times as long as they take: a storm of alerts must not crowd out ingest."""
 OUTBOX_RETRY_S = 5.0
 STOP_TIMEOUT_S = 5.0
 """How long a message that is being sent may take after the stop."""
@@ -77,7 +72,8 @@ class Notifier:
         """`view` gives the incidents as they are now; None: nobody can say yet."""
         self._notify = notify
         self._receivers = receivers
-        self._outbox = outbox
+        self.outbox = outbox
+        """Messages that wait; to read its figures only."""
         self._view = view
         self._querier = querier
         self._clock = clock
@@ -92,16 +88,6 @@ class Notifier:
         self.unrouted = 0
         """Open incidents that match no route, at the last look."""
         self.muted = 0
-
-    @property
-    def waiting(self) -> Counter[str]:
-        """Messages that wait, by receiver."""
-        return self._outbox.waiting
-
-    @property
-    def dropped(self) -> Mapping[str, int]:
-        """Messages that a full outbox gave up, by receiver."""
-        return self._outbox.dropped
 
     def go_on_counting(self, before: "Notifier") -> None:
         """Take over the figures of receivers that stay; `before` has ended."""
@@ -120,7 +106,9 @@ class Notifier:
                     group.create_task(self._send_to(name, receiver, stop), name=f"notify {name}")
                     for name, receiver in self._receivers.items()
                 ]
-                looking = group.create_task(self._look_on(stop), name="notify")
+                looking = group.create_task(
+                    repeat(self._look_again, self._changed, stop, self._clock), name="notify"
+                )
                 await stop.wait()
                 self._changed.set()
                 for event in self._news.values():
@@ -131,7 +119,7 @@ class Notifier:
         finally:
             for receiver in self._receivers.values():
                 await receiver.close()
-            await self._stored(self._outbox.close)
+            await self._stored(self.outbox.close)
             self._thread.shutdown(wait=False)
 
     async def look(self) -> datetime | None:
@@ -147,9 +135,9 @@ class Notifier:
 
     async def _take_up(self) -> None:
         """Go on from what an earlier run stored."""
-        self._state = await self._stored(self._outbox.state)
-        self._digests = await self._stored(self._outbox.digests)
-        gone = await self._stored(partial(self._outbox.retire, set(self._receivers)))
+        self._state = await self._stored(self.outbox.state)
+        self._digests = await self._stored(self.outbox.digests)
+        gone = await self._stored(partial(self.outbox.retire, set(self._receivers)))
         for receiver, count in gone.items():
             log.warning(
                 "messages dropped: the receiver is gone",
@@ -160,27 +148,20 @@ class Notifier:
         """On the outbox's thread: what was planned is durable when it returns."""
         made = plan(self._state, view, self._notify.policy, now)
         if made.messages or made.state != self._state:
-            self._outbox.commit(self._state, made.state, made.messages)
+            self.outbox.commit(self._state, made.state, made.messages)
         return made
 
-    async def _look_on(self, stop: asyncio.Event) -> None:
-        while not stop.is_set():
-            self._changed.clear()
-            pause_s, started = LOOK_S, self._clock.monotonic()
-            try:
-                wake_at = await self.look()
-            except OutboxError as error:
-                self._stuck(error)
-                pause_s = OUTBOX_RETRY_S
-            else:
-                self._is_stuck = False
-                if wake_at is not None:
-                    pause_s = min(LOOK_S, (wake_at - self._clock.now()).total_seconds())
-            took_s = self._clock.monotonic() - started
-            await until(stop, max(TOGETHER_S, REST_FACTOR * took_s))
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(max(0.0, pause_s - took_s)):
-                    await self._changed.wait()
+    async def _look_again(self) -> float:
+        """Look once; seconds until the next look."""
+        try:
+            wake_at = await self.look()
+        except OutboxError as error:
+            self._stuck(error)
+            return OUTBOX_RETRY_S
+        self._is_stuck = False
+        if wake_at is None:
+            return LOOK_S
+        return min(LOOK_S, (wake_at - self._clock.now()).total_seconds())
 
     async def _make_digests(self) -> None:
         now = self._clock.now()
@@ -202,7 +183,7 @@ class Notifier:
                     continue
                 self._is_digest_late = False
             done = {planned.name: to_ms(now)}
-            store = partial(self._outbox.commit, {}, {}, messages, digests=done)
+            store = partial(self.outbox.commit, {}, {}, messages, digests=done)
             await self._stored(store)
             self._digests |= done
             self._announce(messages)
@@ -217,7 +198,7 @@ class Notifier:
         while not stop.is_set():
             self._news[name].clear()
             try:
-                queued = await self._stored(partial(self._outbox.head, name))
+                queued = await self._stored(partial(self.outbox.head, name))
                 if queued is None:
                     await self._news[name].wait()
                     continue
@@ -237,13 +218,13 @@ class Notifier:
         is_old = self._clock.now() - queued.message.made_at > KEEP
         if not isinstance(outcome, DeliveryDelayed):
             handle = outcome.handle if isinstance(outcome, Delivered) else None
-            await self._stored(partial(self._outbox.remove, name, queued.sequence, handle))
+            await self._stored(partial(self.outbox.remove, name, queued.sequence, handle))
         elif is_old:
             self.stats[name].expired += 1
             log.error("message dropped: nobody took it for a week", extra={"receiver": name})
-            await self._stored(partial(self._outbox.remove, name, queued.sequence))
+            await self._stored(partial(self.outbox.remove, name, queued.sequence))
         else:
-            await self._stored(partial(self._outbox.put_back, queued.sequence))
+            await self._stored(partial(self.outbox.put_back, queued.sequence))
 
     def _count(self, name: str, queued: Queued, outcome: Outcome) -> None:
         stats = self.stats[name]

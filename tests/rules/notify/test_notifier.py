@@ -109,7 +109,7 @@ async def test_a_dead_receiver_delays_nobody_and_loses_nothing(tmp_path) -> None
     world.alerts = [make_alert(node=f"n{n}", at=START - timedelta(hours=1)) for n in range(3)]
     async with world.running():
         await world.until(lambda: len(good.got) == 3 and dead.got)
-    assert +world.notifier.waiting == {"dead": 3}
+    assert +world.notifier.outbox.waiting == {"dead": 3}
     assert world.notifier.stats["dead"].failing
     again = World(tmp_path, {"dead": Scripted(), "good": Scripted()})
     again.alerts = world.alerts
@@ -129,7 +129,7 @@ async def test_a_receiver_that_breaks_is_later_and_its_secret_is_not_logged(
     async with world.running():
         await world.until(lambda: world.notifier.stats["a"].failing)
     assert "token4711" not in caplog.text
-    assert +world.notifier.waiting == {"a": 1}
+    assert +world.notifier.outbox.waiting == {"a": 1}
 
 
 async def test_a_refused_message_is_dropped_counted_and_named(tmp_path, caplog) -> None:
@@ -142,7 +142,7 @@ async def test_a_refused_message_is_dropped_counted_and_named(tmp_path, caplog) 
         world.alerts = [make_alert(at=START - timedelta(hours=1))]
         async with world.running():
             await world.until(lambda: world.notifier.stats["a"].refused)
-            await world.until(lambda: world.notifier.waiting["a"] == 0)
+            await world.until(lambda: world.notifier.outbox.waiting["a"] == 0)
     assert len(hook.got) == 1
     assert any(getattr(r, "reason", "") == "HTTP 400: bad" for r in caplog.records)
 
@@ -171,7 +171,7 @@ async def test_what_nobody_took_for_a_week_is_given_up(tmp_path) -> None:
         world.alerts = None
         world.clock.advance(KEEP.total_seconds() + 1)
         await world.until(lambda: world.notifier.stats["a"].expired)
-        await world.until(lambda: world.notifier.waiting["a"] == 0)
+        await world.until(lambda: world.notifier.outbox.waiting["a"] == 0)
 
 
 async def test_messages_to_a_receiver_that_is_gone_are_dropped_with_a_line(

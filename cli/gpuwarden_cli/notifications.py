@@ -81,7 +81,7 @@ class Notifications:
                 self._ending = asyncio.Event()
                 before, self._notifier = self._notifier, self._notifier_of(incidents, querier)
                 if before:
-                    self._notifier.go_on_counting(before)
+                    self._notifier.continue_stats(before)
                 await self._notifier.run(self._ending)
             await ending
 

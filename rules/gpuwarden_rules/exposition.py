@@ -25,14 +25,14 @@ _COUNTERS: tuple[tuple[str, str, _Value], ...] = (
     ("evaluations", "Evaluations, failed ones included.", lambda s: s.evaluations),
     ("evaluation_failures", "Evaluations that failed.", lambda s: s.failures),
     ("evaluation_seconds", "Time spent evaluating.", lambda s: s.seconds_total),
-    ("alerts_dropped", "Alerts never recorded, the store failing.", lambda s: s.dropped),
+    ("alerts_dropped", "Alerts that were not saved because the store failed.", lambda s: s.dropped),
 )
 _GAUGES: tuple[tuple[str, str, _Value], ...] = (
     ("last_evaluation_seconds", "How long the last evaluation took.", lambda s: s.last_seconds),
-    ("alerts_muted", "Alerts that notify nobody.", lambda s: s.muted),
+    ("alerts_muted", "Alerts that are muted.", lambda s: s.muted),
     (
         "cannot_run",
-        "1 where the fleet lacks what the rule requires.",
+        "1 if the fleet does not report a column that the rule requires.",
         lambda s: s.cannot_run is not None,
     ),
 )
@@ -58,13 +58,18 @@ def notifier_exposition(notifier: "Notifier") -> str:
     dropped, waiting = notifier.outbox.dropped, notifier.outbox.waiting
     families = []
     for kind, name, meaning, values in (
-        (CounterMetricFamily, "sent", "Messages that the receiver took.", sent),
-        (CounterMetricFamily, "failures", "Attempts that failed and are made again.", failures),
-        (CounterMetricFamily, "refused", "Messages that the receiver refused for good.", refused),
-        (CounterMetricFamily, "expired", "Messages that nobody took for a week.", expired),
-        (CounterMetricFamily, "dropped", "Messages given up, too many waiting.", dropped),
+        (CounterMetricFamily, "sent", "Messages that the receiver accepted.", sent),
+        (CounterMetricFamily, "failures", "Attempts that failed and are repeated.", failures),
+        (CounterMetricFamily, "refused", "Messages that the receiver refused.", refused),
+        (CounterMetricFamily, "expired", "Messages that were not delivered for a week.", expired),
+        (
+            CounterMetricFamily,
+            "dropped",
+            "Messages that were dropped because too many waited.",
+            dropped,
+        ),
         (GaugeMetricFamily, "waiting", "Messages that wait for the receiver.", waiting),
-        (GaugeMetricFamily, "failing", "1 while the last attempt failed.", failing),
+        (GaugeMetricFamily, "failing", "1 if the last attempt failed.", failing),
     ):
         family = kind(f"gpuwarden_notify_{name}", meaning, labels=["receiver"])
         for receiver in sorted(stats):
@@ -72,7 +77,7 @@ def notifier_exposition(notifier: "Notifier") -> str:
         families.append(family)
     for name, meaning, value in (
         ("unrouted", "Open incidents that match no route.", notifier.unrouted),
-        ("muted", "Open incidents that notify nobody.", notifier.muted),
+        ("muted", "Open incidents that are muted.", notifier.muted),
     ):
         families.append(GaugeMetricFamily(f"gpuwarden_notify_{name}_incidents", meaning, value))
     return _text_of(families)
@@ -112,21 +117,25 @@ def _diagnosis_families(diagnoser: Diagnoser) -> list[Metric]:
     families: list[Metric] = [
         CounterMetricFamily(f"gpuwarden_diagnosis_{name}", meaning, value=value)
         for name, meaning, value in (
-            ("looks", "Looks at the fleet, failed ones included.", diagnoser.looks),
-            ("failures", "Looks, and saves of them, that failed.", diagnoser.failures),
-            ("dropped", "Diagnoses never recorded, the store failing.", diagnoser.dropped),
+            ("looks", "Diagnoses of the fleet, failed ones included.", diagnoser.looks),
+            ("failures", "Diagnoses, and saves of their results, that failed.", diagnoser.failures),
+            (
+                "dropped",
+                "Diagnoses that were not saved because the store failed.",
+                diagnoser.dropped,
+            ),
         )
     ]
     if diagnoser.last_seconds is not None:
         families.append(
             GaugeMetricFamily(
                 "gpuwarden_diagnosis_last_seconds",
-                "How long the last look took.",
+                "How long the last diagnosis of the fleet took.",
                 value=diagnoser.last_seconds,
             )
         )
     gpus = GaugeMetricFamily(
-        "gpuwarden_diagnosis_gpus", "GPUs by what holds them up.", labels=["bottleneck"]
+        "gpuwarden_diagnosis_gpus", "GPUs by bottleneck.", labels=["bottleneck"]
     )
     held = Counter(d.bottleneck.value for d in diagnoser.open if d.kind == "gpu")
     for bottleneck, count in sorted(held.items()):

@@ -1,4 +1,4 @@
-"""Explains why an alert fires: the row that the rule returned, what it was compared with, and what happened when."""
+"""Explains why an alert fires: the row of the rule, its thresholds, and a timeline."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -23,21 +23,21 @@ FROM alerts WHERE fingerprint = $fingerprint ORDER BY active_at DESC LIMIT {EPIS
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """All that is known of an alert."""
+    """The episodes of an alert, its rule and the rows behind it."""
 
     episodes: list[dict[str, Any]]
     """Rows of `alerts`, the newest first."""
     sql: str | None
-    """The rule's SQL; None: the rule is gone, or has none."""
+    """The rule's SQL; None: the rule was deleted, or has none."""
     params: Mapping[str, Any]
-    """What the SQL was given, overrides applied."""
+    """Parameters of the SQL, with overrides applied."""
     rows: list[tuple[str, datetime, Mapping[str, Any] | str | None]]
-    """When (found, now), the instant, and the row; a text where it cannot be had, None: no row."""
+    """Label ("when it fired", "now"), instant, and row; a text where the query failed, None where no row was returned."""
     charts: Sequence[RuleChart] = ()
-    """What shows it, with the thresholds that held for it."""
+    """Metrics to draw, with the thresholds of this alert."""
 
     def timeline(self) -> list[tuple[datetime, str]]:
-        """What happened, oldest first."""
+        """The changes of state, oldest first."""
         happened = []
         for episode in self.episodes:
             names = {
@@ -52,7 +52,7 @@ class Explanation:
             if episode["fired_at"] == episode["active_at"]:
                 del names["active_at"]
             happened += [(at, what) for name, what in names.items() if (at := episode[name])]
-        # Of equal instants the order is that of life.
+        # The sort is stable: equal instants keep the order of the life cycle.
         return sorted(happened, key=lambda entry: entry[0])
 
 

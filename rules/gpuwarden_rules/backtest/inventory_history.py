@@ -1,8 +1,8 @@
-"""Reconstructs when nodes and GPUs were last heard of, as known at an instant of the past.
+"""Reconstructs `nodes` and `gpus` as they were at an instant of the past, for replays.
 
-`nodes` and `gpus` say when the collector last heard of each, as of now. For a replay, a node was heard of
-all along but while `host_1m` has no minutes of it, and a GPU until now; before it was first heard of,
-neither had been. A batch that came late has filled the minutes in which nobody heard.
+The tables hold when each node and GPU was last seen as of now. In a replay a node was seen at all times
+except while `host_1m` has no minutes of it, a GPU at all times, and neither before it was first seen. Late
+batches fill minutes: such a node counts as seen, although it was silent then.
 """
 
 import json
@@ -18,7 +18,7 @@ from gpuwarden_rules.evaluation.state import RowsError
 
 OUTAGES_MAX = 50_000
 LOOKED_BACK = timedelta(days=8)
-"""A node that was silent for longer before the replay begins is one that was taken away."""
+"""How far back outages are read: a node that was silent for longer was taken away."""
 
 _COLUMN = "last_seen_at"
 _SPANS = """
@@ -27,7 +27,7 @@ WITH hours AS (
   FROM host_1m WHERE ts > $since AND ts <= $until AND samples > 0
   GROUP BY node, date_trunc('hour', ts)
 ),
--- Whole hours stay whole: minutes of a fleet's weeks are too many to be put in order.
+-- Whole hours stay whole: a fleet has too many minutes in weeks to sort them.
 spans AS (
   SELECT node, hour AS from_at, hour + INTERVAL 1 HOUR AS until_at FROM hours WHERE heard = (1::BIGINT << 60) - 1
   UNION ALL
@@ -76,7 +76,7 @@ _INVENTORY = {"nodes": _NODES, "gpus": _GPUS}
 
 
 class NodeOutage(NamedTuple):
-    """A node was not heard of between two instants."""
+    """A node sent nothing between two instants."""
 
     node: str
     from_at: datetime
@@ -85,12 +85,12 @@ class NodeOutage(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class InventoryHistory:
-    """How the SQL of one rule reads the inventory of the past."""
+    """Makes the SQL of a rule read the inventory as it was."""
 
     silences: Sequence[NodeOutage] = ()
 
     def as_of(self, rule: Rule, instants: Sequence[datetime]) -> Rule:
-        """The rule, asked of these instants, with `nodes` and `gpus` as they were at `$now`."""
+        """The rule for these instants, with `nodes` and `gpus` as they were at `$now`."""
         plain = sql_text.without_texts(rule.sql)
         own = sql_text.with_names(plain)
         found = [
@@ -100,7 +100,7 @@ class InventoryHistory:
         ]
         sql = sql_text.with_tables_from(rule.sql, found, lambda name: _INVENTORY[name.lower()])
         first, last = min(instants), max(instants)
-        told = [
+        outages = [
             {
                 "node": s.node,
                 "from_at": sql_text.timestamp_text(s.from_at),
@@ -109,7 +109,7 @@ class InventoryHistory:
             for s in self.silences
             if s.from_at <= last and s.until_at > first
         ]
-        params = {**rule.params, "silences": json.dumps(told)}
+        params = {**rule.params, "silences": json.dumps(outages)}
         names = frozenset(parameter.name for parameter in sql_text.parameters(sql))
         return replace(rule, sql=sql, params=params, parameters=names)
 
@@ -117,7 +117,7 @@ class InventoryHistory:
 async def inventory_history_of(
     rule: Rule, querier: Querier, since: datetime, until: datetime
 ) -> InventoryHistory | None:
-    """What a replay of the rule needs to know; None: it asks for nothing of the kind.
+    """The history that a replay of the rule needs; None: the rule does not read when something was last seen.
 
     Raises QueryError, and RowsError when there were too many silences.
     """
@@ -132,7 +132,7 @@ async def inventory_history_of(
 async def outages_between(
     querier: Querier, since: datetime, until: datetime
 ) -> Sequence[NodeOutage]:
-    """When nodes sent nothing, also those that never came back; for all rules of a replay.
+    """Outages of nodes, also of those that never came back; for all rules of a replay.
 
     Raises QueryError, and RowsError when there were too many.
     """

@@ -1,7 +1,7 @@
-"""Finds what stored history does not tell, so that a replay says that instead of "0 times".
+"""Finds gaps of stored history, so that a replay reports them instead of "0 times".
 
-A rule cannot say anything of a span in which a column that it requires has no value. Nor can it while the
-rollups of that span are not computed, as in the minutes after an import.
+A rule cannot judge a span in which a column that it requires has no value, or whose rollups are not
+computed yet, as in the minutes after an import.
 """
 
 from datetime import datetime, timedelta
@@ -13,10 +13,10 @@ from gpuwarden_rules.definition.language import Rule
 
 Column = tuple[str, str]
 
-HEARD: Column = ("host_1m", "samples")
-"""What tells of the past when nodes were heard of."""
+SEEN: Column = ("host_1m", "samples")
+"""Shows in which minutes of the past a node sent data."""
 ROLLUPS_LATE = timedelta(minutes=5)
-"""Younger minutes may not be rolled up although all is well."""
+"""Younger minutes may not be rolled up yet, which is no gap."""
 NODES_MAX = 100_000
 _UNREADY = """
 WITH samples AS (
@@ -35,7 +35,7 @@ ORDER BY s.node
 
 
 class KnownData:
-    """What the history between two instants has values of; each column is asked for once."""
+    """Which columns have values between two instants; each column is queried once."""
 
     def __init__(self, querier: Querier, since: datetime, until: datetime) -> None:
         self._querier = querier
@@ -44,10 +44,10 @@ class KnownData:
         self._has: dict[Column, bool] = {}
 
     async def lacking(self, rule: Rule) -> str | None:
-        """Why the rule cannot say anything of the span; None where it can. Raises QueryError."""
+        """Why the rule cannot judge the span; None where it can. Raises QueryError."""
         required = [*rule.requires]
         if ("nodes", "last_seen_at") in required:
-            required.append(HEARD)
+            required.append(SEEN)
         missing = [column for column in required if not await self._is_known(column)]
         if not missing:
             return None
@@ -66,7 +66,7 @@ class KnownData:
         """Whether the column has a value; "" is any row of the table."""
         if column not in self._has:
             table, name = column
-            # Events are rare: one of earlier times shows that somebody would have told.
+            # Events are rare: an earlier one shows that agents record them.
             since = "" if table == "events" else "AND ts > $since"
             when = f"ts <= $until {since}" if "ts" in TABLES[table].names else "true"
             known = f'AND "{name}" IS NOT NULL' if name and table != "events" else ""

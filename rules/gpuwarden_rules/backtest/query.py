@@ -1,8 +1,8 @@
-"""Evaluates a rule's SQL at many instants of the past, by one query where that can be.
+"""Evaluates a rule's SQL at many instants of the past, in one query where possible.
 
-The rule's SELECT becomes a LATERAL subquery of a list of instants, with `$now` a column of that list: it is
-planned once, and reads its tables once, for all of them. DuckDB cannot do so with every SELECT, and a
-collector has limits of time and rows: what fails together is asked for in halves, in the end one by one.
+The rule's SELECT becomes a LATERAL subquery over a list of instants, with `$now` as a column of that list:
+it is planned once, and reads its tables once, for all instants. DuckDB cannot do this with every SELECT, and
+a collector limits time and rows: a query that fails is split in halves, in the end into single instants.
 """
 
 import logging
@@ -27,13 +27,13 @@ log = logging.getLogger(__name__)
 
 ROWS_MAX = 100_000
 BATCH_FIRST, BATCH_MAX = 24, 288
-"""Instants of the first query and of any; as long as none fails or takes long, the next has twice as many."""
+"""Instants of the first query, and of the largest. Their number doubles while queries are fast and do not fail."""
 LONG_S = 4.0
-"""A query that takes longer is large enough: collectors end those that take much longer."""
+"""Above this the number of instants does not grow: collectors cancel queries that take much longer."""
 LOSS_FROM = 1.5
-"""A query that takes so many times as long as its instants would one by one is the wrong way to ask."""
+"""If an instant costs this many times as much together as alone, instants are queried one by one."""
 COMPARED = 3
-"""So many of the first answers with rows, and of those without any, are compared with a query of one instant."""
+"""How many of the first results with rows, and of those without, are compared with a query of one instant."""
 
 Rows = Sequence[Mapping[str, Any]]
 
@@ -48,7 +48,7 @@ _LOWER_BOUND = re.compile(
     re.IGNORECASE,
 )
 _MEMBERS = re.compile(r"\b(?:in|any|all)\s*\((?=\s*(?:select|from)\b)", re.IGNORECASE)
-"""Where a subquery begins that something may be in."""
+"""Where a subquery of IN, ANY or ALL begins."""
 _TABLE_WHERE = re.compile(
     r"\bfrom\s+(\w+)(?:\s+\w+)?\s+where\b(?!.*\b(?:from|select|group|having|qualify)\b)",
     re.IGNORECASE | re.DOTALL,
@@ -64,7 +64,7 @@ class Evaluation:
     at: datetime
     rows: Rows
     fingerprints: tuple[frozenset[str], frozenset[str]]
-    """Label sets that hold, and those of which nobody can say."""
+    """Alerts whose condition holds, and those for which this is unknown."""
 
 
 class BacktestQuery:
@@ -85,7 +85,7 @@ class BacktestQuery:
     ) -> None:
         self.queries = self.evaluations = 0
         self.at_once = BATCH_FIRST
-        """How many instants it is best given at a time."""
+        """The number of instants that a call of `at` should have."""
         self._rule = rule
         self._querier = querier
         self._clock = clock
@@ -95,7 +95,7 @@ class BacktestQuery:
         self._most = BATCH_MAX
         self._compared: Counter[bool] = Counter()
         self._alone_s: list[float] = []
-        """How long the queries took that an answer was compared with."""
+        """Seconds of the queries of one instant that results were compared with."""
         self._reaches: dict[tuple[tuple[str, Any], ...], timedelta | None] = {}
 
     async def at(self, instants: Sequence[datetime]) -> list[Evaluation]:
@@ -105,9 +105,7 @@ class BacktestQuery:
             part = instants[len(found) : len(found) + self.at_once]
             began_s = self._clock.monotonic()
             try:
-                found += (
-                    await self._together(part) if len(part) > 1 else [await self._alone(part[0])]
-                )
+                found += await self._many(part) if len(part) > 1 else [await self._one(part[0])]
             except (QueryError, RowsError):
                 if len(part) == 1:
                     raise
@@ -123,17 +121,17 @@ class BacktestQuery:
         return found
 
     def _is_loss(self, each_s: float) -> bool:
-        """Whether an instant costs more among others than by itself."""
+        """Whether an instant costs more in a group than alone."""
         return bool(self._alone_s) and each_s > LOSS_FROM * statistics.median(self._alone_s)
 
-    async def _alone(self, at: datetime) -> Evaluation:
+    async def _one(self, at: datetime) -> Evaluation:
         async def rows_of(rule: Rule) -> list[dict[str, Any]]:
             rule = self._as_of(rule, [at])
             return (await self._query(rule.sql, rule.bindings(at))).records()
 
         return self._evaluation(at, await self._rows(rows_of))
 
-    async def _together(self, instants: Sequence[datetime]) -> list[Evaluation]:
+    async def _many(self, instants: Sequence[datetime]) -> list[Evaluation]:
         async def rows_of(rule: Rule) -> list[dict[str, Any]]:
             reach = await self._reach(rule)
             rule = self._as_of(rule, instants)
@@ -162,17 +160,17 @@ class BacktestQuery:
         return self._history.as_of(rule, instants) if self._history else rule
 
     async def _compare(self, evaluation: Evaluation) -> None:
-        """See that a query of its own finds the same; else no two instants are asked for together."""
+        """Check that a query of one instant finds the same; otherwise query every instant alone from now on."""
         if self._compared[bool(evaluation.rows)] >= COMPARED:
             return
         self._compared[bool(evaluation.rows)] += 1
         began_s = self._clock.monotonic()
-        alone = await self._alone(evaluation.at)
+        alone = await self._one(evaluation.at)
         self._alone_s.append(self._clock.monotonic() - began_s)
         if alone.fingerprints != evaluation.fingerprints:
             log.warning("rule is replayed one instant at a time", extra={"rule": self._rule.name})
             self._most = 1
-            raise RowsError("instants asked for together differ from one asked for alone")
+            raise RowsError("a query of many instants differs from one of a single instant")
 
     async def _rows(
         self, query: Callable[[Rule], Awaitable[list[dict[str, Any]]]]
@@ -192,7 +190,7 @@ class BacktestQuery:
         return result
 
     async def _reach(self, rule: Rule) -> timedelta | None:
-        """How far back the rule reads; None where its text does not tell."""
+        """How far back the rule reads; None where its SQL does not show it."""
         key = tuple(sorted(rule.params.items()))
         if key not in self._reaches:
             self._reaches[key] = await self._asked_reach(rule)
@@ -216,8 +214,8 @@ class BacktestQuery:
 def lateral_sql(sql: str, *, is_bounded: bool) -> str:
     """A rule's SELECT over the instants `$instants` (texts, separated by commas); the column `_instant` says which one, from 0.
 
-    `is_bounded`: tables have only their rows between `$instants_from` and `$instants_until`, so that what the
-    rule asks of `$now` need not be compared with all that is stored.
+    `is_bounded`: tables have only their rows between `$instants_from` and `$instants_until`, so that DuckDB
+    does not compare `$now` with every stored row.
     """
     shadows = ", ".join(
         f"{name} AS NOT MATERIALIZED (SELECT * FROM main.{name} "
@@ -241,8 +239,8 @@ def lateral_sql(sql: str, *, is_bounded: bool) -> str:
 def _tied(sql: str) -> str:
     """The SQL with a mention of the instant wherever `x IN (SELECT ...)` reads what WITH names.
 
-    Without one, DuckDB 1.5 takes such a subquery for the same at all instants: x is in it when it was at
-    any of them. Where a condition on a table alone has it, DuckDB is right, and quicker without.
+    Without it, DuckDB 1.5 evaluates such a subquery once for all instants, and x is in it if it was at any of
+    them. In a condition on a table alone DuckDB is right, and faster without the mention.
     """
     plain = sql_text.without_texts(sql)
     named = sql_text.with_names(plain)
@@ -265,25 +263,25 @@ def _is_of_a_table(before: str, named: Container[str]) -> bool:
 
 
 def _closing(plain: str, offset: int) -> int:
-    """Where the parenthesis ends that has begun before `offset`."""
+    """Offset of the parenthesis that closes the one opened before `offset`."""
     return offset + _flat(plain[offset:]).find(")")
 
 
 def _flat(plain: str) -> str:
-    """The text with blanks for all that is in parentheses."""
+    """The text with blanks instead of everything in parentheses."""
     while (flatter := _INNERMOST.sub(lambda found: " " * len(found[0]), plain)) != plain:
         plain = flatter
     return plain
 
 
 def lower_bounds(sql: str) -> list[str]:
-    """The spans before `$now` from which a rule reads its tables; none where one may be read from further back."""
+    """The spans before `$now` that a rule reads; none where it may read a table from further back."""
     found = _LOWER_BOUND.findall(sql)
     return found if len(found) >= len(mentioned(sql)) else []
 
 
 def mentioned(sql: str) -> list[str]:
-    """Tables with a time that the SQL reads, each as often as it does."""
+    """Tables with a column `ts` that the SQL reads; a table that it reads twice comes twice."""
     return [
         read.name
         for read in sql_text.table_reads(sql_text.without_texts(sql))

@@ -1,12 +1,12 @@
 """Replays a rule over stored history: when it would have fired, for whom, and what that cost.
 
-The rule is evaluated every few minutes. Where two evaluations find the same label sets, it is taken to have
-found them all along; where they differ, the time between is halved until the change is known to
-within the rule's interval or a minute. The steps are those of live evaluation, `for` and
-`keep_firing_for` to the second. What begins and ends between two evaluations is not seen, so evaluations are not
-further apart than the rule's shortest window, or than `for`, without which nothing fires.
+The rule is evaluated every few minutes. If two evaluations find the same alerts, the alerts held for all the
+time between. If they differ, the time between is halved until the change is known to within the rule's
+interval or a minute. Steps are those of live evaluation, with `for` and `keep_firing_for` to the second. A
+condition that begins and ends between two evaluations is missed. So evaluations are no further apart than the
+rule's shortest window, or than `for`, without which nothing fires.
 
-Instants are queried many at a time (`query.py`), those of a stretch first, then those halfway between any two
+Instants are queried many at a time (`query.py`): first those of a stretch, then those halfway between any two
 that differ, and so on.
 """
 
@@ -27,12 +27,12 @@ from gpuwarden_rules.evaluation.state import RuleState, Transition, step
 STEP_S = 300.0
 """Longest time between two evaluations."""
 RESOLUTION_S = 60.0
-"""How well the time of a change is known, where the rule's interval is shorter."""
+"""Precision of the time of a change, where the rule's interval is shorter."""
 
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """How a rule would have fared."""
+    """The alerts that a rule would have made."""
 
     rule: Rule
     since: datetime
@@ -41,12 +41,12 @@ class Replay:
     resolution_s: float
     evaluations: int
     queries: int
-    """By which so many evaluations were taken."""
+    """How many queries the evaluations took."""
     episodes: tuple[Alert, ...]
     """Alerts that fired, by the time they did; those that still fire at `until` are not resolved."""
 
     def usd(self) -> float | None:
-        """What the conditions cost together; None where none has a price."""
+        """What all conditions cost; None where no price is known."""
         costs = [c for alert in self.episodes if (c := alert.usd_so_far(self.until)) is not None]
         return sum(costs) if costs else None
 
@@ -66,7 +66,7 @@ async def replay(
 ) -> Replay:
     """Replay a rule over the time from `since` to `until`; `on_progress` is told how far it is.
 
-    `plan`: what overrides make of the rule, over the fleet as it is today; None: there are none.
+    `plan`: the overrides of the rule, for the fleet as it is today; None: there are none.
     `outages`: alerts of nodes that sent nothing are stale, as live ones are.
     `step_s`: longest time between two evaluations. `clock` tells how long queries take. Raises QueryError and RowsError.
     """
@@ -89,7 +89,7 @@ async def replay(
         previous = found
         on_progress(found.at)
     episodes = tuple(
-        over.get(_key(alert)) or _going_on(state, alert) or alert
+        over.get(_key(alert)) or _still_open(state, alert) or alert
         for alert in sorted(began, key=lambda a: (a.fired_at or a.active_at, a.fingerprint))
     )
     return Replay(
@@ -98,7 +98,7 @@ async def replay(
 
 
 class _Silent:
-    """Nodes that send nothing, asked for in order of time."""
+    """Nodes that send nothing at an instant; instants must be in order of time."""
 
     def __init__(self, outages: Sequence[NodeOutage]) -> None:
         self._coming = sorted(outages, key=lambda outage: outage.from_at, reverse=True)
@@ -112,10 +112,10 @@ class _Silent:
 
 
 def step_s_of(rule: Rule) -> float:
-    """How far evaluations may be apart so that nothing that fires falls between them.
+    """Longest time between evaluations at which no alert is missed.
 
-    What a window shows stays in it for so long; what does not last for `for` does not fire. Without a
-    window anything may be over soon.
+    A condition stays in the rule's window for the length of the window, and one that is shorter than `for`
+    does not fire. Without a window a condition may be short.
     """
     windows = [
         float(value)
@@ -127,7 +127,7 @@ def step_s_of(rule: Rule) -> float:
 
 
 async def first_sample_at(querier: Querier) -> datetime | None:
-    """Where history begins; None where there is none. Raises QueryError."""
+    """When stored history begins; None: there is none. Raises QueryError."""
     tables = ("gpu_samples", "host_samples", "events")
     oldest = ", ".join(f"(SELECT min(ts) FROM {table})" for table in tables)
     result = await querier.query(f"SELECT least({oldest}) AS first_at")
@@ -143,7 +143,7 @@ async def evaluations(
     resolution_s: float,
     at_once: Callable[[], int],
 ) -> AsyncIterator[Evaluation]:
-    """Evaluations in order of time, closer together around each change; `at_once` of them are asked for
+    """Evaluations in order of time, closer together around each change; `at_once` of them are queried
     at a time, and more where there are changes."""
     last: Evaluation | None = None
     while last is None or last.at < until:
@@ -174,8 +174,8 @@ def _middles(known: Sequence[Evaluation], resolution_s: float) -> list[datetime]
 def between(
     state: RuleState, previous: Evaluation | None, until: datetime, rule: Rule
 ) -> list[tuple[datetime, Rows]]:
-    """Steps before the evaluation at which something is due by the clock alone: `for` or
-    `keep_firing_for` is over. The rows are those of the evaluation before."""
+    """Steps before the evaluation at which only time passes: `for` or `keep_firing_for` ends. The rows are
+    those of the evaluation before."""
     if previous is None:
         return []
     due = set()
@@ -195,6 +195,6 @@ def _resolved(transitions: Sequence[Transition]) -> dict[tuple[str, datetime], A
     return {_key(t.alert): t.alert for t in transitions if t.alert.state is AlertState.RESOLVED}
 
 
-def _going_on(state: RuleState, alert: Alert) -> Alert | None:
+def _still_open(state: RuleState, alert: Alert) -> Alert | None:
     found = state.get(alert.fingerprint)
     return found if found is not None and found.active_at == alert.active_at else None

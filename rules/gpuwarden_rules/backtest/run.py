@@ -1,4 +1,4 @@
-"""Runs backtests that pages and programs ask for: one at a time, bounded, and to be cancelled."""
+"""Runs backtests for pages and programs: one at a time, with limits, and they can be cancelled."""
 
 import asyncio
 import logging
@@ -24,12 +24,12 @@ log = logging.getLogger(__name__)
 SPAN_MAX = timedelta(days=90)
 LASTS_S_MAX = 900.0
 KEPT_MAX = 20
-"""Backtests that are over and can still be asked for."""
+"""Finished backtests whose results are kept."""
 NODES_NAMED_MAX = 5
 
 
 class BacktestState(StrEnum):
-    """How far a backtest is."""
+    """State of a backtest."""
 
     RUNNING = "running"
     DONE = "done"
@@ -50,9 +50,9 @@ class Backtest:
     """On the monotonic clock."""
     state: BacktestState = BacktestState.RUNNING
     at: datetime | None = None
-    """How far history is replayed; None: not begun."""
+    """Up to which instant history is replayed; None: not started."""
     seconds: float | None = None
-    """How long it took; None: it runs."""
+    """Duration; None: it still runs."""
     reason: str | None = None
     """Why there is no result."""
     result: Replay | None = None
@@ -87,8 +87,8 @@ async def replay_or_reason(
 ) -> Replay | str:
     """The replay of a rule with the overrides that concern it, or why history cannot say.
 
-    `unready`: which rollups are not computed, in words. `outages`: reads when nodes sent nothing, for a rule
-    that this concerns. Raises QueryError and RowsError.
+    `unready`: a text that names the rollups that are missing. `outages`: reads the outages of nodes, called for
+    rules about nodes. Raises QueryError and RowsError.
     """
     concerning = [override for override in overrides if override.concerns(rule)]
     plan = OverridePlan(rule, concerning, places) if places and concerning else None
@@ -119,7 +119,7 @@ class Backtester:
         self._kept: dict[str, Backtest] = {}
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Take backtests until asked to stop; one that runs then is cancelled."""
+        """Accept backtests until `stop` is set; then cancel the running one."""
         async with asyncio.TaskGroup() as self._group:
             await stop.wait()
             self._group = None
@@ -128,16 +128,16 @@ class Backtester:
 
     @property
     def running(self) -> Backtest | None:
-        """The one that runs."""
+        """The running backtest."""
         found = (one for one in self._kept.values() if one.state is BacktestState.RUNNING)
         return next(found, None)
 
     def get(self, wanted: str) -> Backtest | None:
-        """The one of that id, running or over."""
+        """The backtest of that id, running or finished."""
         return self._kept.get(wanted)
 
     def begin(self, rule: Rule, overrides: Sequence[Override], span: timedelta) -> Backtest:
-        """Begin one over the last `span`. Raises BusyError."""
+        """Start a backtest over the last `span`. Raises BusyError."""
         if self._group is None:
             raise BusyError("the rules have not started yet")
         if (other := self.running) is not None:
@@ -157,7 +157,7 @@ class Backtester:
         return made
 
     def cancel(self, wanted: str) -> bool:
-        """Cancel it if it runs; False: there is none of that id."""
+        """Cancel the backtest if it runs; False: there is none of that id."""
         found = self._kept.get(wanted)
         if found is not None and found.state is BacktestState.RUNNING and self._task is not None:
             found.state = BacktestState.CANCELLED

@@ -1,7 +1,7 @@
-"""Finds the metrics that show what a rule judges, for a person who looks at an alert.
+"""Chooses the metrics to draw on an alert's page.
 
-`chart` of a rule names them, each with the parameter or result column that it is compared with. A rule
-without it is shown by the metrics that it requires. A host's metric has the prefix `host.`.
+`chart` of a rule names them, each with the parameter or result column that it is compared with. Without
+`chart`, they are the metrics that the rule requires. Metrics of hosts have the prefix `host.`.
 """
 
 from collections.abc import Iterator, Mapping
@@ -31,21 +31,21 @@ _SHOWN_BY = {
     "busy_seconds": ("util_percent", IDLE_BELOW_PERCENT),
     "clocks_event_reasons": ("sm_clock_mhz", None),
 }
-"""What shows a column that is itself no metric that can be drawn."""
+"""Metric and threshold to draw for columns that cannot be drawn themselves."""
 
 
 @dataclass(frozen=True, slots=True)
 class RuleChart:
-    """A metric to draw, and where it is compared."""
+    """A metric to draw, and its threshold."""
 
     metric: str
     name: str | None = None
-    """Parameter or column that the threshold comes from; None: there is none, or it is fixed."""
+    """Parameter or column that has the threshold; None: there is no threshold, or a fixed one."""
     threshold: float | None = None
 
 
 def charts_of(rule: Rule, values: Mapping[str, Any]) -> list[RuleChart]:
-    """What to draw; `values`: parameters and, where there is one, the row that the SQL returned."""
+    """The metrics to draw; `values`: parameters and, if known, the row that the SQL returned."""
     if rule.chart:
         return [
             RuleChart(metric, name, _number(values.get(name)) if name else None)
@@ -56,11 +56,11 @@ def charts_of(rule: Rule, values: Mapping[str, Any]) -> list[RuleChart]:
 
 
 def chart_problems(rule: Rule, columns: Mapping[str, str]) -> list[FileProblem]:
-    """What is wrong with `chart`, given the columns of the SQL's result."""
+    """Problems of `chart`, given the columns of the SQL's result."""
     problems = []
     for metric, name in rule.chart.items():
         if metric not in _DRAWN:
-            message = f"there is no metric {metric!r} to draw; see docs/metrics.md, a host's begin with host."
+            message = f"there is no metric {metric!r} to draw; see docs/metrics.md; metrics of hosts begin with host."
             problems.append(rule.problem("chart", message))
         if name is not None and name not in rule.params and name not in columns:
             message = f"{name!r} is neither a parameter nor a column of the SQL's result"

@@ -1,28 +1,28 @@
-"""Rule files: YAML in, rules out, and every mistake of a file named by line and column.
+"""Reads rule files. Every problem of a file is reported with line and column.
 
     rules:
       - name: gpu_hot                       snake_case, unique
         severity: warning                   info, warning, critical
         labels: [node, gpu, gpu_uuid]       result columns that tell alerts of this rule apart
         interval: 15s                       how often it is evaluated (default 15s)
-        on_events: [xid]                    besides at once when an event of these kinds is stored
+        on_events: [xid]                    also evaluated at once when an event of these kinds is stored
         for: 5m                             must hold this long before it fires (default 0s)
-        keep_firing_for: 10m                goes on firing this long after it was last seen (0s)
+        keep_firing_for: 10m                keeps firing this long after it was last found (0s)
         warm_up: 10m                        a job (column job_started_at) this young is not judged
-        judges_silent_nodes: true           also of nodes that send nothing; else their alerts are stale
+        judges_silent_nodes: true           also judges nodes that send nothing; else their alerts are stale
         params: {above_celsius: 85}         bound as $above_celsius; durations as seconds
-        requires: [gpu_samples.temperature_celsius]   columns without which it says nothing
+        requires: [gpu_samples.temperature_celsius]   columns that it cannot work without
         optional: [gpus.model]              other columns that it reads
         consequence: slow_work              lost_work, failing_hardware, unwatched, slow_work, waste
         caused_by: {node_down: [node]}      joins the incident of that rule's alert for the same node
         together: [node, rack]              alerts that come at once at one of these are one incident
-        many: ran hot                       what several GPUs or nodes did, for the incident's title
-        gather_for: 4m                      how long it waits for its cause before anybody is told
-        reopens_within: 24h                 an alert that fires again within this goes on in its incident (10m)
+        many: ran hot                       verb for several GPUs or nodes, for the incident's title
+        gather_for: 4m                      how long it waits for its cause before a notification
+        reopens_within: 24h                 an alert that fires again within this reopens its incident (10m)
         summary: "{node} GPU {gpu} is at {value:.0f} °C"
         remedy: Check fans and inlet.
         page: {title: ..., description: ...}  optional: its page in the documentation
-        chart: {temperature_celsius: above_celsius}   metrics to draw; each with what it is compared with
+        chart: {temperature_celsius: above_celsius}   metrics to draw, each with its threshold
         doc: docs/rules/gpu_hot.md          optional
         sql: |                              one SELECT; one row is one alert; $now is the time
           SELECT node, gpu, gpu_uuid, ...
@@ -72,16 +72,16 @@ COLUMN_TYPES = {
     "immediate": "BOOLEAN",
 }
 RESERVED = tuple(COLUMN_TYPES)
-"""Result columns with a meaning of their own; none can be a label."""
+"""Result columns with a fixed meaning; none can be a label."""
 OFFERED = ("active", "usd_so_far", "cost")
-"""What the engine adds for texts: time since it began, dollars so far, both amounts in words."""
+"""Fields that the engine adds for texts: time since the begin, dollars so far, both amounts as a text."""
 
 INTERVAL_S_MIN, INTERVAL_S_MAX = 1.0, 86400.0
 HOLD_S_MAX = 7 * 86400.0
 GATHER_S_MAX = 3600.0
 REOPENS_S = 600.0
 FLEET = "fleet"
-"""In `together`: wherever they are."""
+"""In `together`: alerts of the whole fleet."""
 _NAME = re.compile(r"[a-z][a-z0-9]*(_[a-z0-9]+)*\Z")
 _NUMERIC = re.compile(r"(U?(TINY|SMALL|BIG|HUGE)?INT(EGER)?|FLOAT|DOUBLE|REAL|DECIMAL.*)\Z")
 
@@ -92,19 +92,19 @@ SPANS = ("interval", "for", "keep_firing_for", "warm_up")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RulePage:
-    """What the documentation says about a rule; its page is generated from this."""
+    """Text of a rule's page in the documentation, which is generated."""
 
     title: str
-    """What it means, in a few words, for the index."""
+    """Title, also for the index."""
     description: str
     checks: str
-    """How a person can see the same by hand."""
+    """How a person can check the condition by hand."""
     actions: str
-    """What to do, where the remedy is made by the SQL; else empty."""
+    """What to do, where the SQL makes the remedy; else empty."""
     quiet: tuple[str, ...]
-    """When it says nothing although one might expect it to."""
+    """Cases in which it stays quiet although one might expect an alert."""
     sources: Mapping[str, str]
-    """Why a parameter or a span has its value."""
+    """Reason or source of the value, by parameter or duration."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,44 +116,44 @@ class Rule:
     labels: tuple[str, ...]
     interval_s: float
     on_events: tuple[str, ...]
-    """Kinds of events at which it is evaluated besides, as soon as one is stored."""
+    """Kinds of events: when one is stored, the rule is evaluated at once."""
     for_s: float
     keep_firing_for_s: float
     warm_up_s: float
     judges_silent_nodes: bool
-    """Whether it is about nodes that send nothing: its alerts of such nodes are not stale."""
+    """Whether the rule judges nodes that send nothing; if so, their alerts do not become stale."""
     params: Mapping[str, Scalar]
     requires: tuple[tuple[str, str], ...]
-    """Table and column of what it cannot do without."""
+    """Table and column; without one of these the rule cannot run."""
     optional: tuple[tuple[str, str], ...]
-    """Table and column of what else it reads."""
+    """Table and column of everything else that it reads."""
     consequence: Consequence
     caused_by: Mapping[str, tuple[str, ...]]
-    """Rules that this one's alerts follow from, by name, where these labels are equal."""
+    """Labels that must be equal, by the name of the rule that is the cause."""
     together: tuple[str, ...] | None
-    """Labels, of the alert or its node, at which alerts that come at once have one cause; None: the usual."""
+    """Labels of the alert or its node: alerts that come at once with equal values have one cause; None: the default."""
     many: str
-    """What several nodes or GPUs did, in words; empty: only the rule's name is said."""
+    """Verb for several nodes or GPUs, such as "stopped reporting"; empty: the title has the rule's name."""
     gather_s: float | None
-    """How long an alert waits for its cause before anybody is told; None: as its severity says."""
+    """How long an alert waits for its cause before a notification; None: by its severity."""
     reopens_within_s: float
-    """How long after its end an alert that fires again goes on in its incident."""
+    """An alert that fires again within this after its end reopens its incident."""
     sql: str
     summary: templates.Template
     remedy: templates.Template
     page: RulePage | None
     doc: str | None
     chart: Mapping[str, str | None]
-    """Metrics that show what it judges, each with the parameter or column it is compared with."""
+    """Metrics to draw, each with the parameter or column that has its threshold."""
     path: str
     line: int
     parameters: frozenset[str]
-    """Names that the SQL mentions with `$`, `now` among them."""
+    """Names of the SQL's parameters, with `now`."""
     marks: Mapping[str, tuple[int, int]] = field(repr=False, compare=False)
     """Line and column of `name`, `sql`, `labels.column`, `caused_by.rule`, `summary@offset`..."""
 
     def bindings(self, now: datetime) -> dict[str, Any]:
-        """Values for the SQL's parameters, those it mentions and no others."""
+        """Values of the SQL's parameters."""
         values = {**self.params, "now": now}
         return {name: values[name] for name in self.parameters}
 
@@ -169,7 +169,7 @@ def load(path: Path) -> list[Rule]:
 
 
 def load_all(paths: Iterable[Path]) -> list[Rule]:
-    """The rules of several files; a name may stand once. Raises RuleFileError for all of them."""
+    """The rules of several files; names must be unique. Raises RuleFileError with the problems of all files."""
     rules: list[Rule] = []
     problems: list[FileProblem] = []
     for path in paths:
@@ -207,8 +207,8 @@ def parse(text: str, path: str) -> list[Rule]:
 
 
 def parse_leniently(text: str, path: str) -> tuple[list[Rule], list[FileProblem]]:
-    """Everything that is wrong in a file's text, and its rules as far as their SQL can be checked all
-    the same. Where there are problems the rules are not to be run."""
+    """All problems of a file's text, and those of its rules whose SQL can still be checked. If there are
+    problems, do not run the rules."""
     reader = YamlReader(path, text)
     rules: list[Rule] = []
     root = reader.root()
@@ -222,7 +222,7 @@ def parse_leniently(text: str, path: str) -> tuple[list[Rule], list[FileProblem]
 
 
 def repeated(rules: Sequence[Rule]) -> list[FileProblem]:
-    """A problem for each rule whose name an earlier one has."""
+    """A problem for each rule with the name of an earlier one."""
     first: dict[str, Rule] = {}
     problems = []
     for rule in rules:
@@ -234,7 +234,7 @@ def repeated(rules: Sequence[Rule]) -> list[FileProblem]:
 
 
 def _rule(reader: YamlReader, node: Node) -> Rule | None:
-    """The rule, or None where it has no name or no SQL that can be bound; all problems are noted."""
+    """The rule; None where its name is missing or its SQL cannot be bound. All problems are noted."""
     nodes = reader.fields(node, required=REQUIRED, optional=OPTIONAL)
     marks = {key: reader.position(value) for key, value in nodes.items()}
     name = _name(reader, nodes.get("name"))
@@ -250,7 +250,7 @@ def _rule(reader: YamlReader, node: Node) -> Rule | None:
     requires = _columns(reader, "requires", nodes.get("requires"), marks)
     optional = _columns(reader, "optional", nodes.get("optional"), marks)
     for table, column in set(requires) & set(optional):
-        reader.note(nodes["optional"], f"'{table}.{column}' stands in requires as well")
+        reader.note(nodes["optional"], f"'{table}.{column}' is also in requires")
     consequence = _consequence(reader, nodes.get("consequence"), severity)
     caused_by = _caused_by(reader, nodes.get("caused_by"), labels, marks)
     together = _together(reader, nodes["together"]) if "together" in nodes else None
@@ -380,12 +380,12 @@ def _columns(
 def _consequence(reader: YamlReader, node: Node | None, severity: Severity | None) -> Consequence:
     consequence = reader.choice(node, "consequence", Consequence) or Consequence.SLOW_WORK
     if node and consequence is Consequence.WASTE and severity is Severity.CRITICAL:
-        reader.note(node, "what only costs money is not critical: nobody must act now")
+        reader.note(node, "waste cannot be critical: nobody must act at once")
     return consequence
 
 
 def _together(reader: YamlReader, node: Node) -> tuple[str, ...]:
-    """Labels of the alert or of its node; the inventory says which nodes have."""
+    """Labels of the alert or of its node; they are not checked, because the inventory has those of nodes."""
     return tuple(text for item in reader.items(node) if (text := reader.text(item)))
 
 
@@ -433,8 +433,8 @@ def _text(
     if node is None or source is None:
         return templates.Template(())
     text, problems = templates.parse(source)
-    for problem in problems:
-        reader.note(node, problem.message, problem.offset)
+    for offset, message in problems:
+        reader.note(node, message, offset)
     for part in text.fields:
         marks[f"{key}@{part.offset}"] = reader.position(node, part.offset)
     if not source.strip():
@@ -470,8 +470,8 @@ def _sql(
     sql = reader.text(node)
     if node is None or sql is None:
         return "", set()
-    for problem in sql_text.problems(sql):
-        reader.note(node, problem.message, problem.offset)
+    for offset, message in sql_text.problems(sql):
+        reader.note(node, message, offset)
     mentioned = set()
     for parameter in sql_text.parameters(sql):
         if parameter.name not in mentioned and parameter.name not in {*params, "now"}:
@@ -484,14 +484,14 @@ def _sql(
 
 
 def column_problems(rule: Rule, columns: Mapping[str, str]) -> list[FileProblem]:
-    """What the SQL's result (DuckDB type by column) lacks for the rule's labels and texts."""
+    """Problems of the SQL's result (DuckDB type by column) with the rule's labels and texts."""
     problems = [
         rule.problem(f"labels.{label}", f"label {label!r} is not a column of the SQL's result")
         for label in rule.labels
         if label not in columns
     ]
     problems += [
-        rule.problem("sql", f"column {name!r} is offered by the engine; name yours otherwise")
+        rule.problem("sql", f"column {name!r} is a field of the engine; use another name")
         for name in OFFERED
         if name in columns
     ]

@@ -1,4 +1,4 @@
-"""Overrides: other parameters, another severity or none of a rule at all, for a part of the fleet.
+"""Overrides parameters or severity of rules, or disables rules, for a part of the fleet.
 
     overrides:
       - rules: [gpu_idle_held, "gpu_power_*"]       names or patterns
@@ -7,11 +7,11 @@
         severity: info
         enabled: false
 
-`model` and `node` are what they say; any other key of `match` is a label of the node. All keys must match,
-`*` and `?` stand for characters. Where several overrides match, the later one counts.
+Any key of `match` but `model` and `node` is a label of the node. All keys must match; `*` and `?` are
+wildcards. If several overrides match, the last one wins.
 
-The engine evaluates a rule once for each distinct set of parameters and keeps of each result the
-rows of the nodes and GPUs that have this set, so the rule's SQL need not know of it.
+The engine evaluates a rule once for each distinct set of parameters, and keeps from each result the rows of
+the nodes and GPUs with this set. The rule's SQL does not see overrides.
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
@@ -32,7 +32,7 @@ _KEYS = ("match", "params", "severity", "enabled")
 
 @dataclass(frozen=True, slots=True)
 class Location:
-    """Where a row is from, as far as overrides look at it."""
+    """Node, GPU model and labels that a row belongs to, as overrides match them."""
 
     node: str = ""
     model: str = ""
@@ -40,7 +40,7 @@ class Location:
     """Labels of the node."""
 
     def value(self, name: str) -> str:
-        """What a key of `match` is compared with; empty where there is nothing."""
+        """The value that a key of `match` is compared with; empty: there is none."""
         match name:
             case "node":
                 return self.node
@@ -65,35 +65,35 @@ class Override:
     """Line and column of each `rules.pattern` and `params.name`."""
 
     def concerns(self, rule: Rule) -> bool:
-        """Whether it is about this rule."""
+        """Whether a pattern matches the rule's name."""
         return any(fnmatchcase(rule.name, pattern) for pattern in self.rules)
 
     def applies(self, place: Location) -> bool:
-        """Whether it is about this place."""
+        """Whether all keys of `match` fit the location."""
         return all(fnmatchcase(place.value(k), pattern) for k, pattern in self.match.items())
 
     def problem(self, mark: str, message: str) -> FileProblem:
-        """A problem at one of its `marks`."""
+        """A problem at one of the override's `marks`."""
         line, column = self.marks.get(mark, (self.line, 1))
         return FileProblem(self.path, line, column, message)
 
 
 @dataclass(frozen=True, slots=True)
 class OverrideVariant:
-    """A rule as it is at some places."""
+    """Parameters and severity of a rule for a part of the fleet."""
 
     params: tuple[tuple[str, Scalar], ...]
     severity: Severity | None = None
     is_enabled: bool = True
 
     def applied(self, row: Mapping[str, Any]) -> dict[str, Any]:
-        """The row with what texts and life cycle must know of this variant."""
+        """The row with the variant's parameters and severity, for texts and life cycle."""
         more = {"severity": self.severity.value} if self.severity else {}
         return {**dict(self.params), **row, **more}
 
 
 def variant_at(rule: Rule, overrides: Iterable[Override], place: Location) -> OverrideVariant:
-    """The rule at a place; `overrides` are those that concern it."""
+    """The variant of a rule at a location; `overrides` are those that concern the rule."""
     params, severity, is_enabled = dict(rule.params), None, True
     for override in overrides:
         if override.applies(place):
@@ -105,20 +105,20 @@ def variant_at(rule: Rule, overrides: Iterable[Override], place: Location) -> Ov
 
 @dataclass(frozen=True, slots=True)
 class Locations:
-    """Where every GPU and node of the fleet is."""
+    """Locations of every GPU and node of the fleet."""
 
     gpus: Mapping[str, Location] = field(default_factory=dict)
     nodes: Mapping[str, Location] = field(default_factory=dict)
 
     def of(self, row: Mapping[str, Any]) -> Location:
-        """The place of a rule's row, told by its gpu_uuid or node; an empty one for neither."""
+        """The location of a rule's row by its gpu_uuid or node; empty where it has neither."""
         place = self.gpus.get(str(row.get("gpu_uuid")))
         node = str(row.get("node") or "")
         return place or self.nodes.get(node) or Location(node)
 
 
 class OverridePlan:
-    """How to evaluate one rule over a fleet: its variants, and whose rows are whose."""
+    """Evaluates one rule over a fleet: its variants, and the rows that belong to each."""
 
     def __init__(self, rule: Rule, overrides: Sequence[Override], places: Locations) -> None:
         self._rule = rule
@@ -128,20 +128,19 @@ class OverridePlan:
         everywhere = {*places.gpus.values(), *places.nodes.values(), Location()}
         found = dict.fromkeys(self._at(place) for place in sorted(everywhere, key=repr))
         self.variants = [variant for variant in found if variant.is_enabled]
-        """Distinct ones that are evaluated."""
+        """Distinct variants that are enabled."""
 
     def own(
         self, variant: OverrideVariant, rows: Iterable[Mapping[str, Any]]
     ) -> list[dict[str, Any]]:
-        """Of the rows that a variant's evaluation returned, those that are its own."""
+        """The rows of a variant's evaluation that belong to it."""
         places = self._locations
         return [variant.applied(row) for row in rows if self._at(places.of(row)) == variant]
 
     async def rows(
         self, query: Callable[[Rule], Awaitable[Iterable[Mapping[str, Any]]]]
     ) -> list[dict[str, Any]]:
-        """What the rule finds, each part of the fleet with the parameters it has; `query` evaluates
-        one variant."""
+        """The rule's rows, each part of the fleet with its own parameters; `query` evaluates one variant."""
         rows: list[dict[str, Any]] = []
         for variant in self.variants:
             found = await query(replace(self._rule, params=dict(variant.params)))
@@ -167,7 +166,7 @@ def parse_overrides(text: str, path: str, rules: Sequence[Rule]) -> list[Overrid
     nodes = reader.fields(reader.root(), required=("overrides",))
     overrides = [_override(reader, item) for item in reader.items(nodes.get("overrides"))]
     for override in overrides:
-        reader.problems += _misfits(override, rules)
+        reader.problems += _override_problems(override, rules)
     reader.raise_problems()
     return overrides
 
@@ -182,7 +181,7 @@ def _override(reader: YamlReader, node: Node) -> Override:
             patterns.append(pattern)
             marks[f"rules.{pattern}"] = reader.position(item)
     if not {"params", "severity", "enabled"} & nodes.keys():
-        reader.note(node, "says nothing: give params, severity or enabled")
+        reader.note(node, "has no effect: give params, severity or enabled")
     match = reader.entries(nodes.get("match"))
     params = reader.parameters(nodes.get("params"))
     marks |= {f"params.{key}": reader.position(at) for key, (at, _) in params.items()}
@@ -198,8 +197,8 @@ def _override(reader: YamlReader, node: Node) -> Override:
     )
 
 
-def _misfits(override: Override, rules: Sequence[Rule]) -> list[FileProblem]:
-    """What no rule knows: patterns without a rule, parameters of other names or kinds."""
+def _override_problems(override: Override, rules: Sequence[Rule]) -> list[FileProblem]:
+    """Problems: patterns that match no rule, unknown parameters, values of another type."""
     problems = [
         override.problem(f"rules.{pattern}", f"no rule is called {pattern!r}")
         for pattern in override.rules

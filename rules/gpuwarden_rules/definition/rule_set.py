@@ -1,7 +1,7 @@
-"""The rule set: the built-in pack, an operator's own folders, and overrides, as one checked set.
+"""Loads the rule set: the built-in pack, the operator's folders and overrides, checked together.
 
-A folder holds rule files (`*.yaml`), their tests (`*.test.yaml`, not read here), and maybe
-`overrides.yaml`. A rule there replaces the built-in one of the same name.
+A folder has rule files (`*.yaml`), their tests (`*.test.yaml`, not read here), and optionally
+`overrides.yaml`. A rule in a folder replaces the built-in rule of the same name.
 """
 
 from collections.abc import Iterable, Sequence
@@ -70,15 +70,15 @@ def _cause_problem(rule: Rule, cause: str, message: str) -> FileProblem:
 
 
 def _lacking_labels(rules: Sequence[Rule], own: set[str]) -> list[FileProblem]:
-    """A problem for each label that built-in rules compare with a rule that an operator's one replaces,
-    and that this one does not have."""
+    """A problem for each label that an operator's rule lacks, although it replaces a built-in rule that others
+    name as their cause by this label."""
     replacing = {rule.name: rule for rule in rules if rule.name in own}
-    waiting: dict[tuple[str, str], list[str]] = {}
+    lacking: dict[tuple[str, str], list[str]] = {}
     for rule in rules:
         for name, equal in rule.caused_by.items() if rule.name not in own else ():
             if name in replacing:
                 for label in set(equal) - set(replacing[name].labels):
-                    waiting.setdefault((name, label), []).append(rule.name)
+                    lacking.setdefault((name, label), []).append(rule.name)
     return [
         replacing[name].problem(
             "labels",
@@ -86,16 +86,16 @@ def _lacking_labels(rules: Sequence[Rule], own: set[str]) -> list[FileProblem]:
             f" {', '.join(following)}. Add that label, or give the rule a name of its own and disable the"
             f" built-in one in {FILE_NAME}",
         )
-        for (name, label), following in sorted(waiting.items())
+        for (name, label), following in sorted(lacking.items())
     ]
 
 
 def _known(rules: Iterable[Rule], own: set[str]) -> list[Rule]:
-    """Rules as the graph check takes them.
+    """The rules for `cause_problems`, built-in ones without causes that do not exist here.
 
-    A built-in rule may name one that this installation lacks: its own tests see to that. An
-    operator's rule may not, since there it is a slip of the pen. Of labels that an operator's rule took
-    from a built-in one, `_lacking_labels` tells.
+    A built-in rule may name a cause that this installation lacks: tests check the pack itself. An
+    operator's rule may not, since it would be a typing error. `_lacking_labels` reports labels that an
+    operator's rule lacks.
     """
     found = list(rules)
     labels = {rule.name: set(rule.labels) for rule in found}

@@ -1,4 +1,4 @@
-"""Finds the text of a rule and of its cases in their files, as they were written."""
+"""Reads the text of a rule and of its test cases from their files."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -15,16 +15,16 @@ SUFFIX = ".test.yaml"
 
 @dataclass(frozen=True, slots=True)
 class CaseSource:
-    """A case that says what a rule must make of some rows."""
+    """A test case of a rule, with its YAML."""
 
     name: str
     fires: bool
-    """Whether the rule fires at some time of it."""
+    """Whether the case expects the rule to fire."""
     text: str
 
 
 def rule_source(rule: Rule) -> str:
-    """The rule's YAML; empty where its file is gone or is another one now."""
+    """The rule's YAML; empty where its file was deleted or changed."""
     for node, fields, text in _items(Path(rule.path), "rules"):
         if _value(fields.get("name")) == rule.name:
             return _slice(text, node)
@@ -32,7 +32,7 @@ def rule_source(rule: Rule) -> str:
 
 
 def case_sources(rule: Rule) -> list[CaseSource]:
-    """The cases beside the rule's file that expect anything of it; none where there is no such file."""
+    """The test cases of the rule; none where it has no test file."""
     path = Path(rule.path)
     found = []
     for node, fields, text in _items(path.with_name(path.stem + SUFFIX), "cases"):
@@ -69,7 +69,7 @@ def _value(node: Node | None) -> str:
 
 
 def _slice(text: str, node: Node) -> str:
-    """The lines of an item of a list, moved to the left."""
+    """The lines of an item of a list, without its indentation."""
     first, last = node.start_mark, node.end_mark
     # A block ends where the next one begins.
     is_flow = isinstance(node, CollectionNode) and bool(node.flow_style)

@@ -1,4 +1,4 @@
-"""YAML with positions: values are read from nodes, and every complaint knows its line and column."""
+"""Reads YAML with positions, so that every problem has its line and column."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ Choice = TypeVar("Choice", bound=StrEnum)
 
 @dataclass(frozen=True, slots=True, order=True)
 class FileProblem:
-    """What is wrong in a file, and where; line and column count from 1."""
+    """A problem of a file, with its position; line and column count from 1."""
 
     path: str
     line: int
@@ -30,7 +30,7 @@ class FileProblem:
 
 
 class RuleFileError(ValueError):
-    """A rule or test file is wrong. The message has one line a problem, in file order."""
+    """A file has problems. The message has one line for each, in file order."""
 
     def __init__(self, problems: Sequence[FileProblem]) -> None:
         self.problems = tuple(sorted(problems))
@@ -38,7 +38,7 @@ class RuleFileError(ValueError):
 
 
 def read_text(path: Path) -> str:
-    """The text of a file. Raises RuleFileError where it cannot be read."""
+    """The text of a file. Raises RuleFileError if it cannot be read."""
     try:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -79,7 +79,7 @@ class YamlReader:
     def fields(
         self, node: Node | None, *, required: Sequence[str] = (), optional: Sequence[str] = ()
     ) -> dict[str, Node]:
-        """Values by key of a mapping with exactly these keys, problems noted."""
+        """Values by key of a mapping; notes unknown keys, and required keys that are missing."""
         known = (*required, *optional)
         found = self.entries(node)
         for key, (key_node, _) in found.items():
@@ -91,7 +91,7 @@ class YamlReader:
         return {key: value for key, (_, value) in found.items() if key in known}
 
     def entries(self, node: Node | None) -> dict[str, tuple[Node, Node]]:
-        """Key node and value node by key of a mapping with free keys."""
+        """Key node and value node by key of a mapping with any keys."""
         if node is None:
             return {}
         if not isinstance(node, MappingNode):
@@ -111,7 +111,7 @@ class YamlReader:
         return {**merged, **found}
 
     def _merged(self, node: Node) -> dict[str, tuple[Node, Node]]:
-        """What `<<: *anchor` takes over; each mapping once, for an anchor may stand in itself."""
+        """The entries of `<<: *anchor`; each mapping once, because an anchor can contain itself."""
         if node in self._merging:
             self.note(node, "a mapping cannot be merged into itself")
             return {}
@@ -178,12 +178,12 @@ class YamlReader:
         return found
 
     def note(self, node: Node, message: str, offset: int | None = None) -> None:
-        """Note a problem at a node, or at a character of its text."""
+        """Add a problem at a node, or at an offset of its text."""
         line, column = self.position(node, offset)
         self._note(line, column, message)
 
     def position(self, node: Node, offset: int | None = None) -> tuple[int, int]:
-        """Line and column of a node, or of the character `offset` of its text where that can be told."""
+        """Line and column of a node, or of an offset of its text where that is known."""
         line, column = node.start_mark.line, node.start_mark.column
         if offset is None or not isinstance(node, ScalarNode):
             return line + 1, column + 1
@@ -199,7 +199,7 @@ class YamlReader:
         return line + 1, column + 1
 
     def raise_problems(self) -> None:
-        """Raise RuleFileError where anything was noted."""
+        """Raise RuleFileError if there are problems."""
         if self.problems:
             raise RuleFileError(self.problems)
 

@@ -1,7 +1,5 @@
-"""Names the bottleneck of every GPU and job: measurements of a window, a class with its evidence, and
-what to change.
+"""Finds the bottleneck of every GPU and job from measurements of a window, with evidence and advice.
 
-`observe` reads the measurements, `procedure` holds the classes as data, `classify` applies it to one
-GPU, `jobs` looks at the ranks of a job together, `episodes` keeps the verdicts over time, `service`
-runs all of it.
+`observe` reads the measurements, `procedure` defines the classes as data, `classify` applies them to one GPU,
+`jobs` compares the ranks of a job, `episodes` keeps verdicts over time, `service` runs all of it.
 """

@@ -1,4 +1,4 @@
-"""One GPU's features to its class, with the evidence, the nearest misses, or why nobody can say."""
+"""Classifies one GPU by its features, with evidence and nearest misses, or the reason why it is unknown."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from gpuwarden_rules.diagnosis.thresholds import THRESHOLDS
 
 MISSES_MAX = 3
 UNLIKELY_BELOW = 0.5
-"""Below this confidence a verdict is said to be likely, not to be so."""
+"""Below this confidence a verdict is called likely."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,18 +22,18 @@ class Verdict:
     confidence: float
     evidence: Sequence[Evidence]
     reason: str | None = None
-    """Why nobody can say, where the class is unknown."""
+    """Why the class is unknown."""
     misses: Sequence[str] = ()
-    """Classes that it nearly was, each with what spoke against it."""
+    """Nearest other classes, each with the evidence against it."""
 
     @property
     def is_likely_only(self) -> bool:
-        """Whether it is to be said with a "likely"."""
+        """Whether the verdict is called likely."""
         return self.confidence < UNLIKELY_BELOW
 
 
 def classify(place: GpuInfo, features: Features) -> Verdict:
-    """The first class that holds; among those of a starved GPU the one with the most evidence."""
+    """The first class that applies; among those of a starved GPU the one with the most evidence."""
     if reason := _too_few_readings(place, features):
         return _unknown(reason)
     if found := _first(FIRST, features) or _first(STILL, features):
@@ -61,26 +61,28 @@ def _too_few_readings(place: GpuInfo, features: Features) -> str | None:
 
 def _cannot_be_judged(features: Features) -> str | None:
     if (features.owners or 0) > 1:
-        return f"{features.owners:.0f} jobs share the GPU, and utilization is of all of them"
+        return f"{features.owners:.0f} jobs share the GPU, and utilization is their sum"
     if features.age is not None and features.age < THRESHOLDS.warm_up:
-        return f"the process began {features.age:.0f} s ago and may still warm up"
+        return f"the process started {features.age:.0f} s ago and may still warm up"
     return None
 
 
 def _unexplained(place: GpuInfo, features: Features) -> str:
     stall = features.stall or 0
     if not place.has_process_data:
-        return "the agent of this node reports no processes, so that only the GPU's side is known"
+        return (
+            "the agent of this node reports no processes, so only the GPU's measurements are known"
+        )
     if features.processes == 0:
-        return "it works, but no process is to be seen on it (containers without host pids?)"
+        return "it works, but the agent sees no process on it (containers without host PIDs?)"
     if (restarts := features.unseen_turnovers or 0) >= THRESHOLDS.two and stall < THRESHOLDS.stall:
         return (
-            f"workers were started anew in {restarts:.0f} readings, and utilization is read too seldom"
+            f"workers were restarted in {restarts:.0f} readings, and utilization is read too rarely"
             " to see what that costs"
         )
     if stall >= THRESHOLDS.stall:
-        return f"the GPU waits {100 * stall:.0f} % of the time, and nothing measured says for what"
-    return f"the GPU is busy {100 * (1 - stall):.0f} % of the time, and nothing stands out"
+        return f"the GPU waits {100 * stall:.0f} % of the time, and no measurement shows for what"
+    return f"the GPU is busy {100 * (1 - stall):.0f} % of the time, and no measurement is unusual"
 
 
 def _unknown(reason: str, misses: Sequence[str] = ()) -> Verdict:
@@ -114,14 +116,14 @@ def _verdict(candidate: Candidate, features: Features) -> Verdict:
 
 
 def _confidence(candidate: Candidate, features: Features) -> float:
-    """What is needed counts as one sign that agrees; a sign that nobody can see counts as half."""
+    """Share of signs that agree. `needs` counts as one that agrees, an unknown sign as half a sign."""
     held = [sign.holds(features) for sign in candidate.signs]
     agree = 1 + held.count(True)
     return round(agree / (agree + held.count(False) + held.count(None) / 2), 3)
 
 
 def _misses(candidates: Sequence[Candidate], features: Features) -> Iterator[str]:
-    """The classes with the least against them."""
+    """The classes with the least evidence against them."""
     against = [(list(opposing(c.needs, features)), c.bottleneck) for c in candidates]
     against = [(lines, b) for lines, b in against if lines and b is not Bottleneck.BUSY]
     against.sort(key=lambda found: len(found[0]))

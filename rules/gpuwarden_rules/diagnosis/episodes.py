@@ -1,4 +1,4 @@
-"""Verdicts over time: an episode begins, is seen again, ends. One pure function."""
+"""Keeps verdicts over time: an episode begins, continues and ends. One pure function."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -7,16 +7,16 @@ from datetime import datetime, timedelta
 from gpuwarden.diagnosis import Diagnosis
 
 REFRESH = timedelta(minutes=5)
-"""How often an episode that goes on is saved anew."""
-LOOKS_TO_CHANGE = 2
-"""So many looks in a row must find another class: one window on the edge changes nothing."""
+"""How often an open episode is saved."""
+EVALUATIONS_TO_CHANGE = 2
+"""Number of successive evaluations that must find another class, so that one borderline window changes nothing."""
 GONE_AFTER = timedelta(minutes=2)
-"""An episode ends when its subject was not heard of for so long."""
+"""An episode ends when its subject was not seen for this time."""
 
 
 @dataclass(frozen=True, slots=True)
 class EpisodeState:
-    """Open episodes, and classes that were found but not often enough yet."""
+    """Open episodes, and other classes that were found, but not often enough yet."""
 
     open: Mapping[str, Diagnosis] = field(default_factory=dict)
     saved_at: Mapping[str, datetime] = field(default_factory=dict)
@@ -24,15 +24,15 @@ class EpisodeState:
 
 
 def restored(diagnoses: Iterable[Diagnosis]) -> EpisodeState:
-    """The state that a store holds."""
+    """The state from stored diagnoses."""
     found = {d.subject: d for d in diagnoses if d.ended_at is None}
     return EpisodeState(found, {subject: d.seen_at for subject, d in found.items()})
 
 
 def step(
-    state: EpisodeState, looked: Sequence[Diagnosis], now: datetime
+    state: EpisodeState, found: Sequence[Diagnosis], now: datetime
 ) -> tuple[EpisodeState, list[Diagnosis]]:
-    """What is open after a look, and what is to be saved."""
+    """The state after an evaluation, and the diagnoses to save."""
     open_, saved_at = dict(state.open), dict(state.saved_at)
     challengers: dict[str, tuple[Diagnosis, int]] = {}
     changed: list[Diagnosis] = []
@@ -41,8 +41,8 @@ def step(
         changed.append(diagnosis)
         saved_at[diagnosis.subject] = now
 
-    seen = {diagnosis.subject for diagnosis in looked}
-    for fresh in looked:
+    seen = {diagnosis.subject for diagnosis in found}
+    for fresh in found:
         subject, before = fresh.subject, open_.get(fresh.subject)
         if before is None:
             open_[subject] = fresh
@@ -53,11 +53,11 @@ def step(
             if now - saved_at[subject] >= REFRESH:
                 save(open_[subject])
             continue
-        first, looks = state.challengers.get(subject, (fresh, 0))
+        first, times = state.challengers.get(subject, (fresh, 0))
         is_same = (first.bottleneck, first.cause) == (fresh.bottleneck, fresh.cause)
-        first, looks = (first, looks + 1) if is_same else (fresh, 1)
-        if looks < LOOKS_TO_CHANGE:
-            challengers[subject] = (first, looks)
+        first, times = (first, times + 1) if is_same else (fresh, 1)
+        if times < EVALUATIONS_TO_CHANGE:
+            challengers[subject] = (first, times)
             continue
         changed.append(replace(before, ended_at=first.began_at))
         open_[subject] = replace(fresh, began_at=first.began_at)

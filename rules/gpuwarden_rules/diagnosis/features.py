@@ -1,6 +1,6 @@
-"""Measurements of one GPU over a window: every feature with its unit, formula and source.
+"""Defines the features of one GPU over a window, each with its unit, formula and source.
 
-A feature that the data lack is None, and no class that needs it is given.
+A feature without data is None, and a class that needs it does not apply.
 """
 
 from dataclasses import dataclass, field, fields
@@ -26,7 +26,7 @@ _RATE = "(last - first) / seconds between"
 # fmt: off
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Features:
-    """What is known of one GPU in a window, the process that holds it, its node and its job."""
+    """Measurements of one GPU in a window, of its process, its node and its job."""
 
     coverage: float | None = _feature("share", "part of the window with readings", "tenths of the window with a reading / all", _UTIL)
     duty: float | None = _feature("share", "time that the GPU is busy", "mean / 100", _UTIL)
@@ -100,7 +100,7 @@ WORDS: dict[str, str] = {f.name: f.metadata["words"] for f in fields(Features)}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuInfo:
-    """What a GPU is, and whose process holds it."""
+    """A GPU and the process that uses it."""
 
     gpu_uuid: str
     node: str
@@ -114,12 +114,12 @@ class GpuInfo:
     pid: int | None = None
     process_name: str | None = None
     has_process_data: bool = False
-    """Whether the agent of its node reports processes at all."""
+    """Whether the agent of its node reports processes."""
 
 
 @dataclass(frozen=True, slots=True)
 class ObservedGpu:
-    """A GPU and what was measured of it."""
+    """A GPU and its measurements."""
 
     place: GpuInfo
     features: Features

@@ -1,4 +1,4 @@
-"""Ranks of a job together: the one that is starved or slow is the cause, those that wait are its victims."""
+"""Compares the ranks of a job: a starved or slow one is the cause, those that wait for it are victims."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -18,7 +18,7 @@ CAUSES = INPUT_BOUND | {
     Bottleneck.MAIN_THREAD,
     Bottleneck.STRAGGLER,
 }
-"""Classes of a rank that others can wait for."""
+"""Classes of a rank that makes others wait."""
 WAITING = frozenset(
     {
         Bottleneck.NOT_WORKING,
@@ -28,12 +28,12 @@ WAITING = frozenset(
         Bottleneck.UNKNOWN,
     }
 )
-"""What a rank that waits in a collective looks like: busy, at little power."""
+"""Classes of a rank that may wait in a collective: busy at low power."""
 WAITING_DUTY_MIN = 0.9
 WAITING_POWER_MAX = 0.5
 STRAGGLER_RANKS_MIN = 4
 STRAGGLER_CLOCK = 0.9
-"""Of the median of the ranks' SM clocks: a slower rank holds the others up."""
+"""A rank below this share of the median SM clock is a straggler."""
 STRAGGLER_POWER_GAP = 0.15
 STRAGGLER_Z = 3.5
 MAD_TO_SIGMA = 0.6745
@@ -41,7 +41,7 @@ MAD_TO_SIGMA = 0.6745
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """A GPU, its verdict, and the GPU that it waits for, if it does."""
+    """A GPU, its verdict, and the UUID of the GPU that it waits for, if any."""
 
     seen: ObservedGpu
     verdict: Verdict
@@ -57,20 +57,20 @@ class JobView:
     bottleneck: Bottleneck
     confidence: float
     causes: Sequence[Judged]
-    """Ranks that hold the others up."""
+    """Ranks that make the others wait."""
     efficiency: float | None
-    """Mean share of the time in which its GPUs worked; those that wait for a peer work as much as it."""
+    """Mean share of the time in which its GPUs work; a rank that waits counts like its cause."""
     usd_per_hour: float | None
-    """What it loses an hour, over all its GPUs; None: no price."""
+    """Loss an hour of all its GPUs; None: no price is known."""
 
     @property
     def victims(self) -> int:
-        """How many ranks wait for another."""
+        """Number of ranks that wait for another."""
         return sum(rank.cause is not None for rank in self.ranks)
 
 
 def judge_jobs(judged: Sequence[Judged]) -> tuple[list[Judged], list[JobView]]:
-    """Verdicts in the light of the other ranks, in the same order, and the jobs of several GPUs."""
+    """Verdicts that take the other ranks into account, in the same order, and the jobs of several GPUs."""
     jobs: dict[str, list[int]] = defaultdict(list)
     for at, one in enumerate(judged):
         if one.seen.place.job is not None:
@@ -87,7 +87,7 @@ def judge_jobs(judged: Sequence[Judged]) -> tuple[list[Judged], list[JobView]]:
 
 
 def _attributed(ranks: Sequence[Judged]) -> list[Judged]:
-    """With the cause and its victims told apart, where there are such."""
+    """The ranks, with victims that refer to their cause, if there is one."""
     ranks = _with_straggler(ranks)
     causes = [rank for rank in ranks if rank.verdict.bottleneck in CAUSES]
     victims = [rank for rank in ranks if _waits(rank)]
@@ -110,7 +110,7 @@ def _attributed(ranks: Sequence[Judged]) -> list[Judged]:
 
 
 def _waits(rank: Judged) -> bool:
-    """Whether it can be waiting in a collective: busy without doing much."""
+    """Whether the rank may wait in a collective: busy at low power."""
     features = rank.seen.features
     return (
         rank.verdict.bottleneck in WAITING
@@ -121,7 +121,7 @@ def _waits(rank: Judged) -> bool:
 
 
 def _with_straggler(ranks: Sequence[Judged]) -> list[Judged]:
-    """With the rank that is slow, where no rank has a cause of its own: see `_is_slow`."""
+    """The ranks with a straggler, by `_slow_clock` or `_working_alone`, if none has another cause."""
     clocks = [rank.seen.features.clock_share for rank in ranks]
     powers = [rank.seen.features.power_share for rank in ranks]
     is_alike = all((rank.seen.features.duty or 0) >= WAITING_DUTY_MIN for rank in ranks)
@@ -181,7 +181,7 @@ def _view(name: str, ranks: Sequence[Judged]) -> JobView:
 
 
 def _stall(rank: Judged, by_uuid: Mapping[str, Judged]) -> float | None:
-    """What a rank loses; one that waits loses what its cause does."""
+    """Share of time that a rank loses; a rank that waits loses as much as its cause."""
     if rank.verdict.bottleneck in (Bottleneck.HUNG_SPIN, Bottleneck.HUNG_BLOCKED):
         return 1.0
     of = by_uuid[rank.cause] if rank.cause else rank
@@ -189,7 +189,7 @@ def _stall(rank: Judged, by_uuid: Mapping[str, Judged]) -> float | None:
 
 
 def _verdict_of(ranks: Sequence[Judged], causes: Sequence[Judged]) -> tuple[Bottleneck, float]:
-    """Of the worst cause; else what most of the ranks are, healthy ranks last."""
+    """Class and confidence of the worst cause, else of most ranks; on a tie healthy classes come last."""
     if causes:
         worst = max(causes, key=lambda rank: rank.seen.features.stall or 0)
         return worst.verdict.bottleneck, worst.verdict.confidence

@@ -25,12 +25,12 @@ from gpuwarden_rules.diagnosis.window_sql import (
 )
 
 ROWS_MAX = 100_000
-"""More GPUs than this are not looked at by halves: the evaluation fails and says so."""
+"""With more GPUs the evaluation fails, instead of judging a part of them."""
 QUERY_TIMEOUT_S = 30.0
 
 _IDLE_WATTS = {model.name: model.idle_watts for model in MODELS}
 _IDLE_SHARE = 0.12
-"""Idle power of a model that the catalogue does not have, of its limit."""
+"""Idle power as a share of the limit, for models that are not in the catalogue."""
 _LANE_BYTES_PER_SECOND = {1: 0.25e9, 2: 0.5e9, 3: 0.985e9, 4: 1.969e9, 5: 3.938e9, 6: 7.563e9}
 _PCIE_REACHABLE = 0.8
 _NVLINK_BYTES_PER_SECOND, _NVLINK5_BYTES_PER_SECOND = 25e9, 50e9
@@ -39,7 +39,7 @@ _STARVED_FROM = 0.2
 _COMPUTES_FROM = 20.0
 """Percent of a core."""
 _ALIKE = 0.1
-"""Shares of the time that measure the same within their errors."""
+"""Difference of two shares of the time that counts as equal."""
 
 Row = Mapping[str, Any]
 Values = dict[str, float | None]
@@ -48,22 +48,19 @@ Values = dict[str, float | None]
 async def observe(
     querier: Querier, now: datetime, *, nodes: Sequence[str] | None = None
 ) -> list[ObservedGpu]:
-    """Every GPU heard of in the window before `now`; `nodes`: only of these. As `read_rows`."""
+    """Every GPU seen in the window before `now`; `nodes`: only of these nodes. Raises as `read_rows`."""
     return seen_of(await read_rows(querier, now, nodes=nodes), now)
 
 
 def expected(now: datetime) -> ExpectedQuery:
-    """What `read_rows` will ask."""
+    """The query of `read_rows`."""
     return ExpectedQuery(features_sql(), {"now": now, **features_params()})
 
 
 async def read_rows(
     querier: Querier, now: datetime, *, nodes: Sequence[str] | None = None
 ) -> list[dict[str, Any]]:
-    """What `seen_of` makes features of.
-
-    Raises QueryError, also where there are more GPUs than one answer holds.
-    """
+    """Rows for `seen_of`. Raises QueryError, also if there are more than ROWS_MAX GPUs."""
     names = {f"node{i}": node for i, node in enumerate(nodes or ())}
     scope = "true" if nodes is None else f"node IN ({', '.join(f'${n}' for n in names) or 'NULL'})"
     result = await querier.query(
@@ -100,7 +97,7 @@ def seen_of(rows: Sequence[Row], now: datetime) -> list[ObservedGpu]:
 
 
 def _may_take_cores(row: Row, values: Mapping[str, float | None]) -> bool:
-    """It waits, works at times, and its processes compute; one that stands still needs no core."""
+    """Whether the GPU waits while its processes compute; an idle one needs no core."""
     waits = (values.get("stall") or 0) >= _STARVED_FROM and not _is_quiet(values)
     computes = row["tree_cpu"] is None or row["tree_cpu"] >= _COMPUTES_FROM
     return waits and computes and bool(row["holders"])
@@ -195,7 +192,7 @@ def _power_share(row: Row) -> float | None:
 
 
 def _main_in_stall(values: Values) -> float | None:
-    """None where the main thread may as well spin while the GPU is busy."""
+    """None where the main thread may also spin while the GPU is busy."""
     duty, stall, percent = (values.get(name) for name in ("duty", "stall", "main_cpu"))
     if not duty or not stall or percent is None:
         return None
@@ -205,7 +202,7 @@ def _main_in_stall(values: Values) -> float | None:
 
 
 def _idle_cores(row: Row, starved: int) -> float | None:
-    """Cores left to the job; the node's own are shared among all that could use them."""
+    """Idle cores for the job; those of the node are shared among all jobs that could use them."""
     left = []
     if row["tree_cpu"] is not None:
         bounds = [row[name] for name in ("cpus_allowed", "cpu_limit") if row[name] is not None]
@@ -222,7 +219,7 @@ def _quotient(value: float | None, by: float | None) -> float | None:
 
 
 def _add_peers(rows: Sequence[Row], measured: Sequence[Values]) -> None:
-    """Adds what the other GPUs of a job say."""
+    """Add features of the other GPUs of a job."""
     jobs: dict[str, list[Values]] = defaultdict(list)
     for row, values in zip(rows, measured, strict=True):
         if row["job"] is not None:

@@ -1,4 +1,4 @@
-"""Verdicts as diagnoses: the sentence, the advice and the cost of a GPU's and of a job's."""
+"""Makes diagnoses of verdicts: sentence, advice and cost of a GPU or a job."""
 
 from datetime import datetime
 from math import floor
@@ -20,7 +20,7 @@ _DETAILS = {
 
 
 def diagnosis_of(judged: Judged, now: datetime) -> Diagnosis:
-    """What is said of one GPU, from now on."""
+    """The diagnosis of one GPU."""
     place, features, verdict = judged.seen.place, judged.seen.features, judged.verdict
     advice = advise(place, verdict.bottleneck, features)
     return Diagnosis(
@@ -46,7 +46,7 @@ def diagnosis_of(judged: Judged, now: datetime) -> Diagnosis:
 
 
 def diagnosis_of_job(view: JobView, now: datetime) -> Diagnosis:
-    """What is said of a job on several GPUs, from now on."""
+    """The diagnosis of a job on several GPUs."""
     first = view.ranks[0].seen.place
     nodes = {rank.seen.place.node for rank in view.ranks}
     worst = max(view.causes, key=lambda r: r.seen.features.stall or 0) if view.causes else None
@@ -78,7 +78,7 @@ def diagnosis_of_job(view: JobView, now: datetime) -> Diagnosis:
 def _sentence(judged: Judged) -> str:
     verdict, features = judged.verdict, judged.seen.features
     if verdict.bottleneck in (Bottleneck.UNKNOWN, Bottleneck.WAITS_FOR_PEER):
-        reason = verdict.reason or "nothing measured says"
+        reason = verdict.reason or "no measurement shows the reason"
         is_unknown = verdict.bottleneck is Bottleneck.UNKNOWN
         return f"Unknown: {reason}." if is_unknown else f"{reason[:1].upper()}{reason[1:]}."
     what = MEANINGS[verdict.bottleneck].rstrip(".")
@@ -107,7 +107,7 @@ def _detail(judged: Judged) -> str | None:
         values["idle_cores"] = floor(values["idle_cores"])
     try:
         return template.format(**values)
-    except KeyError:  # one of them is absent: the sentence does without
+    except KeyError:  # a feature is absent: the sentence has no detail
         return None
 
 

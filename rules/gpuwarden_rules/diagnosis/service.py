@@ -1,7 +1,7 @@
-"""Diagnoses the fleet every fifteen seconds and keeps the `diagnoses` table.
+"""Diagnoses the fleet every fifteen seconds and keeps the table `diagnoses`.
 
-A look that fails changes nothing; the next one says how things are. Looks rest four times as long as
-they took, so that they never crowd out ingest.
+A diagnosis that fails changes nothing; the next one corrects the state. After each one the service rests four
+times as long as it took, so that diagnosis does not crowd out ingest.
 """
 
 import asyncio
@@ -24,24 +24,24 @@ from gpuwarden_rules.diagnosis.window_sql import WINDOW_S
 
 log = logging.getLogger(__name__)
 
-LOOK_S = 15.0
+UPDATE_S = 15.0
 CAUGHT_UP = timedelta(minutes=15)
-"""How much of the time in which there was nothing to look at is looked at afterwards: agents bring it along."""
+"""How far back the fleet is diagnosed afterwards, when agents send data of a time without rows."""
 REST_FACTOR = 4.0
 SAVE_TIMEOUT_S = 10.0
 STOP_TIMEOUT_S = 5.0
-"""A look that still runs this long after the stop is cut off."""
+"""A diagnosis that still runs this long after the stop is cancelled."""
 UNSAVED_MAX = 100_000
-"""Changes kept while the store fails; what is beyond is dropped, the oldest first, and counted."""
+"""Most unsaved changes while the store fails; above it the oldest are dropped and counted."""
 
 
 def judged_of(seen: Sequence[ObservedGpu]) -> tuple[list[Judged], list[JobView]]:
-    """Verdicts of all GPUs, and of the jobs on several."""
+    """Verdicts of all GPUs, and of jobs on several GPUs."""
     return judge_jobs([Judged(one, classify(one.place, one.features)) for one in seen])
 
 
 def diagnoses_of(seen: Sequence[ObservedGpu], now: datetime) -> list[Diagnosis]:
-    """What is said of all GPUs, and of the jobs on several."""
+    """Diagnoses of all GPUs, and of jobs on several GPUs."""
     judged, jobs = judged_of(seen)
     return [
         *(diagnosis_of(one, now) for one in judged),
@@ -50,7 +50,7 @@ def diagnoses_of(seen: Sequence[ObservedGpu], now: datetime) -> list[Diagnosis]:
 
 
 class Diagnoser:
-    """Keeps the diagnoses of a fleet. `run` it, or call `start` and `look` by hand."""
+    """Keeps the diagnoses of a fleet. `run` it, or call `start` and `update`."""
 
     def __init__(self, querier: Querier, store: DiagnosisStore, clock: Clock) -> None:
         self._querier = querier
@@ -59,7 +59,7 @@ class Diagnoser:
         self._state = episodes.EpisodeState()
         self._unsaved: dict[tuple[str, datetime], Diagnosis] = {}
         self._is_behind = True
-        """Nobody was heard of at the latest look: what comes then may have much to tell of before."""
+        """The last update found no rows: agents that return may send data of the time before."""
         self._threads = ThreadPoolExecutor(1, thread_name_prefix="diagnosis")
         self.looks = 0
         self.failures = 0
@@ -69,24 +69,24 @@ class Diagnoser:
 
     @property
     def open(self) -> Sequence[Diagnosis]:
-        """Episodes that hold, as of the last look."""
+        """Open episodes at the last update."""
         return list(self._state.open.values())
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Look until asked to stop."""
+        """Update until `stop` is set."""
         await self.start()
         async with asyncio.TaskGroup() as tasks:
-            looking = tasks.create_task(self._keep_looking(stop), name="looks")
+            updating = tasks.create_task(self._keep_updating(stop), name="diagnosis")
             await stop.wait()
-            _, late = await asyncio.wait({looking}, timeout=STOP_TIMEOUT_S)
+            _, late = await asyncio.wait({updating}, timeout=STOP_TIMEOUT_S)
             for task in late:
                 task.cancel()
         self._threads.shutdown(wait=False)
 
-    async def _keep_looking(self, stop: asyncio.Event) -> None:
+    async def _keep_updating(self, stop: asyncio.Event) -> None:
         while not stop.is_set():
-            await self.look()
-            rest_s = max(LOOK_S, REST_FACTOR * (self.last_seconds or 0.0))
+            await self.update()
+            rest_s = max(UPDATE_S, REST_FACTOR * (self.last_seconds or 0.0))
             try:
                 async with asyncio.timeout(rest_s):
                     await stop.wait()
@@ -94,15 +94,15 @@ class Diagnoser:
                 continue
 
     async def start(self) -> None:
-        """Take up the episodes of the store."""
+        """Load the stored episodes."""
         try:
             async with asyncio.timeout(SAVE_TIMEOUT_S):
                 self._state = episodes.restored(await self._store.open_diagnoses())
-        except Exception as error:  # noqa: BLE001 - without them episodes begin anew, which is no reason to stop
-            self._failed("diagnoses of before cannot be read", error)
+        except Exception as error:  # noqa: BLE001 - without them episodes begin again
+            self._failed("stored diagnoses cannot be read", error)
 
-    async def look(self) -> list[Diagnosis]:
-        """Look once; what changed. Failures are counted and logged, never raised."""
+    async def update(self) -> list[Diagnosis]:
+        """Diagnose once; returns the changes. Failures are counted and logged, never raised."""
         started_s = self._clock.monotonic()
         now = from_ms(to_ms(self._clock.now()))
         changed: list[Diagnosis] = []
@@ -112,19 +112,19 @@ class Diagnoser:
             if rows and self._is_behind:
                 for at in self._missed(now):
                     found = await self._judge(await read_rows(self._querier, at), at)
-                    # Windows that are empty in part say nothing of before.
+                    # A window that is partly empty does not show the time before.
                     known = [d for d in found if d.bottleneck is not Bottleneck.UNKNOWN]
                     changed += self._step(known, at)
             self._is_behind = not rows
             changed += self._step(await self._judge(rows, now), now)
             await self._save(changed)
-        except Exception as error:  # noqa: BLE001 - one look's failure must not stop the others
+        except Exception as error:  # noqa: BLE001 - one failure must not stop the next
             self._failed("diagnosis failed", error)
         self.last_seconds = self._clock.monotonic() - started_s
         return changed
 
     def _missed(self, now: datetime) -> Iterator[datetime]:
-        """When nobody looked before now; the windows of these looks lie end to end."""
+        """Instants before now that were not diagnosed, one window apart."""
         step = timedelta(seconds=WINDOW_S)
         latest = max((d.seen_at for d in self.open), default=now - CAUGHT_UP)
         at = max(latest, now - CAUGHT_UP) + step
@@ -134,13 +134,13 @@ class Diagnoser:
 
     async def _judge(self, rows: Sequence[dict[str, Any]], at: datetime) -> list[Diagnosis]:
         loop = asyncio.get_running_loop()
-        # A second of work for ten thousand GPUs, for which ingest does not wait.
+        # Ten thousand GPUs take a second; ingest does not wait for it.
         return await loop.run_in_executor(
             self._threads, lambda: diagnoses_of(seen_of(rows, at), at)
         )
 
-    def _step(self, looked: Sequence[Diagnosis], at: datetime) -> list[Diagnosis]:
-        self._state, changed = episodes.step(self._state, looked, at)
+    def _step(self, found: Sequence[Diagnosis], at: datetime) -> list[Diagnosis]:
+        self._state, changed = episodes.step(self._state, found, at)
         return changed
 
     async def _save(self, changed: Sequence[Diagnosis]) -> None:

@@ -1,6 +1,6 @@
 """Measures utilization over a window: percentiles, pauses and periodicity.
 
-All GPUs at once, as one matrix with a row each and a column for each second, oldest first.
+All GPUs are one matrix with a row for each GPU and a column for each second, oldest first.
 """
 
 from collections.abc import Sequence
@@ -14,11 +14,11 @@ from numpy.typing import NDArray
 Matrix = NDArray[np.float32]
 
 OFFSET = 32
-"""Code point of 0 in a packed series: what is below is no text."""
+"""Code point of 0 in a packed series: lower ones are control characters."""
 SLOT_S = 12
-"""A slot of the window with one reading counts as seen: agents may read every ten seconds."""
+"""A slot of the window counts as covered with one reading: agents may read every ten seconds."""
 EACH_SECOND_MIN = 0.75
-"""With fewer readings a second, pauses and periods cannot be seen."""
+"""With fewer readings a second, pauses and periods are not visible."""
 GAP_BELOW, BUSY_FROM = 10, 80
 PAUSE_S_MIN = 3
 LAG_S_MIN, LAG_S_MAX = 2, 60
@@ -26,7 +26,7 @@ NEARLY_HIGHEST = 0.9
 FLAT_BELOW_PERCENT = 5.0
 """A series with a smaller standard deviation has no period."""
 NEAR_S = 5
-"""A reading of the process tree is of a pause that is so near."""
+"""A reading of the process tree belongs to a pause that is this close."""
 LONG_PAUSE_S = 5
 
 
@@ -53,7 +53,7 @@ def unpacked(texts: Sequence[str | None], window_s: int) -> Matrix:
 
 
 def shapes(matrix: Matrix) -> list[Shape]:
-    """What each row says."""
+    """The shape of each row."""
     rows, seconds = matrix.shape
     if not rows:
         return []
@@ -122,10 +122,10 @@ def gap_write(
 def gap_mean(
     pauses: Sequence[tuple[int, int]], readings: Sequence[tuple[float, float]], span_s: float
 ) -> float | None:
-    """Mean during long pauses of what readings (age, mean over the `span_s` before) tell.
+    """Mean of readings (age, mean over the `span_s` before) during long pauses.
 
-    What a reading holds of the time beside a pause is taken to be as in those that touch none. None
-    without a long pause, or where no reading is beside one.
+    The part of a reading beside a pause is assumed to be the median of readings that touch no pause. None
+    without a long pause, or without a reading beside one.
     """
     overlaps = [
         sum(max(0.0, min(to, age + span_s) - max(since, age)) for since, to in _long(pauses))
@@ -159,7 +159,7 @@ def _number(value: Any) -> float | None:
 
 
 def _percentile(ordered: Matrix, count: NDArray[np.int64], share: float) -> NDArray[np.float32]:
-    """Of rows in order, NaN last: the value at or above that share of them."""
+    """The percentile of sorted rows, with NaN last."""
     at = np.clip(np.ceil(share * count).astype(np.int64) - 1, 0, ordered.shape[1] - 1)
     values: NDArray[np.float32] = ordered[np.arange(len(ordered)), at]
     return values
@@ -175,10 +175,10 @@ def _autocorrelation(filled: Matrix) -> NDArray[np.float64]:
     spectrum = np.fft.rfft(series, 2 * seconds, axis=1)
     products = np.fft.irfft(spectrum * np.conj(spectrum), axis=1)[:, :seconds]
     energy = np.maximum(products[:, :1], 1e-9)
-    # Each lag by its own number of pairs: long periods must not look weaker than short ones.
+    # Divide each lag by its number of pairs, so that long periods do not look weaker than short ones.
     pairs = seconds / (seconds - np.arange(seconds))
     correlation = products / energy * pairs
-    # What merely changes slowly is like itself at short lags: a period comes after a zero.
+    # A series that changes slowly correlates at short lags: a period comes after the first zero.
     has_crossed = np.logical_or.accumulate(correlation <= 0, axis=1)
     correlation = np.where(has_crossed, correlation, -1.0)
     last = min(LAG_S_MAX, seconds // 2)
@@ -187,14 +187,14 @@ def _autocorrelation(filled: Matrix) -> NDArray[np.float64]:
         here >= correlation[:, LAG_S_MIN + 1 : last + 2]
     )
     peaks = np.where(is_peak, here, -1.0)
-    # Multiples of a period are peaks as high as it: the first of them is meant.
+    # Multiples of a period have equal peaks: take the first.
     best = (peaks >= NEARLY_HIGHEST * peaks.max(axis=1, keepdims=True)).argmax(axis=1)
     highest: NDArray[np.float64] = np.clip(here[np.arange(rows), best], 0, 1)
     return highest
 
 
 def _runs(flags: NDArray[np.bool_]) -> list[tuple[int, int]]:
-    """Runs of true, from and to before."""
+    """Runs of true values, as begin and end (exclusive)."""
     if not flags.any():
         return []
     edges = np.flatnonzero(np.diff(np.concatenate(([False], flags, [False]))))

@@ -1,25 +1,25 @@
-"""Every number that a class is decided by, in one table. They are proposals: `bench/diagnosis` measures them."""
+"""Defines all thresholds of the classes in one table; `bench/diagnosis` measures them."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Thresholds:
-    """Units are those of the features that they are held against."""
+    """Thresholds in the units of their features."""
 
     one: float = 1
     two: float = 2
     four: float = 4
     coverage_min: float = 0.75
     warm_up: float = 600
-    """A process is not judged in its first ten minutes: it compiles, and fills its caches."""
+    """A process is not judged in its first ten minutes, while it compiles and fills caches."""
     idle_percent: float = 5
     idle_tree: float = 10
     held_bytes: float = 500e6
     throttled_hw: float = 0.20
     throttled_thermal: float = 0.50
     stall: float = 0.20
-    """TF Profiler calls a loop highly input-bound from here on."""
+    """TF Profiler calls a loop highly input-bound from this share."""
     pause_stall: float = 0.05
     busy: float = 0.80
     full: float = 0.90
@@ -44,7 +44,7 @@ class Thresholds:
     cores_each: float = 0.5
     cores_share: float = 0.6
     spare_core: float = 0.75
-    """Idle cores from which on one more worker helps: a core is never idle altogether."""
+    """Idle cores from which one more worker helps: no core is ever completely idle."""
     fill: float = 0.80
     cgroup_throttled: float = 0.05
     main_busy: float = 80

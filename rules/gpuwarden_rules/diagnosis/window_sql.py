@@ -1,4 +1,4 @@
-"""The one query behind all features: a row for each GPU that was heard of in the window.
+"""Builds the query of all features: a row for each GPU that was seen in the window.
 
 `$now` ends the window, `$window` is its length in seconds. `{scope}` is a condition on `node`.
 """
@@ -8,11 +8,11 @@ WINDOW_S = 120
 TREE_STEP_S = 10
 """How often a process tree is read; the window of trees begins one step earlier."""
 PAST_S = 3600
-"""How far back minutes are looked at."""
+"""How far back minutes are read."""
 WRITE_FROM = 10_000_000
-"""Lowest write rate, in bytes a second, that a reading is marked for."""
+"""Lowest write rate of a reading that counts, in bytes a second."""
 COMMAND_CHARACTERS = 80
-"""Most of a command that a job is named by."""
+"""Longest command in the name of a job."""
 SERVERS = "vllm|sglang|tritonserver|ollama|text-generation|llama-server|torchserve|tensorflow_model_server|trtllm-serve|lmdeploy"
 """Names of inference servers, as a regular expression."""
 
@@ -20,7 +20,7 @@ _IN_WINDOW = "ts > $now::TIMESTAMP - to_seconds($window) AND ts <= $now::TIMESTA
 
 
 def _rate(column: str) -> str:
-    """First to last reading of a counter, a second; NULL where it was reset between."""
+    """Growth of a counter a second from the first to the last reading; NULL if it was reset."""
     gained = f"arg_max({column}, ts) - arg_min({column}, ts)"
     known = f"FILTER ({column} IS NOT NULL)"
     span = f"epoch(max(ts) {known} - min(ts) {known})"
@@ -100,7 +100,7 @@ _TREES = f"""
     GROUP BY gpu_uuid, pid
 """
 
-# Commands that differ far behind are different jobs, so that a long one keeps a mark of its whole.
+# Long commands that differ near the end are different jobs, so they end with a hash of the whole.
 _SHORT_COMMAND = (
     f"CASE WHEN length(command) <= {COMMAND_CHARACTERS} THEN command "
     f"ELSE left(command, {COMMAND_CHARACTERS - 8}) || '… ' || left(md5(command), 6) END"
@@ -194,7 +194,7 @@ def features_sql(scope: str = "true") -> str:
 
 
 def features_params() -> dict[str, int]:
-    """Its parameters but `$now`."""
+    """Its parameters except `$now`."""
     return {
         "window": WINDOW_S,
         "step": TREE_STEP_S,

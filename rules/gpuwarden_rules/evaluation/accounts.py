@@ -1,10 +1,9 @@
-"""Accounts for what alerts have cost: from `waste`, so that an alert says what reports and SQL say.
+"""Computes the cost of alerts from `waste`, so that alerts, reports and SQL have the same amounts.
 
-Rules of `waste.COSTS` cost what the time of their GPU with certain labels did, from the begin of the
-alert on. The time that is counted ends where the view `waste` ends. An alert that is young, or that
-an hour was rolled up for since, is accounted for as a whole: what comes late changes labels. Later
-only what came since is added. Where the rule's SQL looked back as far as it may, the begin is looked
-for in `waste`.
+An alert of a rule in `waste.COSTS` costs what the time of its GPU with certain labels costs, from the begin
+of the alert until the view `waste` ends. A young alert, or one for which an hour was rolled up meanwhile, is
+computed from its begin, because late data changes labels. For others only the new time is added. If the
+rule's SQL looked back as far as it can, the begin is searched in `waste`.
 """
 
 import json
@@ -24,15 +23,16 @@ from gpuwarden.waste import (
     spent_sql,
 )
 from gpuwarden_rules.definition.language import Rule
+from gpuwarden_rules.definition.sql_text import timestamp_text
 from gpuwarden_rules.evaluation.state import Account, found_rows, instant_of
 
 log = logging.getLogger(__name__)
 
 YOUNG = timedelta(minutes=15)
 RESETTLED = timedelta(hours=4)
-"""An alert that began so long ago or less is accounted for anew when an hour was rolled up."""
+"""An alert that is younger is computed again from its begin when an hour was rolled up."""
 LOOKBACK_SLACK = timedelta(minutes=6)
-"""A begin that is so near to how far the SQL looks back may be earlier: rollups come up to four minutes late."""
+"""A begin this close to the limit of the SQL may be earlier: rollups are up to four minutes late."""
 QUERY_TIMEOUT_S = 60.0
 ROWS_MAX = 100_000
 HOUR = timedelta(hours=1)
@@ -40,7 +40,7 @@ HOUR = timedelta(hours=1)
 
 @dataclass(frozen=True, slots=True)
 class _Span:
-    """What is to be counted of an alert: from `since` on, beside `before`."""
+    """The time of an alert to be counted, from `since` on; `before`: dollars counted already."""
 
     key: str
     node: str
@@ -51,13 +51,13 @@ class _Span:
     may_begin_earlier: bool = False
 
     def document(self) -> dict[str, Any]:
-        """As `$spans` has it."""
+        """The entry of the parameter `$spans`."""
         return {
             "key": self.key,
             "node": self.node,
             "gpu_uuid": self.gpu_uuid,
             "labels": list(self.labels),
-            "since": self.since.astimezone(UTC).replace(tzinfo=None).isoformat(sep=" "),
+            "since": timestamp_text(self.since),
         }
 
 
@@ -68,8 +68,8 @@ async def accounts_of(
     querier: Querier,
     now: datetime,
 ) -> dict[str, Account]:
-    """What the alerts that a rule has or will have by these rows cost, by fingerprint; those of which
-    nothing is known are left out. Raises RowsError as `step` does."""
+    """Costs of the alerts that a rule has, or gets from these rows, by fingerprint; unknown costs are left out.
+    Raises RowsError as `step` does."""
     if rule.name not in COSTS:
         return {}
     found = found_rows(rows, rule, now)
@@ -81,18 +81,20 @@ async def accounts_of(
         spans = [
             span
             for key in {**found, **state}
-            if not _is_level(state.get(key), end)
+            if not _is_complete(state.get(key), end)
             and (span := _span(rule, key, found.get(key), state.get(key), begin, now)) is not None
         ]
         return await _accounts(querier, spans, begin, end)
     except QueryError as error:
-        # An alert must not wait for its price.
-        log.warning("alerts are not accounted for", extra={"rule": rule.name, "reason": str(error)})
+        # An alert does not wait for its cost.
+        log.warning(
+            "costs of alerts are not computed", extra={"rule": rule.name, "reason": str(error)}
+        )
         return {}
 
 
-def _is_level(alert: Alert | None, end: datetime) -> bool:
-    """Whether no minute was counted since."""
+def _is_complete(alert: Alert | None, end: datetime) -> bool:
+    """Whether the alert is counted up to `end`."""
     return alert is not None and alert.accounted_until == end
 
 
@@ -131,8 +133,8 @@ def _whole(rule: Rule, key: str, labels: Mapping[str, str], since: datetime) -> 
 async def _accounts(
     querier: Querier, spans: Sequence[_Span], begin: datetime, end: datetime
 ) -> dict[str, Account]:
-    """`begin`: until when hours are rolled up; `end`: until when minutes are counted."""
-    earlier = await _asked(querier, run_begin_sql(), [s for s in spans if s.may_begin_earlier])
+    """`begin`: end of the hours that are rolled up; `end`: end of the minutes that are counted."""
+    earlier = await _by_key(querier, run_begin_sql(), [s for s in spans if s.may_begin_earlier])
     spans = [
         replace(s, since=earlier[s.key].replace(tzinfo=UTC)) if s.key in earlier else s
         for s in spans
@@ -140,7 +142,7 @@ async def _accounts(
     usd: dict[str, float] = {}
 
     async def add(sql: str, of: Sequence[_Span]) -> None:
-        for key, spent in (await _asked(querier, sql, of)).items():
+        for key, spent in (await _by_key(querier, sql, of)).items():
             usd[key] = usd.get(key, 0.0) + spent
 
     if spans:
@@ -151,7 +153,7 @@ async def _accounts(
     if rolled:
         first = min(_hour(span.since) for span in rolled)
         await add(spent_hours_sql(_naive(first), _naive(begin)), rolled)
-    # Of the hour in which a span begins, only minutes tell what is its own.
+    # The hour in which a span begins is counted by minutes.
     within = [span for span in rolled if _minute(span.since) != _hour(span.since)]
     for hour in sorted({_hour(span.since) for span in within}):
         heads = [span for span in within if _hour(span.since) == hour]
@@ -166,7 +168,7 @@ async def _accounts(
     return found
 
 
-async def _asked(querier: Querier, sql: str, spans: Sequence[_Span]) -> dict[str, Any]:
+async def _by_key(querier: Querier, sql: str, spans: Sequence[_Span]) -> dict[str, Any]:
     if not spans:
         return {}
     params = {"spans": json.dumps([span.document() for span in spans])}

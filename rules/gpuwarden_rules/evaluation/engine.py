@@ -1,11 +1,10 @@
-"""Evaluates rules on their interval, keeps their alerts in the store, and tells what changed.
+"""Evaluates rules on their interval, saves their alerts, and reports changes.
 
-Evaluations run in one TaskGroup, so that stopping means they have ended, and a wake-up during an
-evaluation coalesces into one.
-
-An evaluation that fails (SQL error, time-out, two rows with the same labels) changes nothing: its
-alerts neither fire nor clear, the other rules go on, and after a minute it is an alert of its own. So it
-is where a rule needs rows that only the lake has while that is away: one alert names all of these.
+Invariants
+- Evaluations run in one TaskGroup: after a stop none runs. Wake-ups during an evaluation coalesce into one.
+- An evaluation that fails (SQL error, timeout, two rows with the same labels) changes no alert and stops no
+  other rule. After a minute the failure is an alert itself.
+- A rule that needs rows of the lake is not judged while the lake cannot be read. One alert names all of these.
 """
 
 import asyncio
@@ -47,25 +46,24 @@ log = logging.getLogger(__name__)
 QUERY_TIMEOUT_S = 30.0
 """Longest that one evaluation's SQL may run."""
 ROWS_MAX = 100_000
-"""A rule that returns more rows has failed: a part of the rows would resolve the other alerts."""
+"""More rows are a failure: with a part of the rows, alerts of the others would resolve."""
 INLINE_ROWS_MAX = 1_000
-"""With more rows, a step (20 us a row) leaves the event loop for a thread."""
+"""With more rows, a step (20 us a row) runs in a thread instead of the event loop."""
 EVENT_REST_S = 1.0
-"""A rule that events wake rests at least so long: a storm of them is judged once a second."""
+"""Shortest rest of a rule that events wake: a storm of events is judged once a second."""
 FLEET_REFRESH_S = 60.0
-"""How often it is asked what the fleet reports and where its GPUs are."""
+"""How often the columns that the fleet reports, and the locations of GPUs, are read."""
 SILENCE_REFRESH_S = 5.0
-"""How often it is asked which nodes are silent: agents send as often."""
+"""How often silent nodes are read: agents send as often."""
 WARM_UP_EVALUATIONS_MAX = 12
 WARM_UP_S_MAX = 30.0
-"""Longest that a rule's past is replayed; then it starts without it."""
+"""Longest replay of a rule's past; after that the rule starts without it."""
 SAVE_TIMEOUT_S = 10.0
 START_TRIES = 12
 START_RETRY_S = 2.0
-"""How often the store is asked for the alerts of before, each time for SAVE_TIMEOUT_S."""
-"""Longest wait for the alert store."""
+"""Attempts to read the stored alerts at a start, each for SAVE_TIMEOUT_S, and the pause between them."""
 STOP_TIMEOUT_S = 5.0
-"""Evaluations that still run this long after the stop are cut off; saving gets as long again."""
+"""Evaluations that still run this long after the stop are cancelled; saving gets the same time again."""
 
 
 class RuleEngine:
@@ -84,8 +82,8 @@ class RuleEngine:
         on_change: Callable[[Alert], None] | None = None,
         expect: Callable[[Sequence[ExpectedQuery]], None] = lambda queries: None,
     ) -> None:
-        """`beside`: for what no evaluation waits for; None: `querier`. `lag_s`: age of the newest row when it
-        was stored; None: none was since the start. `expect`: is told what rules will ask again and again."""
+        """`beside`: runs replays, for which no evaluation waits; None: `querier`. `lag_s`: age of the newest row
+        when it was stored; None: no row was stored since the start. `expect`: gets the queries that will recur."""
         self._expect = expect
         self._lag_s = lag_s
         self._beside = beside or querier
@@ -119,7 +117,7 @@ class RuleEngine:
 
     @property
     def all_rules(self) -> list[Rule]:
-        """The same, and the engine's own."""
+        """These and the engine's own rules."""
         return [runtime.rule for runtime in self._all]
 
     @property
@@ -139,7 +137,7 @@ class RuleEngine:
 
     @property
     def is_running(self) -> bool:
-        """Whether `alerts` is true: those of the store have been taken up, and it has not stopped."""
+        """Whether `alerts` is complete: the stored alerts are loaded, and the engine has not stopped."""
         return self._tasks is not None
 
     @property
@@ -157,7 +155,7 @@ class RuleEngine:
 
     @property
     def silences(self) -> Sequence[Silence]:
-        """Silences that hold now or will."""
+        """Silences that have not ended."""
         return [s for s in self._silences if s.ends_at > self._clock.now()]
 
     @property
@@ -181,7 +179,7 @@ class RuleEngine:
         await self.close()
 
     async def start(self) -> None:
-        """Take up the alerts of the store: pending goes on pending, firing does not fire twice."""
+        """Load the stored alerts: pending ones stay pending, firing ones do not fire again."""
         self._expect(self._expected())
         self._started_at = self._clock.now()
         stored = await self._stored()
@@ -198,8 +196,8 @@ class RuleEngine:
             runtime.count()
 
     async def _stored(self) -> list[Alert]:
-        """Alerts of the store, and its silences. A busy machine, or a catalogue that is away for a moment,
-        may need several tries. Raises TimeoutError, QueryError."""
+        """Read stored alerts and silences, with several attempts, for a busy machine or a catalog that is away.
+        Raises TimeoutError, QueryError."""
         for left in reversed(range(START_TRIES)):
             try:
                 async with asyncio.timeout(SAVE_TIMEOUT_S):
@@ -213,13 +211,13 @@ class RuleEngine:
                     raise
                 said = str(error) or f"not within {SAVE_TIMEOUT_S:g} s"
                 log.warning(
-                    "alerts of before are not read yet", extra={"tries_left": left, "reason": said}
+                    "stored alerts are not read yet", extra={"tries_left": left, "reason": said}
                 )
             await asyncio.sleep(START_RETRY_S)
         raise AssertionError
 
     async def reload(self, rules: Sequence[Rule], overrides: Sequence[Override] = ()) -> None:
-        """Go on with other rules. Those that stay keep their alerts, those of others are over."""
+        """Replace the rules. Rules that stay keep their alerts; alerts of deleted rules resolve."""
         async with self._changing:
             named = {rule.name: rule for rule in rules}
             deleted = [w for name, w in self._runtimes.items() if name not in named]
@@ -247,7 +245,7 @@ class RuleEngine:
             await self._save_over(over)
 
     def _expected(self) -> list[ExpectedQuery]:
-        """What will be asked again and again."""
+        """Queries that will recur."""
         now = self._now()
         rules = [runtime.rule for runtime in self._runtimes.values()]
         required = [key for rule in rules for key in rule.requires]
@@ -257,7 +255,7 @@ class RuleEngine:
         ]
 
     def wake(self, kinds: Collection[str]) -> None:
-        """Evaluate the rules that are about events of these kinds, which are stored now."""
+        """Evaluate the rules that wait for events of these kinds, which are now stored."""
         for runtime in self._runtimes.values():
             if not set(kinds).isdisjoint(runtime.rule.on_events):
                 runtime.due.set()
@@ -312,21 +310,21 @@ class RuleEngine:
         return transitions
 
     async def rows_at(self, name: str, at: datetime) -> list[dict[str, Any]]:
-        """What a rule's SQL returns at an instant, overrides applied. Raises as the query does."""
+        """The rows of a rule's SQL at an instant, with overrides. Raises what the query raises."""
         runtime = self._runtimes[name]
         await self._refresh_fleet(runtime)
         return await self._rows(runtime, at, self._querier)
 
     async def warm_up(self, name: str) -> None:
-        """Replay a rule over its last `for` and `keep_firing_for`, so that what has held all along
-        fires at the next evaluation, which tells and saves it. What the store knows is left as it is.
+        """Replay a rule over its last `for` and `keep_firing_for`, so that a condition that held all the time
+        fires at the next evaluation. Alerts that the store has do not change.
         """
         runtime = self._runtimes[name]
         if runtime.rule.for_s > 0:
             runtime.take_past(await self._replayed(runtime), self._now())
 
     async def _replayed(self, known: RuleRuntime) -> RuleState:
-        """What a replay of a rule's past finds; nothing where it fails."""
+        """The state after a replay of a rule's past; empty where the replay fails."""
         rule = known.rule
         runtime = RuleRuntime(rule, known.overrides)
         span_s = _replayed_s(rule)
@@ -340,14 +338,14 @@ class RuleEngine:
                 for back in range(count, 0, -1):
                     at = now - timedelta(seconds=span_s * back / count)
                     await self._advance(runtime, at, querier=self._beside)
-        except Exception as error:  # noqa: BLE001 - a rule without a past is a rule that starts now
+        except Exception as error:  # noqa: BLE001 - without its past the rule starts now
             reason = str(error).partition("\n")[0] or type(error).__name__
             log.info("rule starts without its history", extra={"rule": rule.name, "reason": reason})
             return RuleState()
         return runtime.state
 
     async def close(self) -> None:
-        """Save all alerts as they are, so that whoever takes them up goes on from here."""
+        """Save all alerts, so that the next engine continues from here."""
         unsaved = [
             alert
             for runtime in self._all
@@ -379,7 +377,7 @@ class RuleEngine:
             self._timer.every(runtime.rule.name, runtime.rule.interval_s, runtime.due.set)
 
     async def _end(self, runtimes: Sequence[RuleRuntime]) -> None:
-        """Let evaluations end, and cut off those that do not."""
+        """Wait until evaluations end, and cancel those that do not."""
         for runtime in runtimes:
             runtime.is_over = True
             runtime.due.set()
@@ -410,24 +408,21 @@ class RuleEngine:
             await runtime.due.wait()
 
     async def _replay_all(self) -> None:
-        """Replay rules one after the other, each once it has been evaluated: what holds now comes first."""
+        """Replay rules one after the other, each after its first evaluation, which matters more."""
         while True:
             runtime, evaluated_at = await self._unreplayed.get()
             waited = self._now() - evaluated_at
-            is_late = waited >= timedelta(
-                seconds=runtime.rule.for_s
-            )  # what holds has fired by itself
+            is_late = waited >= timedelta(seconds=runtime.rule.for_s)  # it fires without a replay
             is_wanted = not (runtime.is_over or is_late)
             runtime.past = await self._replayed(runtime) if is_wanted else RuleState()
             runtime.due.set()
 
     async def _refresh_fleet(self, runtime: RuleRuntime) -> None:
-        """Learn what the fleet reports and where its GPUs are, where the rule needs it and that was
-        long ago."""
+        """Read the columns that the fleet reports, and locations of GPUs, if the rule needs them and they are old."""
         if not (runtime.overrides or fleet.is_needed(runtime.rule)):
             return
         if self._refreshing.locked() and self._refreshed_at is not None:
-            return  # what another rule asks just now; the answer before serves until then
+            return  # another rule reads them now; the previous result serves until then
         async with self._refreshing:
             now_s = self._clock.monotonic()
             if self._refreshed_at is not None and now_s - self._refreshed_at < FLEET_REFRESH_S:
@@ -436,14 +431,14 @@ class RuleEngine:
             try:
                 self._absent = await fleet.absent_columns(self._querier, required, self._now())
             except LakeAwayError:
-                # The fleet reports what it did; before the first answer each rule tries for itself.
-                log.debug("what the fleet reports is not read while the lake is away")
+                # The previous result stays valid; without one, each rule tries again.
+                log.debug("columns that the fleet reports are not read while the lake is away")
             if any(runtime.overrides for runtime in self._runtimes.values()):
                 self._locations = await fleet.locations(self._querier)
             self._refreshed_at = now_s
 
     async def _refresh_silent(self, runtime: RuleRuntime, now: datetime) -> None:
-        """Learn which nodes are silent, where the rule's alerts have a node and that was long ago."""
+        """Read the silent nodes, if the rule's alerts have a node and the list is old."""
         if "node" not in runtime.rule.labels or runtime.rule.judges_silent_nodes:
             return
         if self._refreshing.locked() and self._silent_at is not None:
@@ -452,7 +447,7 @@ class RuleEngine:
             now_s = self._clock.monotonic()
             if self._silent_at is not None and now_s - self._silent_at < SILENCE_REFRESH_S:
                 return
-            # Who could not be heard because nobody listened is not silent.
+            # After a start, nodes had no time to send yet: none counts as silent.
             has_listened = now - self._started_at >= fleet.SILENT_AFTER
             self._silent = (
                 await fleet.silent_nodes(self._querier, now) if has_listened else frozenset()
@@ -478,7 +473,7 @@ class RuleEngine:
             runtime.state, transitions = await loop.run_in_executor(
                 self._threads, lambda: step(runtime.state, rows, rule, now, silent, accounts)
             )
-        # What a page shows of them must not be behind what reports say.
+        # Save new costs at once, so that pages and reports agree.
         known = (
             alert
             for key in accounts
@@ -490,7 +485,7 @@ class RuleEngine:
     async def _rows(
         self, runtime: RuleRuntime, now: datetime, querier: Querier
     ) -> list[dict[str, Any]]:
-        """What the rule's SQL returns, each part of the fleet with the parameters it has."""
+        """The rows of the rule's SQL, each part of the fleet with its own parameters."""
         if not runtime.overrides:
             return await self._query(runtime.rule, now, querier)
         plan = runtime.plan(self._locations)
@@ -506,7 +501,7 @@ class RuleEngine:
         return result.records()
 
     async def _evaluate_failing_rules(self) -> None:
-        """Make alerts of the rules that fail, are slow or cannot be judged."""
+        """Update the alerts about rules that fail, are slow or cannot be judged."""
         await self._evaluate_own(self._failing, failing_rows(self.stats))
         await self._evaluate_own(self._lake_away, lake_away_rows(self.stats))
 
@@ -523,7 +518,7 @@ class RuleEngine:
     async def _publish(
         self, runtime: RuleRuntime, transitions: Sequence[Transition], now: datetime
     ) -> None:
-        """Say, save and tell what an evaluation found."""
+        """Mute, save and report the result of an evaluation."""
         runtime.mark(transitions, now)
         if transitions:
             self._muted_until = None
@@ -532,10 +527,10 @@ class RuleEngine:
         try:
             await self._save(runtime)
         finally:
-            self._notify(runtime)  # a store that is full must not silence an alert
+            self._notify(runtime)  # also when the store fails
 
     def _mute(self, now: datetime) -> None:
-        """Say of all alerts why they notify nobody, where that can have changed."""
+        """Set why alerts are muted, if that can have changed."""
         if self._muted_until is not None and now < self._muted_until:
             return
         found = mute_reasons(self.alerts, self._silences, now)
@@ -560,7 +555,7 @@ class RuleEngine:
                 self._on_change(alert)
 
     async def _save(self, runtime: RuleRuntime) -> None:
-        """Save what changed; what cannot be saved now is tried again at the next evaluation."""
+        """Save changed alerts; after a failure they are saved at the next evaluation."""
         if not runtime.unsaved:
             return
         alerts = dict(runtime.unsaved)
@@ -569,7 +564,7 @@ class RuleEngine:
         runtime.saved(alerts, self._clock.now())
 
     async def _save_over(self, alerts: Sequence[Alert]) -> None:
-        """Resolve alerts of rules that are gone."""
+        """Resolve alerts of deleted rules."""
         if not alerts:
             return
         now = self._now()
@@ -595,17 +590,17 @@ def _runtime_of(rule: Rule, overrides: Sequence[Override]) -> RuleRuntime:
 
 
 def _replayed_s(rule: Rule) -> float:
-    """How much of a rule's past is replayed at a start."""
+    """Length of the replay of a rule's past at a start."""
     return rule.for_s + rule.keep_firing_for_s if rule.for_s > 0 else 0.0
 
 
 def _urgency(runtime: RuleRuntime) -> int:
-    """Rules that page come first."""
+    """Sort key: critical rules first."""
     return -list(Severity).index(runtime.rule.severity)
 
 
 async def _until(runtime: RuleRuntime, seconds: float) -> bool:
-    """Rest so long, or until the rule is over; whether it was due meanwhile."""
+    """Rest, or stop early when the rule ends; whether the rule was woken meanwhile."""
     deadline = asyncio.get_running_loop().time() + seconds
     was_due = False
     while not runtime.is_over:

@@ -1,5 +1,4 @@
-"""Asks the fleet what the engine must know of it: which required columns it reports, where each GPU is, and
-which nodes are silent."""
+"""Reads facts about the fleet: which required columns it reports, where each GPU is, which nodes are silent."""
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
@@ -19,9 +18,9 @@ Required = tuple[str, str]
 RECENT_MINUTES = 15
 ROWS_MAX = 100_000
 SILENT_AFTER = timedelta(seconds=60)
-"""A node that has sent nothing for so long is silent: agents send every few seconds."""
-UNFORESEEN = frozenset({"events"})
-"""Tables whose rows say nothing about those to come."""
+"""A node that sends nothing for this time is silent: agents send every few seconds."""
+EVENT_TABLES = frozenset({"events"})
+"""Tables whose recent rows do not show which columns the fleet can report."""
 
 _PLACES_SQL = {
     "nodes": "SELECT node, labels FROM nodes",
@@ -32,10 +31,10 @@ _PLACES_SQL = {
 async def absent_columns(
     querier: Querier, required: Iterable[Required], now: datetime
 ) -> dict[Required, str]:
-    """Why rules that need these columns cannot run, by column; what the fleet reports is left out.
+    """Why rules that need these columns cannot run, by column, without the columns that the fleet reports.
 
-    A column is absent where its table has recent rows and none has a value. A table without recent
-    rows is not: nothing is wrong with a fleet that has no processes now. Raises QueryError.
+    A column is absent if its table has recent rows and none has a value. A column of a table without recent
+    rows is not absent: a fleet may have no processes now. Raises QueryError.
     """
     absent: dict[Required, str] = {}
     for table, names, sql in _counts(required):
@@ -48,16 +47,16 @@ async def absent_columns(
 
 
 def expected(required: Iterable[Required], now: datetime) -> list[ExpectedQuery]:
-    """What `absent_columns` will ask."""
+    """The queries of `absent_columns`."""
     return [ExpectedQuery(sql, {"now": now}) for _, _, sql in _counts(required)]
 
 
 def _counts(required: Iterable[Required]) -> Iterator[tuple[str, list[str], str]]:
     """Table, columns, and the SELECT that counts their values."""
-    columns = sorted(key for key in set(required) if key[0] not in UNFORESEEN)
+    columns = sorted(key for key in set(required) if key[0] not in EVENT_TABLES)
     for table, keys in groupby(columns, key=itemgetter(0)):
         names = [column for _, column in keys]
-        # One pass over each table: to open it costs more than to count its columns.
+        # One query for each table: opening it costs more than counting its columns.
         counts = ", ".join(f'count("{name}")' for name in names)
         yield (
             table,
@@ -67,8 +66,8 @@ def _counts(required: Iterable[Required]) -> Iterator[tuple[str, list[str], str]
 
 
 def is_needed(rule: Rule) -> bool:
-    """Whether the rule depends on what the fleet reports."""
-    return any(table not in UNFORESEEN for table, _ in rule.requires)
+    """Whether the rule needs columns that the fleet may not report."""
+    return any(table not in EVENT_TABLES for table, _ in rule.requires)
 
 
 def cannot_run(rule: Rule, absent: Mapping[Required, str]) -> str | None:
@@ -87,7 +86,7 @@ async def silent_nodes(querier: Querier, now: datetime) -> frozenset[str]:
 
 
 async def locations(querier: Querier) -> Locations:
-    """Where every GPU and node is, as overrides see it. Raises QueryError."""
+    """Locations of all GPUs and nodes. Raises QueryError."""
     rows: dict[str, list[dict[str, Any]]] = {}
     for name, sql in _PLACES_SQL.items():
         rows[name] = (await querier.query(sql, row_limit=ROWS_MAX)).records()
@@ -125,7 +124,7 @@ def _labels(text: str | None) -> frozenset[tuple[str, str]]:
 
 
 def _recent(table: str) -> str:
-    """Rows that say what the fleet reports now; inventory is as it is."""
+    """Condition for recent rows; tables of the inventory have no time."""
     if "ts" not in TABLES[table].names:
         return "true"
     return f"ts > $now::TIMESTAMP - INTERVAL {RECENT_MINUTES} MINUTE AND ts <= $now::TIMESTAMP"

@@ -1,5 +1,7 @@
-"""Keeps an engine on the rules that the folders hold: reads them anew when asked, and goes on with the
-old ones where the new are wrong. So do other parts that are read with them, each for itself."""
+"""Reloads the rules of an engine from their folders, and other files with them.
+
+Where the new rules have problems, the old ones stay in force. Other files do the same, each by itself.
+"""
 
 import asyncio
 import logging
@@ -15,11 +17,11 @@ log = logging.getLogger(__name__)
 
 
 Reloadable = Callable[[], Awaitable[str | None]]
-"""Reads its file anew; what is wrong with it, and then the old one goes on. It has logged that."""
+"""Reloads a file; returns its problem, which is logged, if the old file stays in force."""
 
 
 class ReloadError(ValueError):
-    """Something is wrong and stayed as it was; what is right was taken. The message is one line."""
+    """Rules or files have problems and were not reloaded; the others were. The message is one line."""
 
     def __init__(self, rules: Sequence[FileProblem], others: Sequence[str]) -> None:
         self.problems = list(rules)
@@ -29,7 +31,7 @@ class ReloadError(ValueError):
 
 
 class RuleReloader:
-    """An engine, the folders that its rules come from, and what else is read anew with them."""
+    """An engine, the folders of its rules, and files that are reloaded with them."""
 
     def __init__(
         self, engine: RuleEngine, folders: Sequence[Path], also: Sequence[Reloadable] = ()
@@ -39,10 +41,10 @@ class RuleReloader:
         self._also = tuple(also)
 
     async def reload(self) -> RuleSet:
-        """Read the folders and files anew. Raises ReloadError."""
+        """Reload the folders and files. Raises ReloadError."""
         others = [line for part in self._also if (line := await part()) is not None]
         loop = asyncio.get_running_loop()
-        # Forty rules take a quarter of a second to read, for which ingest does not wait.
+        # Reading forty rules takes a quarter of a second; ingest does not wait for it.
         with ThreadPoolExecutor(1, "rule-files") as threads:
             try:
                 rule_set = await loop.run_in_executor(threads, load_rule_set, self._folders)
@@ -60,11 +62,11 @@ class RuleReloader:
         return rule_set
 
     async def reload_whenever(self, asked: asyncio.Event) -> None:
-        """Reload each time that `asked` is set, for as long as it is awaited."""
+        """Reload each time that `asked` is set; never returns."""
         while True:
             await asked.wait()
             asked.clear()
             try:
                 await self.reload()
             except ReloadError:
-                continue  # logged, and what was there goes on
+                continue  # logged; the old rules stay in force

@@ -1,7 +1,6 @@
-"""The rules without SQL: a rule that fails, or alone is slow, is itself an alert, and so is that rules
-cannot be judged because the lake's catalogue is away.
+"""Makes alerts of rules that fail, of a single slow rule, and of rules that need the lake while it is away.
 
-Where several are slow it is not theirs: the rule `rules_slow` says that of the collector.
+If several rules are slow, the collector is the cause: the rule `rules_slow` reports it.
 """
 
 from collections.abc import Mapping
@@ -20,10 +19,10 @@ rules:
     for: 1m
     keep_firing_for: 2m
     caused_by: {rules_slow: []}
-    summary: "Rule {rule} {trouble}, for {active} now: {reason}"
+    summary: "Rule {rule} {trouble}, for {active}: {reason}"
     remedy: >-
-      Its alerts stay as they were until it works. Run `gpuwarden rules check`; where it is slow,
-      narrow its window or lengthen its interval.
+      Its alerts do not change until it works. Run `gpuwarden rules check`. If it is slow, use a shorter
+      window or a longer interval.
     sql: SELECT $now
 
   - name: lake_away
@@ -32,28 +31,28 @@ rules:
     keep_firing_for: 1m
     caused_by: {storage_stalled: []}
     summary: >-
-      The lake's catalogue cannot be read, for {active} now: {value:rule is|rules are} not judged ({named}), whose
-      alerts stay as they are. The others are judged by the newest rows.
+      The lake's catalog has been unreadable for {active}: {value:rule is|rules are} not judged ({named}). Alerts of
+      these do not change. Other rules are judged by the newest rows.
     remedy: >-
-      See that the catalogue (PostgreSQL, or lake/catalog.sqlite) can be reached and read; `journalctl -u
-      gpuwarden-collector -p err` says what fails. All rules are judged again within a minute of that.
+      Check that the catalog (PostgreSQL, or lake/catalog.sqlite) can be reached and read; `journalctl -u
+      gpuwarden-collector -p err` shows what fails. A minute after that, all rules are judged again.
     sql: SELECT $now
 """
 _NAMED_MAX = 5
 
 
 def failing_rule() -> Rule:
-    """The rule; its SQL is never run."""
+    """The rule about failing rules; its SQL is never run."""
     return parse(_TEXT, NAME)[0]
 
 
 def lake_away_rule() -> Rule:
-    """The other one; nor is this one's."""
+    """The rule about the lake; its SQL is never run."""
     return parse(_TEXT, NAME)[1]
 
 
 def lake_away_rows(stats: Mapping[str, RuleStatistics]) -> list[dict[str, Any]]:
-    """A row where rules cannot be judged without the lake."""
+    """One row, if rules cannot be judged without the lake."""
     since = {name: at for name, one in stats.items() if (at := one.unjudged_since) is not None}
     if not since:
         return []
@@ -63,7 +62,7 @@ def lake_away_rows(stats: Mapping[str, RuleStatistics]) -> list[dict[str, Any]]:
 
 
 def failing_rows(stats: Mapping[str, RuleStatistics]) -> list[dict[str, Any]]:
-    """A row for each rule whose last evaluation failed, and for one that alone took longer than its interval."""
+    """A row for each rule whose last evaluation failed, and for a single rule that is slower than its interval."""
     rows = []
     is_alone = sum(figures.slow_since is not None for figures in stats.values()) == 1
     for name, figures in stats.items():

@@ -1,4 +1,4 @@
-"""A rule under runtime: its alerts, what of them has to be saved and told, and its figures."""
+"""Keeps the runtime of a rule: its alerts, which of them must be saved and reported, and its statistics."""
 
 import asyncio
 import logging
@@ -15,18 +15,18 @@ from gpuwarden_rules.evaluation.statistics import RuleStatistics
 log = logging.getLogger(__name__)
 
 REFRESH_S = 60.0
-"""An alert whose state did not change is saved again at most this often."""
+"""An alert without a change of state is saved again at most this often."""
 UNSAVED_MAX = 10_000
-"""Alerts of a rule that wait for a store that fails; above it the oldest episodes are not recorded."""
+"""Unsaved alerts of a rule while the store fails; above it the oldest resolved ones are dropped."""
 
 
 @dataclass(slots=True)
 class RuleRuntime:
-    """A rule with all that the engine knows about it."""
+    """A rule and its state in the engine."""
 
     rule: Rule
     overrides: Sequence[Override] = ()
-    """Those that concern the rule."""
+    """Overrides that concern the rule."""
     stats: RuleStatistics = field(default_factory=RuleStatistics)
     state: RuleState = field(default_factory=RuleState)
     unsaved: dict[tuple[str, datetime], Alert] = field(default_factory=dict)
@@ -34,31 +34,31 @@ class RuleRuntime:
     unnotified: list[Alert] = field(default_factory=list)
     due: asyncio.Event = field(default_factory=asyncio.Event)
     is_over: bool = False
-    """The rule is gone, or the engine stops."""
+    """The rule was deleted, or the engine stops."""
     begun_at: datetime | None = None
-    """Since when it is among the rules that run."""
+    """When the rule was added to the engine; None: at the engine's start."""
     task: asyncio.Task[None] | None = None
     is_replayed: bool = True
-    """False until its past is known, or known not to be had: what is pending since the start may have begun
+    """False until the replay of its past has ended: an alert that is pending since the start may have begun
     long before."""
     past: RuleState | None = None
-    """What a replay of its past has found, for the next evaluation to take up."""
+    """Result of the replay, which the next evaluation applies."""
     held: set[str] = field(default_factory=set)
-    """Pending alerts that are neither saved nor told until then, as they may get another beginning."""
+    """Pending alerts that are not saved or reported until then, because they may have begun earlier."""
     _plan: tuple[Locations, OverridePlan] | None = None
 
     def plan(self, places: Locations) -> OverridePlan:
-        """How its overrides are evaluated over a fleet; made once for each."""
+        """The override plan for a fleet; made once for each."""
         if self._plan is None or self._plan[0] is not places:
             self._plan = places, OverridePlan(self.rule, self.overrides, places)
         return self._plan[1]
 
     def become(self, rule: Rule, overrides: Sequence[Override]) -> None:
-        """Take another version of the rule; alerts stay, the next evaluation judges them."""
+        """Replace the rule by a new version; its alerts stay until the next evaluation."""
         self.rule, self.overrides, self._plan = rule, overrides, None
 
     def mark(self, transitions: Sequence[Transition], now: datetime) -> None:
-        """Mark what has to be told and saved: every change of state, and saves long ago."""
+        """Mark alerts to report and save: each change of state, and alerts whose last save is old."""
         for transition in transitions:
             alert = transition.alert
             if not self.is_replayed and alert.state is AlertState.PENDING:
@@ -67,14 +67,14 @@ class RuleRuntime:
             if alert.fingerprint in self.held:
                 self.held.discard(alert.fingerprint)
                 if alert.fired_at is None:
-                    continue  # nobody has heard of it
+                    continue  # it was never reported
             self.unnotified.append(alert)
             self.unsaved[alert.fingerprint, alert.active_at] = alert
             if alert.state is AlertState.RESOLVED:
                 self.saved_at.pop(alert.fingerprint, None)
         for key, alert in self.state.items():
             saved_at = self.saved_at.get(key)
-            # An interval that is negative: the clock went back.
+            # Negative: the clock went back.
             is_old = saved_at and not 0 <= (now - saved_at).total_seconds() < REFRESH_S
             is_newly_stale = alert.stale_since == now
             is_old = is_old and (alert.seen_at == now or alert.unknown_since or alert.stale_since)
@@ -83,7 +83,7 @@ class RuleRuntime:
         self._drop()
 
     def take_past(self, past: RuleState, now: datetime) -> None:
-        """Let what a replay found be pending or firing since then. What the store knew is left as it is."""
+        """Apply a replay: its alerts are pending or firing since then. Alerts from the store do not change."""
         held, self.held, self.past, self.is_replayed = self.held, set(), None, True
         earlier = {
             key: alert
@@ -96,7 +96,7 @@ class RuleRuntime:
         self.mark([Transition(alert, None) for alert in fresh], now)
 
     def mute(self, reasons: Mapping[str, str]) -> None:
-        """Say of each alert why it notifies nobody, and mark those for which that is new."""
+        """Set why alerts are muted, and mark those for which this changed."""
         changed = {
             key: replace(alert, muted=reasons.get(key))
             for key, alert in self.state.items()
@@ -113,7 +113,7 @@ class RuleRuntime:
             ]
 
     def count(self) -> None:
-        """Bring the figures of alerts up to date."""
+        """Update the numbers of alerts in the statistics."""
         states = [alert.state for alert in self.state.values()]
         self.stats.pending = states.count(AlertState.PENDING)
         self.stats.firing = states.count(AlertState.FIRING)
@@ -121,7 +121,7 @@ class RuleRuntime:
         self.stats.muted = sum(alert.muted is not None for alert in self.state.values())
 
     def saved(self, alerts: Mapping[tuple[str, datetime], Alert], now: datetime) -> None:
-        """These are in the store."""
+        """The store has saved these alerts."""
         for key, alert in alerts.items():
             if self.unsaved.get(key) is alert:
                 del self.unsaved[key]
@@ -137,7 +137,7 @@ class RuleRuntime:
         self.stats.last_error = reason
 
     def unjudged(self, error: Exception, began_at: datetime) -> None:
-        """It cannot be judged without the lake; its alerts stay as they are."""
+        """The rule cannot be judged without the lake; its alerts do not change."""
         if self.stats.unjudged_since is None:
             log.warning("rule is not judged", extra={"rule": self.rule.name, "reason": str(error)})
             self.stats.unjudged_since = began_at
@@ -151,7 +151,7 @@ class RuleRuntime:
         self.stats.last_success_at = now
 
     def _drop(self) -> None:
-        """Keep what waits for the store within bounds: episodes that are over go first, oldest first."""
+        """Limit the number of unsaved alerts: drop resolved ones, the oldest first."""
         excess = len(self.unsaved) - max(UNSAVED_MAX, len(self.state))
         over = [k for k, a in self.unsaved.items() if a.state is AlertState.RESOLVED]
         dropped = over[: max(0, excess)]
@@ -165,7 +165,7 @@ class RuleRuntime:
 def mute_reasons(
     alerts: Iterable[Alert], silences: Sequence[Silence], now: datetime
 ) -> dict[str, str]:
-    """Why an alert notifies nobody, by fingerprint of those that do not."""
+    """Why alerts are muted, by fingerprint; alerts that are not muted are left out."""
     active = [silence for silence in silences if silence.is_active(now)]
     return {
         alert.fingerprint: silence.reason(now)

@@ -24,7 +24,7 @@ COALESCE_S = 0.05
 
 
 class EvaluationSchedule:
-    """Calls functions on their interval."""
+    """Timers by name."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -32,7 +32,7 @@ class EvaluationSchedule:
         self._made = 0
 
     def every(self, name: str, interval_s: float, wake: Callable[[], None]) -> None:
-        """Call `wake` on an interval; a call of the same name before is replaced."""
+        """Call `wake` on an interval; replaces the timer of the same name."""
         self.forget(name)
         phase = self._made * GOLDEN_RATIO % 1 or 1.0
         self._made += 1
@@ -47,19 +47,19 @@ class EvaluationSchedule:
         self._turns[name] = self._loop.call_at(first, turn, first)
 
     def forget(self, name: str) -> None:
-        """Call it no longer."""
+        """Cancel a timer."""
         if handle := self._turns.pop(name, None):
             handle.cancel()
 
     def close(self) -> None:
-        """Call nothing any more."""
+        """Cancel all timers."""
         for name in list(self._turns):
             self.forget(name)
 
 
 @contextlib.asynccontextmanager
 async def running() -> AsyncIterator[EvaluationSchedule]:
-    """A schedule for as long as the block runs."""
+    """A schedule that is closed at the end of the block."""
     made = EvaluationSchedule()
     try:
         yield made
@@ -70,14 +70,14 @@ async def running() -> AsyncIterator[EvaluationSchedule]:
 QUICK_S = 1.0
 """A rule whose last evaluation took longer is slow."""
 SOON_S = 5.0
-"""A rule with such an interval, or a shorter one, is quick until it shows otherwise."""
+"""A rule with this interval or a shorter one is quick until its first evaluation."""
 LANE_MAX = 2
-"""Evaluations at once in each slot; the rest wait, so that rules never crowd out ingest and people."""
+"""Concurrent evaluations of each kind; the rest wait, so that rules do not crowd out ingest and queries."""
 CONCURRENT_MAX = 2 * LANE_MAX
 
 
 class EvaluationSlots:
-    """A slot for quick rules and one for slow ones; each is a limit to enter and leave."""
+    """Limits of concurrency, one for quick rules and one for slow ones."""
 
     def __init__(self) -> None:
         self.quick = asyncio.Semaphore(LANE_MAX)

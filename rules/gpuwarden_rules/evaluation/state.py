@@ -1,28 +1,27 @@
-"""The life of alerts as one pure function: the same for live evaluation, tests and history.
+"""Implements the life cycle of alerts as one pure function, for live evaluation, tests and replays.
 
     inactive -> pending -> firing -> resolved
 
 An alert is pending from the evaluation that first finds it, fires once it has been found for the
 rule's `for` (at once where the row says `immediate`), and is resolved by the first evaluation that
-does not find it later than `keep_firing_for` after the last that did. A pending alert that is not
-found again is resolved without having fired (`fired_at` is None). One that comes back begins a new
+does not find it, once `keep_firing_for` has passed since the last one that did. A pending alert that is not
+found again is resolved without having fired (`fired_at` is None). An alert that comes back begins a new
 episode.
 
-A row may say `holds`: TRUE (the default) the condition holds; FALSE it does not, as if there were
-no row; NULL nobody can say, or the value is in the band between firing and clearing: a new alert
-does not start, one that exists stays as it is and says since when that is not known. So does a row
-whose job is younger than the rule's `warm_up`.
+A row may have a column `holds`. TRUE (the default): the condition holds. FALSE: it does not, as without the
+row. NULL: unknown, or between the thresholds of firing and clearing: no alert starts, and an existing one
+stays and records since when its condition is unknown. A row whose job is younger than the rule's `warm_up`
+counts as NULL.
 
-A node that has sent nothing for a while is silent, and what the tables say of it is the past. No alert
-of it begins or fires; one that fires is stale, whatever the rows are, until the node is heard again,
-and is resolved after STALE_MAX, with that as the reason. Rules about silence itself are exempt
-(`judges_silent_nodes`).
+A node that has sent nothing for a while is silent: its rows are old. None of its alerts begins or fires. One
+that already fires becomes stale until the node sends again, and is resolved after STALE_MAX with that reason.
+Rules about silence itself are exempt (`judges_silent_nodes`).
 
-An alert that has fired and cleared FLAPS_MAX times within FLAP_WINDOW flaps: it goes on firing, and
-its text says so, until it has changed less often.
+An alert that has fired and cleared FLAPS_MAX times within FLAP_WINDOW flaps: it keeps firing, and its text
+says so, until it changes less often.
 
-Where the clock goes back nothing is resolved before it began and nothing costs less than nothing; a
-pending alert waits until its `for` has passed on the clock as it is now.
+If the clock goes back, no alert is resolved before its begin, no cost is negative, and a pending alert waits
+until its `for` has passed on the new clock.
 """
 
 import math
@@ -37,15 +36,15 @@ from gpuwarden_rules.definition.language import Rule
 from gpuwarden_rules.definition.templates import COST_UNKNOWN, TEXT_CHARS_MAX, usd
 
 FLAPS_MAX = 4
-"""Changes (it fires, it clears) within FLAP_WINDOW from which an alert is held."""
+"""Changes (fires, clears) within FLAP_WINDOW from which an alert flaps."""
 FLAP_WINDOW = timedelta(hours=1)
 STALE_MAX = timedelta(minutes=30)
-"""How long an alert of a silent node stays, stale: longer than a large node takes to boot."""
-FLAPPING = " Flapping: it came and went so often within an hour that it is held."
+"""How long an alert of a silent node stays stale: longer than a large node takes to boot."""
+FLAPPING = " Flapping: it fired and cleared too often within an hour, so it keeps firing."
 
 
 class Change(NamedTuple):
-    """A firing alert's condition came or went."""
+    """The condition of a firing alert began to hold, or ended."""
 
     at: datetime
     came: bool
@@ -53,13 +52,13 @@ class Change(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RuleState(Mapping[str, Alert]):
-    """Pending and firing alerts of one rule, by fingerprint, and what else the next step needs."""
+    """Pending and firing alerts of one rule by fingerprint, and the history that the next step needs."""
 
     alerts: Mapping[str, Alert] = field(default_factory=dict)
     changes: Mapping[str, tuple[Change, ...]] = field(default_factory=dict)
-    """Changes of the last hour, by fingerprint, oldest first; also of alerts that are over."""
+    """Changes of the last hour by fingerprint, oldest first; also of resolved alerts."""
     unknown: frozenset[str] = frozenset()
-    """Fingerprints of which the last evaluation could not say whether the condition holds."""
+    """Fingerprints whose condition was unknown at the last evaluation."""
 
     def __getitem__(self, key: str) -> Alert:
         return self.alerts[key]
@@ -72,7 +71,7 @@ class RuleState(Mapping[str, Alert]):
 
 
 def restored(alerts: Iterable[Alert]) -> RuleState:
-    """The state that stored episodes make: those that go on, and those lately over."""
+    """The state from stored alerts: open ones, and those resolved lately."""
     episodes = list(alerts)
     changes: dict[str, list[Change]] = {}
     for alert in episodes:
@@ -89,24 +88,24 @@ def restored(alerts: Iterable[Alert]) -> RuleState:
 
 @dataclass(frozen=True, slots=True)
 class Transition:
-    """A change of state: `alert` as it is now; `before` is None for an alert that begins."""
+    """A change of state: the alert after it, and the state before; None: the alert is new."""
 
     alert: Alert
     before: AlertState | None
 
 
 class RowsError(ValueError):
-    """The SQL ran, but its rows cannot be alerts; the message names the rows and what is wrong."""
+    """The rows of the SQL cannot be alerts; the message says which rows, and why."""
 
 
 class Account(NamedTuple):
-    """What an alert has cost, as `waste` has it."""
+    """The cost of an alert by `waste`."""
 
     usd: float
     until: datetime
-    """Until when that is."""
+    """Up to when the cost is computed."""
     began_at: datetime
-    """Since when, or since when something was added."""
+    """When the condition began, or from when on the cost was added."""
 
 
 def step(
@@ -117,12 +116,11 @@ def step(
     silent: Collection[str] = (),
     accounts: Mapping[str, Account] = MappingProxyType({}),
 ) -> tuple[RuleState, list[Transition]]:
-    """State after an evaluation at `now` that returned `rows`, and what changed. `accounts`: what
-    alerts have cost, by fingerprint; of others their price an hour tells.
+    """The state after an evaluation at `now` that returned `rows`, and the changes.
 
-    `state` is what the step before returned; {} is the first. `silent`: nodes that have sent nothing
-    for a while. An evaluation that failed is no evaluation: do not call this, and the state stays as
-    it is. Raises RowsError.
+    `state`: the result of the previous step, or {}. `silent`: nodes that send nothing. `accounts`: costs of
+    alerts by fingerprint; others are computed from their price an hour. Do not call this for an evaluation
+    that failed: the state stays. Raises RowsError.
     """
     silent = () if rule.judges_silent_nodes else silent
     found, unknown = _found(rows, rule, now, silent)
@@ -133,9 +131,9 @@ def step(
     for key, (labels, row) in found.items():
         before = state.get(key)
         alert = _seen(before, accounts.get(key), key, labels, row, rule, now)
-        if alert.state is AlertState.FIRING and _comes(before, changes.get(key, ())):
+        if alert.state is AlertState.FIRING and _begins_to_hold(before, changes.get(key, ())):
             changes[key] = (*changes.get(key, ()), Change(now, came=True))
-        after[key] = _marked(alert) if _flaps(changes.get(key, ())) else alert
+        after[key] = _flapping(alert) if _flaps(changes.get(key, ())) else alert
         if before is None or before.state is not alert.state:
             transitions.append(Transition(after[key], before.state if before else None))
     for key, alert in state.items():
@@ -144,18 +142,18 @@ def step(
         if alert.labels.get("node") in silent and (stale := _stale(alert, now)):
             after[key] = stale
         elif alert.labels.get("node") in silent:
-            transitions.append(Transition(_ended(alert, now, _silence(alert)), alert.state))
+            transitions.append(Transition(_ended(alert, now, _silent_reason(alert)), alert.state))
         elif key in unknown:
             unknown_since = alert.unknown_since or now
             after[key] = replace(alert, unknown_since=unknown_since, stale_since=None)
         elif _is_kept(alert, rule, now):
-            # Seen in the future: the clock went back, and `keep_firing_for` counts from here.
+            # A time in the future: the clock went back, and `keep_firing_for` counts from now.
             seen_at = min(alert.seen_at, now)
             after[key] = replace(alert, seen_at=seen_at, unknown_since=None, stale_since=None)
         elif alert.state is AlertState.FIRING and _flaps(changes.get(key, ())):
             if changes[key][-1].came:
                 changes[key] = (*changes[key], Change(now, came=False))
-            after[key] = _marked(replace(alert, unknown_since=None, stale_since=None))
+            after[key] = _flapping(replace(alert, unknown_since=None, stale_since=None))
         else:
             if alert.state is AlertState.FIRING:
                 changes[key] = (*changes.get(key, ()), Change(now, came=False))
@@ -166,7 +164,7 @@ def step(
 def _with_accounts(
     state: Mapping[str, Alert], accounts: Mapping[str, Account]
 ) -> Mapping[str, Alert]:
-    """The alerts with what they have cost by now."""
+    """The state with the costs of its alerts."""
     known = {
         key: replace(state[key], accounted_usd=account.usd, accounted_until=account.until)
         for key, account in accounts.items()
@@ -179,7 +177,7 @@ def _with_accounts(
 
 
 def _recent(state: Mapping[str, Alert], now: datetime) -> dict[str, tuple[Change, ...]]:
-    """Changes within the window, by fingerprint; a mapping that is no State has no past."""
+    """Changes within the window by fingerprint; a plain mapping has no history."""
     changes = state.changes if isinstance(state, RuleState) else {}
     recent = {
         key: tuple(c for c in found if timedelta(0) <= now - c.at < FLAP_WINDOW)
@@ -192,26 +190,26 @@ def _flaps(changes: Sequence[Change]) -> bool:
     return len(changes) >= FLAPS_MAX
 
 
-def _comes(before: Alert | None, changes: Sequence[Change]) -> bool:
-    """Whether an alert that fires now did not before, or was held while it was away."""
+def _begins_to_hold(before: Alert | None, changes: Sequence[Change]) -> bool:
+    """Whether the condition of an alert that fires now began to hold, also while the alert flaps."""
     is_new = before is None or before.state is not AlertState.FIRING
     return is_new or (len(changes) > 0 and not changes[-1].came)
 
 
-def _marked(alert: Alert) -> Alert:
+def _flapping(alert: Alert) -> Alert:
     return replace(alert, summary=alert.summary.removesuffix(FLAPPING) + FLAPPING)
 
 
 def _stale(alert: Alert, now: datetime) -> Alert | None:
-    """The alert of a silent node; None where it is over: pending, or stale for too long."""
-    # Of an instant in the future: the clock went back, and the time counts from here.
+    """The alert of a silent node, stale; None: it ends, because it was pending or stale for too long."""
+    # A time in the future: the clock went back, and the time counts from now.
     stale_since = min(alert.stale_since or now, now)
     if alert.state is AlertState.PENDING or now - stale_since >= STALE_MAX:
         return None
     return replace(alert, stale_since=stale_since)
 
 
-def _silence(alert: Alert) -> str:
+def _silent_reason(alert: Alert) -> str:
     minutes = STALE_MAX // timedelta(minutes=1)
     if alert.state is AlertState.PENDING:
         return f"{alert.labels['node']} stopped sending"
@@ -228,7 +226,7 @@ def _ended(alert: Alert, now: datetime, reason: str | None = None) -> Alert:
 def _found(
     rows: Sequence[Mapping[str, Any]], rule: Rule, now: datetime, silent: Collection[str] = ()
 ) -> tuple[dict[str, tuple[dict[str, str], Mapping[str, Any]]], set[str]]:
-    """Rows that hold, by fingerprint, and fingerprints of which nobody can say."""
+    """Rows whose condition holds, by fingerprint, and fingerprints whose condition is unknown."""
     found: dict[str, tuple[dict[str, str], Mapping[str, Any]]] = {}
     unknown: set[str] = set()
     for row in rows:
@@ -252,14 +250,14 @@ def _found(
 def found_rows(
     rows: Sequence[Mapping[str, Any]], rule: Rule, now: datetime
 ) -> dict[str, tuple[dict[str, str], Mapping[str, Any]]]:
-    """Rows that hold, each with its labels, by fingerprint. Raises RowsError."""
+    """Rows whose condition holds, with their labels, by fingerprint. Raises RowsError."""
     return _found(rows, rule, now)[0]
 
 
 def fingerprints_in(
     rows: Sequence[Mapping[str, Any]], rule: Rule, now: datetime
 ) -> tuple[frozenset[str], frozenset[str]]:
-    """Fingerprints that hold, and those of which nobody can say. Raises RowsError."""
+    """Fingerprints whose condition holds, and those whose condition is unknown. Raises RowsError."""
     found, unknown = _found(rows, rule, now)
     return frozenset(found), frozenset(unknown)
 
@@ -270,7 +268,7 @@ def _is_warming_up(row: Mapping[str, Any], rule: Rule, now: datetime) -> bool:
 
 
 def labels_of(row: Mapping[str, Any], rule: Rule) -> dict[str, str]:
-    """The row's labels; one that is NULL is left out, it does not apply."""
+    """The row's labels without those that are NULL, which do not apply."""
     missing = [name for name in rule.labels if name not in row]
     if missing:
         raise RowsError(f"the SQL does not return the label {missing[0]!r}")
@@ -326,7 +324,7 @@ def _seen(
         active_at=active_at,
         fired_at=fired_at or (now if is_firing else None),
         seen_at=now,
-        owner=_word(row, "owner"),
+        owner=_text(row, "owner"),
         muted=before.muted if before else None,
         simulated=row.get("simulated") is True,
     )
@@ -335,7 +333,7 @@ def _seen(
 def _offered(
     usd_per_hour: float | None, usd_known: float | None, began_at: datetime, now: datetime
 ) -> dict[str, Any]:
-    """Values that texts may use beside the row's: see `language.OFFERED`."""
+    """Fields of texts that the engine adds to the row: see `language.OFFERED`."""
     now = max(now, began_at)  # a clock that went back costs nothing
     so_far = usd_between(usd_per_hour, began_at, now) if usd_known is None else usd_known
     if usd_per_hour is None or so_far is None:
@@ -362,7 +360,7 @@ def _number(row: Mapping[str, Any], name: str) -> float | None:
 
 
 def instant_of(row: Mapping[str, Any], name: str) -> datetime | None:
-    """An instant of a row; None: it has none. Raises RowsError."""
+    """An instant of a row, or None. Raises RowsError."""
     value = row.get(name)
     if value is None:
         return None
@@ -371,13 +369,13 @@ def instant_of(row: Mapping[str, Any], name: str) -> datetime | None:
     return value
 
 
-def _word(row: Mapping[str, Any], name: str) -> str | None:
+def _text(row: Mapping[str, Any], name: str) -> str | None:
     value = row.get(name)
     return None if value is None else str(value)[:TEXT_CHARS_MAX]
 
 
 def _severity(row: Mapping[str, Any]) -> Severity | None:
-    word = _word(row, "severity")
+    word = _text(row, "severity")
     if word is None:
         return None
     try:

@@ -13,36 +13,36 @@ from gpuwarden_rules.evaluation.fleet import SILENT_AFTER
 
 @dataclass(slots=True)
 class RuleStatistics:
-    """What a rule's evaluations came to since the engine was made."""
+    """Counts and times of a rule's evaluations since the engine was made."""
 
     evaluations: int = 0
     failures: int = 0
     seconds_total: float = 0.0
     last_seconds: float | None = None
     last_error: str | None = None
-    """Why the last evaluation failed, or its alerts could not be saved; None: it succeeded."""
+    """Why the last evaluation or the saving of its alerts failed; None: both succeeded."""
     last_success_at: datetime | None = None
     judged_at: datetime | None = None
     """Begin of the newest evaluation that succeeded on fresh data."""
     unjudged_since: datetime | None = None
-    """First of the evaluations in a row that needed rows which only the lake has, while that was away."""
+    """Time of the first of successive evaluations that needed the lake while it was away."""
     failing_since: datetime | None = None
-    """First of the evaluations in a row that failed."""
+    """Time of the first of successive evaluations that failed."""
     slow_since: datetime | None = None
-    """First of the evaluations in a row that took longer than the rule's interval."""
+    """Time of the first of successive evaluations that took longer than the interval."""
     cannot_run: str | None = None
-    """Why the rule is not evaluated here; None: it is."""
+    """Why the rule is not evaluated; None: it is."""
     dropped: int = 0
-    """Alerts that were never recorded, because the store failed for too long."""
+    """Alerts that were never saved, because the store failed for too long."""
     pending: int = 0
     firing: int = 0
     unknown: int = 0
-    """Label sets of which the last evaluation could not say whether the condition holds."""
+    """Alerts whose condition was unknown at the last evaluation."""
     muted: int = 0
 
     @property
     def state(self) -> str:
-        """In a word or two: ok, failing, not judged, slow, cannot run, or waiting for its first evaluation."""
+        """ok, failing, not judged, slow, cannot run, or waiting for its first evaluation."""
         if self.cannot_run:
             return "cannot run"
         if self.unjudged_since:
@@ -56,22 +56,22 @@ class RuleStatistics:
 
 LATE_INTERVALS = 3
 LATE_AFTER = timedelta(minutes=5)
-"""A rule that has not run for so long, and for LATE_INTERVALS of its own, no longer says what is so now."""
+"""A rule that has not run for this time, and for LATE_INTERVALS of its intervals, is stale."""
 
 
 @dataclass(frozen=True, slots=True)
 class RuleRun:
-    """When a rule ran."""
+    """When a rule was added, and when it last ran on fresh data."""
 
     interval_s: float
     begun_at: datetime
-    """Since when it is among those that run."""
+    """When the rule was added."""
     judged_at: datetime | None
-    """Begin of its newest evaluation that succeeded on fresh data; None: there was none."""
+    """Begin of the newest evaluation that succeeded on fresh data; None: there is none."""
 
 
 def judgement_of(rules: Mapping[str, RuleRun], now: datetime) -> Judgement:
-    """How far these rules have judged the fleet."""
+    """Whether these rules have judged the fleet."""
     never = {name: run.begun_at for name, run in rules.items() if run.judged_at is None}
     late = {
         name: run.judged_at
@@ -87,8 +87,8 @@ def judgement_of(rules: Mapping[str, RuleRun], now: datetime) -> Judgement:
 
 
 def is_fresh(lag_s: float | None, since_start: timedelta) -> bool:
-    """Whether what is stored tells of now. `lag_s`: age of the newest row when it was stored; None: nothing
-    came since the start, which says something only once agents have had time to come."""
+    """Whether the stored data is current. `lag_s`: age of the newest row when it was stored; None: no row came
+    since the start, which counts as current once agents have had time to send."""
     if lag_s is None:
         return since_start >= SILENT_AFTER
     return lag_s <= SILENT_AFTER.total_seconds()

@@ -1,4 +1,4 @@
-"""Makes HTTP answers of the rules: JSON, instants as ISO 8601, errors in one shape."""
+"""Makes HTTP responses: JSON, instants in ISO 8601, one format of errors."""
 
 import json
 import math
@@ -13,7 +13,7 @@ from gpuwarden_rules.evaluation.reload import RuleReloader
 
 Handler = Callable[[web.Request, RuleReloader], Awaitable[web.Response]]
 Guarded = Callable[[Handler], Callable[[web.Request], Awaitable[web.Response]]]
-"""Makes a handler of one that wants the rules, and answers where there are none."""
+"""Wraps a handler that needs the rules: responds 503 while there are none."""
 
 
 class RequestError(ValueError):
@@ -26,7 +26,7 @@ class RequestError(ValueError):
 
 async def document_of(request: web.Request) -> Any:
     """The JSON of a body. Raises RequestError."""
-    # A page of another site can send a form without asking, and JSON it cannot.
+    # Against CSRF: a page of another site can post a form, but not JSON.
     if request.content_type != "application/json":
         raise RequestError("the body must be JSON, with that Content-Type", 415)
     try:
@@ -36,12 +36,12 @@ async def document_of(request: web.Request) -> Any:
 
 
 def answer(document: Mapping[str, Any], status: int = 200) -> web.Response:
-    """JSON of rows: instants as elsewhere, spans in seconds, else as text; NaN is null."""
+    """A JSON response: instants in ISO 8601, durations in seconds, other types as text, NaN as null."""
     return web.json_response(document, status=status, dumps=_dumps)
 
 
 def error_answer(status: int, reason: str) -> web.Response:
-    """The one shape of errors."""
+    """An error as JSON."""
     return answer({"error": reason, "status": status}, status)
 
 

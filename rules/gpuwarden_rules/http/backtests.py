@@ -1,4 +1,4 @@
-"""HTTP routes of backtests: begin one, see how far it is, cancel it."""
+"""Serves backtests over HTTP: start one, get its progress and result, cancel it."""
 
 from collections.abc import Callable, Iterable
 from datetime import datetime, timedelta
@@ -18,7 +18,7 @@ EPISODES_MAX = 2_000
 def routes(
     backtester: Callable[[], Backtester | None], guarded: Guarded
 ) -> Iterable[web.AbstractRouteDef]:
-    """Routes on what `backtester` gives; `guarded` makes handlers of those that want the rules."""
+    """Routes on `backtester()`; `guarded` wraps handlers that need the rules."""
 
     async def begin(request: web.Request, reloader: RuleReloader) -> web.Response:
         document = await document_of(request)

@@ -1,4 +1,4 @@
-"""HTTP routes of the rules: `/v1/rules`, `/v1/judgement`, `/v1/silences`, explanations of alerts. docs/api.md is the full text."""
+"""Serves `/v1/rules`, `/v1/judgement`, `/v1/silences`, backtests and explanations of alerts; see docs/api.md."""
 
 import asyncio
 import dataclasses
@@ -26,7 +26,7 @@ def routes(
     backtester: Callable[[], Backtester | None] = lambda: None,
     on_silence: Callable[[], None] = lambda: None,
 ) -> Iterable[web.AbstractRouteDef]:
-    """Routes on the engine that `reloader` gives; 503 while it gives none. `on_silence`: one came or ended."""
+    """Routes on the engine of `reloader()`; 503 while that is None. `on_silence` is called when a silence changes."""
 
     def guarded(handler: Handler) -> Callable[[web.Request], Awaitable[web.Response]]:
         async def handle(request: web.Request) -> web.Response:
@@ -51,7 +51,7 @@ def routes(
         rule = next((rule for rule in engine.rules if rule.name == wanted), None)
         if rule is None:
             raise RequestError(f"no rule is called {wanted!r}", 404)
-        # Its file and that of its cases take a fifth of a second to read.
+        # Reading its file and its test cases takes a fifth of a second.
         return answer(await asyncio.to_thread(written, engine, rule))
 
     async def reload(_request: web.Request, reloader: RuleReloader) -> web.Response:
@@ -75,7 +75,7 @@ def routes(
             raise RequestError(str(error), 503) from error
         if found is None:
             raise RequestError(f"there is no alert {wanted!r}", 404)
-        return answer(_explained(found))
+        return answer(_document(found))
 
     return [
         web.get("/v1/judgement", partial(_judge, reloader)),
@@ -95,7 +95,7 @@ async def _judge(
     return answer((found.engine.judgement if found else NOT_STARTED).document())
 
 
-def _explained(found: Explanation) -> dict[str, Any]:
+def _document(found: Explanation) -> dict[str, Any]:
     return {
         "alert": found.episodes[0],
         "timeline": [{"at": at, "what": what} for at, what in found.timeline()],

@@ -1,4 +1,4 @@
-"""Describes rules as JSON has them: their figures now, and all that is written about one."""
+"""Makes the JSON documents of rules: a short one for lists, and a full one."""
 
 import dataclasses
 from typing import Any
@@ -12,12 +12,12 @@ from gpuwarden_rules.http.answers import instant
 
 
 def described(engine: RuleEngine) -> list[dict[str, Any]]:
-    """Each rule with its state and figures."""
+    """Each rule with its state and statistics."""
     return [_figures(engine, rule) for rule in engine.rules]
 
 
 def written(engine: RuleEngine, rule: Rule) -> dict[str, Any]:
-    """A rule with its figures and all that its file says of it. Reads files."""
+    """A rule with its statistics and everything from its files. Reads files."""
     overrides = [
         {
             "match": dict(override.match),

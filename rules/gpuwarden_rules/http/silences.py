@@ -1,4 +1,4 @@
-"""HTTP routes of silences and acknowledgements: list, preview, make and end them."""
+"""Serves silences and acknowledgements over HTTP: list, preview, create and end them."""
 
 import dataclasses
 import uuid
@@ -15,13 +15,13 @@ from gpuwarden_rules.evaluation.reload import RuleReloader
 from gpuwarden_rules.http.answers import Guarded, RequestError, answer, document_of, instant
 
 PREVIEWED_MAX = 50
-"""Alerts that the preview of a silence names."""
+"""Most alerts in the preview of a silence."""
 
 
 def routes(
     guarded: Guarded, clock: Clock, on_silence: Callable[[], None]
 ) -> Iterable[web.AbstractRouteDef]:
-    """`on_silence` is called when one comes or ends."""
+    """`on_silence` is called when a silence is created or ended."""
 
     async def list_silences(_request: web.Request, reloader: RuleReloader) -> web.Response:
         alerts = reloader.engine.alerts

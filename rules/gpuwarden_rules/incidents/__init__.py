@@ -1,1 +1,1 @@
-"""Joins alerts with one cause into incidents."""
+"""Joins alerts that have one cause into incidents."""

@@ -1,4 +1,4 @@
-"""Says what an incident is about: its root, where it is, how many it concerns, what it costs. Pure."""
+"""Describes an incident: its root alert, place, size and cost. Pure functions."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -13,7 +13,7 @@ GRAVITY = {consequence: number for number, consequence in enumerate(Consequence)
 
 
 def urgency(alert: Alert) -> tuple[bool, int, int, float, str, list[tuple[str, str]]]:
-    """The order of alerts: what is critical, then by consequence, severity, cost and name."""
+    """Sort key of alerts: critical ones first, then by consequence, severity, cost and name."""
     labels = sorted((name, value.rjust(8)) for name, value in alert.labels.items())
     return (
         alert.severity is not Severity.CRITICAL,
@@ -35,7 +35,7 @@ def described(
     opened_at: datetime,
     now: datetime,
 ) -> Incident:
-    """The incident of these members. Where no head fires, it stays what it was about."""
+    """The incident of these members. If no head fires, its description stays."""
     live = [firing[m.fingerprint] for m in members.values() if m.ended_at is None]
     heads = [alert for alert in live if members[alert.fingerprint].cause is None]
     if not live:
@@ -46,7 +46,7 @@ def described(
         )
     if heads:
         root = min(heads, key=lambda a: (*urgency(a)[:3], a.began_at, a.fingerprint))
-        # Roots that are over count, as long as it is about the same.
+        # Resolved roots count too, as long as the incident has the same rule.
         is_same = before is not None and before.rule == root.rule
         began_at = min(alert.began_at for alert in heads if alert.rule == root.rule)
         if before is not None and is_same:
@@ -83,7 +83,7 @@ def _of_root(
     began_at: datetime,
     opened_at: datetime,
 ) -> Incident:
-    """What it is about: the root, and all of its rule that follow from nothing, also those that are over."""
+    """The description: the root, and all heads of its rule, also resolved ones."""
     same = [m.labels for m in members.values() if m.cause is None and m.rule == root.rule]
     names = sorted({node for labels in same if (node := labels.get("node"))})
     common = _common(same) | _narrowest(names, nodes)
@@ -128,13 +128,13 @@ def _many(
 
 
 def _common(labels: Iterable[Mapping[str, str]]) -> dict[str, str]:
-    """Labels that all have, with one value."""
+    """Labels that all of them have with the same value."""
     first, *rest = labels
     return {k: v for k, v in first.items() if all(other.get(k) == v for other in rest)}
 
 
 def _narrowest(names: Sequence[str], nodes: NodeLabels) -> dict[str, str]:
-    """The label that several nodes share and that the fewest others have; none where all others have it."""
+    """The label that these nodes share and that the fewest other nodes have; empty if all nodes have it."""
     if len(names) < 2:
         return {}
     shared = _common(nodes.get(name, {}) for name in names)
@@ -142,15 +142,15 @@ def _narrowest(names: Sequence[str], nodes: NodeLabels) -> dict[str, str]:
         key: sum(labels.get(key) == value for labels in nodes.values())
         for key, value in shared.items()
     }
-    telling = [key for key in shared if having[key] < len(nodes)]
-    if not telling:
+    distinctive = [key for key in shared if having[key] < len(nodes)]
+    if not distinctive:
         return {}
-    key = min(telling, key=lambda key: (having[key], key))
+    key = min(distinctive, key=lambda key: (having[key], key))
     return {key: shared[key]}
 
 
 def _place(shared: Mapping[str, str], root: Alert) -> str:
-    """Where all of it is: the node and GPU, the job, the label of the nodes; empty: the fleet."""
+    """The place of all alerts: node and GPU, job, or a label of the nodes; empty: the fleet."""
     node, gpu = shared.get("node"), shared.get("gpu")
     if node:
         return f"{node} GPU {gpu}" if gpu and "gpu_uuid" in shared else node
@@ -162,26 +162,27 @@ def _place(shared: Mapping[str, str], root: Alert) -> str:
 
 
 def cost_of(roots: Sequence[Alert], others: Sequence[Alert] = ()) -> float | None:
-    """What the roots cost an hour, or, where nobody knows that, the others."""
-    known = [alert.usd_per_hour for alert in _dearest(roots) or _dearest(others)]
+    """Cost an hour of the roots, or of the others where that of the roots is unknown."""
+    known = [alert.usd_per_hour for alert in _costliest(roots) or _costliest(others)]
     return sum(usd for usd in known if usd is not None) if known else None
 
 
 def spent_on(roots: Sequence[Alert], others: Sequence[Alert], now: datetime) -> float | None:
-    """What the alerts of `cost_of` have cost, as each of them says; `incident_costs` has the same."""
+    """Cost so far of the alerts of `cost_of`, as in the view `incident_costs`."""
     known = [
-        alert.usd_so_far(max(now, alert.began_at)) for alert in _dearest(roots) or _dearest(others)
+        alert.usd_so_far(max(now, alert.began_at))
+        for alert in _costliest(roots) or _costliest(others)
     ]
     return sum(usd for usd in known if usd is not None) if known else None
 
 
-def _dearest(alerts: Sequence[Alert]) -> Sequence[Alert]:
-    """Of several alerts of one GPU the one that costs most, of those whose cost is known."""
-    dearest: dict[str, Alert] = {}
+def _costliest(alerts: Sequence[Alert]) -> Sequence[Alert]:
+    """For each GPU the alert with the highest known cost."""
+    costliest: dict[str, Alert] = {}
     for alert in alerts:
         if alert.usd_per_hour is not None:
             key = alert.labels.get("gpu_uuid") or alert.fingerprint
-            before = dearest.get(key)
+            before = costliest.get(key)
             if before is None or (before.usd_per_hour or 0.0) < alert.usd_per_hour:
-                dearest[key] = alert
-    return list(dearest.values())
+                costliest[key] = alert
+    return list(costliest.values())

@@ -1,4 +1,4 @@
-"""Holds what rules declare about causes: which rule follows from which, where, and what happens at once."""
+"""Holds the graph of causes that the rules declare: which rule follows from which, and what comes together."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -8,26 +8,26 @@ from gpuwarden.alert import Alert, Severity
 from gpuwarden_rules.definition.language import FLEET, REOPENS_S, Rule
 
 GATHER_S = {Severity.CRITICAL: 15.0, Severity.WARNING: 30.0, Severity.INFO: 60.0}
-"""How long alerts of one cause are waited for before anybody is told, where a rule says nothing else."""
+"""How long an alert waits for others of its cause before a notification, unless its rule sets `gather_for`."""
 TOGETHER = ("node", "job")
-"""Places where alerts of a rule that come at one time have one cause, where a rule says nothing else."""
+"""Places at which simultaneous alerts of a rule have one cause, unless the rule sets `together`."""
 
 NodeLabels = Mapping[str, Mapping[str, str]]
 """Labels of the inventory (rack, switch, site ...) by node."""
 Place = tuple[str, ...]
-"""A kind of place and its value; of the fleet, its kind alone."""
+"""A kind of place and its value; for the fleet, only the kind."""
 
 
 @dataclass(frozen=True, slots=True)
 class CauseGraph:
-    """What the rules declare, by rule."""
+    """The declarations by rule."""
 
     causes: Mapping[str, Mapping[str, tuple[str, ...]]] = field(default_factory=dict)
-    """Rules that each follows from, the strongest cause first, with the labels that must be equal."""
+    """Causes of each rule, the strongest first, with the labels that must be equal."""
     together: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     gather_s: Mapping[str, float] = field(default_factory=dict)
     many: Mapping[str, str] = field(default_factory=dict)
-    """What several nodes or GPUs did, in words: `stopped reporting`."""
+    """Verb for several nodes or GPUs: `stopped reporting`."""
     reopens_s: Mapping[str, float] = field(default_factory=dict)
 
     def wait_s(self, alert: Alert) -> float:
@@ -35,13 +35,13 @@ class CauseGraph:
         return self.gather_s.get(alert.rule, GATHER_S[alert.severity])
 
     def reopens_within(self, rules: Iterable[str]) -> timedelta:
-        """How long after its end an incident of alerts of these rules may go on."""
+        """How long after its end an alert of these rules may reopen an incident."""
         return timedelta(
             seconds=max((self.reopens_s.get(r, REOPENS_S) for r in rules), default=0.0)
         )
 
     def places(self, alert: Alert, nodes: NodeLabels) -> list[Place]:
-        """Places at which others of its rule that come at one time have its cause."""
+        """Places at which simultaneous alerts of its rule have the same cause."""
         of_node = nodes.get(alert.labels.get("node", ""), {})
         found: list[Place] = []
         for kind in self.together.get(alert.rule, TOGETHER):
@@ -66,6 +66,6 @@ def graph_of(rules: Iterable[Rule]) -> CauseGraph:
 
 
 def values(labels: Mapping[str, str], names: Sequence[str]) -> tuple[str, ...] | None:
-    """Values of these labels; None where one is missing: then it is equal to nothing."""
+    """Values of these labels; None where one is missing, which equals nothing."""
     found = tuple(labels.get(name) for name in names)
     return None if None in found else found  # type: ignore[return-value]

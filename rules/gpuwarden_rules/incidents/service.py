@@ -1,7 +1,7 @@
-"""Keeps the incidents of an engine's alerts: looks when an alert changes, saves, and tells who asked.
+"""Keeps the incidents of an engine's alerts: updates them when an alert changes, saves and reports them.
 
-A store that fails delays the rows, not the messages: the same alerts make the same incidents, with the
-same ids, when they are looked at again.
+A store that fails delays rows, not messages: the same alerts make the same incidents, with the same ids, at
+the next update.
 """
 
 import asyncio
@@ -22,16 +22,16 @@ from gpuwarden_rules.incidents.state import IncidentView, step
 
 log = logging.getLogger(__name__)
 
-LOOK_S = 10.0
-"""Longest pause between two looks."""
+UPDATE_S = 10.0
+"""Longest time between two updates."""
 REFRESH_S = 60.0
-"""Texts and costs are saved, and labels of nodes read, this often."""
+"""How often changed texts and costs are saved, and labels of nodes are read."""
 RETRY_S = 5.0
 SAVE_TIMEOUT_S = 10.0
 
 
 class IncidentService:
-    """Incidents of what `alerts` gives. `run` it; `wake` it when an alert changes."""
+    """The incidents of `alerts()`. `run` it; `wake` it when an alert changes."""
 
     def __init__(
         self,
@@ -40,15 +40,15 @@ class IncidentService:
         store: IncidentStore,
         querier: Querier,
         clock: Clock,
-        on_look: Callable[[], None] = lambda: None,
+        on_update: Callable[[], None] = lambda: None,
     ) -> None:
-        """`alerts`: all that are active now, None: nobody can say yet. `on_look` is called after each look."""
+        """`alerts`: all active alerts; None: not known yet. `on_update` is called after each update."""
         self._alerts = alerts
         self._rules = rules
         self._store = store
         self._querier = querier
         self._clock = clock
-        self._on_look = on_look
+        self._on_update = on_update
         self._changed = asyncio.Event()
         self._incidents: dict[str, Incident] | None = None
         self._saved: dict[str, tuple[Incident, datetime]] = {}
@@ -56,24 +56,24 @@ class IncidentService:
         self._nodes_at: datetime | None = None
         self._is_stuck = False
         self.view: IncidentView | None = None
-        """The last look; None: there was none yet."""
+        """The incidents of the last update; None: there was none yet."""
 
     def wake(self) -> None:
-        """Something changed: look at once. From the event loop's thread."""
+        """Update at once. Call it in the event loop's thread."""
         self._changed.set()
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Look until asked to stop; what changed is saved when it returns."""
+        """Update until `stop` is set; changes are saved when it returns."""
         async with asyncio.TaskGroup() as group:
             looking = group.create_task(
-                repeat(self._look_again, self._changed, stop, self._clock), name="incidents look"
+                repeat(self._update_again, self._changed, stop, self._clock), name="incidents"
             )
             await stop.wait()
             self._changed.set()
             await looking
 
-    async def look(self) -> datetime | None:
-        """Look at the alerts once; when to look again if nothing changes. Raises what the store raises."""
+    async def update(self) -> datetime | None:
+        """Update the incidents once; returns when to update again if no alert changes. Raises what the store raises."""
         now = from_ms(to_ms(self._clock.now()))
         alerts = self._alerts()
         if self._incidents is None:
@@ -95,18 +95,18 @@ class IncidentService:
         try:
             await self._save(now)
         finally:
-            self._on_look()  # a store that is full must not silence an incident
+            self._on_update()  # also when the store fails
         return done.wake_at
 
     async def _save(self, now: datetime) -> None:
-        """Save what changed at once, and what is only worded anew once in a while."""
+        """Save changed incidents at once, and those with only new texts or amounts every REFRESH_S."""
         assert self._incidents is not None
         due = []
         for key, incident in self._incidents.items():
             before, saved_at = self._saved.get(key, (None, now))
             if (
                 before is None
-                or _matter(before) != _matter(incident)
+                or _without_texts(before) != _without_texts(incident)
                 or before != incident
                 and not 0 <= (now - saved_at).total_seconds() < REFRESH_S
             ):
@@ -126,10 +126,10 @@ class IncidentService:
             log.warning("labels of nodes not read", extra={"reason": str(error)})
         self._nodes_at = now
 
-    async def _look_again(self) -> float:
-        """Look once; seconds until the next look."""
+    async def _update_again(self) -> float:
+        """Update once; seconds until the next update."""
         try:
-            wake_at = await self.look()
+            wake_at = await self.update()
         except Exception as error:  # noqa: BLE001 - a store that fails must not end the process
             if not self._is_stuck:
                 reason = str(error) or type(error).__name__
@@ -138,10 +138,10 @@ class IncidentService:
             return RETRY_S
         self._is_stuck = False
         if wake_at is None:
-            return LOOK_S
-        return min(LOOK_S, (wake_at - self._clock.now()).total_seconds())
+            return UPDATE_S
+        return min(UPDATE_S, (wake_at - self._clock.now()).total_seconds())
 
 
-def _matter(incident: Incident) -> Incident:
-    """The incident without its words and amounts."""
+def _without_texts(incident: Incident) -> Incident:
+    """The incident without its texts and amounts."""
     return replace(incident, summary="", remedy="", usd_per_hour=None, unknown_since=None)

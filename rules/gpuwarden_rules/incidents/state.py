@@ -1,18 +1,17 @@
 """Joins firing alerts into incidents: `step(incidents, alerts, graph, nodes, now)`, a pure function.
 
-It is level-triggered: it sees all alerts that fire, whatever came and went meanwhile, so that a
-restart is no case of its own.
+It is level-triggered: each step sees all alerts that fire now, so that a restart is no special case.
 
-An alert follows from another where its rule declares the other's as a cause, the labels are equal,
-and the cause began before the alert fired, or little later. What follows from nothing is a head; heads
-of one rule at one place that come at once have one cause that no rule can see, such as a rack's power.
+An alert follows from another if its rule declares the other's rule as a cause, the labels are equal, and the
+cause began before the alert fired, or shortly after. An alert that follows from none is a head. Heads of one
+rule at one place that come together have one cause that no rule can see, such as the power of a rack.
 
 Invariants
-- Every firing alert is in one open incident, or waits, shortly, for others of its cause.
-- What waits is judged all at once when the first of it has waited long enough: in which order it came
-  does not matter.
-- A cause that comes later takes the incident of its consequences over. Where it is the cause of
-  several, the oldest goes on and the others are merged into it.
+- Every firing alert is in one open incident, or waits for a short time for others of its cause.
+- Waiting alerts of one cause join an incident together when the first has waited long enough: the order in
+  which they came does not matter.
+- A cause that comes later joins the incident of its consequences. If it is the cause of several incidents,
+  the oldest stays open and the others are merged into it.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -25,32 +24,32 @@ from gpuwarden_rules.incidents.describe import described
 from gpuwarden_rules.incidents.graph import CauseGraph, NodeLabels, Place, values
 
 LAG = timedelta(minutes=2)
-"""A cause that began so long after what follows from it fired is still its cause: readings of different
-tables come up to a minute apart."""
+"""A cause may begin this long after its consequence fired: readings of different tables come up to a minute
+apart."""
 SPREAD = timedelta(minutes=5)
-"""Heads of one rule and place that come so long after the last one still belong to it."""
+"""A head that comes within this after the last one of its rule and place belongs to the same incident."""
 
 
 @dataclass(frozen=True, slots=True)
 class IncidentStep:
-    """What follows from a look at the alerts."""
+    """The result of a step."""
 
     incidents: dict[str, Incident]
-    """Those that are open, and those lately resolved or merged into others, by id."""
+    """Open incidents, and those resolved or merged lately, by id."""
     waiting: frozenset[str]
     """Fingerprints of alerts that wait for others of their cause."""
     wake_at: datetime | None
-    """When to look again if no alert changes."""
+    """When to step again if no alert changes."""
 
 
 @dataclass(frozen=True, slots=True)
 class IncidentView:
-    """The incidents of one look, with the alerts that it saw."""
+    """The incidents after one step, with its alerts."""
 
     incidents: Sequence[Incident]
     """Open ones, and those lately resolved or merged."""
     alerts: Mapping[str, Alert]
-    """What fires, by fingerprint."""
+    """Firing alerts by fingerprint."""
 
 
 def step(
@@ -60,7 +59,7 @@ def step(
     nodes: NodeLabels,
     now: datetime,
 ) -> IncidentStep:
-    """The incidents at `now`; `incidents` is what the step before returned, `alerts` all that are active."""
+    """The incidents at `now`. `incidents`: the result of the previous step; `alerts`: all active alerts."""
     firing = {alert.fingerprint: alert for alert in alerts if alert.state is AlertState.FIRING}
     lately = {
         key: incident
@@ -78,7 +77,9 @@ def step(
         if member.ended_at is None
     }
     for alert in firing.values():
-        if alert.fingerprint not in home and (key := _former(alert, kept, members, graph, now)):
+        if alert.fingerprint not in home and (
+            key := _previous_incident(alert, kept, members, graph, now)
+        ):
             again = members[key][alert.fingerprint]
             members[key][alert.fingerprint] = replace(
                 again, active_at=alert.active_at, ended_at=None
@@ -118,7 +119,7 @@ def step(
 
 
 def reopens_within(incident: Incident, graph: CauseGraph) -> timedelta:
-    """How long after its end an alert of it may reopen it; one that was merged only keeps its id known."""
+    """How long after its end an alert may reopen the incident; a merged one is only kept for its id."""
     is_merged = incident.state is IncidentState.MERGED
     return graph.reopens_within([""] if is_merged else [m.rule for m in incident.members.values()])
 
@@ -132,7 +133,7 @@ class _Group:
 
 
 class _Joined:
-    """Which new alerts belong to each other and to which incidents."""
+    """Finds which new alerts belong together, and to which incidents."""
 
     def __init__(
         self,
@@ -231,7 +232,7 @@ class _Joined:
 
 
 _Index = dict[tuple[str, tuple[str, ...], tuple[str, ...]], list[Alert]]
-"""Alerts that can be causes, by rule, names of labels and their values."""
+"""Possible causes by rule, names of labels and their values."""
 _Over = dict[str, list[tuple[str, IncidentAlert]]]
 """Alerts of open incidents that have ended, by rule, with their incident."""
 
@@ -265,7 +266,7 @@ def _cause_that_ended(
 def _continued(
     incident: Incident, firing: Mapping[str, Alert], now: datetime
 ) -> dict[str, IncidentAlert]:
-    """The members as they are now; one that fires again after its end is `_former`'s."""
+    """The members with their current state; `_previous_incident` handles those that fire again after their end."""
     return {
         key: member
         if member.ended_at is not None
@@ -278,14 +279,14 @@ def _continued(
     }
 
 
-def _former(
+def _previous_incident(
     alert: Alert,
     kept: Mapping[str, Incident],
     members: Mapping[str, Mapping[str, IncidentAlert]],
     graph: CauseGraph,
     now: datetime,
 ) -> str | None:
-    """The incident in which the alert fired lately, also where that was resolved."""
+    """The incident in which the alert fired lately, also a resolved one."""
     within = graph.reopens_within([alert.rule])
     found = [
         (member.ended_at, key)
@@ -328,5 +329,5 @@ def _fired(alert: Alert) -> datetime:
 def _due(alert: Alert, graph: CauseGraph, now: datetime) -> datetime:
     """When the alert has waited long enough."""
     fired_at = _fired(alert)
-    # Fired in the future: the clock was set back, and nobody knows how long it has waited.
+    # Fired in the future: the clock was set back, and the time it has waited is unknown.
     return now if fired_at > now else fired_at + timedelta(seconds=graph.wait_s(alert))

@@ -1,2 +1,2 @@
-"""Notifies people of alerts: what to send to whom and when (`planner.py`, `routing.py`), the messages that
-wait (`outbox.py`), their text (`sentences.py`, `json_body.py`), and where they go (`receivers/`)."""
+"""Sends notifications of incidents: decides what, to whom and when (`planner.py`, `routing.py`), stores messages
+(`outbox.py`), renders them (`sentences.py`, `json_body.py`), and delivers them (`receivers/`)."""

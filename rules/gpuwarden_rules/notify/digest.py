@@ -1,7 +1,7 @@
-"""Makes the daily digest: what the fleet wasted, at a time of day, from SQL.
+"""Makes the daily digest of the fleet's waste.
 
-It reads whole hours of the view `waste`, as `gpuwarden report waste` does, and `alerts`. When it is due is a
-pure function.
+It reads whole hours of the view `waste`, as `gpuwarden report waste` does, and `alerts`. Pure functions decide
+when it is due.
 """
 
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ SPAN = timedelta(days=1)
 QUERY_TIMEOUT_S = 60.0
 
 SETTLED_AFTER = timedelta(minutes=5)
-"""The last hour is labelled some two minutes after its end; a digest waits for it."""
+"""The last hour is labelled about two minutes after its end; a digest waits for it."""
 
 _HOURS = """
 SELECT {by} AS name, bool_or(simulated) AS simulated, sum(gpu_hours) AS seen,
@@ -36,7 +36,7 @@ SELECT rule, sum(hours) AS hours, sum(hours * usd_per_hour) AS usd
 FROM (
     SELECT rule, greatest(0, date_diff('millisecond',
         greatest(began_at, $since::TIMESTAMP), least(until, $until::TIMESTAMP))) / 3.6e6 AS hours,
-        -- Of an alert of several days, the share of this one.
+        -- The part of this day, for an alert that lasts several days.
         coalesce(accounted_usd / (nullif(date_diff('millisecond', began_at, until), 0) / 3.6e6), usd_per_hour)
             AS usd_per_hour
     FROM (SELECT *, coalesce(resolved_at, accounted_until, $until::TIMESTAMP) AS until FROM alerts)
@@ -50,7 +50,7 @@ ORDER BY usd DESC, rule
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DigestPlan:
-    """When and to whom."""
+    """Time, time zone and receivers of a digest."""
 
     receivers: tuple[str, ...]
     at: time
@@ -59,12 +59,12 @@ class DigestPlan:
 
     @property
     def name(self) -> str:
-        """Its identity from one run to the next."""
+        """Identity of the digest, also after a restart."""
         return f"{self.at:%H:%M} {','.join(sorted(self.receivers))}"
 
 
 def due_at(plan: DigestPlan, now: datetime) -> datetime:
-    """The last instant at or before `now` at which it should be made; see `is_due`."""
+    """The last instant at or before `now` at which the digest was due; see `is_due`."""
     local = now.astimezone(plan.zone)
     today = datetime.combine(local.date(), plan.at, plan.zone)
     if today.astimezone(now.tzinfo) > now:
@@ -73,12 +73,12 @@ def due_at(plan: DigestPlan, now: datetime) -> datetime:
 
 
 def is_due(plan: DigestPlan, done_ms: int | None, now: datetime) -> bool:
-    """Whether it has not been made since it was due; the first comes at the first time of day."""
+    """Whether the digest was not made since it was due. Without `done_ms` it waits for the next day's time."""
     return done_ms is not None and done_ms < to_ms(due_at(plan, now - SETTLED_AFTER))
 
 
 async def made(plan: DigestPlan, querier: Querier, now: datetime) -> list[Notification]:
-    """The digest of the day before it was due, for each receiver. Raises QueryError."""
+    """Messages with the digest of the last 24 hours, one for each receiver. Raises QueryError."""
     due = due_at(plan, now - SETTLED_AFTER)
     until = due.replace(minute=0, second=0, microsecond=0)
     digest = await read(querier, until - SPAN, until, plan.top)
@@ -96,7 +96,7 @@ async def made(plan: DigestPlan, querier: Querier, now: datetime) -> list[Notifi
 
 
 async def read(querier: Querier, since: datetime, until: datetime, top: int) -> Digest:
-    """What was wasted between two instants. Raises QueryError."""
+    """The digest of the time between two instants. Raises QueryError."""
     params = {"since": since, "until": until}
     nodes = await _hours(querier, "node", params)
     labels = await _hours(querier, "label", params)

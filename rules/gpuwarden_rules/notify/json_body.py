@@ -1,4 +1,4 @@
-"""A message as JSON for programs: what webhooks get and files keep. docs/notifications.md has every key."""
+"""Makes the JSON of a message for webhooks and files; docs/notifications.md describes every key."""
 
 import json
 from datetime import datetime
@@ -14,7 +14,7 @@ VERSION = 1
 
 
 def body_of(message: Notification, style: Style) -> dict[str, Any]:
-    """The documented keys. Instants are RFC 3339, UTC; what is unknown is null."""
+    """The documented keys. Instants are RFC 3339 in UTC; unknown values are null."""
     words = rendered(message, "text", style)
     return {
         "version": VERSION,
@@ -40,7 +40,7 @@ def body_of(message: Notification, style: Style) -> dict[str, Any]:
 
 
 def line_of(message: Notification, style: Style) -> str:
-    """The body as one line, without its end."""
+    """The body as one line, without a newline."""
     return json.dumps(body_of(message, style), ensure_ascii=False, separators=(",", ":"))
 
 

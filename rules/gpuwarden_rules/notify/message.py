@@ -1,6 +1,6 @@
-"""Defines what is sent to a receiver: one message about an incident, a digest, or a test.
+"""Defines messages to receivers: about an incident, a digest, or a test.
 
-A message is stored as JSON before it is sent, and worded when it is sent.
+A message is stored as JSON, and rendered when it is sent.
 """
 
 import hashlib
@@ -16,7 +16,7 @@ from gpuwarden.alert import Alert, Severity
 from gpuwarden.incident import Incident
 
 ALERTS_MAX = 200
-"""Alerts that a message lists; above it the rest is only counted."""
+"""Most alerts that a message lists; the others are counted."""
 
 
 class MessageKind(StrEnum):
@@ -28,14 +28,14 @@ class MessageKind(StrEnum):
 
 
 class MessageReason(StrEnum):
-    """Why a receiver is told of an incident."""
+    """Why a message about an incident is sent."""
 
     OPENED = "opened"
-    ESCALATED = "escalated"  # worse than it was said to be, or much larger
-    UPDATED = "updated"  # changed otherwise; only for receivers that replace what they were sent
-    REPEATED = "repeated"  # still open, and told long ago
+    ESCALATED = "escalated"  # more severe than the last message said, or much larger
+    UPDATED = "updated"  # another change; only for receivers that replace messages
+    REPEATED = "repeated"  # still open after the repeat interval
     RESOLVED = "resolved"
-    MERGED = "merged"  # goes on in another incident
+    MERGED = "merged"  # merged into another incident
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,23 +45,23 @@ class Waster:
     name: str
     usd: float | None
     hours: float
-    """GPU-hours wasted; of a rule, hours that its alerts held."""
+    """Wasted GPU-hours; for a rule, hours of its alerts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Digest:
-    """What a span of time wasted. Dollars are None where no price is known."""
+    """Waste of a span of time. Dollars are None where no price is known."""
 
     since: datetime
     until: datetime
     simulated: bool = False
-    """All of it: the fleet has no real GPU."""
+    """Whether all GPUs are simulated."""
     wasted_hours: float
     gpu_hours: float
     usd: float | None
     """What the wasted hours cost."""
     labels: tuple[Waster, ...] = ()
-    """What the waste was (docs/money.md), the costliest first."""
+    """Labels of the waste (docs/money.md), the costliest first."""
     wasters: tuple[Waster, ...] = ()
     """Nodes, the costliest first."""
     alerts: tuple[Waster, ...] = ()
@@ -70,68 +70,68 @@ class Digest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Notification:
-    """Something to tell one receiver. Instants are aware, UTC."""
+    """A message to one receiver. Instants are aware, in UTC."""
 
     id: str
-    """The same however often it is sent: a receiver can tell a repeat."""
+    """The same at each attempt, so that a receiver can detect duplicates."""
     receiver: str
     kind: MessageKind
     group: str
-    """What it is about, to this receiver; messages of a group arrive in order."""
+    """Messages of a group to one receiver arrive in order."""
     made_at: datetime
     reason: MessageReason | None = None
     incident: Incident | None = None
-    """Without its members: the alerts below are what the receiver is told of."""
+    """Without members: the receiver gets the alerts below."""
     firing: tuple[Alert, ...] = ()
-    """What holds now: roots first, then what follows, each in the order of urgency."""
+    """Firing alerts: roots first, then consequences, each by urgency."""
     roots: int = 0
-    """How many of `firing` follow from no other."""
+    """How many of `firing` are roots."""
     resolved: tuple[Alert, ...] = ()
-    """What is over since the last message; of an incident that is over, what was told of it."""
+    """Alerts that resolved since the last message; at the end of the incident, all that were reported."""
     firing_total: int = 0
     resolved_total: int = 0
     usd_per_hour: float | None = None
     usd_so_far: float | None = None
     address: str | None = None
-    """Whom a receiver with `{owner}` in its address sends this to."""
+    """Address for `{owner}` in the receiver's address."""
     handle: str | None = None
-    """What the receiver called the message that this one replaces; None: it has none."""
+    """The receiver's handle of the message that this one replaces; None: there is none."""
     digest: Digest | None = None
 
     @property
     def severity(self) -> Severity | None:
-        """That of the incident."""
+        """Severity of the incident."""
         return self.incident.severity if self.incident else None
 
     @property
     def is_over(self) -> bool:
-        """The incident is, for the receiver."""
+        """Whether the incident has ended for the receiver."""
         return self.reason in (MessageReason.RESOLVED, MessageReason.MERGED)
 
     @property
     def is_replaceable(self) -> bool:
-        """A newer message of the group says all that this one does."""
+        """Whether a newer message of the group makes this one unnecessary."""
         is_state = self.reason in (MessageReason.UPDATED, MessageReason.REPEATED)
         return is_state and not self.resolved
 
 
 def to_json(message: Notification) -> bytes:
-    """The message as it is stored."""
+    """The message as JSON for the outbox."""
     return msgspec.json.encode(message)
 
 
 def from_json(body: bytes) -> Notification:
-    """The message that was stored. Raises ValueError."""
+    """The message from the outbox. Raises ValueError."""
     return msgspec.json.decode(body, type=Notification)
 
 
 def message_id(*parts: str) -> str:
-    """32 hex digits of what makes a message this one."""
+    """An id of 32 hex digits from the parts that identify a message."""
     return hashlib.blake2b("\0".join(parts).encode(), digest_size=16).hexdigest()
 
 
 def of_each_node(alerts: Sequence[Alert], most: int) -> list[Alert]:
-    """At most so many of them, of as many nodes as can be, in their order: a node that has many hides no other."""
+    """At most `most` alerts in their order, from as many nodes as possible."""
     if len(alerts) <= most:
         return [*alerts]
     seen: Counter[str] = Counter()

@@ -1,7 +1,7 @@
-"""Looks at the incidents when they change, stores what is to be told, and sends it.
+"""Plans messages when incidents change, stores them, and sends them.
 
-One task looks and plans; each receiver has a task of its own that sends what waits for it, one message
-after another, so that a dead receiver delays nobody else. The outbox lives on one thread.
+One task plans. Each receiver has its own task that sends its messages one after another, so that a receiver
+that fails does not delay others. The outbox is used on one thread only.
 """
 
 import asyncio
@@ -36,29 +36,29 @@ from gpuwarden_rules.notify.settings import Notify
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 
-LOOK_S = 10.0
-"""Longest pause between two looks: silences end without a change of any alert."""
+UPDATE_S = 10.0
+"""Longest time between two updates: a silence can end without a change of an alert."""
 OUTBOX_RETRY_S = 5.0
 STOP_TIMEOUT_S = 5.0
-"""How long a message that is being sent may take after the stop."""
+"""How long a running attempt may take after the stop."""
 KEEP = timedelta(days=7)
-"""A message that nobody took for so long is dropped."""
+"""A message that is not delivered in this time is dropped."""
 
 
 @dataclass(slots=True)
 class ReceiverStats:
-    """What became of a receiver's messages since the start."""
+    """Counts of a receiver's messages since the start."""
 
     sent: int = 0
     failures: int = 0
     refused: int = 0
     expired: int = 0
     failing: bool = False
-    """The last attempt failed."""
+    """Whether the last attempt failed."""
 
 
 class Notifier:
-    """Tells receivers of incidents. `run` it; `wake` it when one changes."""
+    """Sends messages about incidents. `run` it; `wake` it when one changes."""
 
     def __init__(
         self,
@@ -69,7 +69,7 @@ class Notifier:
         querier: Querier,
         clock: Clock,
     ) -> None:
-        """`view` gives the incidents as they are now; None: nobody can say yet."""
+        """`view`: the current incidents; None: not known yet."""
         self._notify = notify
         self._receivers = receivers
         self.outbox = outbox
@@ -86,20 +86,20 @@ class Notifier:
         self._is_digest_late = False
         self.stats = {name: ReceiverStats() for name in receivers}
         self.unrouted = 0
-        """Open incidents that match no route, at the last look."""
+        """Open incidents that match no route, at the last update."""
         self.muted = 0
 
-    def go_on_counting(self, before: "Notifier") -> None:
-        """Take over the figures of receivers that stay; `before` has ended."""
+    def continue_stats(self, before: "Notifier") -> None:
+        """Take over the counts of receivers that stay; `before` has ended."""
         self.stats |= {name: found for name, found in before.stats.items() if name in self.stats}
 
     def wake(self) -> None:
-        """Something changed: look at once. From the event loop's thread."""
+        """Update at once. Call it in the event loop's thread."""
         self._changed.set()
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Notify until asked to stop; what has not been sent by then waits in the outbox."""
-        await self._take_up()
+        """Send messages until `stop` is set; unsent ones wait in the outbox."""
+        await self._load()
         try:
             async with asyncio.TaskGroup() as group:
                 senders = [
@@ -107,7 +107,7 @@ class Notifier:
                     for name, receiver in self._receivers.items()
                 ]
                 looking = group.create_task(
-                    repeat(self._look_again, self._changed, stop, self._clock), name="notify"
+                    repeat(self._update_again, self._changed, stop, self._clock), name="notify"
                 )
                 await stop.wait()
                 self._changed.set()
@@ -119,49 +119,49 @@ class Notifier:
         finally:
             for receiver in self._receivers.values():
                 await receiver.close()
-            await self._stored(self.outbox.close)
+            await self._on_thread(self.outbox.close)
             self._thread.shutdown(wait=False)
 
-    async def look(self) -> datetime | None:
-        """Look at the incidents once; when to look again if nothing changes. Raises OutboxError."""
+    async def update(self) -> datetime | None:
+        """Plan messages once; returns when to plan again if nothing changes. Raises OutboxError."""
         view = self._view()
         if view is None:
             return self._clock.now() + timedelta(seconds=1)
-        done = await self._stored(partial(self._plan, view, self._clock.now()))
+        done = await self._on_thread(partial(self._plan, view, self._clock.now()))
         self._state, self.unrouted, self.muted = done.state, done.unrouted, done.muted
         self._announce(done.messages)
         await self._make_digests()
         return done.wake_at
 
-    async def _take_up(self) -> None:
-        """Go on from what an earlier run stored."""
-        self._state = await self._stored(self.outbox.state)
-        self._digests = await self._stored(self.outbox.digests)
-        gone = await self._stored(partial(self.outbox.retire, set(self._receivers)))
+    async def _load(self) -> None:
+        """Load the state of an earlier run."""
+        self._state = await self._on_thread(self.outbox.state)
+        self._digests = await self._on_thread(self.outbox.digests)
+        gone = await self._on_thread(partial(self.outbox.retire, set(self._receivers)))
         for receiver, count in gone.items():
             log.warning(
-                "messages dropped: the receiver is gone",
+                "messages dropped: the receiver was deleted",
                 extra={"receiver": receiver, "messages": count},
             )
 
     def _plan(self, view: IncidentView, now: datetime) -> NotificationPlan:
-        """On the outbox's thread: what was planned is durable when it returns."""
+        """Plan and store messages, durably, on the outbox's thread."""
         made = plan(self._state, view, self._notify.policy, now)
         if made.messages or made.state != self._state:
             self.outbox.commit(self._state, made.state, made.messages)
         return made
 
-    async def _look_again(self) -> float:
-        """Look once; seconds until the next look."""
+    async def _update_again(self) -> float:
+        """Update once; seconds until the next update."""
         try:
-            wake_at = await self.look()
+            wake_at = await self.update()
         except OutboxError as error:
             self._stuck(error)
             return OUTBOX_RETRY_S
         self._is_stuck = False
         if wake_at is None:
-            return LOOK_S
-        return min(LOOK_S, (wake_at - self._clock.now()).total_seconds())
+            return UPDATE_S
+        return min(UPDATE_S, (wake_at - self._clock.now()).total_seconds())
 
     async def _make_digests(self) -> None:
         now = self._clock.now()
@@ -176,7 +176,7 @@ class Notifier:
                 except QueryError as error:
                     if not self._is_digest_late:
                         log.error(
-                            "digest not made; tried again",
+                            "digest not made; will retry",
                             extra={"digest": planned.name, "reason": str(error)},
                         )
                     self._is_digest_late = True
@@ -184,7 +184,7 @@ class Notifier:
                 self._is_digest_late = False
             done = {planned.name: to_ms(now)}
             store = partial(self.outbox.commit, {}, {}, messages, digests=done)
-            await self._stored(store)
+            await self._on_thread(store)
             self._digests |= done
             self._announce(messages)
 
@@ -193,12 +193,12 @@ class Notifier:
             self._news[receiver].set()
 
     async def _send_to(self, name: str, receiver: Receiver, stop: asyncio.Event) -> None:
-        """Send what waits for one receiver until asked to stop."""
+        """Send the messages of one receiver until `stop` is set."""
         failures = 0
         while not stop.is_set():
             self._news[name].clear()
             try:
-                queued = await self._stored(partial(self.outbox.head, name))
+                queued = await self._on_thread(partial(self.outbox.head, name))
                 if queued is None:
                     await self._news[name].wait()
                     continue
@@ -214,17 +214,17 @@ class Notifier:
                 await until(stop, backoff_s(failures, outcome.after_s))
 
     async def _settle(self, name: str, queued: Queued, outcome: Outcome) -> None:
-        """Note in the outbox what became of a message. Raises OutboxError."""
+        """Record the outcome of an attempt in the outbox. Raises OutboxError."""
         is_old = self._clock.now() - queued.message.made_at > KEEP
         if not isinstance(outcome, DeliveryDelayed):
             handle = outcome.handle if isinstance(outcome, Delivered) else None
-            await self._stored(partial(self.outbox.remove, name, queued.sequence, handle))
+            await self._on_thread(partial(self.outbox.remove, name, queued.sequence, handle))
         elif is_old:
             self.stats[name].expired += 1
-            log.error("message dropped: nobody took it for a week", extra={"receiver": name})
-            await self._stored(partial(self.outbox.remove, name, queued.sequence))
+            log.error("message dropped: not delivered for a week", extra={"receiver": name})
+            await self._on_thread(partial(self.outbox.remove, name, queued.sequence))
         else:
-            await self._stored(partial(self.outbox.put_back, queued.sequence))
+            await self._on_thread(partial(self.outbox.put_back, queued.sequence))
 
     def _count(self, name: str, queued: Queued, outcome: Outcome) -> None:
         stats = self.stats[name]
@@ -232,13 +232,13 @@ class Notifier:
             case Delivered():
                 stats.sent += 1
                 if stats.failing:
-                    log.info("receiver answers again", extra={"receiver": name})
+                    log.info("receiver works again", extra={"receiver": name})
                 stats.failing = False
             case DeliveryDelayed(reason):
                 stats.failures += 1
                 if not stats.failing:
                     log.warning(
-                        "receiver does not take messages; they wait",
+                        "receiver does not accept messages; they wait",
                         extra={"receiver": name, "reason": reason},
                     )
                 stats.failing = True
@@ -254,20 +254,20 @@ class Notifier:
 
     def _stuck(self, error: OutboxError) -> None:
         if not self._is_stuck:
-            log.error("messages cannot be stored; tried again", extra={"reason": str(error)})
+            log.error("messages cannot be stored; will retry", extra={"reason": str(error)})
         self._is_stuck = True
 
-    async def _stored(self, call: Callable[[], T]) -> T:
+    async def _on_thread(self, call: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._thread, call)
 
 
 async def attempt(receiver: Receiver, message: Notification) -> Outcome:
-    """Send a message once, within TIMEOUT_S; whatever goes wrong is an outcome."""
+    """Send a message once, within TIMEOUT_S; a failure is an outcome, not an exception."""
     try:
         async with asyncio.timeout(TIMEOUT_S):
             return await receiver.send(message)
     except TimeoutError:
         return DeliveryDelayed(f"no answer within {TIMEOUT_S:g} s")
     except Exception as error:  # noqa: BLE001 - a receiver's fault must not stop the others
-        # Its text may hold an address with a secret.
+        # The error text may contain an address with a secret.
         return DeliveryDelayed(type(error).__name__)

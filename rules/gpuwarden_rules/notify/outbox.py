@@ -1,21 +1,20 @@
-"""The durable outbox: messages until their receiver has taken them, and what the planner remembers.
+"""Stores messages until their receiver has accepted them, and the state of the planner.
 
 One SQLite file `notify.sqlite` (WAL, synchronous=FULL) in the data folder:
 
     messages  sequence, id, receiver, grp, is_repeat, made_ms, attempts, body (JSON, `message.py`)
     notices   key, body: the planner's state, `planner.IncidentNotice` as JSON
-    handles   receiver, grp, handle, made_ms: what a receiver calls the message that it can replace
-    digests   name, done_ms: until when each digest has been made
+    handles   receiver, grp, handle, made_ms: a receiver's handle of a message that can be replaced
+    digests   name, done_ms: when each digest was made
 
 Invariants
-- What was planned is stored as one: the messages and the state that says they were told. A crash
-  before it plans anew, a crash after it sends.
-- A message leaves when its receiver took it, refused it for good, or when too many or too old ones
-  wait; the last two are counted. A crash between the answer and the note sends it again, with its id.
-- Messages of a group leave in the order in which they were made. A group whose message fails does not
-  hold up the others.
-- A file that SQLite cannot read is set aside under a new name, never deleted.
-- Room for messages is taken when the file is opened, so that a disk that fills up can still be told.
+- Messages and the new state of the planner are stored in one transaction. After a crash before it, they are
+  planned again; after a crash behind it, they are sent.
+- A message leaves when its receiver accepted or refused it, or when too many or too old messages wait, which
+  is counted. A crash between the answer and its record sends the message again, with the same id.
+- Messages of a group leave in order. A group whose message fails does not delay other groups.
+- A file that SQLite cannot read is renamed, never deleted.
+- Space for messages is reserved when the file is opened, so that a full disk can still be reported.
 """
 
 import contextlib
@@ -39,7 +38,7 @@ log = logging.getLogger(__name__)
 FILE_NAME = "notify.sqlite"
 FORMAT_VERSION = 1
 MESSAGES_MAX = 10_000
-"""Messages that wait for one receiver; above it the oldest is dropped."""
+"""Most messages that wait for one receiver; above it the oldest is dropped."""
 HANDLES_KEPT_MS = 30 * 86_400_000
 ROOM_BYTES = 4 * 1024**2
 
@@ -81,19 +80,19 @@ SELECT receiver, grp, ?, made_ms FROM messages WHERE sequence = ?
 
 
 class OutboxError(Exception):
-    """The outbox cannot be read or written now (disk full, I/O error); nothing has changed."""
+    """The outbox cannot be read or written (disk full, I/O error); nothing was changed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Queued:
-    """A message that waits."""
+    """A waiting message."""
 
     sequence: int
     message: Notification
 
 
 class Outbox:
-    """Messages and planner state. One thread at a time."""
+    """Messages and the state of the planner; for one thread at a time."""
 
     def __init__(
         self, path: Path | None, clock: Clock, *, messages_max: int = MESSAGES_MAX
@@ -103,11 +102,11 @@ class Outbox:
         self._messages_max = messages_max
         self._db = _opened(path, to_ms(clock.now()))
         self._left: dict[int, str | None] = {}
-        """Sequences that have left but could not be deleted, with their handles: never sent again."""
+        """Sequences of sent messages that could not be deleted yet, with their handles: they are not sent again."""
         self.waiting: Counter[str] = Counter()
         """Messages that wait, by receiver."""
         self.dropped: Counter[str] = Counter()
-        """Messages that a full outbox gave up, by receiver."""
+        """Messages that were dropped because too many waited, by receiver."""
         with contextlib.suppress(sqlite3.OperationalError):  # the disk is full
             old_ms = to_ms(clock.now()) - HANDLES_KEPT_MS
             self._db.execute("DELETE FROM handles WHERE made_ms < ?", (old_ms,))
@@ -115,19 +114,19 @@ class Outbox:
         self.waiting.update(dict(self._db.execute(query)))
 
     def state(self) -> dict[str, IncidentNotice]:
-        """What the planner remembers; notices that cannot be read are left out, and logged."""
+        """The state of the planner; notices that cannot be read are left out, and logged."""
         notices = {}
         for key, body in self._db.execute("SELECT key, body FROM notices"):
             try:
                 notices[str(key)] = msgspec.json.decode(body, type=IncidentNotice)
             except ValueError as error:
                 log.error(
-                    "notice not read; its incident is told again", extra={"reason": str(error)}
+                    "notice not read; its incident is sent again", extra={"reason": str(error)}
                 )
         return notices
 
     def digests(self) -> dict[str, int]:
-        """Until when each digest has been made, ms since the epoch, by name."""
+        """When each digest was made, in ms since the epoch, by name."""
         return dict(self._db.execute("SELECT name, done_ms FROM digests"))
 
     def commit(
@@ -138,7 +137,7 @@ class Outbox:
         *,
         digests: Mapping[str, int] | None = None,
     ) -> None:
-        """Store messages and what has changed of the state; durable when it returns.
+        """Store messages and the changes of the state, durably.
 
         Raises OutboxError.
         """
@@ -166,7 +165,7 @@ class Outbox:
             )
 
     def head(self, receiver: str) -> Queued | None:
-        """What to send next: of the oldest messages of each group the least tried, then the oldest.
+        """The next message to send: of the first messages of all groups the one with the fewest attempts, then the oldest.
 
         Raises OutboxError.
         """
@@ -189,23 +188,23 @@ class Outbox:
             return self.head(receiver)
 
     def remove(self, receiver: str, sequence: int, handle: str | None = None) -> None:
-        """The message has left: it is never given again; `handle`: what the receiver calls it.
+        """Remove a sent message; `handle`: the receiver's handle of it.
 
-        Raises OutboxError where only this run knows.
+        Raises OutboxError if it is not deleted yet: then only this process knows that it was sent.
         """
         self._left[sequence] = handle
         self.waiting[receiver] -= 1
         self._retry_deletes()
 
     def put_back(self, sequence: int) -> None:
-        """The message was sent in vain. Raises OutboxError."""
+        """Count a failed attempt. Raises OutboxError."""
         with self._transaction():
             self._db.execute(
                 "UPDATE messages SET attempts = attempts + 1 WHERE sequence = ?", (sequence,)
             )
 
     def retire(self, receivers: set[str]) -> dict[str, int]:
-        """Forget messages to receivers that are not among these; how many of each. Raises OutboxError."""
+        """Delete messages to other receivers than these; returns their numbers. Raises OutboxError."""
         gone = {name: count for name, count in self.waiting.items() if name not in receivers}
         with self._transaction():
             for name in gone:
@@ -221,7 +220,7 @@ class Outbox:
     def _put(self, message: Notification, counts: Counter[str]) -> None:
         made_ms = to_ms(message.made_at)
         if message.is_replaceable:
-            # The newest word on an incident that is still open stands for those that nobody took.
+            # The newest state of an open incident replaces the ones that were not delivered.
             replaced = self._db.execute(
                 "DELETE FROM messages WHERE receiver = ? AND grp = ? AND is_replaceable AND made_ms < ?",
                 (message.receiver, message.group, made_ms),
@@ -279,7 +278,7 @@ def _opened(path: Path | None, now_ms: int) -> sqlite3.Connection:
             raise
         except sqlite3.DatabaseError as error:
             aside = move_aside(path, now_ms)
-            log.error("outbox set aside; open incidents are told again",
+            log.error("outbox renamed; open incidents are sent again",
                       extra={"to": str(aside), "reason": str(error)})  # fmt: skip
             return _connect(str(path))
     except (sqlite3.Error, OSError) as error:
@@ -304,18 +303,18 @@ def _connect(path: str) -> sqlite3.Connection:
             raise sqlite3.DatabaseError(found)
         if version == 0:
             db.executescript(_SCHEMA)
-        _take_room(db)
+        _reserve(db)
     except BaseException:
         db.close()
         raise
     return db
 
 
-def _take_room(db: sqlite3.Connection) -> None:
-    """Make the file and its WAL so long that messages fit in when the disk is full."""
+def _reserve(db: sqlite3.Connection) -> None:
+    """Make the file and its WAL large enough for messages while the disk is full."""
     free = db.execute("PRAGMA freelist_count").fetchone()[0]
     page = db.execute("PRAGMA page_size").fetchone()[0]
     if free * page < ROOM_BYTES // 2:
-        with contextlib.suppress(sqlite3.OperationalError):  # it is full already
+        with contextlib.suppress(sqlite3.OperationalError):  # the disk is full already
             db.execute("INSERT INTO room VALUES (zeroblob(?))", (ROOM_BYTES,))
     db.execute("DELETE FROM room")

@@ -1,16 +1,16 @@
-"""Decides what to tell whom, and when: `plan(state, view, policy, now)`, a pure function.
+"""Decides which messages are sent, to whom and when: `plan(state, view, policy, now)`, a pure function.
 
-It is level-triggered: it sees all incidents and compares them with what each receiver was sent. A
-call too many changes nothing, one too few is made up for by the next, and a restart is no case of its
-own. Alerts have waited for each other before they become an incident (`incidents/state.py`).
+It is level-triggered: it compares all incidents with what each receiver was sent. An extra call changes
+nothing, a missed one is covered by the next, and a restart is no special case. Alerts wait for each other
+before they become an incident (`incidents/state.py`).
 
 Invariants
-- A receiver is told of an incident when it opens and when it is over; between, when it is worse or
-  twice as large, has reached other nodes, and after the repeat interval. Each change is told once. Receivers that replace what they
-  were sent get every change, at the pace of its severity.
-- A receiver that was told that an incident is open is told once that it is over, also when it was
-  muted or routed elsewhere meanwhile. It hears of no end whose beginning it was not told.
-- State and messages belong together: whoever keeps one must keep the other (`outbox.py`).
+- A receiver gets a message when an incident opens, when it ends, and between these when it is more severe, is
+  twice as large, or has reached other nodes, and after the repeat interval. Each change is sent once. Receivers
+  that replace messages get every change, at the pace of its severity.
+- A receiver that was sent an open incident is sent its end once, also when the incident was muted or routed
+  elsewhere meanwhile. It gets no end of an incident whose begin it was not sent.
+- State and messages must be stored together (`outbox.py`).
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -33,34 +33,34 @@ from gpuwarden_rules.notify.message import (
 from gpuwarden_rules.notify.routing import NotificationPace, Recipient, Route, RoutingPolicy
 
 STATE_KEEPER_PACE = NotificationPace(0, 300)
-"""Of receivers that group by themselves; `alertmanager.py` says how long what they are told holds."""
+"""Pace of receivers that group by themselves; `alertmanager.py` sets how long their alerts are valid."""
 GROWTH = 2
-"""An incident with so many times the roots that were told of is told again."""
+"""An incident whose roots have multiplied by this since the last message is sent again."""
 NODES_GROWTH = 0.5
-"""So is one with nodes that were not named, from so many of those that were: the GPUs of a node that is in an
-incident, which it may make up, keep no other node from being named."""
+"""So is an incident whose new nodes are this share of the named ones, so that many GPUs of one node do not hide
+other nodes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IncidentNotice:
-    """What one receiver was sent of an incident."""
+    """What one receiver was sent about an incident."""
 
     receiver: str
     address: str | None = None
     incident: Incident
-    """As it was when the receiver was told, without its members."""
+    """The incident at the last message, without members."""
     alerts: Mapping[str, Alert] = field(default_factory=dict)
-    """What the receiver believes to fire, as it was told, by fingerprint."""
+    """Alerts that fired at the last message, by fingerprint."""
     worst: Severity
     roots: int
-    """The most that it was told of."""
+    """The highest number of roots that was sent."""
     shape: tuple[str, ...] = ()
-    """What of the incident makes an update when it changes."""
+    """Properties of the incident whose change makes an update."""
     sent_at: datetime
     messages: int = 1
     interval_s: float = 0.0
     is_over: bool = False
-    """It was told the end, and is remembered for a while: an incident that comes back keeps the pace."""
+    """Whether the end was sent. The notice is kept for a while, so that an incident that reopens keeps the pace."""
 
 
 NoticeState = Mapping[str, IncidentNotice]
@@ -69,12 +69,12 @@ NoticeState = Mapping[str, IncidentNotice]
 
 @dataclass(frozen=True, slots=True)
 class NotificationPlan:
-    """What follows from a look at the incidents."""
+    """The result of `plan`."""
 
     state: dict[str, IncidentNotice]
     messages: list[Notification]
     wake_at: datetime | None
-    """When to look again if nothing changes; None: not before something does."""
+    """When to plan again if nothing changes; None: not before a change."""
     unrouted: int
     """Open incidents that are not muted and match no route."""
     muted: int
@@ -82,7 +82,7 @@ class NotificationPlan:
 
 @dataclass(frozen=True, slots=True)
 class _Wanted:
-    """An open incident as a receiver would be told of it now."""
+    """An open incident as it would be sent to a receiver now."""
 
     receiver: str
     address: str | None
@@ -130,7 +130,7 @@ def plan(
             recipient = policy.recipients[want.receiver]
             reason, due_at = _due(notice, want, recipient, now)
             if due_at <= now:
-                notice, made = _tell(key, notice, want, recipient, reason, now)
+                notice, made = _message(key, notice, want, recipient, reason, now)
                 messages += made
                 reason, due_at = _due(notice, want, recipient, now)
             wakes.append(due_at)
@@ -160,7 +160,7 @@ def plan(
 def _wanted(
     incident: Incident, view: IncidentView, policy: RoutingPolicy
 ) -> tuple[dict[str, _Wanted], bool]:
-    """Who is to know of an open incident, and whether any route is for it. Its roots decide."""
+    """What to send to whom about an open incident, and whether any route matches. Its roots decide."""
     firing = [view.alerts[m.fingerprint] for m in incident.firing if m.fingerprint in view.alerts]
     firing.sort(key=urgency)
     heads = [a for a in firing if incident.members[a.fingerprint].cause is None]
@@ -199,7 +199,7 @@ def _wanted(
 def _due(
     notice: IncidentNotice | None, want: _Wanted, recipient: Recipient, now: datetime
 ) -> tuple[MessageReason, datetime]:
-    """Why the receiver is told next, and when, as things are."""
+    """Reason and time of the next message to the receiver."""
     if notice is None:
         return MessageReason.OPENED, now
     soon = max(now, notice.sent_at + _s(want.pace.interval_s))
@@ -217,13 +217,13 @@ def _due(
 
 
 def _reaches_others(notice: IncidentNotice, want: _Wanted) -> bool:
-    """Whether there are nodes that the receiver was not told of, if a message can name all."""
+    """Whether there are enough nodes that were not sent yet, if a message can name all nodes."""
     named, nodes = _nodes(notice.alerts.values()), _nodes(want.alerts)
     return len(nodes) <= ALERTS_MAX and len(nodes - named) >= max(1, NODES_GROWTH * len(named))
 
 
 def _listed(want: _Wanted) -> tuple[list[Alert], int]:
-    """What a message lists, and how many of it are roots; at least a quarter is left to what follows."""
+    """The alerts that a message lists, and how many are roots; at least a quarter is for consequences."""
     roots, follows = want.alerts[: want.roots], want.alerts[want.roots :]
     first = of_each_node(roots, ALERTS_MAX - min(len(follows), ALERTS_MAX // 4))
     return [*first, *of_each_node(follows, ALERTS_MAX - len(first))], len(first)
@@ -233,7 +233,7 @@ def _nodes(alerts: Iterable[Alert]) -> set[str]:
     return {alert.labels["node"] for alert in alerts if "node" in alert.labels}
 
 
-def _tell(
+def _message(
     key: str,
     notice: IncidentNotice | None,
     want: _Wanted,
@@ -241,8 +241,7 @@ def _tell(
     reason: MessageReason,
     now: datetime,
 ) -> tuple[IncidentNotice, list[Notification]]:
-    """What the receiver knows after being told, and the message; several where one cannot list what
-    all must go."""
+    """The notice after a message, and the message; several if one cannot list all alerts."""
     told = {} if notice is None else notice.alerts
     listed, listed_roots = want.alerts, want.roots
     if not recipient.keeps_state:
@@ -296,11 +295,11 @@ def _end(
     recipient: Recipient,
     now: datetime,
 ) -> tuple[IncidentNotice, list[Notification]]:
-    """What the receiver knows after being told the end, and the message; none where it wants none."""
+    """The notice after the end, and its message; no message for receivers that do not want ends."""
     after = replace(notice, alerts={}, sent_at=now, messages=notice.messages + 1, is_over=True)
     if not recipient.wants_resolved:
         return after, []
-    # Where nobody knows the incident any more, it ended while nobody looked.
+    # An incident that is not in the view any more ended while this process did not run.
     end = max(now, notice.incident.opened_at)
     last = ended or replace(notice.incident, state=IncidentState.RESOLVED, resolved_at=end)
     over = tuple(_over(alert, now) for alert in notice.alerts.values())

@@ -1,4 +1,4 @@
-"""Decides who is told of an incident, and how often: routes, paces, owners. Pure."""
+"""Decides which receivers get an incident, and how often: routes, paces, owners. Pure."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -9,12 +9,12 @@ from gpuwarden.alert import Alert, Severity
 
 @dataclass(frozen=True, slots=True)
 class NotificationPace:
-    """How an incident's messages follow each other, in seconds."""
+    """Intervals between an incident's messages, in seconds."""
 
     interval_s: float
     """Least time between two messages."""
     repeat_s: float
-    """After which an incident that is still open is told again."""
+    """Time after which a message about an open incident is repeated."""
 
 
 PACES = {
@@ -22,7 +22,7 @@ PACES = {
     Severity.WARNING: NotificationPace(300, 12 * 3600),
     Severity.INFO: NotificationPace(900, 24 * 3600),
 }
-"""By the severity of the incident, where a route says nothing else."""
+"""Default paces by severity; routes can set others."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,9 +31,9 @@ class Route:
 
     receivers: tuple[str, ...]
     match: Mapping[str, tuple[re.Pattern[str], ...]] = field(default_factory=dict)
-    """Patterns by label, `rule`, `severity`, `owner` or `simulated`; one of each must fit."""
+    """Patterns by label, `rule`, `severity`, `owner` or `simulated`; for each key one must match."""
     continues: bool = False
-    """Whether later routes are looked at after a match."""
+    """Whether later routes are tried after a match."""
     interval_s: float | None = None
     repeat_s: float | None = None
 
@@ -46,7 +46,7 @@ class Route:
         )
 
     def matches(self, alert: Alert) -> bool:
-        """Whether every pattern fits; a label that the alert has not reads as empty."""
+        """Whether a pattern of every key matches; a label that the alert lacks is empty."""
         return all(
             any(pattern.match(value_of(alert, name)) for pattern in patterns)
             for name, patterns in self.match.items()
@@ -54,22 +54,22 @@ class Route:
 
 
 _USER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._+-]{0,63}\$?")
-"""Usernames as useradd(8) and directories have them. Whoever starts a process or labels a pod may choose another,
-such as `me@elsewhere.example,x`, and must not decide where a message goes."""
+"""Usernames of useradd(8) and directories. A process or pod can have any name, such as `me@elsewhere.example,x`,
+which must not decide where a message goes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Owners:
-    """Addresses of people by their username."""
+    """Mail addresses by username."""
 
     template: str | None = None
-    """`{user}@example.com`; None: only those in `known` have an address."""
+    """`{user}@example.com`; None: only users in `known` have an address."""
     known: Mapping[str, str] = field(default_factory=dict)
     nobody: str | None = None
-    """Where alerts go whose owner is unknown or has no address; None: nowhere."""
+    """Address for alerts whose owner is unknown or has no address; None: they are not sent."""
 
     def address(self, user: str | None) -> str | None:
-        """The address of a user, or that of nobody."""
+        """The address of a user, or `nobody`."""
         if user is None:
             return self.nobody
         if user in self.known:
@@ -81,27 +81,27 @@ class Owners:
 
 @dataclass(frozen=True, slots=True)
 class Recipient:
-    """What the planner must know of a receiver."""
+    """Properties of a receiver for the planner."""
 
     wants_resolved: bool = True
     is_personal: bool = False
-    """Each message goes to the address of its alerts' owner."""
+    """Whether each message goes to the address of the alerts' owner."""
     keeps_state: bool = False
-    """It is a system that groups and repeats by itself: it is told all, at once, again and again."""
+    """Whether it groups and repeats by itself, as Alertmanager does: it gets all alerts at once, repeatedly."""
     updates: bool = False
-    """What it is sent replaces what it was sent of the same incident."""
+    """Whether a message replaces earlier ones of the same incident."""
 
 
 @dataclass(frozen=True, slots=True)
 class RoutingPolicy:
-    """All that decides on messages."""
+    """Recipients, routes and owners."""
 
     recipients: Mapping[str, Recipient]
     routes: Sequence[Route]
     owners: Owners = field(default_factory=Owners)
 
     def routes_of(self, alert: Alert) -> Iterator[tuple[str, Route]]:
-        """Receivers of an alert with the route that leads there, each receiver once."""
+        """Receivers of an alert with their route, each receiver once."""
         seen = set()
         for route in self.routes:
             if not route.matches(alert):
@@ -114,13 +114,13 @@ class RoutingPolicy:
                 return
 
     def address(self, receiver: str, alert: Alert) -> str | None:
-        """Whom a personal receiver tells of the alert; None of others, and where nobody is known."""
+        """Address of the alert's owner for a personal receiver; None for others, and where it is unknown."""
         is_personal = self.recipients[receiver].is_personal
         return self.owners.address(alert.owner) if is_personal else None
 
 
 def value_of(alert: Alert, name: str) -> str:
-    """A label of the alert, or what it is by itself: rule, severity, owner, simulated."""
+    """A label of the alert, or its rule, severity, owner or `simulated`."""
     match name:
         case "rule":
             return alert.rule

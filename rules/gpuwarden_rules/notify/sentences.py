@@ -1,6 +1,6 @@
-"""Words a message: a title and a few lines that fit a phone's screen. Pure.
+"""Renders a message: a title and a few lines that fit the screen of a phone. Pure.
 
-What and where, what follows from it, since when, what to do, what it costs. Three forms: `text`,
+The lines are what and where, consequences, since when, what to do, and the cost. There are three forms: `text`,
 `markdown`, and `short`, one line of at most 160 characters for pagers and SMS.
 """
 
@@ -28,16 +28,16 @@ from gpuwarden_rules.notify.message import (
 FORMS = ("text", "markdown", "short")
 SHORT_CHARACTERS_MAX = 160
 PLACES_MAX = 16
-"""Places that a message names; the rest is counted."""
+"""Most places that a message names; the others are counted."""
 RULES_MAX = 8
-"""Rules of what follows that a message names; the rest is counted."""
+"""Most rules of consequences that a message names; the others are counted."""
 HIDDEN = ("gpu_uuid", "node", "owner")
-"""Labels that do not tell the places of one node apart for a person."""
+"""Labels that do not help a person to distinguish places."""
 
 
 @dataclass(frozen=True, slots=True)
 class RenderedMessage:
-    """A message in words."""
+    """Title and body of a message."""
 
     title: str
     body: str
@@ -45,11 +45,11 @@ class RenderedMessage:
 
 @dataclass(frozen=True, slots=True)
 class Style:
-    """What the reader of all messages has in common."""
+    """Time zone and link of all messages."""
 
     zone: tzinfo
     link: str | None = None
-    """The page of the fleet."""
+    """Address of the fleet's page."""
 
 
 def rendered(message: Notification, form: str, style: Style) -> RenderedMessage:
@@ -62,7 +62,7 @@ def rendered(message: Notification, form: str, style: Style) -> RenderedMessage:
             title, paragraphs = _digest(message.digest, style)
         case MessageKind.INCIDENT:
             title, paragraphs = _incident(message, style)
-    # A title is a header of a mail; names in it are of whoever started the process.
+    # A title is a mail header, and names in it come from processes.
     title = _without_mentions(printable(title))
     paragraphs = [_without_mentions(printable(text, keeps="\n")) for text in paragraphs]
     if form == "short":
@@ -111,7 +111,7 @@ def _by_rule(alerts: Sequence[Alert]) -> str:
 
 
 def _elsewhere(roots: Sequence[Alert], follows: Sequence[Alert], incident: Incident) -> str:
-    """Nodes that nothing else names: `, also on dgx-08 and 3 other nodes`."""
+    """Nodes that the message does not name elsewhere: `, also on dgx-08 and 3 other nodes`."""
     named = {alert.labels.get("node") for alert in roots} | {incident.labels.get("node"), None}
     found = {alert.labels.get("node") for alert in follows} - named
     nodes = sorted(node for node in found if node)
@@ -123,7 +123,7 @@ def _elsewhere(roots: Sequence[Alert], follows: Sequence[Alert], incident: Incid
 
 
 def _state(message: Notification, incident: Incident, style: Style) -> list[str]:
-    """Since when, what to do, at what cost, and what of it is muted, unknown or over."""
+    """Lines of an open incident: since when, what to do, cost, and muted, unknown or resolved alerts."""
     age = (message.made_at - incident.began_at).total_seconds()
     lines = [f"Since {_clock(incident.began_at, message.made_at, style)} ({readable(age)})."]
     if incident.unknown_since:
@@ -133,7 +133,7 @@ def _state(message: Notification, incident: Incident, style: Style) -> list[str]
     if muted:
         lines.append(f"Muted: {len(muted)} of {message.firing_total} alerts ({muted[0]}).")
     lines.append(f"Do: {' '.join(incident.remedy.split())}")
-    if not (incident.roots == 1 and message.firing and _says_cost(message.firing[0])):
+    if not (incident.roots == 1 and message.firing and _has_cost(message.firing[0])):
         lines += _cost(message)
     if message.resolved:
         lines.append(f"Over: {message.resolved_total} alerts since the last message.")
@@ -149,14 +149,14 @@ def _cost(message: Notification) -> list[str]:
     return [f"Cost: {least}{usd(message.usd_per_hour)}/h{so_far}."]
 
 
-def _says_cost(alert: Alert) -> bool:
+def _has_cost(alert: Alert) -> bool:
     if alert.usd_per_hour is None:
         return COST_UNKNOWN in alert.summary
     return f"{usd(alert.usd_per_hour)}/h" in alert.summary
 
 
 def _ended(message: Notification, incident: Incident) -> list[str]:
-    """How long it was and what it cost, or where it goes on, or that nobody knows whether it is over."""
+    """Lines of an ended incident: duration and cost, or the incident that it was merged into."""
     if message.reason is MessageReason.MERGED:
         return [f"It is part of incident {incident.merged_into}."]
     lasted = ((incident.resolved_at or message.made_at) - incident.began_at).total_seconds()
@@ -171,7 +171,7 @@ def _ended(message: Notification, incident: Incident) -> list[str]:
 
 
 def _places(alerts: Sequence[Alert], message: Notification) -> str:
-    """`gpu 1, 2, 3`; `dgx-07 gpu 1, dgx-08 gpu 1`: what tells the roots of an incident apart."""
+    """`gpu 1, 2, 3`; `dgx-07 gpu 1, dgx-08 gpu 1`: the labels in which the roots differ."""
     common = message.incident.labels if message.incident else {}
     places = (_place(alert, common) for alert in of_each_node(alerts, PLACES_MAX))
     named = sorted(places, key=lambda place: (place[0], place[1].rjust(8)))
@@ -183,9 +183,9 @@ def _places(alerts: Sequence[Alert], message: Notification) -> str:
 
 
 def _place(alert: Alert, common: Mapping[str, str]) -> tuple[str, str]:
-    """(`dgx-07 gpu`, `1`) of an alert: the last label apart, so that neighbours share the rest.
+    """(`dgx-07 gpu`, `1`) of an alert: the last value is apart, so that neighbours share the rest.
 
-    What they have in common is in the title and not said again.
+    Labels that all roots share are in the title, and left out here.
     """
     node = "" if "node" in common else alert.labels.get("node", "")
     labels = [
@@ -200,7 +200,7 @@ def _place(alert: Alert, common: Mapping[str, str]) -> tuple[str, str]:
 
 
 def _clock(instant: datetime, now: datetime, style: Style) -> str:
-    """The time of day, with the date where it is another one."""
+    """The time of day, with the date if it is another day."""
     local, today = instant.astimezone(style.zone), now.astimezone(style.zone)
     form = "%H:%M %Z" if local.date() == today.date() else "%d %b %H:%M %Z"
     return local.strftime(form)
@@ -234,7 +234,7 @@ _MENTION = re.compile(r"@(?=(?:everyone|here|channel|all)\b)", re.IGNORECASE)
 
 
 def _without_mentions(text: str) -> str:
-    """A text that calls nobody to a chat."""
+    """The text without mentions that notify a whole chat."""
     return _MENTION.sub("@ ", text)
 
 
@@ -245,7 +245,7 @@ def _short(title: str, paragraphs: Sequence[str]) -> str:
 
 
 def _markdown(line: str) -> str:
-    """The line with its first word bold where it is a heading, and nothing else taken for a mark."""
+    """The line in Markdown: a heading is bold, all other marks are escaped."""
     escaped = "".join(f"\\{c}" if c in "\\`*_[]<>#" else c for c in line)
     head, colon, rest = escaped.partition(": ")
     is_heading = head in ("Where", "Follows", "Muted", "Do", "Cost", "Over") and colon

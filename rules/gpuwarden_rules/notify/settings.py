@@ -1,11 +1,11 @@
-"""The file of receivers and routes: YAML in, `Notify` out, every mistake named by line and column.
+"""Reads the notification file: receivers, routes, owners and digests. Problems have line and column.
 
     timezone: Europe/Berlin                 for times in messages (default UTC)
     link: https://gpuwarden.example.com     the page, at the end of each message
     receivers:
       - name: oncall
         apprise: ${PAGERDUTY}               exactly one of apprise, webhook, alertmanager, file, stdout
-        resolved: false                     not told of ends (default true)
+        resolved: false                     no messages about ends (default true)
       - name: hook
         webhook: https://example.com/gpus
         secret: ${file:/run/secrets/hook}
@@ -17,8 +17,8 @@
     digests:
       - {receivers: [hook], at: "08:00", top: 5}
 
-`${NAME}` in a text is a variable of the environment, `${file:PATH}` the content of a file. No message
-of this module shows what either holds. `docs/notifications.md` is the full text.
+`${NAME}` in a text is an environment variable, `${file:PATH}` the content of a file. No message of this
+module shows their values. `docs/notifications.md` describes every key.
 """
 
 import os
@@ -50,7 +50,7 @@ _AT = re.compile(r"([01][0-9]|2[0-3]):([0-5][0-9])\Z")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Notify:
-    """All that the file says."""
+    """The content of the notification file."""
 
     receivers: tuple[ReceiverPlan, ...]
     policy: RoutingPolicy
@@ -59,12 +59,12 @@ class Notify:
 
 
 def load(path: Path) -> Notify:
-    """The file's content. Raises RuleFileError with every problem in it."""
+    """The content of the file. Raises RuleFileError with every problem."""
     return parse(read_text(path), str(path), os.environ)
 
 
 def parse(text: str, path: str, env: Mapping[str, str]) -> Notify:
-    """What a text says; `path` is for messages. Raises RuleFileError."""
+    """The content of a text; `path` is for messages. Raises RuleFileError."""
     file = _File(path, text, env)
     notify = file.notify(file.root())
     file.raise_problems()
@@ -72,7 +72,7 @@ def parse(text: str, path: str, env: Mapping[str, str]) -> Notify:
 
 
 class _File(YamlReader):
-    """Reads the parts of the file; what is wrong is noted and reads as its default."""
+    """Reads the parts of the file; a wrong value is noted and reads as its default."""
 
     def __init__(self, path: str, text: str, env: Mapping[str, str]) -> None:
         super().__init__(path, text)
@@ -283,7 +283,7 @@ class _File(YamlReader):
             self.note(node, "must be an address that begins with http:// or https://")
 
     def _named(self, node: Node | None, names: tuple[str, ...]) -> tuple[str, ...]:
-        """Names of receivers that are there."""
+        """Names of known receivers."""
         found = []
         for item in self.items(node):
             name = self.text(item)
@@ -299,7 +299,7 @@ class _File(YamlReader):
         return [text for item in items if (text := self._plain(item)) is not None]
 
     def _plain(self, node: Node) -> str | None:
-        """A text; numbers and booleans count as they are written, as labels have no types."""
+        """A text; numbers and booleans as they are written, because labels have no types."""
         if isinstance(node, ScalarNode) and not node.tag.endswith(":null"):
             return str(node.value)
         return self.text(node)
@@ -315,7 +315,7 @@ class _File(YamlReader):
         return seconds
 
     def _resolved(self, node: Node | None) -> str | None:
-        """A text with its references replaced; None where that was a problem."""
+        """A text with its references replaced; None if that is a problem."""
         text = self.text(node)
         if node is None or text is None:
             return None

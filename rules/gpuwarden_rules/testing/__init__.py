@@ -1,4 +1,4 @@
-"""Rule tests as data, and checks of rule files; the only code of this part that needs DuckDB."""
+"""Checks rule files and runs their test cases; the only code of this part that needs DuckDB."""
 
 from gpuwarden_rules.testing.cases import Case, load_cases
 from gpuwarden_rules.testing.check import check

@@ -1,4 +1,4 @@
-"""Rule tests as data: the cases of `idle.test.yaml` beside `idle.yaml`.
+"""Reads test cases of rules: those of `idle.yaml` are in `idle.test.yaml`.
 
 rules: idle.yaml                # default: the file's name without .test
 evaluate: 1m                    # how often the rules are evaluated (default: their interval)
@@ -7,7 +7,7 @@ cases:
     tables:                     # see fixtures.py
       gpu_samples:
         - {node: n1, gpu: 0, gpu_uuid: GPU-a, every: 1m, util_percent: 0x39}
-    expect:                     # everything that is not listed must not be
+    expect:                     # no other alerts of the rule may exist then
       - {at: 20m, rule: gpu_idle_held, quiet: true}
       - at: 35m
         rule: gpu_idle_held
@@ -31,7 +31,7 @@ from gpuwarden_rules.testing.fixtures import Rows, offset_s, rows_of
 START = datetime(2026, 1, 1, tzinfo=UTC)
 """Offset 0s of every case."""
 SUFFIX = ".test.yaml"
-LOOKED_AT = (
+PROPERTIES = (
     "value",
     "usd_per_hour",
     "began",
@@ -45,7 +45,7 @@ LOOKED_AT = (
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """One alert that must be there: its labels (those named) and what else is said of it."""
+    """An expected alert: some of its labels and other properties."""
 
     state: AlertState
     labels: Mapping[str, str]
@@ -57,7 +57,7 @@ class Expected:
 
 @dataclass(frozen=True, slots=True)
 class Expectation:
-    """All alerts of one rule at one time."""
+    """All expected alerts of one rule at one time."""
 
     at_s: float
     rule: str
@@ -66,7 +66,7 @@ class Expectation:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A test: what is in the tables, and what the rules must make of it."""
+    """A test case: rows of tables, and the alerts that the rules must make."""
 
     path: str
     line: int
@@ -120,7 +120,7 @@ def _expectation(reader: YamlReader, node: Node, rules: Mapping[str, Rule]) -> E
         return None
     is_quiet = reader.scalar(nodes.get("quiet")) is True
     if is_quiet == bool({*states} & nodes.keys()):
-        reader.note(node, "say either `quiet: true` or which alerts are firing or pending")
+        reader.note(node, "give either `quiet: true`, or alerts that are firing or pending")
     at_s = offset_s(reader, nodes["at"])
     alerts = [
         _expected(reader, item, state, rules[name])
@@ -131,10 +131,10 @@ def _expectation(reader: YamlReader, node: Node, rules: Mapping[str, Rule]) -> E
 
 
 def _expected(reader: YamlReader, node: Node, state: AlertState, rule: Rule) -> Expected:
-    nodes = reader.fields(node, optional=(*rule.labels, *LOOKED_AT))
+    nodes = reader.fields(node, optional=(*rule.labels, *PROPERTIES))
     labels = {k: str(reader.scalar(nodes[k])) for k in rule.labels if k in nodes}
     about: dict[str, Any] = {}
-    for name in LOOKED_AT:
+    for name in PROPERTIES:
         if name not in nodes:
             continue
         if name in ("summary", "remedy"):

@@ -1,5 +1,5 @@
-"""Checks rule files before they run: the language, the SQL bound to the public schema, and that every
-column it reads is declared."""
+"""Checks rule files before they run: their syntax, their SQL against the public schema, and that every column
+that it reads is declared."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -23,12 +23,11 @@ from gpuwarden_rules.testing.database import MemoryDatabase
 ALWAYS_THERE = frozenset(
     {"gpu", "gpu_uuid", "mig_instance", "simulated", "first_seen_at", "last_seen_at"}
 )
-"""Columns of any table that need not be declared: they say what a row is about, or the collector
-fills them in."""
+"""Columns that need not be declared: they identify the row, or the collector always sets them."""
 
 
 async def check(paths: Iterable[Path], querier: Querier | None = None) -> list[FileProblem]:
-    """Everything that is wrong in rule files, in file order; none where they are good.
+    """All problems of rule files, in file order.
 
     The SQL is bound to `querier`'s tables, by default to an empty schema in memory.
     """
@@ -68,11 +67,11 @@ async def check(paths: Iterable[Path], querier: Querier | None = None) -> list[F
 
 
 def undeclared(rule: Rule, database: MemoryDatabase) -> list[FileProblem]:
-    """A problem where the SQL reads columns of which the rule does not say what it does without them."""
+    """A problem if the SQL reads columns that are neither in `requires` nor in `optional`."""
     try:
         read = database.columns_read(rule.sql, rule.bindings(EPOCH))
     except QueryError:
-        return []  # what cannot be bound is told by `_bound`
+        return []  # `_bound` reports SQL that cannot be bound
     declared = {*rule.requires, *rule.optional}
     lacking = sorted(
         f"{table}.{column}"
@@ -82,8 +81,8 @@ def undeclared(rule: Rule, database: MemoryDatabase) -> list[FileProblem]:
     if not lacking:
         return []
     message = (
-        f"the SQL reads {', '.join(lacking)}; name each in requires, if the rule can say nothing"
-        " without it, or in optional"
+        f"the SQL reads {', '.join(lacking)}; put each into requires, if the rule cannot work"
+        " without it, or into optional"
     )
     return [rule.problem("requires", message)]
 
@@ -93,9 +92,9 @@ def _required(table: str) -> set[str]:
 
 
 async def _bound(rule: Rule, querier: Querier) -> list[FileProblem]:
-    """What running the rule's SQL at the epoch finds."""
+    """Problems of the rule's SQL when it runs at the epoch."""
     try:
-        # At the epoch there are no samples, so a rule that looks at a window has nothing to read.
+        # At the epoch there are no samples, so the query is cheap.
         result = await querier.query(rule.sql, rule.bindings(EPOCH), row_limit=1)
     except QueryError as error:
         return [rule.problem("sql", str(error))]

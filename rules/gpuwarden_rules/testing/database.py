@@ -1,4 +1,4 @@
-"""A DuckDB in memory with the public tables and views, and a Querier on it."""
+"""Provides a DuckDB in memory with the public tables and views, as a Querier."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,11 +12,11 @@ from gpuwarden.query import QueryError, Result
 from gpuwarden.schema import TABLES, create_sql, views_sql
 
 _PRUNING_ONLY = "statistics_propagation,filter_pushdown,empty_result_pullup"
-"""Optimizers that take scans of empty tables, or columns that only filter, out of a plan."""
+"""Optimizers that remove scans of empty tables, or columns that only filter, from a plan."""
 
 
 class MemoryDatabase:
-    """The public schema, empty at first. A Querier whose queries run at once, without limits."""
+    """The public schema, without rows at first. A Querier without limits of time."""
 
     def __init__(self) -> None:
         self._connection = duckdb.connect(":memory:", config={"threads": 1})
@@ -37,11 +37,11 @@ class MemoryDatabase:
         self._connection.unregister("_batch")
 
     def execute(self, sql: str) -> None:
-        """Run any statement: what notation cannot say, such as a million rows."""
+        """Run any statement, for rows that notation cannot express."""
         self._connection.execute(sql)
 
     def run(self, sql: str, params: Mapping[str, Any] | None = None) -> Result:
-        """Rows of a query, as `query` but at once. Raises QueryError."""
+        """Run a query, like `query` but blocking. Raises QueryError."""
         bound = {name: _naive(value) for name, value in (params or {}).items()}
         try:
             cursor = self._connection.execute(sql, bound)
@@ -56,7 +56,7 @@ class MemoryDatabase:
         )
 
     def columns_read(self, sql: str, params: Mapping[str, Any]) -> frozenset[tuple[str, str]]:
-        """Table and column of all that the statement reads, as DuckDB plans it. Raises QueryError."""
+        """Table and column of everything that the statement reads, from DuckDB's plan. Raises QueryError."""
         self._connection.execute(f"SET disabled_optimizers = '{_PRUNING_ONLY}'")
         try:
             rows = self.run(f"EXPLAIN (FORMAT JSON) {sql}", params).rows
@@ -81,7 +81,7 @@ class MemoryDatabase:
         return Result(result.columns, result.types, result.rows[:row_limit], truncated=True)
 
     def close(self) -> None:
-        """Forget everything."""
+        """Close the database."""
         self._connection.close()
 
 

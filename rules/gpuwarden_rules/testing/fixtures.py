@@ -1,4 +1,4 @@
-"""Blocks of a test file as rows of a table.
+"""Expands blocks of a test file into rows of a table.
 
     {node: n1, gpu: 0, gpu_uuid: GPU-a, every: 1m, for: 2h, util_percent: "90x59 0x59", pstate: 0}
 
@@ -41,7 +41,7 @@ _REQUIRED: dict[Type, Any] = {
     Type.BOOL: False,
     **dict.fromkeys((Type.INT16, Type.INT32, Type.INT64), 1),
 }
-"""What a required column holds where a block does not name it."""
+"""Values of required columns that a block does not name."""
 
 
 def rows_of(reader: YamlReader, node: Node | None, start: datetime) -> Rows:
@@ -100,7 +100,7 @@ def _value(reader: YamlReader, node: Node, column: Column, start: datetime) -> A
     if column.type is Type.TIMESTAMP:
         return start + timedelta(seconds=offset_s(reader, node))
     if column.type in _NUMERIC and isinstance(node, ScalarNode) and not _PLAIN.match(node.value):
-        # The node's own text, because YAML takes an unquoted 0x59 for a hexadecimal number.
+        # The node's text, because YAML reads an unquoted 0x59 as a hexadecimal number.
         try:
             return expand(node.value)
         except ValueError as error:

@@ -1,8 +1,8 @@
-"""Runs the cases of a rule test file on a DuckDB in memory and compares what came of it.
+"""Runs the test cases of rules on a DuckDB in memory, and compares the alerts with the expected ones.
 
-All rows are in the tables from the start, so a rule that looks beyond `$now` is found out. The
-rules run through the same state machine as in the engine. Where something is expected the rule's SQL is run as
-it is; for the instants between, many at a time, as in a backtest.
+All rows are in the tables from the start, so a rule that reads rows after `$now` fails. The rules run through
+the state machine of the engine. At instants with an expectation the rule's SQL runs unchanged; instants between
+are queried many at a time, as in a backtest.
 """
 
 import asyncio
@@ -25,12 +25,12 @@ from gpuwarden_rules.testing.cases import START, Case, Expectation, Expected, br
 from gpuwarden_rules.testing.database import MemoryDatabase
 
 TOLERANCE = 0.005
-"""Numbers expected are met within half a per cent."""
+"""Numbers may differ by half a per cent."""
 
 
 @dataclass(frozen=True, slots=True)
 class CaseResult:
-    """How a case went; `failures` are texts for people, none where it passed."""
+    """The result of a case; `failures` are texts for people."""
 
     path: str
     line: int
@@ -46,7 +46,7 @@ class CaseResult:
 
     @property
     def passed(self) -> bool:
-        """True where everything was as expected."""
+        """Whether everything was as expected."""
         return not self.failures
 
 
@@ -81,7 +81,7 @@ def _evaluate(
     wanted: Mapping[float, Expectation],
     evaluate_s: float | None,
 ) -> tuple[list[str], int]:
-    """Run a rule up to the last expectation; what was not as expected, and evaluations done."""
+    """Run a rule up to the last expectation; returns the failures and the number of evaluations."""
     interval_s = evaluate_s or rule.interval_s
     ticks = {i * interval_s for i in range(math.floor(max(wanted) / interval_s) + 1)}
     state: Mapping[str, Alert] = {}
@@ -105,7 +105,7 @@ def _evaluate(
 async def _rows_at(
     rule: Rule, database: MemoryDatabase, times: Sequence[float]
 ) -> dict[float, Rows]:
-    """What the rule's SQL returns at each time; nothing where it fails at any."""
+    """The rows of the rule's SQL at each time; empty if a query fails."""
     query = BacktestQuery(rule, database, SystemClock())
     try:
         found = await query.at([_instant(at_s) for at_s in times])
@@ -119,7 +119,7 @@ def _instant(offset_s: float) -> datetime:
 
 
 def _compared(expectation: Expectation, alerts: Sequence[Alert]) -> list[str]:
-    """A text per expectation that was not met, with what was there instead."""
+    """A text for each difference, with the alerts that exist instead."""
     left = list(alerts)
     missing = []
     for expected in expectation.alerts:

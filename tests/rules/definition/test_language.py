@@ -86,7 +86,7 @@ def test_only_parameters_that_the_sql_mentions_are_bound() -> None:
         (
             "warning",
             "critical\n    consequence: waste",
-            "r.yaml:4:18: what only costs money is not critical",
+            "r.yaml:4:18: waste cannot be critical",
         ),
         ("for: 5m", "gather_for: 2h", "r.yaml:6:17: must be between 0s and 3600s"),
         ("[node, gpu]", "[node, owner]", "r.yaml:4:20: column 'owner' is reserved"),
@@ -100,7 +100,7 @@ def test_only_parameters_that_the_sql_mentions_are_bound() -> None:
         ("{value:.0f}", "{value:!}", "r.yaml:9:38: unknown format '!'"),
         ("Check fans.", "'  '", "r.yaml:10:13: remedy must not be empty"),
         ("$who", "$whom", "r.yaml:14:57: $whom has no value; known: $now, $above"),
-        ("node <> $who", "random() > 0", "r.yaml:14:49: random is left to chance"),
+        ("node <> $who", "random() > 0", "r.yaml:14:49: random is not repeatable; a rule"),
         ("ts > $now", "ts > now()", "r.yaml:14:18: now reads the clock"),
         ("    remedy: Check fans.\n", "", "r.yaml:2:5: key 'remedy' is missing"),
     ],
@@ -165,7 +165,7 @@ def test_a_chart_names_metrics_and_what_they_are_compared_with() -> None:
         "r.yaml",
     )
     assert [p.message for p in chart_problems(rule, {"value": "DOUBLE"})] == [
-        "gpu_hot: there is no metric 'host.x' to draw; see docs/metrics.md, a host's begin with host.",
+        "gpu_hot: there is no metric 'host.x' to draw; see docs/metrics.md; metrics of hosts begin with host.",
         "gpu_hot: 'lack' is neither a parameter nor a column of the SQL's result",
     ]
     shown = [(c.metric, c.name, c.threshold) for c in charts_of(rule, {"value": 91})]

@@ -80,7 +80,7 @@ def test_rows_go_to_the_parameters_of_their_place() -> None:
         ("  - {rules: [gpu_hot], params: {abvoe: 1}}", "o.yaml:2:33: gpu_hot has no parameter"),
         ("  - {rules: [gpu_hot], params: {above: hot}}", "o.yaml:2:33: above must be a number"),
         ("  - {rules: [gpu_hot], params: {who: 7}}", "o.yaml:2:33: who must be a text"),
-        ("  - {rules: [gpu_hot]}", "o.yaml:2:5: says nothing"),
+        ("  - {rules: [gpu_hot]}", "o.yaml:2:5: has no effect"),
         ("  - {rules: [gpu_hot], enabled: 1}", "o.yaml:2:33: must be true or false"),
         ("  - {rules: [gpu_hot], severity: bad}", "o.yaml:2:34: severity 'bad' must be one of"),
         ("  - {rules: [gpu_hot], match: {node: 7}, enabled: no}", "o.yaml:2:38: must be a text"),

@@ -106,7 +106,7 @@ def test_what_is_unknown_says_why_and_what_it_nearly_was() -> None:
     )  # fmt: skip
     verdict = classify(PLACE, features)
     assert verdict.bottleneck is Bottleneck.UNKNOWN
-    assert verdict.reason == "the GPU waits 60 % of the time, and nothing measured says for what"
+    assert verdict.reason == "the GPU waits 60 % of the time, and no measurement shows for what"
     assert any(
         miss.startswith("loader_workers (too few data-loader workers") and "50 % (not from 60 %)" in miss
         for miss in verdict.misses

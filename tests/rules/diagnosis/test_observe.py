@@ -352,7 +352,7 @@ async def test_workers_started_between_few_readings_may_have_cost_a_pause(
     scene = Scene(loop(0.3, 0.98), every_s=every_s, started=started, power=0.9)
     found = await verdict(database, scene)
     assert found.bottleneck is expected
-    is_told = "workers were started anew in 4 readings, and" in (found.reason or "")
+    is_told = "workers were restarted in 4 readings, and" in (found.reason or "")
     assert is_told is (expected is Bottleneck.UNKNOWN)
 
 

@@ -59,11 +59,11 @@ async def test_a_look_saves_what_it_found_and_the_next_one_only_what_changed(
     store = Kept()
     diagnoser = Diagnoser(starved, store, clock)
     await diagnoser.start()
-    (found,) = await diagnoser.look()
+    (found,) = await diagnoser.update()
     assert found.bottleneck is Bottleneck.LOADER_WORKERS and found.began_at == END
     assert found.usd_per_hour == pytest.approx(3.0 * 0.55, rel=0.1)
     assert list(store.rows.values()) == [found]
-    assert await diagnoser.look() == []
+    assert await diagnoser.update() == []
     figures = rules_exposition({}, clock.now(), diagnoser)
     assert 'gpuwarden_diagnosis_gpus{bottleneck="loader_workers"} 1.0\n' in figures
     assert "gpuwarden_diagnosis_looks_total 2.0\n" in figures
@@ -75,11 +75,11 @@ async def test_what_agents_bring_along_is_looked_at_once_they_are_back(
     """Windows of two minutes, end to end, of the last quarter of an hour."""
     store = Kept()
     diagnoser = Diagnoser(database, store, clock)
-    assert await diagnoser.look() == []
+    assert await diagnoser.update() == []
     busy = {"loader_workers": 2, "loader_cpu_percent": 97.0, "loader_saturated_percent": 100.0}
     Scene(loop(0.3, 0.4), process=busy).insert(database)
     clock.advance(60)
-    await diagnoser.look()
+    await diagnoser.update()
     (episode,) = store.rows.values()
     assert (episode.bottleneck, episode.began_at) == (Bottleneck.LOADER_WORKERS, END)
 
@@ -87,11 +87,11 @@ async def test_what_agents_bring_along_is_looked_at_once_they_are_back(
 async def test_a_restart_does_not_begin_anew(starved: MemoryDatabase, clock: ManualClock) -> None:
     store = Kept()
     first = Diagnoser(starved, store, clock)
-    await first.look()
+    await first.update()
     clock.advance(10)
     second = Diagnoser(starved, store, clock)
     await second.start()
-    assert await second.look() == []
+    assert await second.update() == []
     assert second.open[0].began_at == END
 
 
@@ -101,16 +101,16 @@ async def test_what_a_full_disk_refused_is_saved_later(
     store = Kept()
     store.is_full = True
     diagnoser = Diagnoser(starved, store, clock)
-    await diagnoser.look()
+    await diagnoser.update()
     assert (diagnoser.failures, store.rows) == (1, {})
     store.is_full = False
-    await diagnoser.look()
+    await diagnoser.update()
     assert len(store.rows) == 1
 
 
 async def test_a_database_that_does_not_answer_is_counted(clock: ManualClock) -> None:
     diagnoser = Diagnoser(Broken(), Kept(), clock)
-    assert await diagnoser.look() == []
+    assert await diagnoser.update() == []
     assert diagnoser.failures == 1 and diagnoser.looks == 1
 
 
@@ -126,5 +126,5 @@ async def test_it_runs_until_it_is_stopped(starved: MemoryDatabase, clock: Manua
 
 async def test_an_instant_is_kept_to_the_millisecond(starved: MemoryDatabase) -> None:
     clock = ManualClock(datetime(2026, 1, 1, 12, 0, 0, 123456, tzinfo=UTC))
-    (found,) = await Diagnoser(starved, Kept(), clock).look()
+    (found,) = await Diagnoser(starved, Kept(), clock).update()
     assert found.began_at.microsecond == 123000

@@ -330,8 +330,8 @@ async def test_rules_that_need_the_lake_keep_their_alerts_while_it_is_away(store
     )
     assert (told.rule, told.state) == ("lake_away", FIRING)
     assert told.summary == (
-        "The lake's catalogue cannot be read, for 5 min now: 1 rule is not judged (hot), whose alerts stay as "
-        "they are. The others are judged by the newest rows."
+        "The lake's catalog has been unreadable for 5 min: 1 rule is not judged (hot). Alerts of these do not "
+        "change. Other rules are judged by the newest rows."
     )
     await engine.evaluate("hot")
     clock.advance(100)

@@ -26,11 +26,11 @@ def test_its_text_says_which_rule_since_when_and_why() -> None:
     assert sorted(
         (t.alert.state, t.alert.labels["rule"], t.alert.summary) for t in transitions
     ) == [
-        (AlertState.FIRING, "bad", "Rule bad fails, for 2 min now: Binder Error: no column x"),
+        (AlertState.FIRING, "bad", "Rule bad fails, for 2 min: Binder Error: no column x"),
         (
             AlertState.FIRING,
             "slow",
-            "Rule slow is slow, for 2 min now: 31.2 s for the last evaluation",
+            "Rule slow is slow, for 2 min: 31.2 s for the last evaluation",
         ),
     ]
 

@@ -60,22 +60,22 @@ async def test_incidents_are_saved_when_they_change_and_reworded_once_a_minute(
     store = IncidentMemory()
     world = World(database, clock, store)
     world.alerts = [lost(clock)]
-    wake_at = await world.service.look()
+    wake_at = await world.service.update()
     assert wake_at == clock.now() + timedelta(seconds=15)
     assert (store.kept, world.told) == ({}, 1)
     clock.advance(15)
-    await world.service.look()
+    await world.service.update()
     (incident,) = store.kept.values()
     assert (incident.state, incident.place) == (IncidentState.OPEN, "dgx-07 GPU 0")
     world.alerts = [replace(world.alerts[0], summary="it costs more")]
     clock.advance(30)
-    await world.service.look()
+    await world.service.update()
     assert store.saves == 1
     assert world.service.view.incidents[0].summary == "it costs more"
     clock.advance(31)
-    await world.service.look()
+    await world.service.update()
     assert store.saves == 2
-    await world.service.look()
+    await world.service.update()
     assert store.saves == 2
 
 
@@ -86,16 +86,16 @@ async def test_a_restart_changes_nothing_also_while_the_rules_have_not_started(
     world = World(database, clock, store)
     world.alerts = [lost(clock)]
     clock.advance(15)
-    await world.service.look()
+    await world.service.update()
     again = World(database, clock, store)
     again.alerts = None
-    assert await again.service.look() == clock.now() + timedelta(seconds=1)
+    assert await again.service.update() == clock.now() + timedelta(seconds=1)
     assert again.service.view is None
     again.alerts = world.alerts
-    await again.service.look()
+    await again.service.update()
     assert (again.service.view, store.saves) == (world.service.view, 1)
     again.alerts = []
-    await again.service.look()
+    await again.service.update()
     assert [i.state for i in store.kept.values()] == [IncidentState.RESOLVED]
 
 
@@ -120,7 +120,7 @@ async def test_a_full_store_silences_no_incident_and_what_it_missed_has_the_same
     again = World(database, clock, store)
     again.alerts = world.alerts
     clock.advance(RETRY_S)
-    await again.service.look()
+    await again.service.update()
     assert list(store.kept) == [first.id]
 
 
@@ -142,7 +142,7 @@ async def test_labels_of_nodes_come_from_the_inventory(database, clock) -> None:
     alerts = [make_alert("node_down", node=f"n{n}", at=clock.now()) for n in (2, 3)]
     world.alerts = [replace(a, labels={"node": a.labels["node"]}) for a in alerts]
     clock.advance(15)
-    await world.service.look()
+    await world.service.update()
     (incident,) = world.service.view.incidents
     assert incident.summary.startswith("2 nodes of rack r1 stopped reporting at ")
     assert incident.labels == {"rack": "r1"}

@@ -29,10 +29,10 @@ rules:
         ("cases: [{name: a}]", "key 'expect' is missing"),
         ("cases: [{name: a, expect: []}]", "a case must expect something"),
         ("cases: [{name: a, expect: [{at: 1m, rule: cold, quiet: true}]}]", "unknown rule 'cold'"),
-        ("cases: [{name: a, expect: [{at: 1m, rule: hot}]}]", "say either `quiet: true` or"),
+        ("cases: [{name: a, expect: [{at: 1m, rule: hot}]}]", "give either `quiet: true`, or"),
         (
             "cases: [{name: a, expect: [{at: 1m, rule: hot, quiet: true, firing: []}]}]",
-            "say either `quiet: true` or",
+            "give either `quiet: true`, or",
         ),
         (
             "cases: [{name: a, expect: [{at: 1m, rule: hot, firing: [{gpuu: 1}]}]}]",

@@ -78,7 +78,7 @@ rules:
         "7: Hot: the text uses {nothing}, which the SQL does not return",
         "8: a lone '{'",
         '10: cold: Binder Error: Referenced column "oops" not found',
-        "11: wet: the SQL reads nodes.labels; name each in requires",
+        "11: wet: the SQL reads nodes.labels; put each into requires",
     ]
     assert len(messages) == len(expected)
     for message, wanted in zip(messages, expected, strict=True):

@@ -1,8 +1,8 @@
 """Sends alerts to Prometheus's Alertmanager: POST /api/v2/alerts.
 
-Alertmanager groups, silences and repeats by itself, so it is told of every alert at once and again
-every five minutes (`planner.STATE_KEEPER_PACE`). An alert that it was told of holds for three times as
-long: where gpuwarden is gone, it ends by itself. The label `incident` is what to group by.
+Alertmanager groups, silences and repeats by itself, so it gets every alert at once and again every five
+minutes (`planner.STATE_KEEPER_PACE`). `endsAt` is three times as far ahead: without gpuwarden, alerts end by
+themselves. Group by the label `incident`.
 """
 
 import json
@@ -34,7 +34,7 @@ class Alertmanager(HttpReceiver):
 
 
 def alerts_of(message: Notification, style: Style) -> list[dict[str, Any]]:
-    """The message as Alertmanager's postableAlerts; a test and a digest are alerts that end soon."""
+    """The message as Alertmanager's postableAlerts; a test or digest is an alert that ends soon."""
     if message.kind is not MessageKind.INCIDENT:
         words = rendered(message, "text", style)
         return [

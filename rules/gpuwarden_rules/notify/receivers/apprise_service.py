@@ -1,7 +1,7 @@
-"""Messages through apprise: Slack, Teams, PagerDuty, e-mail and a hundred more, by an address.
+"""Sends messages through apprise: Slack, Teams, PagerDuty, e-mail and many more, by an address.
 
-apprise is loaded by the first receiver that needs it. Its addresses hold secrets: what it says of a
-failure is passed on without any part of the address, and its own log is kept silent.
+apprise is imported by the first receiver that needs it. Its addresses contain secrets: error texts are passed
+on without any part of the address, and apprise's own log is off.
 """
 
 import asyncio
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     import apprise
 
 OWNER = "{owner}"
-"""In an address: whom the message is for."""
+"""Placeholder for the owner in an address."""
 DEDUPLICATED = {"pagerduty": "dedup", "opsgenie": "alias"}
-"""What pagers call the identity of an incident, by the scheme of their address."""
+"""Parameter of pagers for the identity of an incident, by the scheme of the address."""
 PIECE_CHARACTERS_MIN = 4
 _SEPARATORS = re.compile(r"[/:@?&=,\s]+")
 
@@ -39,14 +39,14 @@ class AppriseService:
     """A Receiver behind an apprise address."""
 
     def __init__(self, url: str, form: str, style: Style) -> None:
-        """Raises ValueError where apprise does not understand the address; it does not show it."""
+        """Raises ValueError, without the address, if apprise does not understand it."""
         self._url = url
         self._form = form
         self._style = style
         problem = problem_of(url)
         if problem:
             raise ValueError(problem)
-        # A thread of its own: a service that hangs must not delay the others.
+        # Its own thread: a service that hangs must not delay others.
         self._threads = ThreadPoolExecutor(1, thread_name_prefix="apprise")
 
     async def send(self, message: Notification) -> Outcome:
@@ -58,7 +58,7 @@ class AppriseService:
 
     def _send(self, message: Notification) -> Outcome:
         words = rendered(message, self._form, self._style)
-        # The body of the short form has all; a title would make it longer.
+        # The short form has everything in its body.
         title = "" if self._form == "short" else words.title
         url = of_incident(self._url, message)
         return send_text(url, message.address, title, words.body, self._form, type_of(message))
@@ -100,7 +100,7 @@ def send_text(
 
 
 def problem_of(url: str) -> str | None:
-    """What is wrong with an address, without showing it; None: nothing that can be seen from here."""
+    """The problem of an address, without showing it; None: apprise can parse it."""
     if _opened(url.replace(OWNER, "someone")) is not None:
         return None
     scheme = url.partition("://")[0]
@@ -120,7 +120,7 @@ def _opened(url: str) -> "apprise.Apprise | None":
 
 
 def of_incident(url: str, message: Notification) -> str:
-    """The address with the incident as what a pager tells repeats by, and ends by its end."""
+    """The address of a pager with the incident's id, so that it deduplicates messages and ends the incident."""
     name = DEDUPLICATED.get(url.partition("://")[0].lower())
     if name is None or message.incident is None or f"{name}=" in url:
         return url
@@ -129,7 +129,7 @@ def of_incident(url: str, message: Notification) -> str:
 
 
 def type_of(message: Notification) -> "apprise.NotifyType":
-    """How services show it; pagers end an incident with a success."""
+    """The type of the message for apprise; for pagers, success ends an incident."""
     import apprise
 
     if message.is_over:
@@ -143,7 +143,7 @@ def type_of(message: Notification) -> "apprise.NotifyType":
 
 
 def without(text: str, *urls: str) -> str:
-    """The text with every part of the addresses that could be a secret made unreadable."""
+    """The text with every part of the addresses that could be a secret masked."""
     pieces = {piece for url in urls for piece in _pieces(url.partition("://")[2])}
     for piece in sorted(pieces, key=len, reverse=True):
         text = text.replace(piece, "***")

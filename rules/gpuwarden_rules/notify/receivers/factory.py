@@ -9,26 +9,26 @@ from gpuwarden_rules.notify.sentences import Style
 
 KINDS = ("apprise", "slack", "webhook", "alertmanager", "file", "stdout")
 UPDATING = ("slack", "webhook", "file")
-"""Kinds that get every change of an incident: programs, and services that replace a message."""
+"""Kinds that get every change of an incident: programs, and services that can edit a message."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReceiverPlan:
-    """A receiver as the file has it."""
+    """A receiver's entry in the notification file."""
 
     name: str
     kind: str
     """One of KINDS."""
     target: str = field(repr=False)
-    """Address or path, its secrets in it."""
+    """Address or path, with its secrets."""
     secret: str | None = field(default=None, repr=False)
-    """Of a webhook what it signs with, of slack the token."""
+    """The signing secret of a webhook, or the token of Slack."""
     form: str = "text"
     wants_resolved: bool = True
 
 
 def receiver_of(plan: ReceiverPlan, style: Style, clock: Clock) -> Receiver:
-    """The receiver; what it needs is loaded by then. Raises ValueError, which shows no secret."""
+    """The receiver, with its libraries imported. Raises ValueError without secrets."""
     match plan.kind:
         case "webhook":
             from gpuwarden_rules.notify.receivers.webhook import Webhook

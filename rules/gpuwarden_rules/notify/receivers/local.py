@@ -1,4 +1,4 @@
-"""Messages into a file, one a line, or onto standard output."""
+"""Writes messages to a file, one line each, or to standard output."""
 
 import asyncio
 import os
@@ -13,12 +13,12 @@ from gpuwarden_rules.notify.sentences import Style, rendered
 
 
 class LineFile:
-    """A Receiver that appends JSON lines; the file may be moved away at any time, as logrotate does."""
+    """A Receiver that appends JSON lines; logrotate may rename the file at any time."""
 
     def __init__(self, path: Path, style: Style) -> None:
         self._path = path
         self._style = style
-        # A thread of its own: a disk that hangs must not delay others.
+        # Its own thread: a disk that hangs must not delay others.
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="notify-file")
 
     async def send(self, message: Notification) -> Outcome:
@@ -35,14 +35,14 @@ class LineFile:
 
 
 def append(path: Path, line: str) -> None:
-    """Append a line, durably; a line that a crash cut off before is ended first. Raises OSError."""
+    """Append a line, durably; completes a line that a crash has cut off. Raises OSError."""
     file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o640)
     try:
         size = os.fstat(file).st_size
         is_cut_off = size > 0 and os.pread(file, 1, size - 1) != b"\n"
         data = ("\n" * is_cut_off + line + "\n").encode()
         written = os.write(file, data)
-        if written < len(data):  # the disk is full: leave no half of a line
+        if written < len(data):  # the disk is full: remove the partial line
             os.ftruncate(file, size)
             raise OSError(28, "No space left on device")
         os.fsync(file)
@@ -51,7 +51,7 @@ def append(path: Path, line: str) -> None:
 
 
 class Output:
-    """A Receiver that prints, for `gpuwarden up`, containers and a first look."""
+    """A Receiver that prints, for `gpuwarden up` and containers."""
 
     def __init__(self, form: str, style: Style) -> None:
         self._form = form
@@ -71,4 +71,4 @@ class Output:
         return Delivered("printed")
 
     async def close(self) -> None:
-        """Standard output is not ours to close."""
+        """Do nothing: standard output stays open."""

@@ -1,7 +1,7 @@
 """Posts messages to a Slack channel as a bot, and edits them while their incident changes.
 
-The first message of an incident is chat.postMessage, later ones chat.update of it. Nobody is notified of an
-edit, so what is worse, or told again, is also a reply that the channel sees.
+The first message of an incident is chat.postMessage; later ones edit it with chat.update. Slack does not notify
+anyone of an edit, so an escalated or repeated incident is also a reply that is broadcast to the channel.
 """
 
 import json
@@ -21,7 +21,7 @@ from gpuwarden_rules.notify.sentences import Style, rendered
 API = "https://slack.com/api/"
 CHARACTERS_MAX = 3_900
 REFUSED = ("invalid_arguments", "msg_too_long", "no_text")
-"""Errors about the message; all others are about the channel, the token or Slack."""
+"""Errors about the message; other errors are about the channel, the token or Slack."""
 GONE = ("message_not_found", "cant_update_message", "edit_window_closed")
 
 

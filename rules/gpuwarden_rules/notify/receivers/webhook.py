@@ -1,11 +1,11 @@
-"""Messages as a signed POST of JSON, after the Standard Webhooks specification 1.0.0.
+"""Sends messages as signed JSON by POST, as the Standard Webhooks specification 1.0.0 says.
 
     webhook-id         the message's id, the same when it is sent again
     webhook-timestamp  seconds since the epoch, of this attempt
     webhook-signature  v1,<base64 of HMAC-SHA256 over "id.timestamp.body">
 
-The secret signs as it is written, or, with the prefix whsec_, as the bytes that it is the base64 of.
-Any answer from 200 to 299 acknowledges.
+The secret is used as it is written; with the prefix whsec_, the rest is base64 of the key. Any status from 200
+to 299 acknowledges.
 """
 
 import base64
@@ -28,7 +28,7 @@ class Webhook(HttpReceiver):
     """A Receiver that POSTs to one address."""
 
     def __init__(self, url: str, secret: str | None, style: Style, clock: Clock) -> None:
-        """`secret`: None leaves the signature out. Raises ValueError where it is no base64."""
+        """`secret`: None sends no signature. Raises ValueError if it is not base64."""
         self._url = url
         self._key = key_of(secret) if secret else None
         self._style = style
@@ -44,13 +44,13 @@ class Webhook(HttpReceiver):
 
 
 def key_of(secret: str) -> bytes:
-    """The key that a secret means. Raises ValueError, which does not show it."""
+    """The signing key of a secret. Raises ValueError without the secret."""
     if not secret.startswith(SECRET_PREFIX):
         return secret.encode()
     try:
         return base64.b64decode(secret.removeprefix(SECRET_PREFIX), validate=True)
     except binascii.Error:
-        raise ValueError(f"after {SECRET_PREFIX} comes base64") from None
+        raise ValueError(f"after {SECRET_PREFIX} must be base64") from None
 
 
 def signature(key: bytes, identity: str, timestamp_s: int, body: bytes) -> str:

@@ -1,8 +1,8 @@
-"""Finds what a rule's SQL mentions, from its text: parameters, tables, and what a replay could not repeat.
+"""Finds parameters, tables and forbidden functions in the text of a rule's SQL.
 
-A rule must give the same answer for the same `$now` today and next year, so it may ask neither the
-clock nor chance. Strings, quoted names and comments are skipped; the SQL itself is checked by
-binding it to the schema (`testing.check`).
+A rule must return the same rows for the same `$now` today and next year, so it must not read the clock or
+use random functions. Strings, quoted names and comments are skipped. `testing.check` checks the SQL itself
+by binding it to the schema.
 """
 
 import re
@@ -38,7 +38,7 @@ _CLOCKS = frozenset(
         "localtimestamp",
     }
 )
-_CHANCE = frozenset(
+_RANDOM = frozenset(
     {"random", "setseed", "uuid", "uuidv4", "uuidv7", "gen_random_uuid", "tablesample"}
 )
 _LIVE_VIEWS = frozenset(
@@ -53,9 +53,9 @@ _LIVE_VIEWS = frozenset(
     }
 )
 _CALLED = frozenset({"now", "today", "random", "setseed", "uuid", "uuidv4", "uuidv7"})
-"""Words that also serve as column names: they count only when called."""
+"""Words that are also column names: they count only where they are called."""
 
-_SAID = re.compile(r"'(?:[^']|'')*'|--[^\n]*|/\*.*?\*/", re.DOTALL)
+_TEXT = re.compile(r"'(?:[^']|'')*'|--[^\n]*|/\*.*?\*/", re.DOTALL)
 """Texts and comments."""
 _NAMED = re.compile(r"(?:\bwith|,)\s*(\w+)\s+as\s*(?:(?:not\s+)?materialized\s*)?\(", re.IGNORECASE)
 _READ = re.compile(r"\b(?:from|join)\s+(\w+)\b", re.IGNORECASE)
@@ -84,14 +84,6 @@ class TableRead:
     has_alias: bool
 
 
-@dataclass(frozen=True, slots=True)
-class SqlProblem:
-    """What a rule's SQL must not have, at which character."""
-
-    offset: int
-    message: str
-
-
 def parameters(sql: str) -> Iterator[Parameter]:
     """Every `$name`, in order, repeats included."""
     for match in _TOKENS.finditer(sql):
@@ -105,24 +97,24 @@ def timestamp_text(at: datetime) -> str:
 
 
 def without_texts(sql: str) -> str:
-    """The SQL with blanks for its texts and comments: every offset stays."""
-    return _SAID.sub(lambda said: " " * len(said[0]), sql)
+    """The SQL with blanks instead of strings and comments: offsets stay the same."""
+    return _TEXT.sub(lambda text: " " * len(text[0]), sql)
 
 
 def with_names(sql: str) -> frozenset[str]:
-    """Names that WITH gives, in lower case."""
+    """Names of common table expressions, in lower case."""
     return frozenset(name.lower() for name in _NAMED.findall(sql))
 
 
 def table_reads(sql: str, begin: int = 0, end: int | None = None) -> Iterator[TableRead]:
-    """What FROM and JOIN read between two offsets; the second and later of `FROM a, b` are not seen."""
+    """Tables after FROM and JOIN between two offsets; of `FROM a, b` only the first is found."""
     for match in _READ.finditer(sql, begin, len(sql) if end is None else end):
         has_alias = _NO_ALIAS.match(sql, match.end()) is None
         yield TableRead(match[1].lower(), match.start(1), match.end(1), has_alias)
 
 
 def with_tables_from(sql: str, reads: Iterable[TableRead], other: Callable[[str], str]) -> str:
-    """The SQL with these reads made from `other(name)`, under the name they had."""
+    """The SQL with these tables replaced by `other(name)`, under the same name."""
     pieces, end = [], 0
     for read in sorted(reads, key=lambda read: read.begin):
         name = sql[read.begin : read.end]
@@ -131,8 +123,8 @@ def with_tables_from(sql: str, reads: Iterable[TableRead], other: Callable[[str]
     return "".join([*pieces, sql[end:]])
 
 
-def problems(sql: str) -> Iterator[SqlProblem]:
-    """What keeps the SQL from being one statement that can be replayed over history."""
+def problems(sql: str) -> Iterator[tuple[int, str]]:
+    """Offset and message of everything that prevents a replay of the SQL over history, or that is not one statement."""
     for match in _TOKENS.finditer(sql):
         message = None
         if match["positional"]:
@@ -140,11 +132,11 @@ def problems(sql: str) -> Iterator[SqlProblem]:
         elif match["semicolon"]:
             message = "one statement without ';'"
         elif match["sampling"]:
-            message = "a sample is left to chance; a rule must give the same answer each time"
+            message = "a sample is not repeatable; a rule must return the same rows each time"
         elif match["word"]:
             message = _word_problem(match["word"].lower(), sql[match.end() :].lstrip()[:1] == "(")
         if message:
-            yield SqlProblem(match.start(), message)
+            yield match.start(), message
 
 
 def _word_problem(word: str, is_called: bool) -> str | None:
@@ -152,8 +144,8 @@ def _word_problem(word: str, is_called: bool) -> str | None:
         return None
     if word in _CLOCKS:
         return f"{word} reads the clock; use $now, so that the rule can be replayed over history"
-    if word in _CHANCE:
-        return f"{word} is left to chance; a rule must give the same answer each time"
+    if word in _RANDOM:
+        return f"{word} is not repeatable; a rule must return the same rows each time"
     if word in _LIVE_VIEWS:
         return f"{word} shows the present only; query the samples with $now"
     return None

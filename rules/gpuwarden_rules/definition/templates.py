@@ -1,6 +1,6 @@
-"""Texts of alerts: `{column}` with small formats; what is NULL reads "unknown", never 0.
+"""Renders texts of alerts: `{column}` with a format. NULL reads "unknown", never 0.
 
-{node}              as it is: text, number, instant, span
+{node}              the value: text, number, instant, duration
 {util:.0f}          a number with Python's format: digits, thousands comma, f, d, g
 {idle:duration}     seconds or an interval: 2 h 05 min
 {held:bytes}        34.2 GiB
@@ -22,7 +22,7 @@ from gpuwarden.durations import readable
 UNKNOWN = "unknown"
 COST_UNKNOWN = "cost unknown"
 TEXT_CHARS_MAX = 500
-"""Longest text taken over from a row: names come from processes, which may call themselves anything."""
+"""Longest text from a row: names come from processes and can be anything."""
 
 _PIECES = re.compile(r"\{\{|\}\}|\{([^{}]*)\}|[{}]")
 _FIELD = re.compile(r"([a-z_][a-z0-9_]*)(?::(.*))?\Z")
@@ -32,7 +32,7 @@ _COUNTED = re.compile(r"\s*([^|]*\S)\s*\|\s*([^|]*\S)\s*\Z")
 
 @dataclass(frozen=True, slots=True)
 class TemplateField:
-    """A place in a text that a value of the row fills; `offset` is where it stands."""
+    """A field of a text, filled from the row; `offset` is its position in the source."""
 
     name: str
     form: str
@@ -61,18 +61,10 @@ class Template:
         ).strip()
 
 
-@dataclass(frozen=True, slots=True)
-class TemplateProblem:
-    """What is wrong in a text, at which character."""
-
-    offset: int
-    message: str
-
-
-def parse(source: str) -> tuple[Template, list[TemplateProblem]]:
-    """The text with runs of white space folded, and what is wrong with it."""
+def parse(source: str) -> tuple[Template, list[tuple[int, str]]]:
+    """The template with white space folded, and its problems, each with its offset."""
     pieces: list[str | TemplateField] = []
-    problems: list[TemplateProblem] = []
+    problems: list[tuple[int, str]] = []
     end = 0
     for match in _PIECES.finditer(source):
         pieces.append(_folded(source[end : match.start()]))
@@ -80,13 +72,13 @@ def parse(source: str) -> tuple[Template, list[TemplateProblem]]:
         if match[0] in ("{{", "}}"):
             pieces.append(match[0][0])
         elif match[1] is None:
-            problems.append(TemplateProblem(match.start(), f"a lone {match[0]!r}; write it twice"))
+            problems.append((match.start(), f"a lone {match[0]!r}; write it twice"))
         else:
-            match _field(match[1], match.start()):
-                case TemplateField() as field:
-                    pieces.append(field)
-                case problem:
-                    problems.append(problem)
+            field = _field(match[1], match.start())
+            if isinstance(field, TemplateField):
+                pieces.append(field)
+            else:
+                problems.append((match.start(), field))
     pieces.append(_folded(source[end:]))
     text = Template(tuple(piece for piece in pieces if piece != ""), _folded(source).strip())
     return text, problems
@@ -96,18 +88,15 @@ def _folded(text: str) -> str:
     return re.sub(r"\s+", " ", text)
 
 
-def _field(inner: str, offset: int) -> TemplateField | TemplateProblem:
+def _field(inner: str, offset: int) -> TemplateField | str:
+    """The field, or what is wrong with it."""
     match = _FIELD.match(inner)
     if match is None:
-        return TemplateProblem(
-            offset, f"{{{inner}}} is not a field; write {{column}} or {{column:.0f}}"
-        )
+        return f"{{{inner}}} is not a field; write {{column}} or {{column:.0f}}"
     form = match[2] or ""
     if form and form not in _FORMS and not _NUMBER.match(form) and not _COUNTED.match(form):
         known = ", ".join(_FORMS)
-        return TemplateProblem(
-            offset, f"unknown format {form!r}; known: {known}, one|many, and .0f .1f ,.0f d g"
-        )
+        return f"unknown format {form!r}; known: {known}, one|many, and .0f .1f ,.0f d g"
     return TemplateField(match[1], form, offset)
 
 
@@ -167,7 +156,7 @@ def _printable(text: str) -> str:
 
 
 def usd(amount: float) -> str:
-    """`$2.95`, `$1,204`; below a cent with as many digits as say something."""
+    """`$2.95`, `$1,204`; below a cent with two significant digits."""
     if amount != 0 and abs(amount) < 0.01:
         return f"${amount:.2g}"
     return f"${amount:,.2f}" if abs(amount) < 1000 else f"${amount:,.0f}"

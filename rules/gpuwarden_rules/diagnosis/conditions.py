@@ -1,6 +1,6 @@
-"""Conditions on features, with a third answer: a feature that is absent makes a condition unknown.
+"""Defines conditions on features in three-valued logic: an absent feature makes a condition unknown.
 
-Every test names its threshold, so that all numbers stand in one table and the evidence can say both.
+Every test names its threshold, so that all numbers are in one table, and evidence shows value and threshold.
 """
 
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ class FeatureTest:
     is_least: bool
 
     def holds(self, features: Features) -> bool | None:
-        """None where the feature is absent."""
+        """Whether the test holds; None: the feature is absent."""
         value: float | None = getattr(features, self.feature)
         if value is None:
             return None
@@ -28,7 +28,7 @@ class FeatureTest:
         return (value >= limit) is self.is_least
 
     def evidence(self, features: Features) -> Evidence:
-        """What was measured; the feature must be there."""
+        """The measurement as evidence; the feature must not be absent."""
         value: float = getattr(features, self.feature)
         limit: float = getattr(THRESHOLDS, self.threshold)
         text = f"{WORDS[self.feature]}: {shown(self.feature, value)}"
@@ -39,36 +39,19 @@ class FeatureTest:
 
 
 @dataclass(frozen=True, slots=True)
-class AllOf:
-    """All of them hold."""
+class Group:
+    """All parts hold, or at least one."""
 
     parts: tuple["Condition", ...]
+    needs_all: bool
 
     def holds(self, features: Features) -> bool | None:
-        """False where one does not hold, else None where one is unknown."""
-        result: bool | None = True
+        """Whether it holds; None where a part that is unknown decides."""
+        result: bool | None = self.needs_all
         for part in self.parts:
             held = part.holds(features)
-            if held is False:
-                return False
-            if held is None:
-                result = None
-        return result
-
-
-@dataclass(frozen=True, slots=True)
-class AnyOf:
-    """At least one of them holds."""
-
-    parts: tuple["Condition", ...]
-
-    def holds(self, features: Features) -> bool | None:
-        """True where one holds, else None where one is unknown."""
-        result: bool | None = False
-        for part in self.parts:
-            held = part.holds(features)
-            if held:
-                return True
+            if held is not None and held is not self.needs_all:
+                return held
             if held is None:
                 result = None
         return result
@@ -76,16 +59,16 @@ class AnyOf:
 
 @dataclass(frozen=True, slots=True)
 class Unless:
-    """It is not known to hold: what is absent does not stand in the way."""
+    """The part is not known to hold: an absent feature does not prevent this condition."""
 
     part: "Condition"
 
     def holds(self, features: Features) -> bool:
-        """False only where it does hold."""
+        """False only if the part holds."""
         return self.part.holds(features) is not True
 
 
-Condition = FeatureTest | AllOf | AnyOf | Unless
+Condition = FeatureTest | Group | Unless
 
 
 def least(feature: str, threshold: str) -> FeatureTest:
@@ -98,19 +81,14 @@ def below(feature: str, threshold: str) -> FeatureTest:
     return FeatureTest(feature, threshold, False)
 
 
-def every(*parts: Condition) -> AllOf:
+def every(*parts: Condition) -> Group:
     """All of them hold."""
-    return AllOf(parts)
+    return Group(parts, needs_all=True)
 
 
-def some(*parts: Condition) -> AnyOf:
+def some(*parts: Condition) -> Group:
     """At least one of them holds."""
-    return AnyOf(parts)
-
-
-def unless(part: Condition) -> Unless:
-    """It is not known to hold."""
-    return Unless(part)
+    return Group(parts, needs_all=False)
 
 
 def supporting(condition: Condition, features: Features) -> Iterator[Evidence]:
@@ -119,19 +97,16 @@ def supporting(condition: Condition, features: Features) -> Iterator[Evidence]:
         case FeatureTest():
             if condition.holds(features):
                 yield condition.evidence(features)
-        case AllOf(parts):
+        case Group(parts, needs_all):
             for part in parts:
-                yield from supporting(part, features)
-        case AnyOf(parts):
-            for part in parts:
-                if part.holds(features):
+                if needs_all or part.holds(features):
                     yield from supporting(part, features)
         case Unless():
             return
 
 
 def opposing(condition: Condition, features: Features) -> Iterator[str]:
-    """What keeps a condition from holding: measurements, and features that are absent."""
+    """Evidence against a condition: measurements, and absent features."""
     if condition.holds(features) is True:
         return
     match condition:
@@ -142,10 +117,10 @@ def opposing(condition: Condition, features: Features) -> Iterator[str]:
                 text = condition.evidence(features).text
                 head, _, bound = text.rpartition("(")
                 yield f"{head}(not {bound}" if head else text
-        case AllOf(parts):
+        case Group(parts, needs_all=True):
             for part in parts:
                 yield from opposing(part, features)
-        case AnyOf(parts):
+        case Group(parts):
             against = [list(opposing(part, features)) for part in parts]
             yield min(against, key=len)[0] if against else "nothing"
         case Unless(part):

@@ -1,18 +1,18 @@
-"""The classes as data: what each needs, and what else speaks for it. Order is that of the decision.
+"""Defines the classes as data, in the order of the decision.
 
-A class is given where `needs` holds; `signs` are other kinds of evidence (the GPU's shape, the
-workers, storage, the main thread, links), and how many of them agree is its confidence.
+A class applies if `needs` holds. `signs` are other evidence (shape of utilization, workers, storage, main thread,
+links); the share of them that agrees is the confidence.
 """
 
 from dataclasses import dataclass
 
 from gpuwarden.diagnosis import Bottleneck
-from gpuwarden_rules.diagnosis.conditions import Condition, below, every, least, some, unless
+from gpuwarden_rules.diagnosis.conditions import Condition, Unless, below, every, least, some
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A class and what decides it."""
+    """A class and its conditions."""
 
     bottleneck: Bottleneck
     needs: Condition
@@ -26,12 +26,12 @@ _QUIET = below("util_p95", "idle_percent")
 _NOT_BLOCKED = below("loader_blocked", "blocked_little")
 _WORKERS_BUSY = some(least("loader_saturated", "saturated"), least("loader_cpu", "loader_full"))
 _WORKERS_WAIT = every(
-    below("loader_cpu", "loader_waits"), unless(least("loader_saturated", "saturated"))
+    below("loader_cpu", "loader_waits"), Unless(least("loader_saturated", "saturated"))
 )
 _WORKERS_AHEAD = some(
     _NO_WORKERS, least("loader_idle", "loader_idle"), below("loader_cpu", "loader_quiet")
 )
-_NO_READS = unless(some(least("chars_rate", "reads_nothing"), least("write_rate", "reads_nothing")))
+_NO_READS = Unless(some(least("chars_rate", "reads_nothing"), least("write_rate", "reads_nothing")))
 _CORES_GONE = some(
     below("idle_cores", "spare_core"),
     least("cgroup_throttled", "cgroup_throttled"),
@@ -45,10 +45,10 @@ _WORKERS_PINNED = every(
 )
 _MAIN_FULL = some(least("main_cpu", "main_full"), least("main_in_stall", "main_in_stall"))
 _NOT_A_SERVER = below("server", "one")
-# Each restart of the workers is a pause, and a few readings between pauses look like no pause at all.
-_NO_UNSEEN_PAUSE = unless(least("unseen_turnovers", "two"))
+# Each restart of the workers is a pause, which rare readings of utilization may miss.
+_NO_UNSEEN_PAUSE = Unless(least("unseen_turnovers", "two"))
 _LINKS_QUIET = every(
-    unless(least("nvlink_share", "link_nothing")), unless(least("pcie_share", "pcie_nothing"))
+    Unless(least("nvlink_share", "link_nothing")), Unless(least("pcie_share", "pcie_nothing"))
 )
 
 FIRST: tuple[Candidate, ...] = (
@@ -60,7 +60,7 @@ FIRST: tuple[Candidate, ...] = (
         (below("clock_share", "clock_high"),),
     ),
 )
-"""Decided before anything else: these need no process."""
+"""Classes that are decided first; they need no process."""
 
 STILL: tuple[Candidate, ...] = (
     Candidate(
@@ -80,7 +80,7 @@ STILL: tuple[Candidate, ...] = (
     ),
     Candidate(
         Bottleneck.IDLE_FREE,
-        every(_QUIET, below("processes", "one"), unless(least("memory_held", "held_bytes"))),
+        every(_QUIET, below("processes", "one"), Unless(least("memory_held", "held_bytes"))),
         (below("memory_held", "held_bytes"),),
     ),
     Candidate(
@@ -100,10 +100,10 @@ STILL: tuple[Candidate, ...] = (
             least("util_p5", "always"),
             least("spinning", "spin_s"),
             below("power_share", "spin_power"),
-            unless(least("tensor_active", "tensor_nothing")),
-            unless(least("dram_active", "dram_nothing")),
+            Unless(least("tensor_active", "tensor_nothing")),
+            Unless(least("dram_active", "dram_nothing")),
             _LINKS_QUIET,
-            unless(least("loader_cpu", "loader_nothing")),
+            Unless(least("loader_cpu", "loader_nothing")),
             _NO_READS,
             least("peers", "two"),
             least("peers_spinning", "nearly_all"),
@@ -116,7 +116,7 @@ STILL: tuple[Candidate, ...] = (
         (below("autocorrelation", "irregular"),),
     ),
 )
-"""Where nothing gets done, and servers: also of processes that have just begun."""
+"""Classes of GPUs without progress, and servers; they apply to young processes too."""
 
 PAUSES: tuple[Candidate, ...] = (
     Candidate(
@@ -126,12 +126,12 @@ PAUSES: tuple[Candidate, ...] = (
             least("gap_longest", "pause"),
             least("gap_write", "pause_write"),
         ),
-        (below("gaps", "four"), unless(_WORKERS_BUSY)),
+        (below("gaps", "four"), Unless(_WORKERS_BUSY)),
     ),
     Candidate(
         Bottleneck.EPOCH_RESTART,
         every(_HAS_WORKERS, _STALLS, least("gap_turnovers", "two")),
-        (least("gaps", "two"), unless(_WORKERS_BUSY), below("main_cpu", "main_full")),
+        (least("gaps", "two"), Unless(_WORKERS_BUSY), below("main_cpu", "main_full")),
     ),
     Candidate(
         Bottleneck.EVALUATION,
@@ -148,7 +148,7 @@ PAUSES: tuple[Candidate, ...] = (
         (below("loader_blocked", "blocked_little"),),
     ),
 )
-"""Long pauses between spells of work; they need a reading a second."""
+"""Classes with long pauses between work; they need a reading each second."""
 
 _OF_STORAGE = every(_STALLS, _HAS_WORKERS, _WORKERS_WAIT)
 STARVED: tuple[Candidate, ...] = (
@@ -168,11 +168,11 @@ STARVED: tuple[Candidate, ...] = (
                     below("loader_blocked", "blocked"),
                     below("read_rate", "reads"),
                     least("network_per_worker", "network_per_worker"),
-                    # The traffic is of the whole node, and workers that are far ahead sleep as well: it
-                    # must be known that nothing else is short.
+                    # The traffic is that of the whole node, and workers that are far ahead sleep too:
+                    # other shortages must be excluded.
                     below("main_cpu", "main_busy"),
-                    unless(least("main_in_stall", "main_in_stall")),
-                    unless(_CORES_GONE),
+                    Unless(least("main_in_stall", "main_in_stall")),
+                    Unless(_CORES_GONE),
                 ),
             ),
         ),
@@ -190,14 +190,14 @@ STARVED: tuple[Candidate, ...] = (
             _OF_STORAGE,
             some(
                 least("loader_blocked", "blocked"),
-                # A node's pressure can be of others: the workers themselves must not be known to be free.
+                # The pressure may come from other jobs: the workers must not be known to be unblocked.
                 every(
                     some(least("psi_io", "pressure_io"), least("disk_busy", "disk_busy")),
                     least("read_rate", "reads"),
-                    unless(below("loader_blocked", "blocked_little")),
+                    Unless(below("loader_blocked", "blocked_little")),
                 ),
             ),
-            unless(below("read_rate", "reads_nothing")),
+            Unless(below("read_rate", "reads_nothing")),
         ),
         (
             least("loader_blocked", "blocked"),
@@ -218,8 +218,8 @@ STARVED: tuple[Candidate, ...] = (
             _HAS_WORKERS,
             _NOT_BLOCKED,
             _CORES_GONE,
-            # Those that fill the few cores that they are pinned to need others first.
-            unless(every(_WORKERS_PINNED, unless(least("cgroup_throttled", "cgroup_throttled")))),
+            # Workers that fill the few cores that they are pinned to are loader_affinity.
+            Unless(every(_WORKERS_PINNED, Unless(least("cgroup_throttled", "cgroup_throttled")))),
             some(
                 _WORKERS_BUSY,
                 least("loader_fill", "fill"),
@@ -241,7 +241,7 @@ STARVED: tuple[Candidate, ...] = (
             _NOT_BLOCKED,
             _WORKERS_BUSY,
             least("idle_cores", "spare_core"),
-            unless(_CORES_GONE),
+            Unless(_CORES_GONE),
         ),
         (
             least("loader_saturated", "saturated"),
@@ -260,7 +260,7 @@ STARVED: tuple[Candidate, ...] = (
             some(
                 least("main_cpu", "main_busy"),
                 least("main_in_stall", "main_in_stall"),
-                # Nobody can say when it computes; but it reads the data, and no other thread does anything.
+                # When it computes is unknown, but it reads the data, and no other thread works.
                 every(least("main_cpu", "main_some"), least("chars_rate", "reads")),
             ),
             some(least("chars_rate", "reads"), least("tree_cpu", "tree_busy")),
@@ -275,7 +275,7 @@ STARVED: tuple[Candidate, ...] = (
             _NO_WORKERS,
             _NOT_A_SERVER,
             least("tree_cpu", "tree_busy"),
-            # The busiest thread, which the main one is taken to be, may be one of the loader's.
+            # The main thread is assumed to be the busiest one, which may be a loader thread.
             some(
                 below("main_cpu", "main_busy"),
                 every(least("busy_threads", "several"), least("chars_rate", "reads")),
@@ -289,7 +289,7 @@ STARVED: tuple[Candidate, ...] = (
         (
             least("pcie_share", "pcie_full"),
             least("pin_cpu", "pin_full"),
-            unless(_WORKERS_BUSY),
+            Unless(_WORKERS_BUSY),
         ),
     ),
     Candidate(
@@ -302,15 +302,15 @@ STARVED: tuple[Candidate, ...] = (
             least("loader_cpu", "loader_light"),
             below("loader_cpu", "loader_full"),
             below("loader_saturated", "saturated"),
-            # Unevenly in time, or among the workers: some are full, though all together are not.
+            # Uneven in time, or among the workers: some are full, although their mean is not.
             some(below("autocorrelation", "irregular"), least("loader_saturated", "uneven")),
-            unless(least("network_per_worker", "network_per_worker")),
+            Unless(least("network_per_worker", "network_per_worker")),
             below("main_cpu", "main_busy"),
         ),
         (least("idle_cores", "one"), below("psi_io", "pressure_io")),
     ),
 )
-"""The GPU waits for its data; the one with the most evidence is taken."""
+"""Classes of a GPU that waits for data; the one with the most evidence applies."""
 
 OTHER: tuple[Candidate, ...] = (
     Candidate(
@@ -325,7 +325,7 @@ OTHER: tuple[Candidate, ...] = (
         (
             below("util_cv", "steady"),
             least("clock_share", "clock_high"),
-            unless(least("read_rate", "reads")),
+            Unless(least("read_rate", "reads")),
         ),
     ),
     Candidate(
@@ -369,10 +369,10 @@ OTHER: tuple[Candidate, ...] = (
             _NOT_A_SERVER,
             below("util_p95", "never_full"),
             below("util_cv", "steady"),
-            # A thread that sleeps through the pauses waits for something that is not seen.
+            # A main thread that sleeps in the pauses waits for something that is not measured.
             least("main_cpu", "main_some"),
             below("main_cpu", "main_busy"),
-            unless(_CORES_GONE),
+            Unless(_CORES_GONE),
             some(
                 below("sm_active", "sm_little"),
                 every(below("power_share", "weak_power"), below("memory_share", "memory_spare")),
@@ -412,6 +412,6 @@ OTHER: tuple[Candidate, ...] = (
         (least("power_share", "half_power"), least("sm_active", "sm_half")),
     ),
 )
-"""What else can hold a GPU up, and what a GPU that nothing holds up looks like."""
+"""Other bottlenecks, and GPUs without a bottleneck."""
 
 ALL: tuple[Candidate, ...] = FIRST + STILL + PAUSES + STARVED + OTHER

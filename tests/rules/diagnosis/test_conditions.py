@@ -5,13 +5,13 @@ import itertools
 import pytest
 
 from gpuwarden_rules.diagnosis.conditions import (
+    Unless,
     below,
     every,
     least,
     opposing,
     some,
     supporting,
-    unless,
 )
 from gpuwarden_rules.diagnosis.features import Features
 
@@ -32,7 +32,7 @@ def test_the_truth_tables_are_kleenes(a: bool | None, b: bool | None) -> None:
     one = True if True in (a, b) else None if None in (a, b) else False
     assert every(MAIN, WORKERS).holds(features) is both
     assert some(MAIN, WORKERS).holds(features) is one
-    assert unless(MAIN).holds(features) is (a is not True)
+    assert Unless(MAIN).holds(features) is (a is not True)
 
 
 def test_evidence_has_the_value_and_the_threshold_for_people_and_programs() -> None:
@@ -53,4 +53,4 @@ def test_what_speaks_against_is_named_absent_data_too() -> None:
         "loader workers: no data",
     ]
     assert list(opposing(some(MAIN, WORKERS), at(True, False))) == []
-    assert list(opposing(unless(MAIN), at(True, None)))
+    assert list(opposing(Unless(MAIN), at(True, None)))

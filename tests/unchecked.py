@@ -22,12 +22,17 @@ def _connected(
     return _connect(*args, **more)
 
 
+def connect_unchecked() -> None:
+    """Skip them in this process."""
+    duckdb.connect = _connected
+
+
 def skip_checks() -> None:
     """Skip them in this process, and in those that its fork server makes."""
-    duckdb.connect = _connected
+    connect_unchecked()
     forkserver._server = forkserver.ForkServer("tests.unchecked")
 
 
 if __name__ == "__main__":
-    duckdb.connect = _connected
+    connect_unchecked()
     forkserver.main(forked.works)

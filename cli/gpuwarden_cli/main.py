@@ -82,7 +82,7 @@ def _fail(line: str, code: int = 2) -> int:
 def _missing_part(error: ModuleNotFoundError) -> str:
     """A missing package means a missing extra; anything of our own is a bug."""
     if error.name == "gpuwarden_simulator":
-        from gpuwarden_cli.services import SIMULATOR_MISSING
+        from gpuwarden_cli.composition.supervision import SIMULATOR_MISSING
 
         return SIMULATOR_MISSING
     if error.name is None or error.name.startswith("gpuwarden"):
@@ -189,7 +189,10 @@ def _port(text: str) -> int:
 
 def _add_up(commands: "Commands[CommandParser]") -> None:
     def run(args: argparse.Namespace) -> int:
-        from gpuwarden_cli.commands.up import default_data_dir, run_up
+        from gpuwarden_collector.processes.footprint import keep_small
+
+        keep_small()
+        from gpuwarden_cli.composition.up import default_data_dir, run_up
 
         data = args.data or default_data_dir()
         return run_up(port=args.port, data=data, simulate=args.simulate, model_name=args.model)
@@ -226,7 +229,7 @@ def _add_collector(commands: "Commands[CommandParser]") -> None:
 
 def _add_simulate(commands: "Commands[CommandParser]") -> None:
     def run(args: argparse.Namespace) -> int:
-        from gpuwarden_cli.services import run_simulation
+        from gpuwarden_cli.composition.simulation import run_simulation
 
         return run_simulation(
             nodes=args.nodes,

@@ -368,7 +368,7 @@ def test_what_is_loaded_stays_small() -> None:
     """A GPU host pays for what the agent imports: no DuckDB, no data frames, no HTTP library."""
     code = (
         "import sys, gpuwarden_agent.daemon, gpuwarden_simulator.fleet, gpuwarden_agent.once,"
-        " gpuwarden_agent.collect.discovery, gpuwarden_simulator, gpuwarden_cli.services,"
+        " gpuwarden_agent.collect.discovery, gpuwarden_simulator, gpuwarden_cli.composition.agent,"
         " gpuwarden_cli.main\n"
         f"print([n for n in {TOO_HEAVY} if n in sys.modules])"
     )

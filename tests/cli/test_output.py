@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuwarden.untrusted_text import printable, without_formula
-from gpuwarden_cli.output import render, without_colour
+from gpuwarden_cli.output import counted, render, without_colour
 
 COLUMNS = ["node", "util_percent", "at"]
 ROWS = [["n1", 97.5, "2026-01-01T00:00:00.500Z"], ["node-2", None, None]]
@@ -136,3 +136,11 @@ def test_a_plan_keeps_its_lines_and_no_other_text_can_pass_for_rows() -> None:
         "             └──┘",
     ]
     assert render(["name"], [["a\nb\tc\x1b"]], "table").splitlines()[2:] == ["a b c�"]
+
+
+@pytest.mark.parametrize(
+    ("number", "noun", "says"),
+    [(1, "node", "1 node"), (20, "node", "20 nodes"), (0, "batch", "0 batches")],
+)
+def test_one_is_not_ones(number, noun, says) -> None:
+    assert counted(number, noun) == says

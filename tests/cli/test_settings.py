@@ -1,11 +1,16 @@
-"""`config` shows what is in force and where each value came from."""
+"""Settings: `config` shows them and their sources; keys of a file are set and the rest stays."""
 
 import json
+import os
+import tomllib
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
+from gpuwarden.lifecycle import StartError
 from gpuwarden_cli.main import main
+from gpuwarden_cli.settings import set_keys
 
 
 @pytest.fixture(autouse=True)
@@ -56,3 +61,49 @@ def test_a_wrong_file_is_one_line_with_its_place(tmp_path, capsys, part, text, l
     err = capsys.readouterr().err
     assert f"gpuwarden: {path}{line}" in err
     assert err.count("\n") == 1
+
+
+EXAMPLE = """# Settings of the agent.
+# collector_url = "http://127.0.0.1:8750"
+
+batch_s = 5.0  # as we like it
+collector_urls = [
+  "https://a",  # one
+]
+
+[labels]
+rack = "4"
+"""
+
+
+def test_keys_are_set_and_all_else_stays(tmp_path: Path) -> None:
+    path = tmp_path / "agent.toml"
+    path.write_text(EXAMPLE)
+    path.chmod(0o640)
+    assert set_keys(path, {"collector_url": "https://c", "token_file": '/a "b"'})
+    text = path.read_text()
+    assert tomllib.loads(text) == {
+        **tomllib.loads(EXAMPLE),
+        "collector_url": "https://c",
+        "token_file": '/a "b"',
+    }
+    assert [line for line in EXAMPLE.splitlines() if line not in text.splitlines()] == []
+    assert path.stat().st_mode & 0o777 == 0o640
+
+
+def test_the_same_again_writes_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "agent.toml"
+    assert set_keys(path, {"a": "b"})
+    before = path.stat()
+    assert not set_keys(path, {"a": "b"})
+    assert path.stat().st_ino == before.st_ino
+    assert os.listdir(path.parent) == ["agent.toml"]
+
+
+@pytest.mark.parametrize("content", [b"a = ", b"\xff"])
+def test_a_file_that_is_no_toml_is_named_and_stays(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "agent.toml"
+    path.write_bytes(content)
+    with pytest.raises(StartError, match=f"{path}: not valid TOML"):
+        set_keys(path, {"a": "b"})
+    assert path.read_bytes() == content

@@ -6,7 +6,7 @@ import sys
 UNWANTED = {
     "ingest": (
         (
-            "import gpuwarden_cli.services, gpuwarden_collector.daemon, gpuwarden_rules.evaluation.engine,"
+            "import gpuwarden_cli.composition.collector, gpuwarden_collector.daemon, gpuwarden_rules.evaluation.engine,"
             " gpuwarden_rules.diagnosis.service, gpuwarden_dashboards.routes"
         ),
         (

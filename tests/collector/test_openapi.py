@@ -7,7 +7,7 @@ from typing import Any
 import aiohttp
 
 from gpuwarden.clock import SystemClock
-from gpuwarden_cli.services import collecting
+from gpuwarden_cli.composition.collector import collecting
 from gpuwarden_collector.auth.scopes import NEEDS
 from gpuwarden_collector.http.openapi import ENDPOINTS
 from gpuwarden_collector.settings import CollectorSettings

@@ -14,7 +14,7 @@ from gpuwarden.access import Scope, Token
 from gpuwarden.clock import SystemClock
 from gpuwarden.models import model_named
 from gpuwarden_agent.settings import AgentSettings
-from gpuwarden_cli.services import collecting
+from gpuwarden_cli.composition.collector import collecting
 from gpuwarden_collector.auth.token_file import NAME, edit
 from gpuwarden_collector.auth.token_store import TokenEntry
 from gpuwarden_collector.settings import CollectorSettings

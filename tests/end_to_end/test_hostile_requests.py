@@ -9,7 +9,7 @@ import pytest
 from yarl import URL
 
 from gpuwarden.clock import SystemClock
-from gpuwarden_cli.services import collecting
+from gpuwarden_cli.composition.collector import collecting
 from gpuwarden_collector.http.openapi import ENDPOINTS
 from gpuwarden_collector.settings import CollectorSettings
 

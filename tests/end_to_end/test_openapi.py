@@ -17,7 +17,7 @@ from schemathesis.specs.openapi.checks import negative_data_rejection, positive_
 
 from gpuwarden.access import Scope, Token
 from gpuwarden.clock import SystemClock
-from gpuwarden_cli.services import collecting
+from gpuwarden_cli.composition.collector import collecting
 from gpuwarden_collector.auth.token_file import NAME, edit
 from gpuwarden_collector.auth.token_store import TokenEntry
 from gpuwarden_collector.http.openapi import PATH

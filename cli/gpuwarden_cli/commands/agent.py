@@ -110,7 +110,7 @@ def _refused(args: argparse.Namespace) -> int:
 
 
 def _run(args: argparse.Namespace) -> int:
-    from gpuwarden_cli.services import run_agent
+    from gpuwarden_cli.composition.agent import run_agent
 
     return run_agent(_loaded(args).settings, lambda: _loaded(args).settings)
 
@@ -138,13 +138,14 @@ def _config(args: argparse.Namespace) -> int:
 def _once(args: argparse.Namespace) -> int:
     from gpuwarden.clock import SystemClock
     from gpuwarden_agent.once import read_once
-    from gpuwarden_cli.services import probes_of
+    from gpuwarden_cli.composition.agent import sources_of
 
     settings = _loaded(args).settings
     # What fails becomes a line of `problems`; the log would say it twice.
     logs.setup("critical")
-    probes, message = probes_of(settings)
-    print(f"gpuwarden agent: {message}", file=sys.stderr)
+    sources = sources_of(settings)
+    probes = sources.probes
+    print(f"gpuwarden agent: {sources.message}", file=sys.stderr)
     try:
         reading = read_once(probes, SystemClock(), node=settings.node_name)
     finally:

@@ -9,15 +9,11 @@ from urllib.parse import quote
 
 from gpuwarden.alert import ALERT_FILTERS, PLACE_SQL, USD_SO_FAR_SQL, WORST_FIRST
 from gpuwarden.durations import readable
-from gpuwarden_cli.judged import unjudged_at
 from gpuwarden_cli.output import counted, render, terminal_width
+from gpuwarden_cli.read.incidents import MARKS
+from gpuwarden_cli.read.remote import unjudged_at
 from gpuwarden_client.http import CallError, ask, call
 
-MARKS = (
-    "concat_ws(', ', state, CASE WHEN stale_since IS NOT NULL THEN 'stale'"
-    " WHEN unknown_since IS NOT NULL THEN 'unknown' END, regexp_extract(muted, '^\\w+'))"
-)
-"""SQL of an alert's state for people: `firing, stale, silenced`."""
 _ALERTS = f"""
 SELECT
     left(fingerprint, 8) AS id, severity, {MARKS} AS shown, rule, {PLACE_SQL} AS place,

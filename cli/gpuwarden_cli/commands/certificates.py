@@ -93,7 +93,7 @@ def _lines(files: "AuthorityFiles") -> dict[str, str]:
 
 
 def _write_settings(files: "AuthorityFiles", config: Path, host: str | None) -> None:
-    from gpuwarden_cli.toml_file import set_keys
+    from gpuwarden_cli.settings import set_keys
 
     values = _lines(files) | ({"host": host} if host else {})
     is_changed = set_keys(config, values)

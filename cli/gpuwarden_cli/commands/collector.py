@@ -79,7 +79,10 @@ def _add_settings(made: argparse.ArgumentParser) -> None:
 
 
 def _run(args: argparse.Namespace) -> int:
-    from gpuwarden_cli.services import run_collector
+    from gpuwarden_collector.processes.footprint import keep_small
+
+    keep_small()
+    from gpuwarden_cli.composition.collector import run_collector
 
     return run_collector(collector_settings(args), lambda: collector_settings(args))
 

@@ -82,12 +82,13 @@ def run_doctor(settings: "AgentSettings", form: str) -> int:
     """Examine a GPU host and print; 1 where samples are lost or do not arrive."""
     from gpuwarden.clock import SystemClock
     from gpuwarden_agent.doctor import check_host, examine
-    from gpuwarden_cli.services import probes_of
+    from gpuwarden_cli.composition.agent import sources_of
 
     logs.setup("critical")
     clock = SystemClock()
-    probes, message = probes_of(settings)
-    print(f"gpuwarden agent: {message}", file=sys.stderr)
+    sources = sources_of(settings)
+    probes = sources.probes
+    print(f"gpuwarden agent: {sources.message}", file=sys.stderr)
     try:
         calls, answered = examine(probes, clock)
     finally:

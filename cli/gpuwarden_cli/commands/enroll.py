@@ -266,7 +266,7 @@ def _configure(
     has_ca: bool,
 ) -> bool:
     """Write the agent's settings; whether they had to be."""
-    from gpuwarden_cli.toml_file import set_keys
+    from gpuwarden_cli.settings import set_keys
 
     values = {"token_file": str(place.token.absolute())}
     if has_ca:

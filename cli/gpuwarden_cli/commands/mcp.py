@@ -8,8 +8,7 @@ from typing import Any
 
 from gpuwarden.clock import SystemClock
 from gpuwarden.lifecycle import StartError
-from gpuwarden_cli.judged import unjudged_at
-from gpuwarden_cli.remote_querier import RemoteQuerier
+from gpuwarden_cli.read.remote import RemoteQuerier, unjudged_at
 from gpuwarden_client.http import CollectorEndpoint
 
 MISSING = "gpuwarden mcp needs the Python package 'mcp', which is not installed: pip install 'gpuwarden[mcp]'"

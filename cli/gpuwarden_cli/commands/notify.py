@@ -58,7 +58,7 @@ def remarks(notify: "Notify") -> list[str]:
 
 def notify_test(args: argparse.Namespace) -> int:
     """Send a test message to the receivers, and say what came back; 1 when one did not take it."""
-    from gpuwarden_cli.notifications import notify_of
+    from gpuwarden_cli.settings import notify_of
 
     notify = notify_of(_file_of(args))
     names = [plan.name for plan in notify.receivers]

@@ -4,7 +4,6 @@ import argparse
 import asyncio
 import math
 import sys
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,10 +14,8 @@ from gpuwarden.lifecycle import StartError
 from gpuwarden_cli.output import counted
 
 if TYPE_CHECKING:
-    from gpuwarden_agent.probe import Probe
     from gpuwarden_agent.settings import AgentSettings
     from gpuwarden_simulator.recordings.recorder import RecordingTally
-    from gpuwarden_simulator.recordings.replay import Recording, ReplayProbe
 
 
 def seconds(text: str) -> float:
@@ -53,18 +50,23 @@ def add_flags(made: argparse.ArgumentParser) -> None:
 
 def run_record(settings: "AgentSettings", args: argparse.Namespace) -> int:
     """`gpuwarden agent record`. Raises StartError."""
-    from gpuwarden_cli.services import probes_of, run_until_signalled
+    from gpuwarden_cli.composition.agent import sources_of
+    from gpuwarden_cli.composition.supervision import run_until_signalled
     from gpuwarden_simulator.recordings.pseudonyms import Pseudonyms
     from gpuwarden_simulator.recordings.recorder import Recorder, RecordingFile
 
     settings = _with_interval(settings, args.interval)
     logs.setup(settings.log_level, settings.log_format)
-    probes, message = probes_of(settings)
+    sources = sources_of(settings)
     file = RecordingFile(args.output, force=args.force)
-    print(f"gpuwarden agent: {message}; recording to {args.output}", file=sys.stderr, flush=True)
+    print(
+        f"gpuwarden agent: {sources.message}; recording to {args.output}",
+        file=sys.stderr,
+        flush=True,
+    )
     recorder = Recorder(
         settings.node_name,
-        probes,
+        sources.probes,
         file,
         SystemClock(),
         interval_ms=settings.interval_ms,
@@ -82,7 +84,7 @@ def run_record(settings: "AgentSettings", args: argparse.Namespace) -> int:
             trouble = error
 
     run_until_signalled(main)
-    print(summary(recorder.tally, len(probes), args.output))
+    print(summary(recorder.tally, len(sources.probes), args.output))
     if trouble is None:
         return 0
     print(
@@ -115,55 +117,4 @@ def summary(tally: "RecordingTally", probes: int, path: Path) -> str:
     if tally.left_out:
         names = ", ".join(sorted(tally.left_out))
         line += f"; {counted(tally.left_out.total(), 'value')} skipped as impossible: {names}"
-    return line
-
-
-def replayed(settings: "AgentSettings") -> "tuple[list[Probe], str]":
-    """The probes of backend "replay", and a line on what they play. Raises StartError."""
-    from gpuwarden_simulator.recordings.replay import Play
-
-    if settings.replay_file is None:
-        raise StartError("backend replay needs replay_file: a recording to play")
-    recording = open_recording(settings.replay_file)
-    play = Play(recording, settings.node_name, is_looped=settings.replay_loop)
-    return [*play.probes()], told(recording)
-
-
-def replay_nodes(
-    path: Path, names: Sequence[str]
-) -> "tuple[list[tuple[str, list[ReplayProbe]]], str]":
-    """A fleet that plays one recording, and a line on it. Raises StartError."""
-    from gpuwarden_simulator.recordings.replay import replay_fleet
-
-    recording = open_recording(path)
-    line = f"{told(recording)}; on {counted(len(names), 'node')}"
-    return replay_fleet(recording, names), line
-
-
-def open_recording(path: Path) -> "Recording":
-    """Open a recording for replay. Raises StartError."""
-    from gpuwarden_simulator.recordings.format import RecordingError
-    from gpuwarden_simulator.recordings.replay import Recording
-
-    try:
-        return Recording(path)
-    except RecordingError as error:
-        raise StartError(str(error)) from error
-
-
-def told(recording: "Recording") -> str:
-    """One line on a recording: what, whose, how long, and what is not right with it."""
-    from gpuwarden_agent.events.kinds import span
-
-    header = recording.header
-    gpus = f"{recording.gpus} GPU probe{'' if recording.gpus == 1 else 's'}"
-    line = (
-        f"replaying {recording.path}: {span(recording.length_ms / 1000)} of {header.node}, {gpus}"
-    )
-    if header.label:
-        line += f", {header.label!r}"
-    if not recording.is_whole:
-        line += "; it was cut, and is played up to its last whole block"
-    if recording.unknown:
-        line += f"; unknown to this version and skipped: {', '.join(sorted(recording.unknown))}"
     return line

@@ -71,7 +71,7 @@ def job(args: argparse.Namespace) -> int:
     """What one job used, and what its owner might change."""
     from gpuwarden_cli.job_report import read
     from gpuwarden_cli.job_summary import record, screen
-    from gpuwarden_cli.remote_querier import RemoteQuerier
+    from gpuwarden_cli.read.remote import RemoteQuerier
 
     found = asyncio.run(read(RemoteQuerier(args.url), args.job, SystemClock().now()))
     if found is None:

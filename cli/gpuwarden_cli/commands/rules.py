@@ -89,7 +89,7 @@ def rules_check(args: argparse.Namespace) -> int:
 
 async def _not_here(files: list[Path], url: str | None) -> list[str]:
     """A line for each rule that a running collector's fleet cannot feed."""
-    from gpuwarden_cli.remote_querier import RemoteQuerier
+    from gpuwarden_cli.read.remote import RemoteQuerier
     from gpuwarden_rules.evaluation import fleet
 
     rules = _rules(files)
@@ -188,7 +188,7 @@ def rules_backtest(args: argparse.Namespace) -> int:
 def _rule_set(args: argparse.Namespace) -> "RuleSet":
     """The rules of `--rule`, or else those that a collector with these settings would run, with its
     overrides either way. Raises StartError and RuleFileError."""
-    from gpuwarden_cli.services import rule_set_of
+    from gpuwarden_cli.settings import rule_set_of
 
     rule_set = rule_set_of(collector_settings(args).rules_dirs)
     return replace(rule_set, rules=tuple(_rules(args.rule))) if args.rule else rule_set
@@ -202,7 +202,7 @@ async def _backtest(
     A rule whose data the history lacks says so: it has not fired 0 times.
     """
     from gpuwarden.query import QueryError
-    from gpuwarden_cli.remote_querier import RemoteQuerier
+    from gpuwarden_cli.read.remote import RemoteQuerier
     from gpuwarden_rules.backtest.inventory_history import outages_between
     from gpuwarden_rules.backtest.known_data import KnownData, reads_rollups
     from gpuwarden_rules.backtest.replay import first_sample_at

@@ -66,14 +66,15 @@ def _local(args: argparse.Namespace) -> RowSource:
     from gpuwarden.settings import load
     from gpuwarden_agent.collect.discovery import discover
     from gpuwarden_agent.settings import AgentSettings
-    from gpuwarden_cli.services import probes_of
+    from gpuwarden_cli.composition.agent import sources_of
     from gpuwarden_cli.top.local import LocalSource
 
     settings = load(AgentSettings, "agent").settings
     if args.backend:
         settings = replace(settings, backend=args.backend)
     if settings.backend in ("simulator", "replay"):
-        probes, message = probes_of(settings)
+        sources = sources_of(settings)
+        probes, message = sources.probes, sources.message
     else:
         # Not the kernel's log, whose position belongs to the agent that may run here.
         found = discover(

@@ -7,14 +7,15 @@ import argparse
 import asyncio
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 from textwrap import wrap
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from gpuwarden.alert import WORST_FIRST, usd_between
 from gpuwarden.clock import SystemClock
 from gpuwarden_cli.output import ABSENT, render, terminal_width
+from gpuwarden_cli.read.diagnosis import Silent, diagnose
+from gpuwarden_cli.read.remote import RemoteQuerier
 
 if TYPE_CHECKING:
     from gpuwarden.diagnosis import Diagnosis
@@ -26,58 +27,7 @@ BINS = 60
 TIMELINE = timedelta(minutes=30)
 EVIDENCE_MAX = 8
 ALERTS_MAX = 5
-_REPORTS_WITHIN = timedelta(minutes=2)
-NAMES_MAX = 8
 _BARS = "▁▂▃▄▅▆▇█"
-
-_FIND = """
-SELECT DISTINCT node, gpu_uuid, is_job FROM (
-    SELECT node, gpu_uuid, false AS is_job FROM gpus
-    WHERE node = $name OR format('{}/{}', node, gpu) = $name OR format('{}:{}', node, gpu) = $name
-        OR (length($name) >= 4 AND starts_with(lower(gpu_uuid), lower($name)))
-    UNION ALL
-    SELECT node, NULL, false FROM nodes WHERE node = $name AND node NOT IN (SELECT node FROM gpus)
-    UNION ALL
-    SELECT node, gpu_uuid, true FROM process_samples
-    WHERE ts > $now::TIMESTAMP - INTERVAL 3 MINUTE AND ts <= $now::TIMESTAMP
-        AND $name IN (slurm_job_id, 'Slurm job ' || slurm_job_id, rendezvous, 'job at ' || rendezvous,
-                      pod, 'pod ' || pod)
-)
-ORDER BY node, gpu_uuid
-"""
-_TOGETHER = """
-SELECT DISTINCT other.node
-FROM process_samples AS other
-JOIN process_samples AS mine
-    ON other.slurm_job_id = mine.slurm_job_id OR other.rendezvous = mine.rendezvous
-WHERE mine.gpu_uuid = $gpu_uuid
-    AND mine.ts > $now::TIMESTAMP - INTERVAL 3 MINUTE AND mine.ts <= $now::TIMESTAMP
-    AND other.ts > $now::TIMESTAMP - INTERVAL 3 MINUTE AND other.ts <= $now::TIMESTAMP
-"""
-_KNOWN = """
-SELECT node || '/' || gpu AS name FROM gpus WHERE gpu IS NOT NULL ORDER BY last_seen_at DESC NULLS LAST, name
-"""
-_GPUS_KNOWN = """
-WITH sampled AS (
-    SELECT gpu_uuid, max(ts) AS ts FROM gpu_samples
-    WHERE ts > $now::TIMESTAMP - INTERVAL 1 DAY AND ts <= $now::TIMESTAMP AND list_contains($uuids, gpu_uuid)
-    GROUP BY gpu_uuid
-)
-SELECT node, gpu, gpu_uuid, model, pci_bus_id, serial, replaced_by, simulated, sampled.ts AS sampled_at
-FROM gpus LEFT JOIN sampled USING (gpu_uuid)
-WHERE list_contains($uuids, gpu_uuid)
-ORDER BY node, gpu, gpu_uuid
-"""
-_NODES_KNOWN = """
-WITH reported AS (
-    SELECT node, max(ts) AS ts FROM host_samples
-    WHERE ts > $now::TIMESTAMP - INTERVAL 1 DAY AND ts <= $now::TIMESTAMP AND list_contains($nodes, node)
-    GROUP BY node
-)
-SELECT node, os, kernel, cpus, driver_version, agent_version, simulated, reported.ts AS reported_at
-FROM nodes LEFT JOIN reported USING (node)
-WHERE list_contains($nodes, node)
-"""
 _EVENTS = """
 SELECT ts, severity, kind, message FROM events
 WHERE ts > $now::TIMESTAMP - INTERVAL 1 DAY AND ts <= $now::TIMESTAMP AND severity <> 'info'
@@ -113,8 +63,6 @@ SELECT bin, avg(util_percent) AS util, max(workers) AS cpu FROM bins GROUP BY bi
 
 def why(args: argparse.Namespace) -> int:
     """Print why; 1 where something holds it up or nobody can say, 0 where it is healthy."""
-    from gpuwarden_cli.remote_querier import RemoteQuerier
-
     now = _instant(args.at)
     return asyncio.run(tell(RemoteQuerier(args.url), args.target, now, args.format))
 
@@ -131,7 +79,7 @@ def _instant(text: str | None) -> datetime:
 
 async def tell(querier: "Querier", target: str, now: datetime, form: str) -> int:
     """Print why, as of an instant; the exit code. Raises ValueError where there is nothing to tell."""
-    found = await find(querier, target, now)
+    found = await diagnose(querier, target, now)
     if form == "json":
         print(json.dumps(found.records(), ensure_ascii=False, indent=2))
     elif not found.judged:
@@ -146,209 +94,6 @@ async def tell(querier: "Querier", target: str, now: datetime, form: str) -> int
             print()
             await _show_one_silent(querier, one, now)
     return 0 if found.is_well else 1
-
-
-@dataclass(frozen=True, slots=True)
-class Measured:
-    """What was measured of all that a name means, and what it says."""
-
-    judged: "Sequence[Judged]"
-    """Its GPUs that have samples."""
-    verdicts: "Sequence[Diagnosis]"
-    """Of each of these."""
-    jobs: "Sequence[JobView]"
-    """Jobs that have those GPUs."""
-    job_verdicts: "Sequence[Diagnosis]"
-    """Of each of these."""
-    silent: "Sequence[Silent]"
-    """What has no samples; of several GPUs those that had some within the last day."""
-    is_job: bool
-    """Whether it was a job's name."""
-
-    @property
-    def is_well(self) -> bool:
-        """Whether nothing needs to be done."""
-        from gpuwarden.diagnosis import HEALTHY
-
-        if not self.judged:
-            return all(one.is_well for one in self.silent)
-        return all(one.bottleneck in HEALTHY for one in self.verdicts) and not self.silent
-
-    def records(self) -> list[dict[str, Any]]:
-        """For programs: jobs, GPUs, then what is silent."""
-        told = (*self.job_verdicts, *self.verdicts) if self.judged else ()
-        return [*(_record(one) for one in told), *(one.record() for one in self.silent)]
-
-
-async def find(querier: "Querier", target: str, now: datetime) -> Measured:
-    """What holds up a GPU, job or node, as of an instant. Raises ValueError where none has that name."""
-    from gpuwarden_rules.diagnosis.observe import observe
-    from gpuwarden_rules.diagnosis.sentences import diagnosis_of, diagnosis_of_job
-    from gpuwarden_rules.diagnosis.service import judged_of
-
-    found = (await querier.query(_FIND, {"name": target, "now": now})).records()
-    if not found:
-        raise ValueError(await _unknown_name(querier, target))
-    uuids = {row["gpu_uuid"] for row in found if row["gpu_uuid"]}
-    nodes = {row["node"] for row in found}
-    if len(uuids) == 1:
-        # It may wait for a rank on another node.
-        together = await querier.query(_TOGETHER, {"gpu_uuid": found[0]["gpu_uuid"], "now": now})
-        nodes |= {row[0] for row in together.rows}
-    judged, jobs = judged_of(await observe(querier, now, nodes=sorted(nodes)))
-    mine = [one for one in judged if one.seen.place.gpu_uuid in uuids]
-    silent = await _silent(querier, found, {one.seen.place.gpu_uuid for one in mine}, now)
-    names = {one.seen.place.job for one in mine}
-    views = [view for view in jobs if view.name in names]
-    return Measured(
-        mine,
-        [diagnosis_of(one, now) for one in mine],
-        views,
-        [diagnosis_of_job(view, now) for view in views],
-        [one for one in silent if one.is_lost] if mine else silent,
-        any(row["is_job"] for row in found),
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class Silent:
-    """A GPU without samples, or a node without GPUs, and what is known of it."""
-
-    node: str
-    gpu: "dict[str, Any] | None"
-    """Its row of `gpus`; None: the node has none."""
-    facts: "dict[str, Any]"
-    """The node's row of `nodes`, empty where there is none."""
-    now: datetime
-
-    @property
-    def reports(self) -> bool:
-        """Whether the node's agent sends."""
-        at = self.facts.get("reported_at")
-        return at is not None and self.now - at < _REPORTS_WITHIN
-
-    @property
-    def is_well(self) -> bool:
-        """Whether nothing needs to be done: a machine that has no GPU, and reports."""
-        return self.gpu is None and self.reports
-
-    @property
-    def is_lost(self) -> bool:
-        """Whether it was there within the last day and is not now, while no other is in its place."""
-        gpu = self.gpu or {}
-        return gpu.get("sampled_at") is not None and gpu.get("replaced_by") is None
-
-    @property
-    def verdict(self) -> str:
-        """In a word or two."""
-        if self.gpu is None:
-            return "no gpu" if self.reports else "silent"
-        if self.gpu["replaced_by"]:
-            return "replaced"
-        return "lost" if self.reports else "silent"
-
-    @property
-    def name(self) -> str:
-        """What it is, as a heading."""
-        if self.gpu is None:
-            facts = self.facts
-            known = (
-                facts.get("os"),
-                facts.get("kernel"),
-                facts.get("cpus") and f"{facts['cpus']} CPUs",
-            )
-            said = ", ".join(str(fact) for fact in known if fact)
-            return f"Node {self.node}{f' ({said})' if said else ''}{self._simulated(facts)}"
-        gpu = self.gpu
-        number = gpu["gpu_uuid"] if gpu["gpu"] is None else gpu["gpu"]
-        place = f", {gpu['pci_bus_id']}" if gpu["pci_bus_id"] else ""
-        model = f" ({gpu['model']})" if gpu["model"] else ""
-        return f"GPU {number} of {self.node}{model}{place}{self._simulated(gpu)}"
-
-    @staticmethod
-    def _simulated(row: "dict[str, Any]") -> str:
-        return ", simulated" if row.get("simulated") else ""
-
-    @property
-    def summary(self) -> str:
-        """What is known, in sentences."""
-        reported_at = self.facts.get("reported_at")
-        if reported_at is None:
-            agent = f"Nothing came from {self.node} in the day before."
-        elif self.reports:
-            agent = f"The agent of {self.node} reports."
-        else:
-            agent = f"Nothing has come from {self.node} since {_utc(reported_at)}."
-        if self.gpu is None:
-            driver = self.facts.get("driver_version")
-            has = f", with driver {driver}" if driver else ", and no driver"
-            return f"{agent} No GPU has ever been seen there{has}."
-        sampled_at = self.gpu["sampled_at"]
-        last = (
-            "The GPU has no sample in the day before."
-            if sampled_at is None
-            else f"The last sample of the GPU is of {_utc(sampled_at)}."
-        )
-        if self.gpu["replaced_by"]:
-            return f"{last} Another board is in its place: {self.gpu['replaced_by']}."
-        return f"{last} {agent}{' The driver does not reach this GPU.' if self.reports else ''}"
-
-    @property
-    def advice(self) -> str:
-        """What to do."""
-        if self.gpu is not None and self.gpu["replaced_by"]:
-            return ""
-        if not self.reports:
-            return (
-                f"See whether {self.node} is up and reachable, then `systemctl status gpuwarden-agent` and"
-                " `gpuwarden agent doctor` there. `--at` asks for an earlier instant."
-            )
-        if self.gpu is not None:
-            return (
-                f"On {self.node}: `nvidia-smi -L` and `dmesg | grep -i xid`. A GPU that fell off the bus needs a"
-                " reboot; if it is lost again, reseat or replace it."
-            )
-        return (
-            f"If {self.node} has GPUs: `gpuwarden agent doctor` there says why they are not seen."
-        )
-
-    def record(self) -> "dict[str, Any]":
-        """For programs."""
-        gpu = self.gpu or {}
-        at = {
-            name: row.get(name) for row, name in ((gpu, "sampled_at"), (self.facts, "reported_at"))
-        }
-        return {
-            "node": self.node,
-            "gpu": gpu.get("gpu"),
-            "gpu_uuid": gpu.get("gpu_uuid"),
-            "bottleneck": None,
-            "verdict": self.verdict,
-            "summary": self.summary,
-            "advice": self.advice,
-            **{name: value and value.isoformat() for name, value in at.items()},
-            "seen_at": self.now.isoformat(),
-        }
-
-
-def _utc(at: datetime) -> str:
-    return f"{at:%Y-%m-%d %H:%M:%S} UTC"
-
-
-async def _silent(
-    querier: "Querier", found: "Sequence[dict[str, Any]]", measured: "set[str]", now: datetime
-) -> "list[Silent]":
-    """What was asked for and has no samples; parts of GPUs among the rest."""
-    uuids = sorted({row["gpu_uuid"] for row in found if row["gpu_uuid"]} - measured)
-    bare = sorted({row["node"] for row in found if row["gpu_uuid"] is None})
-    if not uuids and not bare:
-        return []
-    gpus = (await querier.query(_GPUS_KNOWN, {"uuids": uuids, "now": now})).records()
-    nodes = sorted({row["node"] for row in gpus} | {*bare})
-    rows = (await querier.query(_NODES_KNOWN, {"nodes": nodes, "now": now})).records()
-    facts = {row["node"]: row for row in rows}
-    made = [Silent(gpu["node"], gpu, facts.get(gpu["node"], {}), now) for gpu in gpus]
-    return made + [Silent(node, None, facts.get(node, {}), now) for node in bare]
 
 
 async def _show_silent(querier: "Querier", silent: "Sequence[Silent]", now: datetime) -> None:
@@ -372,15 +117,6 @@ async def _show_one_silent(querier: "Querier", one: Silent, now: datetime) -> No
     if one.advice:
         print("\nWhat to do")
         _say(one.advice, "  ")
-
-
-async def _unknown_name(querier: "Querier", target: str) -> str:
-    known = [row[0] for row in (await querier.query(_KNOWN, row_limit=NAMES_MAX)).rows]
-    some = f"; there are {', '.join(known)}" if known else "; no GPU has ever been seen"
-    return (
-        f"no GPU, node or running job is called {target!r}: name a GPU (node/0 or its UUID), a node, a "
-        f"Slurm job id, a job's address:port, or a pod{some}"
-    )
 
 
 async def _show_gpu(
@@ -510,13 +246,6 @@ def _show_table(told: Sequence["Diagnosis"]) -> None:
         for d in told
     ]
     print(render(columns, rows, "table", width=terminal_width()), end="")
-
-
-def _record(diagnosis: "Diagnosis") -> dict[str, Any]:
-    record = asdict(diagnosis)
-    for name in ("began_at", "ended_at"):
-        del record[name]
-    return record | {"seen_at": diagnosis.seen_at.isoformat()}
 
 
 def _say(text: str, indent: str) -> None:

@@ -101,7 +101,7 @@ class FleetTools:
 
     async def incidents(self, given: Mapping[str, Any]) -> Answer:
         """What is wrong, or one incident with its alerts."""
-        from gpuwarden_cli.commands.incidents import INCIDENTS_SQL, MEMBERS_SQL, OF_ALERTS_SQL
+        from gpuwarden_cli.read.incidents import INCIDENTS_SQL, MEMBERS_SQL, OF_ALERTS_SQL
 
         if (wanted := given["id"]) is not None:
             sql = INCIDENTS_SQL.format(condition="starts_with(id, $id)")
@@ -127,10 +127,10 @@ class FleetTools:
 
     async def why(self, given: Mapping[str, Any]) -> Answer:
         """Verdicts on a GPU, job or node, measured now, and what fires on it."""
-        from gpuwarden_cli.commands.why import find
+        from gpuwarden_cli.read.diagnosis import diagnose
 
         name, now = given["name"], self._clock.now()
-        found = await find(self._querier, name, now)
+        found = await diagnose(self._querier, name, now)
         verdicts = found.records()
         uuids = [one.seen.place.gpu_uuid for one in found.judged]
         nodes = sorted({one["node"] for one in verdicts if one.get("node")})

@@ -150,7 +150,7 @@ Mail = Callable[[JobReport], str | None]
 
 def mail_by(receiver: str, path: Path) -> Mail:
     """Mails to each job's owner by a receiver of the file. Raises StartError."""
-    from gpuwarden_cli.notifications import notify_of
+    from gpuwarden_cli.settings import notify_of
     from gpuwarden_rules.notify.receivers.apprise_service import OWNER, send_text
     from gpuwarden_rules.notify.receivers.receiver import Delivered
 
@@ -203,7 +203,7 @@ def done_once(
 
 def run(args: argparse.Namespace) -> int:
     """One round, or one after another."""
-    from gpuwarden_cli.remote_querier import RemoteQuerier
+    from gpuwarden_cli.read.remote import RemoteQuerier
     from gpuwarden_client.http import ask
 
     querier, clock, writer = RemoteQuerier(args.url), SystemClock(), CommentWriter(run_slurm)

@@ -13,8 +13,7 @@ from gpuwarden.alert import PLACE_SQL, WORST_FIRST
 from gpuwarden.clock import SystemClock
 from gpuwarden.query import Querier, QueryError
 from gpuwarden_agent.worker import Worker
-from gpuwarden_cli.judged import unjudged_at
-from gpuwarden_cli.remote_querier import RemoteQuerier
+from gpuwarden_cli.read.remote import RemoteQuerier, unjudged_at
 from gpuwarden_cli.top.request import (
     HISTORY_S,
     Answer,
@@ -384,10 +383,10 @@ class CollectorSource:
         return past
 
     async def _why(self, name: str) -> list[str]:
-        from gpuwarden_cli.commands.why import find
+        from gpuwarden_cli.read.diagnosis import diagnose
 
         try:
-            found = await find(self._querier, name, self._clock.now())
+            found = await diagnose(self._querier, name, self._clock.now())
         except QueryError:
             raise
         except ValueError as error:

@@ -16,8 +16,8 @@ import pytest
 from gpuwarden.lifecycle import StartError
 from gpuwarden_agent.settings import AgentSettings
 from gpuwarden_cli.commands.recordings import summary
+from gpuwarden_cli.composition.agent import sources_of
 from gpuwarden_cli.main import main
-from gpuwarden_cli.services import probes_of
 from gpuwarden_simulator.recordings.recorder import RecordingTally
 
 RECORD = ["agent", "record", "--backend", "simulator", "--interval", "0.1", "--node", "gpu17"]
@@ -42,10 +42,10 @@ def test_it_says_what_it_recorded(tmp_path, capsys) -> None:
 
 def test_the_recorded_node_can_be_played(recording: Path) -> None:
     settings = AgentSettings(backend="replay", replay_file=recording, node="player")
-    probes, message = probes_of(settings)
-    assert "of gpu17" in message and "'a trial'" in message
-    assert "cut" not in message
-    assert [(p.name, p.simulated, p.blocking) for p in probes] == [
+    sources = sources_of(settings)
+    assert "of gpu17" in sources.message and "'a trial'" in sources.message
+    assert "cut" not in sources.message
+    assert [(p.name, p.simulated, p.blocking) for p in sources.probes] == [
         ("host", True, False),
         ("simulator", True, False),
     ]
@@ -54,13 +54,13 @@ def test_the_recorded_node_can_be_played(recording: Path) -> None:
 def test_a_cut_recording_can_be_played_and_says_so(recording: Path, tmp_path) -> None:
     cut = tmp_path / "cut.jsonl.gz"
     cut.write_bytes(recording.read_bytes()[:-5])
-    _, message = probes_of(AgentSettings(backend="replay", replay_file=cut))
+    message = sources_of(AgentSettings(backend="replay", replay_file=cut)).message
     assert "it was cut, and is played up to its last whole block" in message
 
 
 def test_what_cannot_be_played_is_one_line(tmp_path, capsys) -> None:
     with pytest.raises(StartError, match="backend replay needs replay_file"):
-        probes_of(AgentSettings(backend="replay"))
+        sources_of(AgentSettings(backend="replay"))
     rubbish = tmp_path / "rubbish"
     rubbish.write_bytes(b"rubbish")
     assert main(["simulate", "--nodes", "1", "--replay", str(rubbish)]) == 2

@@ -9,7 +9,7 @@ import aiohttp
 
 from gpuwarden.access import Scope
 from gpuwarden.clock import SystemClock
-from gpuwarden_cli.services import collecting
+from gpuwarden_cli.composition.collector import collecting
 from gpuwarden_collector.auth.scopes import NEEDS, Anyone, Holder, need_of
 from gpuwarden_collector.settings import CollectorSettings
 

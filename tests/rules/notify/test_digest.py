@@ -12,7 +12,7 @@ from gpuwarden.clock import SystemClock, to_ms
 from gpuwarden.waste import LABELS as LABELS_OF_TIME
 from gpuwarden.waste import NO_WASTE
 from gpuwarden_cli.main import main
-from gpuwarden_cli.remote_querier import RemoteQuerier
+from gpuwarden_cli.read.remote import RemoteQuerier
 from gpuwarden_collector.daemon import running
 from gpuwarden_collector.settings import CollectorSettings
 from gpuwarden_collector.storage.database import Database

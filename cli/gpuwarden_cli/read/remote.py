@@ -1,14 +1,22 @@
-"""A collector's SQL API as the port through which rules read data."""
+"""Reads a collector over HTTP: its SQL API as a `Querier`, and whether its rules have judged the fleet."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from gpuwarden.judgement import unjudged
 from gpuwarden.query import QueryError, Result
-from gpuwarden_client.http import RefusedError, ask, timestamp_param
+from gpuwarden_client.http import (
+    CallError,
+    CollectorEndpoint,
+    RefusedError,
+    ask,
+    timestamp_param,
+)
 
 TIMEOUT_S = 60.0
+JUDGEMENT_TIMEOUT_S = 5.0
 
 
 class RemoteQuerier:
@@ -64,3 +72,14 @@ def _value(value: Any, kind: str) -> Any:
     if kind == "INTERVAL":
         return timedelta(seconds=value)
     return value
+
+
+def unjudged_at(url: str | None) -> str | None:
+    """Why the rules of a collector have not judged the fleet, in a sentence; None: they have, or it does not say."""
+    try:
+        found = CollectorEndpoint.of(url).call(
+            "GET", "/v1/judgement", timeout_s=JUDGEMENT_TIMEOUT_S
+        )
+    except CallError:
+        return None
+    return unjudged(found)

@@ -1,4 +1,4 @@
-"""Composition of the parts; the services themselves run in the end-to-end tests."""
+"""Sources of an agent, and simulated fleets; the services themselves run in the end-to-end tests."""
 
 import json
 import socket
@@ -9,16 +9,17 @@ import pytest
 
 from gpuwarden.lifecycle import StartError
 from gpuwarden_agent.settings import AgentSettings
+from gpuwarden_cli.composition.agent import sources_of
+from gpuwarden_cli.composition.simulation import free_names, run_simulation
+from gpuwarden_cli.composition.supervision import SIMULATOR_MISSING
 from gpuwarden_cli.main import main
-from gpuwarden_cli.output import counted
-from gpuwarden_cli.services import SIMULATOR_MISSING, free_names, probes_of, run_simulation
 
 
 def test_the_simulator_backend_stands_beside_the_real_host() -> None:
     settings = AgentSettings(backend="simulator", simulate_gpus=4, simulate_model="H200")
-    probes, message = probes_of(settings)
-    assert message == "4 simulated H200-SXM-141GB GPUs"
-    assert [(p.name, p.simulated, "host_samples" in p.tables) for p in probes] == [
+    sources = sources_of(settings)
+    assert sources.message == "4 simulated H200-SXM-141GB GPUs"
+    assert [(p.name, p.simulated, "host_samples" in p.tables) for p in sources.probes] == [
         ("host", False, True),
         ("simulator", True, False),
     ]
@@ -26,7 +27,7 @@ def test_the_simulator_backend_stands_beside_the_real_host() -> None:
 
 def test_a_model_that_does_not_exist_is_refused() -> None:
     with pytest.raises(StartError, match="simulate_model: unknown GPU model 'X1'"):
-        probes_of(AgentSettings(backend="simulator", simulate_model="X1"))
+        sources_of(AgentSettings(backend="simulator", simulate_model="X1"))
     with pytest.raises(StartError, match="--model: several GPU models start with 'H100'"):
         run_simulation(
             nodes=1,
@@ -38,14 +39,6 @@ def test_a_model_that_does_not_exist_is_refused() -> None:
             history_s=0,
             state_dir=None,
         )
-
-
-@pytest.mark.parametrize(
-    ("number", "noun", "says"),
-    [(1, "node", "1 node"), (20, "node", "20 nodes"), (0, "batch", "0 batches")],
-)
-def test_one_is_not_ones(number, noun, says) -> None:
-    assert counted(number, noun) == says
 
 
 def test_a_fleet_whose_batches_nobody_took_says_that_they_are_lost(capsys) -> None:
@@ -111,3 +104,31 @@ def test_a_fleet_takes_the_first_names_that_no_other_agent_has(tmp_path) -> None
     assert names(3, None) == ["n1", "n3", "n5"]
     assert names(3, tmp_path) == ["n1", "n2", "n3"], "the spool in the folder is its own"
     assert names(0, None) == []
+
+
+HANG = '[[fault]]\nat = "1m"\ngpu = 3\nfault = "hang"\n'
+
+
+def test_a_wrong_script_ends_the_command_with_its_place(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "faults.toml"
+    path.write_text(HANG)
+    code = main(["simulate", "--nodes", "1", "--gpus-per-node", "2", "--script", str(path)])
+    assert code == 2
+    assert capsys.readouterr().err == f"gpuwarden: {path}:3: fault 1: gpu = 3 must be 0 to 1\n"
+
+
+def test_the_setting_gives_the_simulated_node_its_faults(tmp_path: Path) -> None:
+    path = tmp_path / "faults.toml"
+    path.write_text(HANG)
+    settings = AgentSettings(node="n", backend="simulator", simulate_script=path)
+    (simulated,) = (probe for probe in sources_of(settings).probes if probe.simulated)
+    assert "events" in simulated.tables
+
+
+def test_the_setting_of_a_script_that_is_not_there_is_told(tmp_path: Path) -> None:
+    path = tmp_path / "none.toml"
+    settings = AgentSettings(node="n", backend="simulator", simulate_script=path)
+    with pytest.raises(StartError, match=r"none\.toml: cannot be read"):
+        sources_of(settings)

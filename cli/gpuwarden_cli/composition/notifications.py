@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from gpuwarden.clock import Clock
 from gpuwarden.lifecycle import StartError
+from gpuwarden_cli.settings import notify_of
 
 if TYPE_CHECKING:
     from gpuwarden.query import Querier
@@ -115,16 +116,3 @@ class Notifications:
             }
         except ValueError as error:
             raise StartError(f"{path}: {error}") from error
-
-
-def notify_of(path: Path) -> "Notify":
-    """The file of receivers and routes. Raises StartError with its first problem."""
-    from gpuwarden_rules.definition.yaml_positions import RuleFileError
-    from gpuwarden_rules.notify.settings import load
-
-    try:
-        return load(path)
-    except RuleFileError as error:
-        more = len(error.problems) - 1
-        rest = f" (and {more} more: `gpuwarden notify check {path}`)" if more else ""
-        raise StartError(f"{error.problems[0]}{rest}") from error

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from gpuwarden.alert import Alert, AlertState, Severity
-from gpuwarden_cli.commands.up import (
+from gpuwarden_cli.composition.up import (
     ALERTS_SAID_MAX,
     AlertPrinter,
     default_data_dir,

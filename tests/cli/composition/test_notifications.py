@@ -11,7 +11,8 @@ from tests.rules.incidents.test_service import IncidentMemory
 
 from gpuwarden.clock import SystemClock
 from gpuwarden.lifecycle import StartError
-from gpuwarden_cli.notifications import Notifications, notify_of
+from gpuwarden_cli.composition.notifications import Notifications
+from gpuwarden_cli.settings import notify_of
 from gpuwarden_collector.settings import CollectorSettings
 from gpuwarden_rules.definition.language import parse
 from gpuwarden_rules.evaluation.engine import RuleEngine
@@ -37,7 +38,7 @@ def test_a_wrong_file_stops_the_start_with_one_line(tmp_path) -> None:
     with pytest.raises(StartError) as error:
         notify_of(path)
     assert str(error.value).startswith(f"{path}:1:13: a receiver has exactly one of")
-    assert str(error.value).endswith(f"(and 1 more: `gpuwarden notify check {path}`)")
+    assert str(error.value).endswith(f"(and 1 more problem: `gpuwarden notify check {path}`)")
 
 
 async def test_without_a_file_nobody_is_told(tmp_path) -> None:

@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from gpuwarden.query import QueryError
-from gpuwarden_cli.remote_querier import RemoteQuerier
+from gpuwarden_cli.read.remote import RemoteQuerier
 
 COLUMNS = [("n", "BIGINT"), ("at", "TIMESTAMP"), ("span", "INTERVAL"), ("x", "VARCHAR")]
 ROW = [1, "2026-01-01T12:00:00.500Z", 90.5, None]

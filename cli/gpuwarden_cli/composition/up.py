@@ -1,24 +1,28 @@
-"""`gpuwarden up`: collector, rules, page and this host's agent in one process, for the first minute
-with the product. What has no GPU gets simulated ones beside it, marked as such."""
+"""Composes `gpuwarden up`: collector, rules, page and this host's agent in one process.
+
+A host without GPUs gets simulated ones beside it; their rows are marked as simulated.
+"""
 
 import asyncio
 import os
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from gpuwarden import lifecycle, logs
+from gpuwarden import logs
 from gpuwarden.alert import Alert, AlertState
-from gpuwarden.clock import SystemClock
-from gpuwarden.models import model_named
+from gpuwarden.clock import Clock, SystemClock
+from gpuwarden.lifecycle import StartError
+from gpuwarden.models import GpuModel, model_named
 from gpuwarden.settings import load
+from gpuwarden_agent import daemon
+from gpuwarden_agent.collect.discovery import Discovery, discover
+from gpuwarden_agent.settings import AgentSettings
+from gpuwarden_cli.composition.collector import collecting
+from gpuwarden_cli.composition.supervision import SIMULATOR_MISSING, run_until_signalled, say
 from gpuwarden_cli.output import counted
-from gpuwarden_cli.services import SIMULATOR_MISSING, collecting, run_until_signalled, say
-
-if TYPE_CHECKING:
-    from gpuwarden_agent.collect.discovery import Discovery
-    from gpuwarden_collector.daemon import Collector
+from gpuwarden_collector.daemon import Collector
+from gpuwarden_collector.settings import CollectorSettings
 
 HISTORY_S = 2 * 3600
 SIMULATED_GPUS = 8
@@ -35,21 +39,48 @@ def default_data_dir() -> Path:
 
 def run_up(*, port: int, data: Path, simulate: int | None, model_name: str) -> int:
     """Run until Ctrl-C. `simulate`: GPUs to simulate; None: some when the host has none."""
-    from gpuwarden_collector.processes.footprint import keep_small
-
-    keep_small()
-    from gpuwarden_agent.collect.discovery import discover
-    from gpuwarden_collector.settings import CollectorSettings
-
     logs.setup("warning")
+    model = _model(model_name)
+    settings = _collector_settings(port, data)
+    # Before the event loop: a driver can take its time to load.
+    found = discover("auto")
+    gpus = simulated_gpus(simulate, found.gpus)
+    if gpus and find_spec("gpuwarden_simulator") is None:
+        if simulate is not None:
+            raise StartError(SIMULATOR_MISSING)
+        say(SIMULATOR_MISSING)
+        gpus = 0
+
+    async def main(stop: asyncio.Event) -> None:
+        clock, printer = SystemClock(), AlertPrinter()
+        async with collecting(settings, clock, on_change=printer.on_change) as collector:
+            agent = _agent_settings(collector.url, data)
+            sizes = node_sizes(gpus)
+            _greet(collector, data, f"{agent.node_name} (this host): {found.message}", sizes)
+            await _say_firing(collector)
+            async with asyncio.TaskGroup() as group:
+                group.create_task(_run_agent(agent, found, clock, stop), name="agent of this host")
+                if sizes:
+                    simulating = _simulate(sizes, model, collector.url, data, clock, stop)
+                    group.create_task(simulating, name="simulated nodes")
+            say("\nstopping: storing what is left")
+        stored = collector.stats.rows_total
+        say(f"stopped; {stored:,} samples of this run are in {data}")
+
+    return run_until_signalled(main)
+
+
+def _model(name: str) -> GpuModel:
     try:
-        model_named(model_name)
+        return model_named(name)
     except ValueError as error:
-        raise lifecycle.StartError(f"--model: {error}") from error
-    base = load(CollectorSettings, "collector").settings
-    # Whatever the environment says of a collector for others, this one is this machine's own.
-    settings = replace(
-        base,
+        raise StartError(f"--model: {error}") from error
+
+
+def _collector_settings(port: int, data: Path) -> CollectorSettings:
+    """Those of the environment, but for this host alone."""
+    return replace(
+        load(CollectorSettings, "collector").settings,
         host="127.0.0.1",
         port=port,
         data_dir=data,
@@ -58,78 +89,44 @@ def run_up(*, port: int, data: Path, simulate: int | None, model_name: str) -> i
         require_tokens=False,
         rule_processes=1,  # enough for one machine's GPUs, and a process is 60 MiB
     )
-    # Before the event loop: a driver can take its time to load.
-    found = discover("auto")
-    gpus = simulated_gpus(simulate, found.gpus)
-    if gpus and find_spec("gpuwarden_simulator") is None:
-        if simulate is not None:
-            raise lifecycle.StartError(SIMULATOR_MISSING)
-        say(SIMULATOR_MISSING)
-        gpus = 0
-
-    async def main(stop: asyncio.Event) -> None:
-        voice = AlertPrinter()
-        async with collecting(settings, SystemClock(), on_change=voice.on_change) as collector:
-            await _watch(collector, data, found, gpus, model_name, stop)
-            say("\nstopping: storing what is left")
-        stored = collector.stats.rows_total
-        say(f"stopped; {stored:,} samples of this run are in {data}")
-
-    return run_until_signalled(main)
 
 
-async def _watch(
-    collector: "Collector",
-    data: Path,
-    found: "Discovery",
-    gpus: int,
-    model_name: str,
-    stop: asyncio.Event,
-) -> None:
-    """This host's agent and the simulated nodes, until `stop`."""
-    from gpuwarden_agent import daemon
-    from gpuwarden_agent.settings import AgentSettings
-
-    clock = SystemClock()
-    agent = replace(
+def _agent_settings(url: str, data: Path) -> AgentSettings:
+    return replace(
         load(AgentSettings, "agent").settings,
-        collector_url=collector.url,
+        collector_url=url,
         token_file=None,
         state_dir=data / "agent",
     )
-    sizes = node_sizes(gpus)
-    _greet(
-        collector.url, data, found.message, gpus, len(sizes), agent.node_name, collector.postgres
-    )
+
+
+async def _say_firing(collector: Collector) -> None:
     firing = [a for a in await collector.alerts.active() if a.state is AlertState.FIRING]
     if firing:
         say(f"{counted(len(firing), 'alert')} from an earlier run: `gpuwarden alerts list`\n")
-    async with asyncio.TaskGroup() as group:
-        group.create_task(
-            daemon.run(
-                agent,
-                clock,
-                stop,
-                probes=found.all_probes(agent.state_dir, clock),
-                rediscover=found.rediscover,
-            ),
-            name="agent of this host",
-        )
-        if sizes:
-            from gpuwarden_simulator import fleet_nodes
-            from gpuwarden_simulator.fleet import run_fleet
 
-            group.create_task(
-                run_fleet(
-                    fleet_nodes(sizes, model_named(model_name), SIMULATED_SEED),
-                    collector_url=collector.url,
-                    clock=clock,
-                    stop=stop,
-                    state_dir=data / "simulated",
-                    history_s=HISTORY_S,
-                ),
-                name="simulated nodes",
-            )
+
+async def _run_agent(
+    settings: AgentSettings, found: Discovery, clock: Clock, stop: asyncio.Event
+) -> None:
+    probes = found.all_probes(settings.state_dir, clock)
+    await daemon.run(settings, clock, stop, probes=probes, rediscover=found.rediscover)
+
+
+async def _simulate(
+    sizes: list[int], model: GpuModel, url: str, data: Path, clock: Clock, stop: asyncio.Event
+) -> None:
+    from gpuwarden_simulator import fleet_nodes
+    from gpuwarden_simulator.fleet import run_fleet
+
+    await run_fleet(
+        fleet_nodes(sizes, model, SIMULATED_SEED),
+        collector_url=url,
+        clock=clock,
+        stop=stop,
+        state_dir=data / "simulated",
+        history_s=HISTORY_S,
+    )
 
 
 def simulated_gpus(asked: int | None, real: int) -> int:
@@ -145,21 +142,15 @@ def node_sizes(gpus: int) -> list[int]:
     return [GPUS_PER_NODE] * full + [rest] * bool(rest)
 
 
-def _greet(
-    url: str,
-    data: Path,
-    found: str,
-    gpus: int,
-    nodes: int,
-    node: str,
-    postgres: tuple[str, int] | None,
-) -> None:
+def _greet(collector: Collector, data: Path, watched: str, sizes: list[int]) -> None:
+    """Say what runs, where its data is, and what to type next. `sizes`: GPUs of each simulated node."""
+    url, postgres = collector.url, collector.postgres
     at = "" if url.endswith(":8750") else f"GPUWARDEN_URL={url} "
     say(f"gpuwarden is up: {url}")
-    say(f"  watching   {node} (this host): {found}")
-    if gpus:
+    say(f"  watching   {watched}")
+    if sizes:
         say(
-            f"             {counted(gpus, 'simulated GPU')} on {counted(nodes, 'node')}, with the last"
+            f"             {counted(sum(sizes), 'simulated GPU')} on {counted(len(sizes), 'node')}, with the last"
             " two hours; their rows are marked simulated"
         )
     say(f"  data in    {data}")

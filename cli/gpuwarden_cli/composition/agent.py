@@ -1,0 +1,86 @@
+"""Composes the agent of a host: its sources, which are the hardware, simulated devices or a recording, and its daemon."""
+
+import asyncio
+import signal
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from gpuwarden import logs
+from gpuwarden.clock import SystemClock
+from gpuwarden.lifecycle import StartError
+from gpuwarden.models import model_named
+from gpuwarden_agent import daemon
+from gpuwarden_agent.collect.discovery import discover
+from gpuwarden_agent.collect.schedulers.slurm_jobs import slurm_probes
+from gpuwarden_agent.probe import Probe
+from gpuwarden_agent.reload import Reload
+from gpuwarden_agent.sampling.rediscovery import Rediscovery
+from gpuwarden_agent.settings import AgentSettings
+from gpuwarden_cli.composition.supervision import on_reload, run_until_signalled
+
+
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """What an agent reads."""
+
+    probes: list[Probe]
+    message: str
+    """One line on what they watch."""
+    rediscover: Rediscovery | None = None
+    """Gives probes of what comes later; None: nothing can."""
+
+
+def sources_of(settings: AgentSettings) -> Sources:
+    """What the settings ask for. Raises StartError."""
+    if settings.backend == "replay":
+        from gpuwarden_cli.composition.replay import replayed
+
+        return Sources(*replayed(settings))
+    if settings.backend != "simulator":
+        found = discover(
+            settings.backend,
+            node=settings.node_name,
+            commands=settings.commands,
+            pods=settings.pod_source,
+        )
+        probes = found.all_probes(settings.state_dir)
+        slurm = slurm_probes(found.bus_ids, SystemClock(), controller=settings.slurm_controller)
+        return Sources([*probes, *slurm], found.message, found.rediscover)
+    from gpuwarden_simulator import SimulatedNode, load_script
+
+    try:
+        model = model_named(settings.simulate_model)
+    except ValueError as error:
+        raise StartError(f"simulate_model: {error}") from error
+    name, gpus = settings.node_name, settings.simulate_gpus
+    path = settings.simulate_script
+    script = load_script(path, {name: gpus}, model).get(name, ()) if path else ()
+    node = SimulatedNode(name, gpus, model, settings.simulate_seed, host=False, script=script)
+    message = f"{settings.simulate_gpus} simulated {model.name} GPUs"
+    slurm = slurm_probes(node.bus_ids(), SystemClock(), controller=settings.slurm_controller)
+    return Sources([*discover("none").probes, node, *slurm], message)
+
+
+def run_agent(settings: AgentSettings, load: Callable[[], AgentSettings]) -> int:
+    """`gpuwarden agent run`; `load` reads the settings anew, on SIGHUP."""
+    # Until it can reload there is nothing to read anew, and nothing to die of.
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    logs.setup(settings.log_level, settings.log_format)
+    # Before the event loop: a driver can take its time to load.
+    sources = sources_of(settings)
+    print(f"gpuwarden agent: {sources.message}", file=sys.stderr, flush=True)
+
+    async def main(stop: asyncio.Event) -> None:
+        reload = Reload(asyncio.Event(), load)
+        on_reload(reload.asked.set)
+        await daemon.run(
+            settings,
+            SystemClock(),
+            stop,
+            probes=sources.probes,
+            rediscover=sources.rediscover,
+            reload=reload,
+        )
+
+    return run_until_signalled(main)

@@ -1,0 +1,54 @@
+"""Opens a recording and makes the probes that replay it, on one node or on a fleet."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from gpuwarden.lifecycle import StartError
+from gpuwarden_agent.events.kinds import span
+from gpuwarden_agent.probe import Probe
+from gpuwarden_agent.settings import AgentSettings
+from gpuwarden_cli.output import counted
+from gpuwarden_simulator.recordings.format import RecordingError
+from gpuwarden_simulator.recordings.replay import Play, Recording, ReplayProbe, replay_fleet
+
+
+def replayed(settings: AgentSettings) -> tuple[list[Probe], str]:
+    """The probes of backend "replay", and a line on what they play. Raises StartError."""
+    if settings.replay_file is None:
+        raise StartError("backend replay needs replay_file: a recording to play")
+    recording = open_recording(settings.replay_file)
+    play = Play(recording, settings.node_name, is_looped=settings.replay_loop)
+    return [*play.probes()], told(recording)
+
+
+def replay_nodes(
+    path: Path, names: Sequence[str]
+) -> tuple[list[tuple[str, list[ReplayProbe]]], str]:
+    """A fleet that plays one recording, and a line on it. Raises StartError."""
+    recording = open_recording(path)
+    line = f"{told(recording)}; on {counted(len(names), 'node')}"
+    return replay_fleet(recording, names), line
+
+
+def open_recording(path: Path) -> Recording:
+    """Open a recording for replay. Raises StartError."""
+    try:
+        return Recording(path)
+    except RecordingError as error:
+        raise StartError(str(error)) from error
+
+
+def told(recording: Recording) -> str:
+    """One line on a recording: what, whose, how long, and what is not right with it."""
+    header = recording.header
+    gpus = f"{recording.gpus} GPU probe{'' if recording.gpus == 1 else 's'}"
+    line = (
+        f"replaying {recording.path}: {span(recording.length_ms / 1000)} of {header.node}, {gpus}"
+    )
+    if header.label:
+        line += f", {header.label!r}"
+    if not recording.is_whole:
+        line += "; it was cut, and is played up to its last whole block"
+    if recording.unknown:
+        line += f"; unknown to this version and skipped: {', '.join(sorted(recording.unknown))}"
+    return line

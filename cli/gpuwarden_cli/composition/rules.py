@@ -1,0 +1,154 @@
+"""Runs rules, incidents, diagnosis, backtests and notifications beside a collector.
+
+The collector listens before the rules have started: until then they answer 503, and nothing is judged.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from aiohttp.web import AbstractRouteDef
+
+from gpuwarden.alert import Alert
+from gpuwarden.clock import Clock
+from gpuwarden.judgement import NOT_STARTED, Judgement, JudgementState
+from gpuwarden.query import ExpectedQuery, Querier
+from gpuwarden_cli.composition.notifications import Notifications
+from gpuwarden_cli.settings import rule_set_of
+from gpuwarden_collector.daemon import Collector
+from gpuwarden_collector.ops.health import Duties
+from gpuwarden_collector.settings import CollectorSettings
+from gpuwarden_rules.backtest.run import Backtester
+from gpuwarden_rules.diagnosis import observe
+from gpuwarden_rules.diagnosis.service import Diagnoser
+from gpuwarden_rules.evaluation.engine import RuleEngine
+from gpuwarden_rules.evaluation.reload import RuleReloader
+from gpuwarden_rules.http import routes as rules_routes
+from gpuwarden_rules.incidents.service import IncidentService
+
+
+@dataclass(frozen=True, slots=True)
+class RunningRules:
+    """What evaluates the rows of a collector."""
+
+    engine: RuleEngine
+    reloader: RuleReloader
+    incidents: IncidentService
+    diagnoser: Diagnoser
+    backtester: Backtester
+
+
+class RuleServices:
+    """Rules and notifications of a collector: `start` them once it listens, then `run` them."""
+
+    def __init__(
+        self, settings: CollectorSettings, clock: Clock, on_change: Callable[[Alert], None]
+    ) -> None:
+        """Read the rules, and the file of receivers. Raises StartError."""
+        self._clock = clock
+        self._on_change = on_change
+        self._folders = settings.rules_dirs
+        self._rule_set = rule_set_of(settings.rules_dirs)
+        self._notifications = Notifications(settings.notify_file, settings.data_dir, clock)
+        self._running: RunningRules | None = None
+
+    def start(self, collector: Collector) -> None:
+        """Build them on a collector; it serves them from now on."""
+        clock, notifications = self._clock, self._notifications
+        engine = self._engine_of(collector)
+        collector.events.listen(engine.wake)
+        reloader = RuleReloader(
+            engine, self._folders, (notifications.reload, collector.take_prices)
+        )
+        incidents = IncidentService(
+            lambda: engine.alerts if engine.is_running else None,
+            lambda: engine.all_rules,
+            collector.incidents,
+            collector.rules_querier,
+            clock,
+            notifications.wake,
+        )
+        diagnoser = Diagnoser(collector.beside, collector.diagnoses, clock)
+        # A person waits for a backtest, so it has the querier of people.
+        backtester = Backtester(collector.querier, clock)
+        self._running = RunningRules(engine, reloader, incidents, diagnoser, backtester)
+
+    async def run(self, querier: Querier, reload: asyncio.Event, stop: asyncio.Event) -> None:
+        """Run them until `stop`; when `reload` is set, read rules, receivers and prices again."""
+        running, notifications = self._running, self._notifications
+        assert running is not None, "start comes first"
+        async with asyncio.TaskGroup() as group:
+            group.create_task(running.engine.run(stop), name="rules")
+            group.create_task(running.diagnoser.run(stop), name="diagnosis")
+            group.create_task(running.incidents.run(stop), name="incidents")
+            group.create_task(running.backtester.run(stop), name="backtests")
+            group.create_task(notifications.run(running.incidents, querier, stop), name="notify")
+            reloading = group.create_task(running.reloader.reload_whenever(reload), name="reload")
+            await stop.wait()
+            reloading.cancel()
+
+    def routes(self, querier: Querier) -> Iterable[AbstractRouteDef]:
+        """The HTTP routes of the rules."""
+        return rules_routes.routes(
+            lambda: self._running.reloader if self._running else None,
+            querier,
+            self._clock,
+            lambda: self._running.backtester if self._running else None,
+            self._wake_incidents,
+        )
+
+    def judgement(self) -> Judgement:
+        """How far the rules have judged the fleet."""
+        return self._running.engine.judgement if self._running else NOT_STARTED
+
+    def metrics(self) -> str:
+        """Prometheus text of rules, diagnosis and notifications."""
+        from gpuwarden_rules.exposition import rules_exposition  # with a library that only a scrape needs
+
+        running = self._running
+        stats = running.engine.stats if running else {}
+        diagnoser = running.diagnoser if running else None
+        return rules_exposition(stats, self._clock.now(), diagnoser) + self._notifications.figures()
+
+    def duties(self) -> Duties:
+        """What rules and notifications do, for the collector's health."""
+        judgement = self.judgement()
+        about = Duties(
+            receivers_failing=self._notifications.failing(),
+            messages_waiting=self._notifications.waiting(),
+            unjudged=None if judgement.state is JudgementState.YES else judgement.sentence,
+        )
+        if self._running is None:
+            return about
+        rules, stats = self._running.engine.rules, self._running.engine.stats
+        times = ((stats[rule.name].last_seconds or 0.0, rule.interval_s) for rule in rules)
+        return replace(
+            about,
+            rules=len(stats),
+            rules_failing=tuple(name for name, one in stats.items() if one.failing_since),
+            rules_slow=tuple((took_s, most_s) for took_s, most_s in times if took_s > most_s),
+        )
+
+    def _engine_of(self, collector: Collector) -> RuleEngine:
+        def expect(queries: Sequence[ExpectedQuery]) -> None:
+            collector.expect([*queries, observe.expected(self._clock.now())])
+
+        def changed(alert: Alert) -> None:
+            self._wake_incidents()
+            self._on_change(alert)
+
+        return RuleEngine(
+            self._rule_set.rules,
+            collector.rules_querier,
+            collector.alerts,
+            self._clock,
+            beside=collector.beside,
+            lag_s=lambda: collector.stats.ingest_lag_seconds,
+            overrides=self._rule_set.overrides,
+            on_change=changed,
+            expect=expect,
+        )
+
+    def _wake_incidents(self) -> None:
+        if self._running:
+            self._running.incidents.wake()

@@ -1,0 +1,1 @@
+"""Reads a collector for several commands: its SQL as a `Querier`, diagnoses, incidents."""

@@ -9,8 +9,8 @@ import pytest
 
 from gpuwarden.lifecycle import StartError
 from gpuwarden_cli import main as command
-from gpuwarden_cli.examples import EXAMPLES
 from gpuwarden_cli.main import main, parser
+from gpuwarden_cli.parser import EXAMPLES
 
 
 def all_parsers(top: argparse.ArgumentParser):

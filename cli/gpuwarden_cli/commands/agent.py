@@ -4,7 +4,7 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -13,18 +13,16 @@ from gpuwarden.clock import from_ms, iso_text
 from gpuwarden.settings import Loaded
 from gpuwarden_cli.commands.recordings import add_flags
 from gpuwarden_cli.output import render
+from gpuwarden_cli.parser import Commands, add_command, add_format, add_group
 
 if TYPE_CHECKING:
     from gpuwarden_agent.probe import Row
     from gpuwarden_agent.settings import AgentSettings
 
 
-def add_commands(
-    group: Any,
-    command: Callable[..., argparse.ArgumentParser],
-    add_format: Callable[[argparse.ArgumentParser], None],
-) -> None:
+def add_commands(commands: Commands) -> None:
     """Add the commands to the parser."""
+    group = add_group(commands, "agent", "run and check the agent of a GPU host")
     for name, run, text in (
         ("run", _run, "run the agent"),
         ("once", _once, "read everything once and print it"),
@@ -35,11 +33,11 @@ def add_commands(
         ),
         ("config", _config, "show every setting, its value and its source"),
     ):
-        made = command(group, name, run, text)
+        made = add_command(group, name, run, text)
         _add_settings(made)
         if name != "run":
             add_format(made)
-    made = command(
+    made = add_command(
         group, "refused", _refused, "list batches that the collector refused; send them again or delete them",
         "The agent may run: it sends them within seconds. Run it as the agent's user.",
     )  # fmt: skip
@@ -50,7 +48,7 @@ def add_commands(
     made.add_argument("--config", metavar="FILE", help="TOML file of settings")
     made.add_argument("--state-dir", metavar="DIR", help="folder of the agent's spool")
     add_format(made)
-    made = command(group, "record", _record, "record the probes' readings to a file for replay")
+    made = add_command(group, "record", _record, "record the probes' readings to a file for replay")
     add_flags(made)
     _add_settings(made)
 

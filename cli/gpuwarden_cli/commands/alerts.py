@@ -10,6 +10,7 @@ from urllib.parse import quote
 from gpuwarden.alert import ALERT_FILTERS, PLACE_SQL, USD_SO_FAR_SQL, WORST_FIRST
 from gpuwarden.durations import readable
 from gpuwarden_cli.output import counted, render, terminal_width
+from gpuwarden_cli.parser import Commands, add_command, add_format, add_group, add_url
 from gpuwarden_cli.read.incidents import MARKS
 from gpuwarden_cli.read.remote import unjudged_at
 from gpuwarden_client.http import CallError, ask, call
@@ -40,6 +41,73 @@ ORDER BY fingerprint
 _FINISHED = "SELECT DISTINCT fingerprint FROM alerts WHERE starts_with(fingerprint, $wanted)"
 _FINGERPRINT = re.compile(r"[0-9a-f]{4,16}\Z")
 NAMED_MAX = 5
+
+
+def add_commands(commands: Commands) -> None:
+    """Add the commands to the parser."""
+    group = add_group(commands, "alerts", "list, silence and acknowledge alerts")
+    made = add_command(
+        group, "list", alerts_list, "list alerts: critical ones first, then by consequence"
+    )
+    made.add_argument(
+        "--state",
+        choices=ALERT_STATES,
+        default="active",
+        help="default active: firing, pending",
+    )
+    made.add_argument(
+        "--exit-code",
+        action="store_true",
+        help="exit with 1 if an alert fires, or rules have not run yet",
+    )
+    add_filters(made)
+    add_format(made)
+    add_url(made)
+    made = add_command(
+        group, "silence", silence, "mute notifications of matching alerts for a time",
+        "Matchers are label=value, !=, =~ and !~ (regular expressions), also of rule and severity;"
+        " all must match.",
+    )  # fmt: skip
+    made.add_argument("matchers", nargs="+", metavar="MATCHER", help="such as node=n1")
+    add_silence(made, "2h")
+    made = add_command(group, "ack", acknowledge, "mute notifications of one alert for a time")
+    made.add_argument(
+        "alert", metavar="ALERT", help="its fingerprint, or its rule if only one alert is active"
+    )
+    add_silence(made, "4h")
+    made = add_command(group, "unsilence", unsilence, "end a silence or an acknowledgement")
+    made.add_argument("id", metavar="ID", help="as `gpuwarden alerts silences` shows it")
+    add_url(made)
+    made = add_command(group, "silences", silences, "list current and future silences")
+    add_format(made)
+    add_url(made)
+
+
+def add_filters(made: argparse.ArgumentParser) -> None:
+    """Add the flags that `chosen_by` takes."""
+    for name, text in (
+        ("node", "of this node; * and ? are wildcards"),
+        ("gpu", "of this GPU: its index, or the beginning of its UUID"),
+        ("user", "that concern this user"),
+        ("job", "of this job"),
+        ("rule", "of this rule; * and ? are wildcards"),
+    ):
+        made.add_argument(f"--{name}", metavar=name.upper(), help=text)
+    made.add_argument(
+        "--severity", choices=("info", "warning", "critical"), help="of this severity"
+    )
+
+
+def add_silence(made: argparse.ArgumentParser, span: str) -> None:
+    """Add the flags that `add` takes; `span` is the default of --for."""
+    until = made.add_mutually_exclusive_group()
+    until.add_argument(
+        "--for", dest="span", default=span, metavar="TIME", help=f"30m, 2h, 1d (default {span})"
+    )
+    until.add_argument("--until", metavar="INSTANT", help="ISO 8601; UTC without a zone")
+    made.add_argument("--comment", default="", metavar="TEXT", help="the reason")
+    made.add_argument("--author", metavar="NAME", help="default: you")
+    add_url(made)
 
 
 def alerts_list(args: argparse.Namespace) -> int:

@@ -8,11 +8,15 @@ from gpuwarden.clock import SystemClock
 from gpuwarden.cookbook import SINCE, Question, question_named, questions
 from gpuwarden_cli.commands.sql import BINARY, SQL_FORMATS, show_answer
 from gpuwarden_cli.output import render, terminal_width
+from gpuwarden_cli.parser import Commands, add_command, add_format, add_url
 from gpuwarden_client.http import timestamp_param
 
 
-def add_flags(made: argparse.ArgumentParser) -> None:
-    """Those of `gpuwarden ask`."""
+def add_commands(commands: Commands) -> None:
+    """Add the commands to the parser."""
+    made = add_command(
+        commands, "ask", run, "ask a question of the cookbook, or list its questions"
+    )  # fmt: skip
     made.add_argument(
         "question", metavar="QUESTION", nargs="?", help="its name (default: list all)"
     )
@@ -21,7 +25,8 @@ def add_flags(made: argparse.ArgumentParser) -> None:
         "--param", action="append", default=[], metavar="NAME=VALUE", help="value of a parameter"
     )
     made.add_argument("--sql", action="store_true", help="print the query instead of running it")
-    made.add_argument("--format", choices=SQL_FORMATS, default="table", help="default table")
+    add_format(made, SQL_FORMATS)
+    add_url(made)
 
 
 def run(args: argparse.Namespace) -> int:

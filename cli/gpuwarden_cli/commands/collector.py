@@ -1,11 +1,11 @@
 """`gpuwarden collector run|config|doctor|check|backup|restore|maintain`, and `init` of `certificates.py`."""
 
 import argparse
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from gpuwarden_cli.commands import certificates
+from gpuwarden_cli.parser import Commands, add_command, add_format, add_group
 from gpuwarden_cli.progress import progress
 from gpuwarden_cli.settings import collector_settings
 
@@ -13,29 +13,26 @@ if TYPE_CHECKING:
     from gpuwarden_collector.storage.check import CheckReport
 
 
-def add_commands(
-    group: Any,
-    command: Callable[..., argparse.ArgumentParser],
-    add_format: Callable[[argparse.ArgumentParser], None],
-) -> None:
+def add_commands(commands: Commands) -> None:
     """Add the commands to the parser."""
-    made = command(group, "run", _run, "run the collector with rules and page")
+    group = add_group(commands, "collector", "run, check and maintain the collector")
+    made = add_command(group, "run", _run, "run the collector with rules and page")
     _add_settings(made)
-    made = command(
+    made = add_command(
         group, "init", certificates.init, "create a private CA and a certificate for TLS"
     )
     certificates.add_flags(made)
-    made = command(group, "config", _config, "show every setting, its value and its source")
+    made = add_command(group, "config", _config, "show every setting, its value and its source")
     _add_settings(made)
     add_format(made)
-    made = command(
+    made = add_command(
         group, "doctor", _doctor, "check this collector and its host, and how to fix problems",
         "Asks the running collector over its data folder, so run it as root or as the collector's user."
         " Exits with 1 if a check fails.",
     )  # fmt: skip
     _add_settings(made)
     add_format(made)
-    made = command(
+    made = add_command(
         group, "check", _check, "check the store while the collector is stopped",
         "Exits with 1 if a problem remains.",
     )  # fmt: skip
@@ -44,23 +41,23 @@ def add_commands(
         "--repair", action="store_true", help="set damaged files aside, and list what is lost"
     )
     made.add_argument("--read", action="store_true", help="read every file to its end (slow)")
-    made = command(
+    made = add_command(
         group, "backup", _backup, "copy the store to a new folder; the collector may run"
     )
     made.add_argument(
         "destination", type=Path, metavar="DEST", help="a folder that does not exist yet"
     )
     _add_store(made)
-    made = command(group, "restore", _restore, "restore the store from a backup")
+    made = add_command(group, "restore", _restore, "restore the store from a backup")
     made.add_argument("source", type=Path, metavar="SRC", help="a folder that `backup` made")
     _add_store(made)
-    made = command(
+    made = add_command(
         group, "recover", _recover, "seal the second copies of a collector that is lost",
         "Run it on the standby's host as the collector's user; without COLLECTOR it lists the copies.",
     )  # fmt: skip
     made.add_argument("collector", nargs="?", metavar="COLLECTOR", help="its identity")
     _add_store(made)
-    made = command(group, "maintain", _maintain, "run the store's maintenance now")
+    made = add_command(group, "maintain", _maintain, "run the store's maintenance now")
     _add_store(made)
 
 

@@ -1,9 +1,16 @@
-"""Prints completion scripts for shells, and the names that they complete: `gpuwarden completion`."""
+"""Prints completion scripts for bash, zsh and fish, made from the parser: `gpuwarden completion`.
+
+A script knows all commands, flags and choices, so that completing them starts nothing. For names of nodes and GPUs
+it calls `gpuwarden completion names`, which asks the collector.
+"""
 
 import argparse
-from collections.abc import Callable
+import shlex
+from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import dataclass, field
 
+from gpuwarden_cli.parser import Commands, add_command
 from gpuwarden_client.http import CallError, ask
 
 SHELLS = ("bash", "zsh", "fish")
@@ -15,29 +22,256 @@ LIMIT {NAMES_MAX}
 """
 TIMEOUT_S = 2.0
 """Who waits for completion for longer takes it for broken."""
+NAMES_COMMAND = "gpuwarden completion names 2>/dev/null"
+FILES, NAMES = "files", "names"
+_NAMED = {"node", "nodes", "gpu", "place", "target"}
+"""Arguments that take a node or a GPU."""
+_FILE_METAVARS = {"FILE", "DIR", "SRC", "DEST"}
 
 
-def add_flags(made: argparse.ArgumentParser, top: Callable[[], argparse.ArgumentParser]) -> None:
-    """Those of `gpuwarden completion`; `top`: makes the whole command line."""
+def add_commands(commands: Commands, top: argparse.ArgumentParser) -> None:
+    """Add the command to the parser `top`, from which the scripts are made."""
+    made = add_command(
+        commands, "completion", lambda args: run(args, top), "print the completion script of a shell",
+        "It completes commands, flags, choices, tables and questions without starting anything, and"
+        " names of nodes and GPUs by asking the collector.",
+    )  # fmt: skip
     made.add_argument(
         "shell",
         choices=(*SHELLS, "names"),
         help="a shell; names: those of nodes and GPUs, as the scripts ask",
     )
-    made.set_defaults(run=lambda args: run(args, top))
 
 
-def run(args: argparse.Namespace, top: Callable[[], argparse.ArgumentParser]) -> int:
+def run(args: argparse.Namespace, top: argparse.ArgumentParser) -> int:
     """Print the script, or names; no names where no collector answers."""
     if args.shell != "names":
-        from gpuwarden_cli.completion import (
-            script,  # with the catalogue, which other commands do not need
-        )
-
-        print(script(args.shell, top()), end="")
+        print(script(args.shell, top), end="")
         return 0
     with suppress(CallError):
         for (name,) in ask(_NAMES, timeout_s=TIMEOUT_S).rows:
             if name.isprintable() and " " not in name:
                 print(name)
     return 0
+
+
+@dataclass(frozen=True, slots=True)
+class Word:
+    """What can be typed, and what it is."""
+
+    text: str
+    meaning: str = ""
+
+
+@dataclass(slots=True)
+class Level:
+    """What can follow a command."""
+
+    path: tuple[str, ...]
+    words: list[Word] = field(default_factory=list)
+    """Subcommands, or values of its argument."""
+    flags: list[Word] = field(default_factory=list)
+    values: dict[str, list[Word] | str] = field(default_factory=dict)
+    """Of each flag that takes a value: its choices, FILES, NAMES or "" for any text."""
+    takes: str = ""
+    """Of its argument where it has no words: FILES, NAMES or ""."""
+
+
+def levels(top: argparse.ArgumentParser, path: tuple[str, ...] = ()) -> Iterator[Level]:
+    """Every command and group, the whole command line first."""
+    level, below = Level(path), []
+    for action in top._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            helps = {choice.dest: choice.help or "" for choice in action._choices_actions}
+            for name, sub in action.choices.items():
+                level.words += [Word(name, helps[name])] if name in helps else []
+                below.append((sub, (*path, name)))
+        elif action.option_strings:
+            meaning = (action.help or "").replace("%%", "%")
+            level.flags += [Word(text, meaning) for text in action.option_strings]
+            if action.nargs != 0:
+                level.values |= dict.fromkeys(action.option_strings, _values(action))
+        elif isinstance(found := _values(action, path), list):
+            level.words += found
+        else:
+            level.takes = level.takes or found
+    yield level
+    for sub, words in below:
+        yield from levels(sub, words)
+
+
+def _values(action: argparse.Action, path: tuple[str, ...] = ()) -> list[Word] | str:
+    # The catalogue, which other commands do not need.
+    from gpuwarden.comments import table_comments
+    from gpuwarden.cookbook import questions
+
+    if action.choices is not None:
+        return [Word(str(choice)) for choice in action.choices]
+    if path == ("ask",):
+        return [Word(one.name, one.title) for one in questions()]
+    if path == ("schema",):
+        return [Word(name, meaning) for name, meaning in table_comments().items()]
+    if action.dest in _NAMED:
+        return NAMES
+    return FILES if action.metavar in _FILE_METAVARS else ""
+
+
+def script(shell: str, top: argparse.ArgumentParser) -> str:
+    """The script for bash, zsh or fish."""
+    found = list(levels(top))
+    made = {"bash": _bash, "zsh": _zsh, "fish": _fish}[shell]
+    return "\n".join(made(found)) + "\n"
+
+
+def _key(level: Level) -> str:
+    return " ".join(level.path)
+
+
+def _paths(found: list[Level]) -> str:
+    """Pattern of a shell's `case` of all paths below the first."""
+    return "|".join(shlex.quote(_key(level)) for level in found if level.path)
+
+
+_BASH_HEAD = """\
+# Completion of gpuwarden for bash: put it into ~/.local/share/bash-completion/completions/gpuwarden
+_gpuwarden() {
+    local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD-1]} path= next word words= i
+    for ((i = 1; i < COMP_CWORD; i++)); do
+        word=${COMP_WORDS[i]}
+        next=${path:+$path }$word
+        case $next in"""
+_ZSH_HEAD = """\
+#compdef gpuwarden
+# Completion of gpuwarden for zsh: put it as _gpuwarden into a folder of $fpath, or source it after compinit.
+_gpuwarden() {
+    local cur=${words[CURRENT]} prev=${words[CURRENT-1]} path_= next word i
+    local -a found
+    for ((i = 2; i < CURRENT; i++)); do
+        word=${words[i]}
+        next=${path_:+$path_ }$word
+        case $next in"""
+
+
+def _bash(found: list[Level]) -> Iterator[str]:
+    yield _BASH_HEAD
+    yield f"            {_paths(found)}) path=$next ;;"
+    yield '        esac\n    done\n    COMPREPLY=()\n    case "$path $prev" in'
+    for level in found:
+        for flag, values in level.values.items():
+            yield f"        {shlex.quote(f'{_key(level)} {flag}')}) {_bash_values(values)} ;;"
+    yield "    esac\n    if [[ $cur == -* ]]; then\n        case $path in"
+    for level in found:
+        yield f"            {shlex.quote(_key(level))}) words='{_texts(level.flags)}' ;;"
+    yield "        esac\n    else\n        case $path in"
+    for level in found:
+        if level.words:
+            yield f"            {shlex.quote(_key(level))}) words='{_texts(level.words)}' ;;"
+        elif level.takes:
+            yield f"            {shlex.quote(_key(level))}) {_bash_values(level.takes)} ;;"
+    yield (
+        "        esac\n    fi\n"
+        '    COMPREPLY=($(compgen -W "$words" -- "$cur"))\n'
+        "}\ncomplete -F _gpuwarden gpuwarden"
+    )
+
+
+def _bash_values(values: list[Word] | str) -> str:
+    if values == FILES:
+        return 'compopt -o filenames; COMPREPLY=($(compgen -f -- "$cur")); return'
+    if values == NAMES:
+        return f'COMPREPLY=($(compgen -W "$({NAMES_COMMAND})" -- "$cur")); return'
+    words = _texts(values) if isinstance(values, list) else ""
+    return f"COMPREPLY=($(compgen -W '{words}' -- \"$cur\")); return"
+
+
+def _texts(words: list[Word]) -> str:
+    return " ".join(word.text for word in words)
+
+
+def _zsh(found: list[Level]) -> Iterator[str]:
+    yield _ZSH_HEAD
+    yield f"            {_paths(found)}) path_=$next ;;"
+    yield '        esac\n    done\n    case "$path_ $prev" in'
+    for level in found:
+        for flag, values in level.values.items():
+            yield f"        {shlex.quote(f'{_key(level)} {flag}')}) {_zsh_values(values)}; return ;;"
+    yield "    esac\n    if [[ $cur == -* ]]; then\n        case $path_ in"
+    for level in found:
+        yield f"            {shlex.quote(_key(level))}) found=({_described(level.flags)}) ;;"
+    yield "        esac\n    else\n        case $path_ in"
+    for level in found:
+        if level.words:
+            yield f"            {shlex.quote(_key(level))}) found=({_described(level.words)}) ;;"
+        elif level.takes:
+            yield f"            {shlex.quote(_key(level))}) {_zsh_values(level.takes)}; return ;;"
+    yield (
+        "        esac\n    fi\n    _describe gpuwarden found\n}\n"
+        # As a file of $fpath it is the function's body, and to be called; when sourced, to be registered.
+        'if [[ ${funcstack[1]-} == _gpuwarden ]]; then\n    _gpuwarden "$@"\nelse\n    compdef _gpuwarden gpuwarden\nfi'
+    )
+
+
+def _zsh_values(values: list[Word] | str) -> str:
+    if values == FILES:
+        return "_files"
+    if values == NAMES:
+        return f'compadd -- ${{(f)"$({NAMES_COMMAND})"}}'
+    return (
+        f"found=({_described(values)}); _describe gpuwarden found" if values else "_message value"
+    )
+
+
+def _described(words: list[Word] | str) -> str:
+    """`'text:meaning'` of each, as _describe takes it."""
+    assert not isinstance(words, str)
+    return " ".join(
+        shlex.quote(word.text.replace(":", "\\:") + (f":{word.meaning}" if word.meaning else ""))
+        for word in words
+    )
+
+
+_FISH_HEAD = """\
+# Completion of gpuwarden for fish: put it into ~/.config/fish/completions/gpuwarden.fish
+function __gpuwarden_path
+    set -l path
+    for word in (commandline -opc)[2..-1]
+        set -l next (string join -- ' ' $path $word)
+        contains -- $next $__gpuwarden_paths; and set path $next
+    end
+    test "$path" = "$argv"
+end
+complete -c gpuwarden -f"""
+
+
+def _fish(found: list[Level]) -> Iterator[str]:
+    paths = " ".join(shlex.quote(_key(level)) for level in found if level.path)
+    yield f"set -g __gpuwarden_paths {paths}"
+    yield _FISH_HEAD
+    for level in found:
+        start = f"complete -c gpuwarden -n {_fish_quote(f'__gpuwarden_path {_fish_quote(_key(level))}')}"
+        for word in level.words:
+            yield f"{start} -a {_fish_quote(word.text)}{_fish_said(word)}"
+        if not level.words and level.takes:
+            yield f"{start} {_fish_values(level.takes)}"
+        for flag in level.flags:
+            name = f"-l {flag.text[2:]}" if flag.text.startswith("--") else f"-s {flag.text[1:]}"
+            values = level.values.get(flag.text)
+            takes = "" if values is None else f" -r {_fish_values(values)}"
+            yield f"{start} {name}{takes}{_fish_said(flag)}"
+
+
+def _fish_values(values: list[Word] | str) -> str:
+    if values == FILES:
+        return "-F"
+    if values == NAMES:
+        return f"-f -a {_fish_quote(f'({NAMES_COMMAND})')}"
+    words = _texts(values) if isinstance(values, list) else ""
+    return f"-f -a {_fish_quote(words)}" if words else "-f"
+
+
+def _fish_quote(text: str) -> str:
+    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
+
+
+def _fish_said(word: Word) -> str:
+    return f" -d {_fish_quote(word.meaning)}" if word.meaning else ""

@@ -13,6 +13,7 @@ from gpuwarden import logs
 from gpuwarden.doctor import FAIL, Check, worst
 from gpuwarden.lifecycle import StartError
 from gpuwarden_cli.output import render, terminal_width
+from gpuwarden_cli.parser import Commands, add_command, add_format
 
 if TYPE_CHECKING:
     from gpuwarden_agent.doctor import CallCost
@@ -24,6 +25,16 @@ CHECK_COLUMNS = ("check", "status", "finding")
 PARTS = ("collector", "agent")
 ETC, OPT = Path("/etc/gpuwarden"), Path("/opt/gpuwarden")
 """Where an installation has its settings and its environments."""
+
+
+def add_commands(commands: Commands) -> None:
+    """Add the commands to the parser."""
+    made = add_command(
+        commands, "doctor", run_here, "find problems of this installation, and how to fix them",
+        "Runs `agent doctor` and `collector doctor`, for the parts with settings in /etc/gpuwarden. Exits with 1 when"
+        " a check fails.",
+    )  # fmt: skip
+    add_format(made)
 
 
 def run_here(args: argparse.Namespace, *, etc: Path = ETC, opt: Path = OPT) -> int:

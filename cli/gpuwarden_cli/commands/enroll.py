@@ -21,12 +21,39 @@ from gpuwarden.access import CA_PATH, ENROLL_PATH, TOKEN_PATH, Scope, Token, rea
 from gpuwarden.files import Owner, make_folder, write_whole
 from gpuwarden.lifecycle import StartError
 from gpuwarden.wire import error_sentence
+from gpuwarden_cli.parser import Commands, add_command
 
 if TYPE_CHECKING:
     from gpuwarden_agent.settings import AgentSettings
 
 TIMEOUT_S = 20.0
 ANSWER_BYTES_MAX = 65_536
+
+
+def add_commands(commands: Commands) -> None:
+    """Add the commands to the parser."""
+    made = add_command(
+        commands, "enroll", run, "enrol this node with a collector",
+        "`gpuwarden token enrolment` on the collector's host prints the line to run. The one-time token comes"
+        " from GPUWARDEN_TOKEN, or --token-file.",
+    )  # fmt: skip
+    made.add_argument("--collector", required=True, metavar="URL", help="the collector's address")
+    made.add_argument("--ca-fingerprint", metavar="sha256:HEX", help="of its own authority, if any")
+    made.add_argument(
+        "--token-file", type=Path, metavar="FILE", help="the one-time token; - for stdin"
+    )
+    made.add_argument("--token", help="the same, where others may see it in the process list")
+    made.add_argument(
+        "--node", metavar="NAME", help="default: as agent.toml says, or the host's name"
+    )
+    made.add_argument(
+        "--config", type=Path, default=Path("/etc/gpuwarden/agent.toml"), metavar="FILE",
+        help="settings of the agent (default /etc/gpuwarden/agent.toml)",
+    )  # fmt: skip
+    made.add_argument(
+        "--user", default="gpuwarden", help="whom the files belong to (default gpuwarden)"
+    )
+    made.add_argument("--allow-insecure", action="store_true", help="also without TLS")
 
 
 class EnrolmentRefusedError(StartError):

@@ -6,6 +6,8 @@ from typing import Any
 from gpuwarden.durations import readable
 from gpuwarden_cli.commands.alerts import (
     add,
+    add_filters,
+    add_silence,
     chosen_by,
     for_programs,
     people,
@@ -13,10 +15,39 @@ from gpuwarden_cli.commands.alerts import (
     warned,
 )
 from gpuwarden_cli.output import render
+from gpuwarden_cli.parser import Commands, add_command, add_format, add_group, add_url
 from gpuwarden_cli.read.incidents import INCIDENTS_SQL, MEMBERS_SQL, OF_ALERTS_SQL
 from gpuwarden_client.http import CallError, ask
 
 INCIDENT_STATES = ("open", "resolved", "merged", "all")
+
+
+def add_commands(commands: Commands) -> None:
+    """Add the commands to the parser."""
+    group = add_group(
+        commands, "incidents", "list, show and acknowledge incidents: alerts of one cause"
+    )
+    made = add_command(group, "list", incidents_list, "list incidents, the gravest first")
+    made.add_argument("--state", choices=INCIDENT_STATES, default="open", help="default open")
+    made.add_argument(
+        "--exit-code",
+        action="store_true",
+        help="exit with 1 if an incident is open, or rules have not run yet",
+    )
+    add_filters(made)
+    add_format(made)
+    add_url(made)
+    for name, run, text in (
+        ("show", incidents_show, "show an incident with all its alerts"),
+        ("ack", incidents_ack, "mute notifications of an incident's roots for a time"),
+    ):
+        made = add_command(group, name, run, text)
+        made.add_argument("id", metavar="ID", help="as `gpuwarden incidents list` shows it")
+        if name == "show":
+            add_format(made, ("table", "json"))
+            add_url(made)
+        else:
+            add_silence(made, "4h")
 
 
 def incidents_list(args: argparse.Namespace) -> int:

@@ -12,6 +12,7 @@ from gpuwarden.durations import instant_before
 from gpuwarden.rollups import IDLE_BELOW_PERCENT
 from gpuwarden_cli.commands.sql import SQL_FORMATS, show_answer
 from gpuwarden_cli.output import render, terminal_width
+from gpuwarden_cli.parser import Commands, add_command, add_format, add_group, add_since, add_url
 from gpuwarden_client.http import CallError, ask, timestamp_param
 
 GPU_STATES = ("busy", "idle_held", "allocated_idle", "free", "unknown", "silent")
@@ -89,6 +90,45 @@ _FILTERS_OVER_TIME = {
 }
 
 
+def add_commands(commands: Commands) -> None:
+    """Add the commands to the parser."""
+    group = add_group(commands, "gpus", "list and show GPUs")
+    made = add_command(group, "list", gpus_list, "list GPUs: state, load and holder of each now")
+    filters(made, "node", "model", "user", "job")
+    made.add_argument("--state", choices=GPU_STATES, help="in this state")
+    add_url(made)
+    text = "show a GPU: inventory, holders, alerts, hours and link errors"
+    add_show(group, gpus_show, "gpu", text)
+    for name, listed, shown, others in (
+        ("job", jobs_list, jobs_show, ("node", "model", "user")),
+        ("user", users_list, users_show, ("node", "model", "job")),
+    ):
+        group = add_group(commands, f"{name}s", f"list and show {name}s")
+        made = add_command(
+            group, "list", listed, f"list {name}s: GPUs now, hours and dollars of a time"
+        )
+        filters(made, *others)
+        made.add_argument("--state", choices=OVER_STATES, default="running", help="default running")
+        add_since(made, "1d")
+        add_url(made)
+        add_show(group, shown, name, f"show a {name}: GPUs, alerts and hours")
+
+
+def add_show(
+    group: Commands,
+    run: Callable[[argparse.Namespace], int],
+    what: str,
+    text: str,
+) -> None:
+    """Add `show` of a node, GPU, job or user."""
+    made = add_command(group, "show", run, text)
+    named = {"gpu": "NODE/INDEX, or its UUID or the beginning of it"}.get(what, "its name")
+    made.add_argument(what, metavar=what.upper(), help=named)
+    add_since(made, "1d")
+    add_format(made, ("table", "json"))
+    add_url(made)
+
+
 def filters(made: argparse.ArgumentParser, *names: str) -> None:
     """Flags that `chosen` takes, of those that are named, and the format."""
     texts = {
@@ -104,7 +144,7 @@ def filters(made: argparse.ArgumentParser, *names: str) -> None:
         "--label", action="append", default=[], metavar="NAME=VALUE",
         help="of nodes with this label; may be repeated",
     )  # fmt: skip
-    made.add_argument("--format", choices=SQL_FORMATS, default="table", help="default table")
+    add_format(made, SQL_FORMATS)
 
 
 def chosen(

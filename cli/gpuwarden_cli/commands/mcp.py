@@ -8,10 +8,21 @@ from typing import Any
 
 from gpuwarden.clock import SystemClock
 from gpuwarden.lifecycle import StartError
+from gpuwarden_cli.parser import Commands, add_command, add_url
 from gpuwarden_cli.read.remote import RemoteQuerier, unjudged_at
 from gpuwarden_client.http import CollectorEndpoint
 
 MISSING = "gpuwarden mcp needs the Python package 'mcp', which is not installed: pip install 'gpuwarden[mcp]'"
+
+
+def add_commands(commands: Commands) -> None:
+    """Add the commands to the parser."""
+    made = add_command(
+        commands, "mcp", run_mcp, "answer an assistant's questions by the Model Context Protocol, on stdio",
+        "An assistant starts it; its tools only read. The token comes from the environment. It needs the extra `mcp`"
+        " (pip install 'gpuwarden[mcp]').",
+    )  # fmt: skip
+    add_url(made)
 
 
 def run_mcp(args: argparse.Namespace) -> int:

@@ -10,12 +10,15 @@ from gpuwarden_cli.commands.inventory import (
     HOURS_OF,
     OF_MODEL,
     VERDICTS_OF,
+    add_show,
     chosen,
+    filters,
     one_row,
     show_list,
     show_parts,
     since_param,
 )
+from gpuwarden_cli.parser import Commands, add_command, add_group, add_url
 from gpuwarden_client.http import CallError, call
 
 _NODES = f"""
@@ -54,6 +57,24 @@ _FILTERS = {
     "node": "node GLOB $node",
     "model": OF_MODEL,
 }
+
+
+def add_commands(commands: Commands) -> None:
+    """Add the commands to the parser."""
+    group = add_group(commands, "nodes", "list and show nodes, and forget those that have left")
+    made = add_command(
+        group, "list", nodes_list, "list nodes: who reports, what they cost, until when they are billed"
+    )  # fmt: skip
+    filters(made, "node", "model")
+    made.add_argument("--state", choices=NODE_STATES, help="in this state")
+    add_url(made)
+    add_show(group, nodes_show, "node", "show a node: its GPUs, host, alerts and hours")
+    made = add_command(
+        group, "forget", nodes_forget, "take nodes as ones that have left",
+        "They are billed until they were last heard of, and their alerts end. One that sends data again is back.",
+    )  # fmt: skip
+    made.add_argument("nodes", nargs="+", metavar="NODE", help="name of a node that is silent")
+    add_url(made)
 
 
 def nodes_list(args: argparse.Namespace) -> int:

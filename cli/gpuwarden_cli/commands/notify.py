@@ -8,11 +8,30 @@ from typing import TYPE_CHECKING
 
 from gpuwarden.lifecycle import StartError
 from gpuwarden_cli.output import counted, render, terminal_width
+from gpuwarden_cli.parser import Commands, add_command, add_format, add_group
 from gpuwarden_cli.settings import collector_settings
 
 if TYPE_CHECKING:
     from gpuwarden_rules.notify.receivers.receiver import Outcome
     from gpuwarden_rules.notify.settings import Notify
+
+
+def add_commands(commands: Commands) -> None:
+    """Add the commands to the parser."""
+    group = add_group(commands, "notify", "check and test notifications")
+    made = add_command(group, "check", notify_check, "check a file of receivers and routes")
+    made.add_argument("file", type=Path, metavar="FILE", help="the file of receivers and routes")
+    add_format(made)
+    made = add_command(
+        group, "test", notify_test, "send a test message and show each receiver's answer",
+        "Exits with 1 if one failed.",
+    )  # fmt: skip
+    made.add_argument("--file", type=Path, metavar="FILE", help="default: the collector's own")
+    made.add_argument("--config", type=Path, metavar="FILE", help="TOML file of the collector")
+    made.add_argument(
+        "--receiver", action="append", metavar="NAME", help="only this one (default: all)"
+    )
+    add_format(made)
 
 
 def notify_check(args: argparse.Namespace) -> int:

@@ -6,6 +6,7 @@ import sys
 import webbrowser
 from urllib.parse import quote
 
+from gpuwarden_cli.parser import Commands, add_command, add_url
 from gpuwarden_client.http import CallError, CollectorEndpoint, ask
 
 PAGES = ("alerts", "collector", "incidents", "rules", "silences", "sql", "usage", "waste")
@@ -20,13 +21,18 @@ UNION ALL SELECT 'incidents', id FROM incidents WHERE length($name) >= 4 AND sta
 """
 
 
-def add_flags(made: argparse.ArgumentParser) -> None:
-    """Those of `gpuwarden open`."""
+def add_commands(commands: Commands) -> None:
+    """Add the commands to the parser."""
+    made = add_command(
+        commands, "open", run, "open a page of the collector in the browser",
+        "Prints its address where there is no browser, as over SSH.",
+    )  # fmt: skip
     made.add_argument(
         "place", metavar="PLACE", nargs="?",
         help=f"a node, NODE/INDEX, a GPU's UUID, a running job, a user, an incident, or {', '.join(PAGES)} (default: the fleet)",
     )  # fmt: skip
     made.add_argument("--print", action="store_true", help="print the address, open nothing")
+    add_url(made)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -13,6 +13,7 @@ from typing import Any
 from gpuwarden.clock import SystemClock
 from gpuwarden.waste_report import BY, NOBODY, asked_sql, energy_report_sql, waste_report_sql
 from gpuwarden_cli.output import render, terminal_width
+from gpuwarden_cli.parser import Commands, add_command, add_format, add_group, add_since, add_url
 from gpuwarden_client.http import CallError, ask, timestamp_param
 
 TOTAL = "total"
@@ -45,6 +46,29 @@ FROM spent
 GROUP BY GROUPING SETS ((by_name), ())
 ORDER BY is_total, gpu_hours DESC, name
 """
+
+
+def add_commands(commands: Commands) -> None:
+    """Add the commands to the parser."""
+    group = add_group(commands, "report", "report waste, efficiency, energy, and what a job used")
+    for name, run, text in (
+        ("waste", waste, "GPU hours by use, and what was wasted"),
+        (
+            "efficiency",
+            efficiency,
+            "how busy the GPUs were, and the cost of a productive hour",
+        ),
+        ("energy", energy, "energy, what it cost, and its carbon dioxide"),
+    ):
+        made = add_command(group, name, run, text)
+        add_flags(made)
+        add_format(made)
+        add_url(made)
+    text = "what a job used of CPUs, memory and GPUs on each node, and what to change"
+    made = add_command(group, "job", job, text)
+    made.add_argument("job", metavar="JOB", help="a Slurm job id, or a pod as namespace/name")
+    add_format(made, ("table", "json"))
+    add_url(made)
 
 
 def waste(args: argparse.Namespace) -> int:
@@ -204,7 +228,7 @@ def _rounded(value: float | None, digits: int = 1) -> float | None:
 
 def add_flags(made: argparse.ArgumentParser) -> None:
     """What both reports take."""
-    made.add_argument("--since", default="7d", metavar="TIME", help="period until now (default 7d)")
+    add_since(made, "7d")
     made.add_argument("--by", choices=tuple(BY), default="user", help="lines (default user)")
     made.add_argument(
         "--top",

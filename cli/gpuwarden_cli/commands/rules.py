@@ -16,6 +16,14 @@ from urllib.parse import quote
 
 from gpuwarden.clock import SystemClock, iso_text
 from gpuwarden_cli.output import counted, render, terminal_width
+from gpuwarden_cli.parser import (
+    Commands,
+    add_command,
+    add_format,
+    add_group,
+    add_since,
+    add_url,
+)
 from gpuwarden_cli.progress import progress
 from gpuwarden_cli.settings import collector_settings
 from gpuwarden_client.http import CallError, RefusedError, call
@@ -33,6 +41,53 @@ ROLLUPS_WAIT_S = 180.0
 """Longest wait for rollups of samples that have just come, as from an import."""
 ROLLUPS_POLL_S = 5.0
 _LISTED = ("rule", "state", "severity", "firing", "pending", "unknown", "interval_s", "for_s")
+
+
+def add_commands(commands: Commands) -> None:
+    """Add the commands to the parser."""
+    group = add_group(commands, "rules", "list, check, test, explain and backtest rules")
+    for name, run, text in (
+        ("list", rules_list, "list the rules with their state and statistics"),
+        ("check", rules_check, "check rule files without running them"),
+        ("test", rules_test, "run the test cases in *.test.yaml files"),
+    ):
+        made = add_command(group, name, run, text)
+        made.add_argument(
+            "files", nargs="*", type=Path, metavar="FILE", help="default: the built-in pack"
+        )
+        add_format(made)
+        if name != "test":
+            add_url(made)
+    made = add_command(group, "explain", rules_explain, "show why an alert fires, with its history")
+    made.add_argument(
+        "alert", metavar="ALERT", help="its fingerprint, or its rule if only one alert is active"
+    )
+    add_format(made, ("table", "json"))
+    add_url(made)
+    made = add_command(
+        group, "backtest", rules_backtest, "show when rules would have fired on stored data"
+    )
+    made.add_argument("names", nargs="*", metavar="RULE", help="default: all")
+    made.add_argument(
+        "--rule", action="append", type=Path, metavar="FILE",
+        help="use the rules of this file or folder instead of the collector's",
+    )  # fmt: skip
+    made.add_argument(
+        "--config", type=Path, metavar="FILE",
+        help="TOML file of the collector, for its own rules and overrides",
+    )  # fmt: skip
+    add_since(made, "7d")
+    made.add_argument(
+        "--every", metavar="TIME",
+        help="longest time between two evaluations (default 5m, or the rule's shortest window)",
+    )  # fmt: skip
+    made.add_argument(
+        "--format", choices=("table", "json"), default="table",
+        help="table, or json: a line for each time it would have fired (default table)",
+    )  # fmt: skip
+    add_url(made)
+    made = add_command(group, "reload", rules_reload, "make the collector reload its rules")
+    add_url(made)
 
 
 def rules_list(args: argparse.Namespace) -> int:

@@ -5,15 +5,21 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gpuwarden_cli.output import ROW_FORMATS, render, terminal_width
+from gpuwarden_cli.parser import Commands, add_command, add_format, add_url
 from gpuwarden_client.http import CallError, call
 
 
-def add_flags(made: argparse.ArgumentParser) -> None:
-    """Those of `gpuwarden schema`."""
+def add_commands(commands: Commands) -> None:
+    """Add the commands to the parser."""
+    made = add_command(
+        commands, "schema", schema, "show tables and views, or the columns of one",
+        "With the meaning, unit and source of each column, as duckdb_columns() has them, too.",
+    )  # fmt: skip
     made.add_argument(
         "table", metavar="TABLE", nargs="?", help="a table or view (default: list them)"
     )
-    made.add_argument("--format", choices=ROW_FORMATS, default="table", help="default table")
+    add_format(made, ROW_FORMATS)
+    add_url(made)
 
 
 def schema(args: argparse.Namespace) -> int:

@@ -13,11 +13,11 @@ import subprocess
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 from gpuwarden.doctor import FAIL, OK, WARN, Check, worst
 from gpuwarden.lifecycle import StartError
 from gpuwarden_cli.output import render, terminal_width
+from gpuwarden_cli.parser import Commands, add_command, add_format, add_group
 from gpuwarden_cli.slurm import summarize
 from gpuwarden_cli.slurm.install import (
     CONFIGS,
@@ -38,21 +38,25 @@ PING_TIMEOUT_S = 10.0
 GROUP = "gpuwarden"
 
 
-def add_commands(group: Any, command: Any, add_format: Any) -> None:
+def add_commands(commands: Commands) -> None:
     """Add the commands to the parser."""
-    made = command(
+    group = add_group(commands, "slurm", "tie a Slurm node to gpuwarden, and summarize ended jobs")
+    made = add_command(
         group, "install", _install, "write prolog and epilog of a Slurm node, and show the lines of slurm.conf",
         "The scripts note each job's start and end for the agent. They wait for nobody and never fail a job.",
     )  # fmt: skip
     made.add_argument("--dry-run", action="store_true", help="show the steps, change nothing")
-    made = command(group, "uninstall", _uninstall, "remove what `slurm install` wrote")
+    made = add_command(group, "uninstall", _uninstall, "remove what `slurm install` wrote")
     made.add_argument("--dry-run", action="store_true", help="show the steps, change nothing")
-    made = command(
+    made = add_command(
         group, "status", _status, "check scripts, slurm.conf and notes of this node",
         "Exits with 1 if something is missing.",
     )  # fmt: skip
     add_format(made)
-    summarize.add_command(group, command)
+    summarize.add_flags(add_command(
+        group, "summarize", summarize.run, "write what ended jobs used into their AdminComment, and mail it",
+        "Needs sacct and sacctmgr, and the rights of a Slurm operator. A job that has a comment keeps it.",
+    ))  # fmt: skip
 
 
 def seen_host(root: Path = Path("/"), config: str | None = None) -> SlurmHost:

@@ -11,6 +11,7 @@ from typing import Any
 from gpuwarden.durations import exact, seconds_of
 from gpuwarden.query import ARROW_TYPE, ERROR, NDJSON_TYPE, PARQUET_TYPE
 from gpuwarden_cli.output import ROW_FORMATS, render, terminal_width
+from gpuwarden_cli.parser import Commands, add_command, add_format, add_url
 from gpuwarden_cli.progress import ProgressLine, progress
 from gpuwarden_client.http import (
     CUT_TAIL_BYTES,
@@ -32,8 +33,13 @@ _CHUNK_BYTES = 1 << 18
 _TIMEOUT_S = 300.0
 
 
-def add_flags(made: argparse.ArgumentParser) -> None:
-    """Those of `gpuwarden sql`."""
+def add_commands(commands: Commands) -> None:
+    """Add the commands to the parser."""
+    made = add_command(
+        commands, "sql", sql, "query the fleet in SQL (DuckDB, read only)",
+        "Main tables: gpu_samples, host_samples, process_samples, events, nodes, gpus,"
+        " alerts, incidents; views gpus_now, nodes_now, alerts_now. SHOW TABLES lists all.",
+    )  # fmt: skip
     made.add_argument(
         "query", metavar="QUERY", nargs="?",
         help="one SELECT; - reads it from standard input; none: a shell",
@@ -43,10 +49,11 @@ def add_flags(made: argparse.ArgumentParser) -> None:
         "--param", action="append", default=[], metavar="NAME=VALUE",
         help="value of $NAME: JSON, an ISO 8601 time with its zone, or text",
     )  # fmt: skip
-    made.add_argument("--format", choices=SQL_FORMATS, default="table", help="default table")
+    add_format(made, SQL_FORMATS)
     made.add_argument(
         "--watch", metavar="TIME", help="run it again and again, such as every 2s, until Ctrl-C"
     )
+    add_url(made)
 
 
 def sql(args: argparse.Namespace) -> int:

@@ -5,8 +5,9 @@ import sys
 from collections.abc import Callable
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from gpuwarden_cli.parser import Commands, add_command, add_format, add_group
 from gpuwarden_cli.settings import collector_settings
 
 if TYPE_CHECKING:
@@ -19,13 +20,12 @@ OLD_KEPT = timedelta(days=30)
 """How long a token that is over stays in the list."""
 
 
-def add_commands(
-    group: Any,
-    command: Callable[..., argparse.ArgumentParser],
-    add_format: Callable[[argparse.ArgumentParser], None],
-) -> None:
+def add_commands(commands: Commands) -> None:
     """Add the commands to the parser."""
-    made = command(group, "create", _create, "create a token and show it once")
+    group = add_group(
+        commands, "token", "create, list and revoke tokens of the collector on this host"
+    )
+    made = add_command(group, "create", _create, "create a token and show it once")
     made.add_argument(
         "--scope", required=True, choices=("ingest", "read", "admin", "copy"), help="what it allows"
     )
@@ -39,13 +39,13 @@ def add_commands(
     )
     made.add_argument("--comment", default="", metavar="TEXT", help="who uses it, for the list")
     _add_out(made)
-    made = command(group, "list", _list, "list tokens, without their secrets")
+    made = add_command(group, "list", _list, "list tokens, without their secrets")
     add_format(made)
     _add_store(made)
-    made = command(group, "revoke", _revoke, "revoke tokens; takes effect within seconds")
+    made = add_command(group, "revoke", _revoke, "revoke tokens; takes effect within seconds")
     made.add_argument("ids", nargs="+", metavar="ID", help="as `gpuwarden token list` shows it")
     _add_store(made)
-    made = command(group, "rotate", _rotate, "replace a token by a new one")
+    made = add_command(group, "rotate", _rotate, "replace a token by a new one")
     made.add_argument("id", metavar="ID", help="as `gpuwarden token list` shows it")
     made.add_argument(
         "--grace",
@@ -54,7 +54,7 @@ def add_commands(
         help="how long the old one stays valid (default 1h)",
     )
     _add_out(made)
-    made = command(
+    made = add_command(
         group,
         "enrolment",
         _enrolment,

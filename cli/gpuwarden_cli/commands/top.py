@@ -7,14 +7,16 @@ import sys
 from dataclasses import replace
 from importlib.util import find_spec
 from shutil import get_terminal_size
+from typing import TYPE_CHECKING
 
 from gpuwarden import logs
 from gpuwarden.clock import SystemClock
 from gpuwarden.durations import seconds_of
 from gpuwarden.lifecycle import StartError
-from gpuwarden_cli.top.model import State, TopPage
-from gpuwarden_cli.top.plain import print_screens
-from gpuwarden_cli.top.request import RowSource, TopView
+from gpuwarden_cli.parser import Commands, add_command, add_url
+
+if TYPE_CHECKING:
+    from gpuwarden_cli.top.request import RowSource
 
 MISSING = (
     "gpuwarden top on a terminal needs the Python package 'textual', which is not installed: pip install"
@@ -24,8 +26,29 @@ PIPE_SIZE = (120, 60)
 EVERY_S_LEAST = 0.5
 
 
+def add_commands(commands: Commands) -> None:
+    """Add the commands to the parser."""
+    made = add_command(
+        commands, "top", run_top, "watch nodes, GPUs, processes, jobs and alerts live in the terminal",
+        "Press ? for its keys, q to end it. On a terminal it needs the extra `top` (pip install 'gpuwarden[top]'); on"
+        " one that cannot place a cursor, and into a pipe, it prints one screen after another.",
+    )  # fmt: skip
+    made.add_argument("node", nargs="?", metavar="NODE", help="begin with the GPUs of this node")
+    made.add_argument(
+        "--local", action="store_true", help="read this host's own GPUs, without a collector"
+    )
+    made.add_argument("--backend", help="with --local: auto, nvml, simulator or replay (default auto)")  # fmt: skip
+    made.add_argument("--every", default="2s", metavar="TIME", help="between refreshes (default 2s)")  # fmt: skip
+    made.add_argument("--once", action="store_true", help="print one screen and end")
+    add_url(made)
+
+
 def run_top(args: argparse.Namespace) -> int:
     """Watch until a person ends it. Raises StartError, ValueError, CallError."""
+    from gpuwarden_cli.top.model import State, TopPage
+    from gpuwarden_cli.top.plain import print_screens
+    from gpuwarden_cli.top.request import TopView
+
     every_s = seconds_of(args.every)
     if not every_s or every_s < EVERY_S_LEAST:
         raise ValueError(f"--every {args.every} is not a duration of at least 500ms; write 2s")
@@ -55,13 +78,13 @@ def _is_terminal() -> bool:
     return sys.stdout.isatty() and sys.stderr.isatty() and not names_none
 
 
-def _collector(url: str | None) -> RowSource:
+def _collector(url: str | None) -> "RowSource":
     from gpuwarden_cli.top.collector import CollectorSource
 
     return CollectorSource(url)
 
 
-def _local(args: argparse.Namespace) -> RowSource:
+def _local(args: argparse.Namespace) -> "RowSource":
     """The probes of this host, as its agent's settings have them."""
     from gpuwarden.settings import load
     from gpuwarden_agent.collect.discovery import discover

@@ -6,9 +6,26 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from gpuwarden.lifecycle import StartError
+from gpuwarden_cli.parser import Commands, add_command
 
 SUMS = "SHA256SUMS"
 _PART_BYTES = 1024 * 1024
+
+
+def add_commands(commands: Commands) -> None:
+    """Add the commands to the parser."""
+    made = add_command(
+        commands, "verify", run, "check files of a release before they are installed",
+        "SHA256SUMS.minisig must be by a key that was here before.",
+    )  # fmt: skip
+    made.add_argument("files", nargs="+", type=Path, metavar="FILE", help="as it was fetched")
+    made.add_argument(
+        "--sums", type=Path, metavar="FILE", help="default: SHA256SUMS beside the first file"
+    )
+    made.add_argument(
+        "--key", default="/etc/gpuwarden/release.pub", metavar="FILE|KEY",
+        help="minisign's public key (default /etc/gpuwarden/release.pub)",
+    )  # fmt: skip
 
 
 def run(args: argparse.Namespace) -> int:

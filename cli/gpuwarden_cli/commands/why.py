@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from gpuwarden.alert import WORST_FIRST, usd_between
 from gpuwarden.clock import SystemClock
 from gpuwarden_cli.output import ABSENT, render, terminal_width
+from gpuwarden_cli.parser import Commands, add_command, add_format, add_url
 from gpuwarden_cli.read.diagnosis import Silent, diagnose
 from gpuwarden_cli.read.remote import RemoteQuerier
 
@@ -59,6 +60,22 @@ WITH bins AS (
 )
 SELECT bin, avg(util_percent) AS util, max(workers) AS cpu FROM bins GROUP BY bin ORDER BY bin
 """
+
+
+def add_commands(commands: Commands) -> None:
+    """Add the commands to the parser."""
+    made = add_command(
+        commands, "why", why, "show why a GPU, job or node is slow, and what to change",
+        "Uses the last two minutes before now, or before --at. Exits with 0 if healthy.",
+    )  # fmt: skip
+    made.add_argument(
+        "target",
+        metavar="GPU|JOB|NODE",
+        help="node/0, a GPU's UUID, a node, a Slurm job id, a job's address:port, or a pod",
+    )
+    made.add_argument("--at", metavar="INSTANT", help="ISO 8601; UTC without a zone (default now)")
+    add_format(made, ("table", "json"))
+    add_url(made)
 
 
 def why(args: argparse.Namespace) -> int:
@@ -252,14 +269,3 @@ def _say(text: str, indent: str) -> None:
     width = (terminal_width() or WIDTH) - len(indent)
     for line in wrap(text, max(width, 40)):
         print(f"{indent}{line}")
-
-
-def add_flags(made: argparse.ArgumentParser) -> None:
-    """What the command takes."""
-    made.add_argument(
-        "target",
-        metavar="GPU|JOB|NODE",
-        help="node/0, a GPU's UUID, a node, a Slurm job id, a job's address:port, or a pod",
-    )
-    made.add_argument("--at", metavar="INSTANT", help="ISO 8601; UTC without a zone (default now)")
-    made.add_argument("--format", choices=("table", "json"), default="table", help="default table")

@@ -103,7 +103,9 @@ class RuleServices:
 
     def metrics(self) -> str:
         """Prometheus text of rules, diagnosis and notifications."""
-        from gpuwarden_rules.exposition import rules_exposition  # with a library that only a scrape needs
+        from gpuwarden_rules.exposition import (
+            rules_exposition,  # with a library that only a scrape needs
+        )
 
         running = self._running
         stats = running.engine.stats if running else {}

@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from gpuwarden.clock import SystemClock
 from gpuwarden.lifecycle import StartError
@@ -40,12 +39,8 @@ Run = Callable[[Sequence[str]], str]
 """Runs one of Slurm's commands; its output. Raises StartError."""
 
 
-def add_command(group: Any, command: Any) -> None:
-    """Add the command to the parser."""
-    made = command(
-        group, "summarize", run, "write what ended jobs used into their AdminComment, and mail it",
-        "Needs sacct and sacctmgr, and the rights of a Slurm operator. A job that has a comment keeps it.",
-    )  # fmt: skip
+def add_flags(made: argparse.ArgumentParser) -> None:
+    """The flags of `gpuwarden slurm summarize`."""
     made.add_argument(
         "--every",
         type=_seconds,

@@ -25,6 +25,6 @@ def test_the_command_line_loads_no_arrow() -> None:
 def test_a_machine_without_the_agents_packages_can_import() -> None:
     code = (
         "import sys; sys.modules |= dict.fromkeys(['pynvml', 'nanoarrow', 'h11', 'duckdb', 'aiohttp']);"
-        " import gpuwarden_cli.commands.import_logs"
+        " import gpuwarden_cli.import_logs.run"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

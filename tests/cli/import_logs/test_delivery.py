@@ -7,7 +7,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pyarrow as pa
 import pytest
 
-from gpuwarden_cli.import_delivery import Delivery, keys_of
+from gpuwarden_cli.import_logs.delivery import Delivery, keys_of
 from gpuwarden_client.http import CallError
 from gpuwarden_importing.batches import ImportBatch
 

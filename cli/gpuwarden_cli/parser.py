@@ -1,7 +1,15 @@
-"""An example of each command, with which its help ends. A test parses them all."""
+"""Builds the parsers of commands: an error is one line, and each help ends with an example that can be typed."""
 
 import argparse
+import sys
+from collections.abc import Callable, Sequence
+from typing import NoReturn, TypeAlias
 
+from gpuwarden_cli.output import FORMATS
+
+Run = Callable[[argparse.Namespace], int]
+Commands: TypeAlias = "argparse._SubParsersAction[CommandParser]"
+PROGRAM = "gpuwarden"
 EXAMPLES: dict[str, str] = {
     "up": "gpuwarden up --simulate 8",
     "agent run": "gpuwarden agent run --config /etc/gpuwarden/agent.toml",
@@ -71,14 +79,78 @@ EXAMPLES: dict[str, str] = {
     "open": "gpuwarden open n1/0",
     "completion": "gpuwarden completion bash > ~/.local/share/bash-completion/completions/gpuwarden",
 }
-"""By the words of the command."""
+"""The example at the end of each command's help, by the words of the command."""
 
 
-def add_examples(top: argparse.ArgumentParser, path: tuple[str, ...] = ()) -> None:
-    """End the help of each command below with its example."""
-    for action in top._actions:
-        if isinstance(action, argparse._SubParsersAction):
-            for name, sub in action.choices.items():
-                add_examples(sub, (*path, name))
-    if example := EXAMPLES.get(" ".join(path)):
-        top.epilog = f"example:\n  {example}".replace("%", "%%")
+class CommandParser(argparse.ArgumentParser):
+    """Says what was wrong in one line, and where the help is."""
+
+    def error(self, message: str) -> NoReturn:
+        print(f"{self.prog}: {message}; see `{self.prog} --help`", file=sys.stderr)
+        sys.exit(2)
+
+
+class CommandHelp(argparse.HelpFormatter):
+    """Fills paragraphs, but leaves the example as it is: a line to copy."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        if text.startswith("example:"):
+            return text
+        return super()._fill_text(text, width, indent)
+
+
+def add_command(
+    commands: Commands, name: str, run: Run, text: str, more: str = ""
+) -> CommandParser:
+    """Add a command that `run` runs; `text` is its line in the list, `more` what its own help adds."""
+    made = _add(commands, name, text, more)
+    made.set_defaults(run=run)
+    if example := EXAMPLES.get(made.prog.removeprefix(f"{PROGRAM} ")):
+        made.epilog = f"example:\n  {example}"
+    return made
+
+
+def add_group(commands: Commands, name: str, text: str) -> Commands:
+    """Add a word that has commands below it."""
+    made = _add(commands, name, text)
+    return made.add_subparsers(metavar="COMMAND", required=True, title="commands")
+
+
+def _add(commands: Commands, name: str, text: str, more: str = "") -> CommandParser:
+    description = f"{text[:1].upper()}{text[1:]}. {more}"
+    return commands.add_parser(
+        name, help=text, description=description, formatter_class=CommandHelp
+    )
+
+
+def add_format(made: argparse.ArgumentParser, formats: Sequence[str] = FORMATS) -> None:
+    """Add --format."""
+    made.add_argument("--format", choices=formats, default="table", help="default table")
+
+
+def add_url(made: argparse.ArgumentParser) -> None:
+    """Add --url, the collector to ask."""
+    made.add_argument("--url", help="the collector (default GPUWARDEN_URL, else this machine's)")
+
+
+def add_since(made: argparse.ArgumentParser, default: str) -> None:
+    """Add --since, the begin of a period until now."""
+    made.add_argument(
+        "--since", default=default, metavar="TIME", help=f"period until now (default {default})"
+    )
+
+
+def count(text: str) -> int:
+    """A number of things, for a flag."""
+    value = int(text)
+    if not 0 <= value <= 100_000:
+        raise argparse.ArgumentTypeError(f"{text} must be between 0 and 100000")
+    return value
+
+
+def port_number(text: str) -> int:
+    """A TCP port, for a flag."""
+    value = int(text)
+    if not 0 <= value <= 65535:
+        raise argparse.ArgumentTypeError(f"{text} is not a port number")
+    return value

@@ -2,7 +2,7 @@
 
 from collections import Counter
 
-from gpuwarden_cli.import_report import FileReport, Totals, lines
+from gpuwarden_cli.import_logs.report import FileReport, Totals, lines
 from gpuwarden_importing.batches import Batcher
 from gpuwarden_importing.model import ImportedRows, ImportTally
 

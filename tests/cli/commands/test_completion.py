@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 from tests.cli.test_main import all_parsers
 
-from gpuwarden_cli.commands.completion import SHELLS
-from gpuwarden_cli.completion import levels, script
+from gpuwarden_cli.commands.completion import SHELLS, levels, script
 from gpuwarden_cli.main import main, parser
 
 NAMES = "n1\nn1/0\nn2"

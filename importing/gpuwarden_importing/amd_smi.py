@@ -11,9 +11,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from gpuwarden_agent.collect.amd import sysfs as amd_sysfs
-from gpuwarden_importing.instants import Instants
+from gpuwarden_importing.file import LogFile
 from gpuwarden_importing.model import (
-    ImportedInventory,
     ImportedRows,
     ImportTally,
     Origin,
@@ -21,15 +20,18 @@ from gpuwarden_importing.model import (
     Value,
 )
 from gpuwarden_importing.rocm import documents
-from gpuwarden_importing.smi_csv import note_zone
-from gpuwarden_importing.values import Converter, LogField, converter, plain, text
-
-SAMPLES, DETAILS, HEALTH, GPUS = (
-    "gpu_samples",
-    "gpu_detail_samples",
-    "gpu_health_samples",
-    "gpus",
+from gpuwarden_importing.values import (
+    DETAILS,
+    GPUS,
+    HEALTH,
+    SAMPLES,
+    Converter,
+    LogField,
+    converter,
+    plain,
+    text,
 )
+
 _FIELDS: tuple[tuple[str, LogField], ...] = (
     (r"(usage/)?gfx_activity|gfx|gfx_util(ization)?|gfx_percent", LogField(SAMPLES, "util_percent", "percent", "%")),
     (r"(usage/)?umc_activity|mem|mem_util(ization)?|mem_percent", LogField(SAMPLES, "memory_util_percent", "percent", "%")),
@@ -73,7 +75,7 @@ def read_json(lines: Iterator[str], origin: Origin, tally: ImportTally) -> Itera
         for each in inner if isinstance(inner, list) else [document]:
             if isinstance(each, dict):
                 file.take(dict(_flat(each)), line)
-    yield from file.rows()
+    yield from file.rest()
 
 
 def read_csv(lines: Iterator[str], origin: Origin, tally: ImportTally) -> Iterator[ImportedRows]:
@@ -88,7 +90,7 @@ def read_csv(lines: Iterator[str], origin: Origin, tally: ImportTally) -> Iterat
             file.take(dict(zip(header, cells, strict=True)), number)
         elif any(cells):
             tally.skip(f"not the {len(header)} cells of the header", number)
-    yield from file.rows()
+    yield from file.rest()
 
 
 def is_header(line: str) -> bool:
@@ -112,25 +114,23 @@ def _flat(document: Mapping[str, Any], start: str = "") -> Iterator[tuple[str, s
                 yield path, str(value)
 
 
-class _File:
-    """Rows so far, and what was said of each GPU in other answers."""
+class _File(LogFile):
+    """All rows, which wait for the answer that names their GPUs."""
 
     def __init__(self, origin: Origin, tally: ImportTally) -> None:
-        self._origin = origin
-        self._tally = tally
+        super().__init__(origin, tally)
         self._node = origin.node_or(None)
-        self._tables: dict[str, list[Row]] = {}
+        self._unnamed: list[tuple[str, int, Row]] = []
         self._serials: dict[int, str] = {}
         self._places: dict[int, str] = {}
         self._facts: dict[int, Row] = {}
         self._driver: Value = None
-        self._instants = Instants(origin.zone, day_first=origin.day_first)
 
     def take(self, said: Mapping[str, str], line: int) -> None:
         """What one answer says of one GPU."""
         number = said.get("gpu", "")
         if not number.isdecimal() or len(number) > 4:
-            self._tally.skip("an answer that names no GPU", line)
+            self.tally.skip("an answer that names no GPU", line)
             return
         gpu = int(number)
         values: dict[str, Row] = {SAMPLES: {}, DETAILS: {}, HEALTH: {}, GPUS: {}}
@@ -154,57 +154,43 @@ class _File:
         ts_ms = self._time(said.get("timestamp"), line)
         for table, row in values.items():
             if ts_ms is not None and any(value is not None for value in row.values()):
-                self._tables.setdefault(table, []).append({"ts": ts_ms, "gpu": gpu, **row})
+                self._unnamed.append((table, gpu, {"ts": ts_ms, "gpu": gpu, **row}))
 
     def _take_value(self, values: dict[str, Row], name: str, cell: str, line: int) -> None:
         for shape, known, convert in _KNOWN:
             if not shape.match(name):
                 continue
-            try:
-                value = convert(cell)
-            except ValueError as error:
-                self._tally.skip(f"{name} {error}", line)
-                return
+            value = self.read(name, cell, convert, line)
             row = values[known.table]
             # Of several sensors of a chip the hottest spot counts.
             if value is not None and (row.get(known.column) is None or _HOTSPOT.match(name)):
                 row[known.column] = value
             return
         if plain(cell) is not None and not _ELSEWHERE.fullmatch(name):
-            self._tally.unmapped[name] += 1
+            self.tally.unmapped[name] += 1
 
     def _time(self, said: str | None, line: int) -> int | None:
         if said is None or plain(said) is None:
-            self._tally.note(f"no timestamps: all rows get the time {self._origin.at_source}")
-            return self._origin.at()
-        try:
-            return self._instants.parse(said)
-        except ValueError as error:
-            self._tally.skip(f"timestamp {error}", line)
-            return None
+            return self.assumed_time()
+        return self.time(said, line)
 
-    def rows(self) -> Iterator[ImportedRows]:
-        """All rows, once all that names the GPUs has been read."""
+    def rest(self) -> Iterator[ImportedRows]:
+        """All rows, now that all that names the GPUs has been read."""
         uuids = {gpu: self._uuid(gpu) for gpu in self._facts}
-        for table, rows in self._tables.items():
-            named = [
-                {**row, "node": self._node, "gpu_uuid": uuids[int(str(row["gpu"]))]} for row in rows
-            ]
-            yield ImportedRows.of(table, named)
-        inventory = ImportedInventory()
+        for table, gpu, row in self._unnamed:
+            self.add(table, {**row, "node": self._node, "gpu_uuid": uuids[gpu]})
         for gpu, facts in self._facts.items():
-            inventory.add_gpu(uuids[gpu], self._node, facts)
+            self.inventory.add_gpu(uuids[gpu], self._node, facts)
         if self._facts:
-            inventory.add_node(self._node, {"driver_version": self._driver})
-        yield from inventory.rows()
-        note_zone(self._instants, self._origin, self._tally)
+            self.inventory.add_node(self._node, {"driver_version": self._driver})
+        yield from super().rest()
 
     def _uuid(self, gpu: int) -> str:
         if serial := self._serials.get(gpu):
             return amd_sysfs.gpu_uuid(serial, "", self._node)
         place = self._places.get(gpu)
         which = "PCI bus id" if place else "number"
-        self._tally.note(
+        self.tally.note(
             f"no asic_serial in the file (`amd-smi static`): the GPU's {which} and its node stand for its UUID"
         )
         return amd_sysfs.gpu_uuid(None, place or f"gpu{gpu}", self._node)

@@ -9,6 +9,7 @@ from gpuwarden.schema import WIRE_TABLES
 from gpuwarden.table import Column, Table
 from gpuwarden.wire import TABLE_KEY
 from gpuwarden_importing.cells import CellColumn, LineBlock, split, told
+from gpuwarden_importing.file import LogFile
 from gpuwarden_importing.instants import Instants
 from gpuwarden_importing.model import (
     AGENT,
@@ -18,7 +19,7 @@ from gpuwarden_importing.model import (
     UnreadableError,
     Value,
 )
-from gpuwarden_importing.smi_csv import fields_in, note_zone
+from gpuwarden_importing.smi_csv import fields_in
 from gpuwarden_importing.values import Converter, flag, plain
 
 BLOCK_ROWS = 20_000
@@ -78,9 +79,9 @@ def read_csv(lines: Iterator[str], origin: Origin, tally: ImportTally) -> Iterat
     table = table_of(names, origin.table)
     if table is None:
         raise UnreadableError("its columns match no table")
-    instants = Instants(origin.zone, day_first=origin.day_first)
+    file = LogFile(origin, tally)
     columns = {
-        at: CellColumn(name, _converter(table.column(name), instants))
+        at: CellColumn(name, _converter(table.column(name), file.instants))
         for at, name in enumerate(names)
         if name in table.names
     }
@@ -103,7 +104,7 @@ def read_csv(lines: Iterator[str], origin: Origin, tally: ImportTally) -> Iterat
             yield rows()
     if block.numbers:
         yield rows()
-    note_zone(instants, origin, tally)
+    file.note_zone()
 
 
 def _filled(table: Table, values: dict[str, Any], count: int, origin: Origin) -> ImportedRows:
@@ -190,13 +191,8 @@ def _instants(values: Any, origin: Origin, tally: ImportTally) -> Any:
             values = pc.assume_timezone(values, str(origin.zone))
         # Finer than a millisecond is no matter here.
         return values.cast(pa.timestamp("ms", tz=values.type.tz), safe=False).cast(pa.int64())
-    instants = Instants(origin.zone, day_first=origin.day_first)
-    memo: dict[str, int | None] = {}
-    for text in {str(value) for value in values.to_pylist() if value is not None}:
-        try:
-            memo[text] = instants.parse(text)
-        except ValueError as error:
-            memo[text] = None
-            tally.skip(f"timestamp {error}", 0)
-    note_zone(instants, origin, tally)
+    file = LogFile(origin, tally)
+    texts = {str(value) for value in values.to_pylist() if value is not None}
+    memo = {text: file.time(text, 0) for text in texts}
+    file.note_zone()
     return [None if v is None else memo[str(v)] for v in values.to_pylist()]

@@ -16,8 +16,8 @@ from functools import cache
 from gpuwarden.xids import xid_info
 from gpuwarden_agent.events.kinds import event
 from gpuwarden_agent.exporter.names import DCGM_TABLES, DCGM_XID, Scale, names_of
+from gpuwarden_importing.file import LogFile
 from gpuwarden_importing.model import (
-    ImportedInventory,
     ImportedRows,
     ImportTally,
     Origin,
@@ -93,8 +93,8 @@ def read(lines: Iterator[str], origin: Origin, tally: ImportTally) -> Iterator[I
             tally.skip("no line of Prometheus text", number)
             continue
         file.take_line(found, number)
-        if len(file.rows) >= _TABLES_ROWS_MAX:
-            yield from file.handed_on()
+        if len(file.growing) >= _TABLES_ROWS_MAX:
+            yield from file.rows()
     yield from file.rest()
 
 
@@ -151,39 +151,33 @@ def _series(lines: Iterator[str], tally: ImportTally) -> Iterator[Mapping[str, o
         tally.skip("a series that is cut short", 0)
 
 
-class _File:
-    """Rows that are being put together, as each line of the text is one value of one row."""
+class _File(LogFile):
+    """Rows that grow, as each line of the text is one value of one row."""
 
     def __init__(self, origin: Origin, tally: ImportTally) -> None:
-        self._origin = origin
-        self._tally = tally
+        super().__init__(origin, tally)
         self._labels: dict[str, tuple[str, Row] | None] = {}
-        self.inventory = ImportedInventory()
-        self.rows: dict[tuple[str, str, int], Row] = {}
+        self.growing: dict[tuple[str, str, int], Row] = {}
+        """By table, GPU and time."""
         self._events: list[Row] = []
         self._xids: dict[str, int] = {}
-        self._has_no_time = False
 
-    def handed_on(self) -> Iterator[ImportedRows]:
-        """The rows so far, by table."""
-        tables: dict[str, list[Row]] = {}
-        for (table, _, _), row in self.rows.items():
-            tables.setdefault(table, []).append(row)
-        self.rows = {}
-        for table, rows in tables.items():
-            yield ImportedRows.of(table, rows)
+    def rows(self) -> Iterator[ImportedRows]:
+        """Hand on the rows so far."""
+        for (table, _, _), row in self.growing.items():
+            self.add(table, row)
+        self.growing = {}
+        yield from super().rows()
 
     def rest(self) -> Iterator[ImportedRows]:
         """The rows that are left, the events and the inventory."""
-        yield from self.handed_on()
         if self._events:
-            self._tally.note(
+            self.tally.note(
                 "an Xid of DCGM is the last that the GPU had, of the time at which it was first seen"
             )
-            yield ImportedRows.of("events", self._events)
-        yield from self.inventory.rows()
-        if self._has_no_time:
-            self._tally.note(f"no timestamps: all rows get the time {self._origin.at_source}")
+        for row in self._events:
+            self.add("events", row)
+        yield from super().rest()
 
     def take_line(self, found: re.Match[str], line: int) -> None:
         """One value."""
@@ -201,26 +195,26 @@ class _File:
                 case [ts, value]:
                     self._take(name, gpu, str(value), str(ts), 0)
                 case _:
-                    self._tally.skip("no number where one has to be", 0)
+                    self.tally.skip("no number where one has to be", 0)
 
     def _is_known(self, name: str, values: int) -> bool:
         if name in columns() or name in _XIDS:
             return True
-        self._tally.unmapped[name[:100]] += values
+        self.tally.unmapped[name[:100]] += values
         return False
 
     def _take(
         self, name: str, gpu: tuple[str, Row] | None, said: str, ts: str | None, line: int
     ) -> None:
         if gpu is None:
-            self._tally.skip("no GPU in the labels", line)
+            self.tally.skip("no GPU in the labels", line)
             return
         uuid, identity = gpu
         try:
             value = _number(said)
             ts_ms = self._time(ts)
         except (ValueError, OverflowError):
-            self._tally.skip("no number where one has to be", line)
+            self.tally.skip("no number where one has to be", line)
             return
         if value is None:
             return
@@ -228,12 +222,12 @@ class _File:
             self._take_xid(uuid, identity, round(value), ts_ms)
             return
         table, column, scale, is_whole = columns()[name]
-        row = self.rows.setdefault((table, uuid, ts_ms), {"ts": ts_ms, **identity})
+        row = self.growing.setdefault((table, uuid, ts_ms), {"ts": ts_ms, **identity})
         # Dividing first by what the exporter multiplied with gives back what it had.
         value = value * scale.over / scale.times
         if column in row and name != _LIMITS[0]:
             if name != _LIMITS[1]:
-                self._tally.skip("a value that the same GPU and time has already", line)
+                self.tally.skip("a value that the same GPU and time has already", line)
             return
         row[column] = round(value) if is_whole else value
 
@@ -266,8 +260,7 @@ class _File:
 
     def _time(self, said: str | None) -> int:
         if said is None:
-            self._has_no_time = True
-            return self._origin.at()
+            return self.assumed_time()
         value = float(said)
         if not 0 <= value < 1e16:
             raise ValueError(said)
@@ -294,20 +287,20 @@ class _File:
         hosts = (labels.get(name) for name in _NODES)
         # A name that goes with the pod would make a new node of each.
         host = next((h for h in hosts if h and not _POD.match(h)), None)
-        if host is None and not self._origin.node and labels.get("Hostname"):
+        if host is None and not self.origin.node and labels.get("Hostname"):
             raise UnreadableError(
                 f"its Hostname {labels['Hostname']} is a pod's, and no label `node` names the node: name it with"
                 " --node NAME, one file a node"
             )
-        node = self._origin.node_or(host)
+        node = self.origin.node_or(host)
         try:
             place = bus_id(labels.get("pci_bus_id", ""))
         except ValueError as error:
-            self._tally.skip(f"pci_bus_id {error}", line)
+            self.tally.skip(f"pci_bus_id {error}", line)
             place = None
         number = int(index) if index.isdecimal() and len(index) < 6 else None
         if not told:
-            self._tally.note("no UUID in the labels: bus id or index and the node stand for it")
+            self.tally.note("no UUID in the labels: bus id or index and the node stand for it")
         whole = uuid = told or place_uuid(place, number, node)
         identity: Row = {"node": node, "gpu": number}
         instance = labels.get("GPU_I_ID")

@@ -9,7 +9,6 @@ from pathlib import Path
 from gpuwarden_importing import (
     catalogue,
     dcgm,
-    fabric_manager,
     kernel_log,
     monitor,
     smi_csv,
@@ -58,7 +57,7 @@ READERS: dict[str, Reader] = {
     "dcgm-exporter text": dcgm.read,
     "Prometheus JSON": dcgm.read_answer,
     "kernel log": kernel_log.read,
-    "fabric manager log": fabric_manager.read,
+    "fabric manager log": kernel_log.read_fabric_manager,
     "CSV of a table": catalogue.read_csv,
 }
 
@@ -114,7 +113,7 @@ def format_of(head: list[str], origin: Origin) -> str | None:
         return "CSV of a table"
     if smi_csv.layout_of(first, is_first=True) or any(map(smi_csv.layout_of, head)):
         return "nvidia-smi CSV"
-    if any(map(fabric_manager.LINE.match, head[:200])):
+    if any(map(kernel_log.FABRIC_LINE.match, head[:200])):
         return "fabric manager log"
     if kernel_log.is_kernel_log(head):
         return "kernel log"

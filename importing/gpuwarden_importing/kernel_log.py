@@ -1,4 +1,4 @@
-"""Reads Xids and SXids out of the kernel's log, however it was kept: dmesg, journalctl, syslog, kmsg.
+"""Reads Xids and SXids out of the kernel's log (dmesg, journalctl, syslog, kmsg) and of fabricmanager.log.
 
 What the lines mean is the agent's `xid_lines.py` and `xid_rows.py`; here are only the times and
 names that stand before them.
@@ -7,14 +7,14 @@ names that stand before them.
 import json
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
-from gpuwarden_agent.events.xid_lines import FellOffBus, Found, GpuNamed, Xid, bus_id, step
+from gpuwarden_agent.events.xid_lines import FellOffBus, Found, GpuNamed, Sxid, Xid, bus_id, step
 from gpuwarden_agent.events.xid_rows import FALLEN_OFF_BUS, row_of
+from gpuwarden_importing.file import LogFile
 from gpuwarden_importing.instants import Instants
 from gpuwarden_importing.model import ImportedRows, ImportTally, Origin, Row, place_uuid
-from gpuwarden_importing.smi_csv import note_zone
 
 _KMSG = re.compile(r"\d{1,5},\d{1,18},\d{1,18},[^;\n]*;")
 _LEVEL = re.compile(r"(?:kern|user|daemon|syslog)\s*:\s*\w+\s*:\s*")
@@ -107,8 +107,7 @@ def is_kernel_log(lines: list[str]) -> bool:
 
 def read(lines: Iterator[str], origin: Origin, tally: ImportTally) -> Iterator[ImportedRows]:
     """A `Reader`."""
-    instants = Instants(origin.zone, now_ms=origin.at_ms, day_first=origin.day_first)
-    file = _File(origin, tally)
+    file = _KernelLog(origin, tally, origin.at_ms)
     for number, line in enumerate(lines, 1):
         if not any(word in line for word in _SAYS):
             # Only for the time of the last line, where times count from boot.
@@ -118,27 +117,23 @@ def read(lines: Iterator[str], origin: Origin, tally: ImportTally) -> Iterator[I
                 tally.skip("a line without an Xid", number)
             continue
         try:
-            file.take(line_of(line, instants), number)
+            file.take(line_of(line, file.instants), number)
         except ValueError as error:
             tally.skip(f"timestamp {error}", number)
-    rows = file.rows()
-    if rows:
-        yield ImportedRows.of("events", rows)
-    note_zone(instants, origin, tally)
+    yield from file.rest()
 
 
-@dataclass(slots=True)
-class _File:
-    """The events so far, and what they are told by."""
+class _KernelLog(LogFile):
+    """Lines with events, which wait for the end: lines that follow name their GPUs and date the last one."""
 
-    origin: Origin
-    tally: ImportTally
-    named: GpuNamed | None = None
-    uuids: dict[str, str] = field(default_factory=dict)
-    """By PCI bus id."""
-    found: list[tuple[Line, Found]] = field(default_factory=list)
-    last_us: int = 0
-    fallen: dict[str, tuple[int, bool]] = field(default_factory=dict)
+    def __init__(self, origin: Origin, tally: ImportTally, now_ms: int | None) -> None:
+        super().__init__(origin, tally, now_ms)
+        self.named: GpuNamed | None = None
+        self.uuids: dict[str, str] = {}
+        """By PCI bus id."""
+        self.found: list[tuple[Line, Found]] = []
+        self.last_us = 0
+        self.fallen: dict[str, tuple[int, bool]] = {}
 
     def seen(self, found: re.Match[str], line: str) -> None:
         """A line that says nothing, but when."""
@@ -164,17 +159,14 @@ class _File:
         else:
             self.found.append((line, found))
 
-    def rows(self) -> list[Row]:
+    def rest(self) -> Iterator[ImportedRows]:
         """The events."""
-        return [self._row(line, found) for line, found in self.found]
+        for line, found in self.found:
+            self.add("events", self._row(line, found))
+        yield from super().rest()
 
     def _row(self, line: Line, found: Found) -> Row:
-        # As the agent makes it, but for where it was read.
-        row = row_of(found, {}, line.sequence or 0)
-        details: dict[str, Any] = json.loads(str(row["details"]))
-        if line.sequence is None:
-            details.pop("kmsg_sequence", None)
-        details["source"] = "kernel log"
+        row = _event(found, "kernel log", line.sequence)
         node = self.origin.node_or(line.host)
         uuid = self.uuids.get(found.pci_bus_id)
         if uuid is None and row["kind"] == "xid":
@@ -183,15 +175,9 @@ class _File:
                 "the log does not name all GPUs: the collector takes the GPU that its inventory has at the"
                 " PCI bus id, else bus id and node stand for its UUID"
             )
-        return {
-            **row,
-            "gpu_uuid": uuid,
-            "details": json.dumps(details, sort_keys=True),
-            "ts": self._time(line),
-            "node": node,
-        }
+        return {**row, "gpu_uuid": uuid, "ts": self._time_of(line), "node": node}
 
-    def _time(self, line: Line) -> int:
+    def _time_of(self, line: Line) -> int:
         if line.ts_ms is not None:
             return line.ts_ms
         at_ms = self.origin.at()
@@ -217,3 +203,56 @@ class _File:
         )
         self.fallen[found.pci_bus_id] = (at, had_code or has_code) if is_again else (at, has_code)
         return is_again
+
+
+def _event(found: Found, source: str, sequence: int | None = None) -> Row:
+    """The event as the agent makes it, but for its source."""
+    row = row_of(found, {}, sequence or 0)
+    details: dict[str, Any] = json.loads(str(row["details"]))
+    if sequence is None:
+        details.pop("kmsg_sequence", None)
+    return {**row, "details": json.dumps({**details, "source": source}, sort_keys=True)}
+
+
+FABRIC_LINE = re.compile(
+    r"\[(?P<time>[A-Z][a-z]{2} +\d{1,2} \d{4} \d\d:\d\d:\d\d)\] \[(?P<level>[A-Z]+)\] \[tid \d+\] (?P<text>.*)"
+)
+"""A line of fabricmanager.log."""
+_SWITCH_ERROR = re.compile(
+    r"detected NVSwitch (?P<fatality>non-fatal|fatal) error (?P<code>\d{1,6})\b.*?pci bus id (?P<bus>[0-9a-fA-F:.]+)"
+    r"(?: physical id (?P<switch>\d{1,4}))?(?: port (?P<link>\d{1,4}))?",
+    re.IGNORECASE,
+)
+_BAD = ("ERROR", "CRITICAL", "FATAL")
+
+
+def read_fabric_manager(
+    lines: Iterator[str], origin: Origin, tally: ImportTally
+) -> Iterator[ImportedRows]:
+    """A `Reader` of fabricmanager.log.
+
+    Checked against a log of driver 535 on eight A100. A fatal error is assumed to have the words of one that is not.
+    """
+    file = LogFile(origin, tally)
+    for number, line in enumerate(lines, 1):
+        found = FABRIC_LINE.match(line.rstrip())
+        said = _SWITCH_ERROR.search(found["text"]) if found else None
+        place = bus_id(said["bus"]) if said else None
+        if found is None or said is None or place is None:
+            if found is not None and found["level"] in _BAD:
+                tally.skip("an error of the fabric manager that is no SXid", number)
+            elif line.strip():
+                tally.skip("a line without an SXid", number)
+            continue
+        sxid = Sxid(
+            code=int(said["code"]),
+            pci_bus_id=place,
+            text=found["text"],
+            is_fatal=said["fatality"].lower() == "fatal",
+            switch=None if said["switch"] is None else int(said["switch"]),
+            link=None if said["link"] is None else int(said["link"]),
+        )
+        if (ts_ms := file.time(found["time"], number)) is not None:
+            node = origin.node_or(None)
+            file.add("events", {**_event(sxid, "fabric manager"), "ts": ts_ms, "node": node})
+    yield from file.rest()

@@ -14,31 +14,32 @@ from typing import Any
 import pyarrow as pa
 
 from gpuwarden_importing.cells import CellColumn, LineBlock, told
-from gpuwarden_importing.instants import Instants
+from gpuwarden_importing.file import LogFile
 from gpuwarden_importing.model import (
-    ImportedInventory,
     ImportedRows,
     ImportTally,
     Origin,
     Value,
     place_uuid,
 )
-from gpuwarden_importing.smi_csv import note_zone
-from gpuwarden_importing.values import Converter, LogField, converter, executable
+from gpuwarden_importing.values import (
+    DETAILS,
+    HEALTH,
+    PROCESS_TYPES,
+    PROCESSES,
+    SAMPLES,
+    Converter,
+    LogField,
+    converter,
+    executable,
+)
 
 BLOCK_ROWS = 20_000
 ROUND_MS = 1_000
-SAMPLES, DETAILS, HEALTH, PROCESSES = (
-    "gpu_samples",
-    "gpu_detail_samples",
-    "gpu_health_samples",
-    "process_samples",
-)
 _HEADER = re.compile(r"#\s*(?:Date\b|Time\b|gpu\b|Entity\b)", re.IGNORECASE)
 _ENTITY = re.compile(
     r"\s*(?P<kind>GPU|GPU-I|GPU-CI|Switch|CPU|Core|Link)\s+(?P<id>\S+)\s+(?P<rest>\S.*)"
 )
-_TYPES = {"C": "compute", "C+G": "compute", "G": "graphics", "M": "mps", "M+C": "mps"}
 
 
 def _percent_of_ratio(cell: str) -> Value:
@@ -47,7 +48,7 @@ def _percent_of_ratio(cell: str) -> Value:
 
 
 def _type(cell: str) -> Value:
-    return _TYPES.get(cell.strip())
+    return PROCESS_TYPES.get(cell.strip())
 
 
 _NUMBER = converter("watts", "W")
@@ -161,12 +162,11 @@ def read(lines: Iterator[str], origin: Origin, tally: ImportTally) -> Iterator[I
     yield from file.rest()
 
 
-class _File:
-    """Lines until there are enough of them, and rounds that wait for the end, which says when they were."""
+class _File(LogFile):
+    """Lines until a block is full, and rounds without times until the end, which dates them."""
 
     def __init__(self, origin: Origin, tally: ImportTally) -> None:
-        self._origin = origin
-        self._tally = tally
+        super().__init__(origin, tally)
         self._node = origin.node_or(None)
         self._columns: _Columns | None = None
         self._block: LineBlock | None = None
@@ -180,8 +180,6 @@ class _File:
         self._rounds: list[int] = []
         """Of each line in the block."""
         self._held: list[tuple[Any, list[tuple[str, dict[str, Any]]]]] = []
-        self._instants = Instants(origin.zone, day_first=origin.day_first)
-        self._inventory = ImportedInventory()
 
     def begin(self, columns: _Columns) -> Iterator[ImportedRows]:
         """A header: it comes again every so many lines."""
@@ -196,15 +194,15 @@ class _File:
     def take(self, line: str, number: int) -> Iterator[ImportedRows]:
         """A line of values."""
         if self._columns is None or self._block is None:
-            self._tally.skip("text before the first header", number)
+            self.tally.skip("text before the first header", number)
             return
         cells = self._columns.cells(line)
         if cells is None:
             if line.split()[0].lower() not in ("id", "idx"):
-                self._tally.skip("a line that is not of a whole GPU", number)
+                self.tally.skip("a line that is not of a whole GPU", number)
             return
         if len(cells) != len(self._columns.names):
-            self._tally.skip(f"not the {len(self._columns.names)} cells of the header", number)
+            self.tally.skip(f"not the {len(self._columns.names)} cells of the header", number)
             return
         gpu = cells[self._entity_at]
         pid = "" if self._pid_at is None else cells[self._pid_at]
@@ -227,17 +225,16 @@ class _File:
         """What is left, rounds without times, and the inventory."""
         yield from self._handed_on()
         if self._held:
-            self._tally.note(
+            self.tally.note(
                 "no times (`-o DT`): rounds are taken to be a second apart, and the last to be of"
-                f" {self._origin.at_source}"
+                f" {self.origin.at_source}"
             )
-        end_ms = self._origin.at() if self._held else 0
+        end_ms = self.origin.at() if self._held else 0
         for rounds, tables in self._held:
             times = pa.array([end_ms - (self._round - n) * ROUND_MS for n in rounds], pa.int64())
             for table, columns in tables:
                 yield ImportedRows(table, {"ts": times, **columns})
-        yield from self._inventory.rows()
-        note_zone(self._instants, self._origin, self._tally)
+        yield from super().rest()
 
     def _handed_on(self) -> Iterator[ImportedRows]:
         if self._columns is None or self._block is None or not self._block.numbers:
@@ -248,7 +245,7 @@ class _File:
         at = {name: position for position, name in enumerate(names)}
         entity = "gpu" if "gpu" in at else "entity"
         indices = self._column(entity, converter("count")).values(
-            cells[at[entity]], numbers, self._tally
+            cells[at[entity]], numbers, self.tally
         )
         uuids = {
             gpu: place_uuid(None, gpu, self._node)
@@ -256,10 +253,10 @@ class _File:
             if gpu is not None
         }
         for gpu, uuid in uuids.items():
-            self._inventory.add_gpu(uuid, self._node, {"gpu": gpu, "vendor": "nvidia"})
+            self.inventory.add_gpu(uuid, self._node, {"gpu": gpu, "vendor": "nvidia"})
         if uuids:
-            self._inventory.add_node(self._node, {})
-            self._tally.note("GPUs are named by index: index and node stand for the UUID")
+            self.inventory.add_node(self._node, {})
+            self.tally.note("GPUs are named by index: index and node stand for the UUID")
         identity = {
             "node": [self._node] * len(numbers),
             "gpu": indices,
@@ -270,10 +267,10 @@ class _File:
             known = self._columns.fields.get(name)
             if known is not None:
                 convert = _OWN.get(known.quantity) or converter(known.quantity, known.unit)
-                values = self._column(name, convert).values(cells[position], numbers, self._tally)
+                values = self._column(name, convert).values(cells[position], numbers, self.tally)
                 tables.setdefault(known.table, {})[known.column] = values
             elif name not in (entity, "date", "time") and (count := told(cells[position])):
-                self._tally.unmapped[name] += count
+                self.tally.unmapped[name] += count
         made = [(table, identity | columns) for table, columns in tables.items()]
         times = self._times(at, cells, numbers)
         if times is None:
@@ -304,10 +301,6 @@ class _File:
                     if len(date) == 8 and date.isdecimal()
                     else date
                 )
-                try:
-                    memo[both] = self._instants.parse(f"{date} {clock}")
-                except ValueError as error:
-                    memo[both] = None
-                    self._tally.skip(f"timestamp {error}", number)
+                memo[both] = self.time(f"{date} {clock}", number)
             found.append(memo[both])
         return found

@@ -13,8 +13,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from gpuwarden_agent.collect.amd import sysfs as amd_sysfs
+from gpuwarden_importing.file import LogFile
 from gpuwarden_importing.model import (
-    ImportedInventory,
     ImportedRows,
     ImportTally,
     Origin,
@@ -22,7 +22,18 @@ from gpuwarden_importing.model import (
     UnreadableError,
     Value,
 )
-from gpuwarden_importing.values import Converter, bus_id, converter, executable, plain, text
+from gpuwarden_importing.values import (
+    DETAILS,
+    GPUS,
+    PROCESSES,
+    SAMPLES,
+    Converter,
+    bus_id,
+    converter,
+    executable,
+    plain,
+    text,
+)
 
 DOCUMENT_CHARS_MAX = 64 * 1024 * 1024
 _CARD = re.compile(r"card(\d{1,4})\Z")
@@ -84,11 +95,11 @@ _GPUS: tuple[tuple[str, str, Converter], ...] = (
     (r"PCI Bus", "pci_bus_id", bus_id),
     (r"Card [Ss]eries", "model", _name),
 )
-_TABLES = {"gpu_samples": _SAMPLES, "gpu_detail_samples": _DETAILS, "gpus": _GPUS}
-_NAMES = {
-    table: tuple((re.compile(shape + r"\Z"), column, convert) for shape, column, convert in shapes)
-    for table, shapes in _TABLES.items()
-}
+_NAMES = tuple(
+    (re.compile(shape + r"\Z"), table, column, convert)
+    for table, shapes in ((SAMPLES, _SAMPLES), (DETAILS, _DETAILS), (GPUS, _GPUS))
+    for shape, column, convert in shapes
+)
 _ELSEWHERE = ("Unique ID", "GPU ID", "Device ID", "(Topology) Numa Node", "pcie clock level")
 """Read by name below."""
 _JUNCTION = "Temperature (Sensor junction) (C)"
@@ -107,15 +118,10 @@ def read_csv(lines: Iterator[str], origin: Origin, tally: ImportTally) -> Iterat
 def _rows(
     found: Iterator[tuple[dict[str, Any], int]], origin: Origin, tally: ImportTally
 ) -> Iterator[ImportedRows]:
-    tables: dict[str, list[Row]] = {}
-    inventory = ImportedInventory()
+    file = LogFile(origin, tally)
     for document, line in found:
-        _take(document, line, origin, tally, tables, inventory)
-    if tables:
-        tally.note(f"no timestamps: all rows get the time {origin.at_source}")
-    for table, rows in tables.items():
-        yield ImportedRows.of(table, rows)
-    yield from inventory.rows()
+        _take(file, document, line)
+    yield from file.rest()
 
 
 def _csv_documents(
@@ -171,102 +177,81 @@ def _next_object(content: str, at: int) -> int:
     return min(found, default=-1)
 
 
-def _take(
-    document: Mapping[str, Any],
-    line: int,
-    origin: Origin,
-    tally: ImportTally,
-    tables: dict[str, list[Row]],
-    inventory: ImportedInventory,
-) -> None:
+def _take(file: LogFile, document: Mapping[str, Any], line: int) -> None:
     cards = {n: v for n, v in document.items() if _CARD.match(n) and isinstance(v, dict)}
     if not cards:
-        tally.skip("a document without cards", line)
+        file.tally.skip("a document without cards", line)
         return
-    node, ts_ms = origin.node_or(None), origin.at()
+    node, ts_ms = file.origin.node_or(None), file.assumed_time()
     uuids: dict[int, str] = {}
     for name, card in cards.items():
         said = {str(k): str(v) for k, v in card.items() if isinstance(v, str | int | float)}
         index = int(name.removeprefix("card"))
-        found = _values(said, name, line, tally)
-        gpu = found.pop("gpus") | _facts(said)
-        uuid = _uuid(said, gpu.get("pci_bus_id"), index, node, tally)
+        found = _values(file, said, name, line)
+        gpu = found.pop(GPUS) | _facts(said)
+        uuid = _uuid(said, gpu.get("pci_bus_id"), index, node, file.tally)
         uuids[index] = uuid
         for table, row in found.items():
             if any(value is not None for value in row.values()):
                 identity: Row = {"ts": ts_ms, "node": node, "gpu": index, "gpu_uuid": uuid}
-                tables.setdefault(table, []).append(identity | row)
-        total = found["gpu_samples"].get("memory_total_bytes")
+                file.add(table, identity | row)
+        total = found[SAMPLES].get("memory_total_bytes")
         gpu |= {"gpu": index, "vendor": "amd", "memory_total_bytes": total}
-        inventory.add_gpu(uuid, node, gpu)
+        file.inventory.add_gpu(uuid, node, gpu)
     system = document.get("system")
     system = system if isinstance(system, dict) else {}
     driver = system.get("Driver version")
     for name, told in system.items():
         if (process := _PROCESS.match(str(name))) is None:
             if name != "Driver version" and plain(str(told)) is not None:
-                tally.unmapped[f"system: {name}"] += 1
-        elif made := _process(int(process[1]), str(told), uuids, line, tally):
-            tables.setdefault("process_samples", []).append({"ts": ts_ms, "node": node, **made})
-    inventory.add_node(node, {"driver_version": text(str(driver or "")), "gpus": len(cards)})
+                file.tally.unmapped[f"system: {name}"] += 1
+        elif made := _process(file, int(process[1]), str(told), uuids, line):
+            file.add(PROCESSES, {"ts": ts_ms, "node": node, **made})
+    file.inventory.add_node(node, {"driver_version": text(str(driver or "")), "gpus": len(cards)})
 
 
-def _process(
-    pid: int, said: str, uuids: Mapping[int, str], line: int, tally: ImportTally
-) -> Row | None:
+def _process(file: LogFile, pid: int, said: str, uuids: Mapping[int, str], line: int) -> Row | None:
     """A process of `--showpids`: name, how many GPUs, bytes, and two more."""
     cells = [cell.strip() for cell in said.rsplit(",", 4)]
     if len(cells) != 5 or not cells[1].isdecimal():
-        tally.skip("a process (PID...) that is not understood", line)
+        file.tally.skip("a process (PID...) that is not understood", line)
     elif int(cells[1]) == 0:
-        tally.skip("a process (PID...) that is on no GPU", line)
+        file.tally.skip("a process (PID...) that is on no GPU", line)
     elif len(uuids) != 1:
-        tally.skip("a process (PID...) of which rocm-smi does not say on which GPU it is", line)
+        file.tally.skip(
+            "a process (PID...) of which rocm-smi does not say on which GPU it is", line
+        )
     else:
         ((gpu, uuid),) = uuids.items()
-        used = _read(f"PID{pid}", cells[2], _BYTES, line, tally)
+        used = file.read(f"PID{pid}", cells[2], _BYTES, line)
         row: Row = {"gpu": gpu, "gpu_uuid": uuid, "pid": pid, "process_type": "compute"}
         return row | {"process_name": executable(cells[0]), "gpu_memory_bytes": used}
     return None
 
 
-def _values(said: Mapping[str, str], card: str, line: int, tally: ImportTally) -> dict[str, Row]:
-    found: dict[str, Row] = {table: {} for table in _NAMES}
+def _values(file: LogFile, said: Mapping[str, str], card: str, line: int) -> dict[str, Row]:
+    found: dict[str, Row] = {SAMPLES: {}, DETAILS: {}, GPUS: {}}
     for name, cell in said.items():
-        column = None
-        for table, shapes in _NAMES.items():
-            for shape, column, convert in shapes:
-                if shape.match(name):
-                    value = _read(f"{card}: {name}", cell, convert, line, tally)
-                    if value is not None or column not in found[table]:
-                        found[table][column] = value
-                    break
-            else:
-                continue
-            break
-        else:
-            if plain(cell) is not None and name not in _ELSEWHERE and name != _JUNCTION:
-                tally.unmapped[name] += 1
-    samples = found["gpu_samples"]
+        known = next((each for each in _NAMES if each[0].match(name)), None)
+        if known is not None:
+            _, table, column, convert = known
+            value = file.read(f"{card}: {name}", cell, convert, line)
+            if value is not None or column not in found[table]:
+                found[table][column] = value
+        elif plain(cell) is not None and name not in _ELSEWHERE and name != _JUNCTION:
+            file.tally.unmapped[name] += 1
+    samples = found[SAMPLES]
     if samples.get("power_watts") is None:
         samples["power_watts"] = samples.get("power_instant_watts")
     if samples.get("temperature_celsius") is None and _JUNCTION in said:
-        junction = _read(f"{card}: {_JUNCTION}", said[_JUNCTION], _warm, line, tally)
+        junction = file.read(f"{card}: {_JUNCTION}", said[_JUNCTION], _warm, line)
         samples["temperature_celsius"] = junction
     if link := _PCIE.search(said.get("pcie clock level", "")):
-        found["gpu_detail_samples"] |= {
+        found[DETAILS] |= {
             "pcie_generation": _SPEEDS.get(float(link["speed"])),
             "pcie_width": int(link["width"][:4]) or None,
         }
     return found
-
-
-def _read(name: str, cell: str, convert: Converter, line: int, tally: ImportTally) -> Value:
-    try:
-        return convert(cell)
-    except ValueError as error:
-        tally.skip(f"{name} {error}", line)
-        return None
 
 
 def _facts(said: Mapping[str, str]) -> Row:

@@ -13,15 +13,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from gpuwarden_importing.cells import CellColumn, LineBlock, filled, split, times, told
+from gpuwarden_importing.file import LogFile
 from gpuwarden_importing.identity import (
     GPUS_MAX,
     Identities,
     LineOrder,
     ReportedIdentity,
 )
-from gpuwarden_importing.instants import Instants
 from gpuwarden_importing.model import (
-    ImportedInventory,
     ImportedRows,
     ImportTally,
     Origin,
@@ -38,16 +37,25 @@ from gpuwarden_importing.smi_fields import (
     CSV_FIELDS,
     DRIVER,
     EVENT_REASONS,
-    GPUS,
     HOST,
     INDEX,
     REASONS,
-    SAMPLES,
     TIME,
     UUID,
     canonical,
 )
-from gpuwarden_importing.values import Converter, LogField, bus_id, converter, flag, plain, text
+from gpuwarden_importing.values import (
+    GPUS,
+    HEALTH,
+    SAMPLES,
+    Converter,
+    LogField,
+    bus_id,
+    converter,
+    flag,
+    plain,
+    text,
+)
 
 BLOCK_ROWS = 20_000
 _NAME = re.compile(r"([A-Za-z][A-Za-z0-9_.]*)(?:\s*\[([^\]]+)\])?\Z")
@@ -178,9 +186,7 @@ def read(lines: Iterator[str], origin: Origin, tally: ImportTally) -> Iterator[I
     if layout is None or block is None:
         raise UnreadableError("it has no header: name its columns with --fields, as in --query-gpu")
     yield from file.take(layout, block)
-    yield from file.pages()
-    yield from file.inventory.rows()
-    file.note()
+    yield from file.rest()
 
 
 def _check(layout: CsvLayout) -> None:
@@ -208,16 +214,13 @@ Values = dict[tuple[str, str], Any]
 """Arrays by table and column."""
 
 
-class _File:
+class _File(LogFile):
     """Converts blocks of lines, and gathers what is known of the whole file."""
 
     def __init__(self, origin: Origin, tally: ImportTally) -> None:
-        self._origin = origin
-        self._tally = tally
-        self._instants = Instants(origin.zone, day_first=origin.day_first)
+        super().__init__(origin, tally)
         self._gpus = Identities()
         self._order = LineOrder()
-        self.inventory = ImportedInventory()
         self._pages: dict[str, Row] = {}
         self._addresses: set[tuple[str, str]] = set()
         self._reasons_told = 0xFFFF
@@ -247,13 +250,13 @@ class _File:
             unit = layout.units[at] or known.unit
             column = layout.column(at, converter(known.quantity, unit))
             _fill(
-                values, (known.table, known.column), column.values(cells[at], numbers, self._tally)
+                values, (known.table, known.column), column.values(cells[at], numbers, self.tally)
             )
         if layout.is_pages:
             self._count_pages(layout, cells, times.to_pylist(), identity)
             return
         if "max_memory_usage" in layout.names:
-            self._tally.note("accounted processes: use and memory are those of their whole lives")
+            self.tally.note("accounted processes: use and memory are those of their whole lives")
         if not layout.is_apps:
             self._add_reasons(layout, cells, numbers, values)
         for table in sorted({table for table, _ in values} - {GPUS}):
@@ -292,27 +295,23 @@ class _File:
             row["ts"] = ts_ms
             row[column] = int(row.get(column) or 0) + 1
 
-    def pages(self) -> Iterator[ImportedRows]:
-        """Retired pages, counted over the whole file."""
-        if self._pages:
-            yield ImportedRows.of("gpu_health_samples", list(self._pages.values()))
-
-    def note(self) -> None:
-        """Say what was assumed."""
-        note_zone(self._instants, self._origin, self._tally)
+    def rest(self) -> Iterator[ImportedRows]:
+        """Retired pages, counted over the whole file, and the inventory."""
+        for row in self._pages.values():
+            self.add(HEALTH, row)
+        yield from super().rest()
         missing = ALWAYS_TOLD & ~self._reasons_told
         if self._has_reasons and missing:
             names = [name for name, bit in REASONS.items() if bit & missing]
-            self._tally.note(
+            self.tally.note(
                 f"clocks_event_reasons cannot hold what was not asked for: {', '.join(names)}"
             )
 
     def _times(self, layout: CsvLayout, cells: Sequence[Any], numbers: Sequence[int]) -> Any:
         at = layout.at(TIME)
         if at is None:
-            self._tally.note(f"no timestamps: all rows get the time {self._origin.at_source}")
-            return pa.array([self._origin.at()] * len(numbers), pa.int64())
-        return times(cells[at], numbers, self._instants, self._tally)
+            return pa.array([self.assumed_time()] * len(numbers), pa.int64())
+        return times(cells[at], numbers, self.instants, self.tally)
 
     def _identity(
         self, layout: CsvLayout, cells: Sequence[Any], numbers: Sequence[int], times: Any
@@ -323,11 +322,11 @@ class _File:
             at = layout.at(name)
             if at is None:
                 return pa.nulls(count)
-            return layout.column(at, convert).values(cells[at], numbers, self._tally)
+            return layout.column(at, convert).values(cells[at], numbers, self.tally)
 
-        hosts = pa.nulls(count) if self._origin.node else column(HOST, text)
+        hosts = pa.nulls(count) if self.origin.node else column(HOST, text)
         names = pc.unique(hosts).to_pylist()
-        named = {host: self._origin.node_or(host) for host in names}
+        named = {host: self.origin.node_or(host) for host in names}
         nodes = pa.array([named[host] for host in hosts.to_pylist()], pa.string())
         indices, uuids = column(INDEX, converter("count")), column(UUID, text)
         if not {UUID, BUS_ID, INDEX} & {*layout.names}:
@@ -341,7 +340,7 @@ class _File:
             self._note_identity(layout)
             for number, is_named in zip(numbers, uuids.is_valid().to_pylist(), strict=True):
                 if not is_named:
-                    self._tally.skip("no GPU is named", number)
+                    self.tally.skip("no GPU is named", number)
         return {"node": nodes, "gpu": indices, "gpu_uuid": uuids}
 
     def _by_order(
@@ -363,7 +362,7 @@ class _File:
             note = (
                 f"each {self._order.gpus} lines are taken for as many GPUs by index, in their order"
             )
-        self._tally.note(f"no uuid, bus id or index in the file: {note}")
+        self.tally.note(f"no uuid, bus id or index in the file: {note}")
         named = [place_uuid(None, i, node) for i, node in zip(found, nodes, strict=True)]
         return pa.array(
             found if self._order.gpus > 1 else [None] * len(found), pa.int64()
@@ -375,7 +374,7 @@ class _File:
         else:
             place = "PCI bus id" if BUS_ID in layout.names else "index"
             note = f"no uuid in the file: the GPU's {place} and its node stand for it"
-        self._tally.note(note)
+        self.tally.note(note)
 
     def _add_reasons(
         self, layout: CsvLayout, cells: Sequence[Any], numbers: Sequence[int], values: Values
@@ -388,7 +387,7 @@ class _File:
             if bit is None or not name.startswith(EVENT_REASONS):
                 continue
             told_bits |= bit
-            flags = layout.column(at, flag).values(cells[at], numbers, self._tally)
+            flags = layout.column(at, flag).values(cells[at], numbers, self.tally)
             bits = pc.multiply(flags.cast(pa.bool_()).cast(pa.int64()), bit)
             both = pc.add(pc.fill_null(mask, 0), pc.fill_null(bits, 0))
             mask = pc.if_else(pc.or_(pc.is_valid(mask), pc.is_valid(bits)), both, mask)
@@ -414,7 +413,7 @@ class _File:
         for name, convert in ((BUS_ID, bus_id), (DRIVER, text), (COUNT, converter("count"))):
             if (at := layout.at(name)) is not None:
                 column = layout.column(at, convert)
-                columns[name] = column.values(cells[at], numbers, self._tally)
+                columns[name] = column.values(cells[at], numbers, self.tally)
 
         def told_of(name: str, row: int) -> Value:
             value: Value = columns[name][row].as_py() if name in columns else None
@@ -439,7 +438,7 @@ class _File:
             if at in known or name in _KEYS or (layout.is_apps and name in CSV_FIELDS):
                 continue
             if count := told(cells[at]):
-                self._tally.unmapped[name] += count
+                self.tally.unmapped[name] += count
 
 
 def _rows_of(
@@ -452,12 +451,3 @@ def _rows_of(
 def _fill(values: Values, key: tuple[str, str], said: Any) -> None:
     """A column, or what is absent in it so far."""
     values[key] = filled(values[key], said) if key in values else said
-
-
-def note_zone(instants: Instants, origin: Origin, tally: ImportTally) -> None:
-    """Say which zone timestamps without one were taken for."""
-    if instants.has_assumed_zone:
-        odd = f" ({instants.odd_zone} is the name of several)" if instants.odd_zone else ""
-        tally.note(
-            f"timestamps without a zone are taken as {origin.zone}{odd}: --timezone says else"
-        )

@@ -7,14 +7,7 @@ driver's sample of 20 ms, `module.power.*` is of the whole board of a Grace Hopp
 
 from collections.abc import Iterator
 
-from gpuwarden_importing.values import LogField
-
-SAMPLES, DETAILS, HEALTH, GPUS = (
-    "gpu_samples",
-    "gpu_detail_samples",
-    "gpu_health_samples",
-    "gpus",
-)
+from gpuwarden_importing.values import DETAILS, GPUS, HEALTH, PROCESSES, SAMPLES, LogField
 
 TIME, INDEX, UUID, BUS_ID, DRIVER, HOST, COUNT = (
     "timestamp",
@@ -203,14 +196,14 @@ CSV_FIELDS: dict[str, LogField] = dict((*_common_csv(), *_health_csv()))
 """By the name in `--query-gpu`, second names replaced by the first."""
 
 APP_FIELDS: dict[str, LogField] = {
-    "pid": LogField("process_samples", "pid", "count"),
-    "process_name": LogField("process_samples", "process_name", "executable"),
-    "used_gpu_memory": LogField("process_samples", "gpu_memory_bytes", "bytes", "MiB"),
-    "used_memory": LogField("process_samples", "gpu_memory_bytes", "bytes", "MiB"),
+    "pid": LogField(PROCESSES, "pid", "count"),
+    "process_name": LogField(PROCESSES, "process_name", "executable"),
+    "used_gpu_memory": LogField(PROCESSES, "gpu_memory_bytes", "bytes", "MiB"),
+    "used_memory": LogField(PROCESSES, "gpu_memory_bytes", "bytes", "MiB"),
     # Of --query-accounted-apps: over the whole life of a process.
-    "gpu_utilization": LogField("process_samples", "sm_util_percent", "percent", "%"),
-    "gpu_util": LogField("process_samples", "sm_util_percent", "percent", "%"),
-    "max_memory_usage": LogField("process_samples", "gpu_memory_bytes", "bytes", "MiB"),
+    "gpu_utilization": LogField(PROCESSES, "sm_util_percent", "percent", "%"),
+    "gpu_util": LogField(PROCESSES, "sm_util_percent", "percent", "%"),
+    "max_memory_usage": LogField(PROCESSES, "gpu_memory_bytes", "bytes", "MiB"),
 }
 """By the name in `--query-compute-apps` and `--query-accounted-apps`."""
 

@@ -9,9 +9,8 @@ import re
 from collections.abc import Iterator, Mapping
 from xml.etree import ElementTree
 
-from gpuwarden_importing.instants import Instants
+from gpuwarden_importing.file import LogFile
 from gpuwarden_importing.model import (
-    ImportedInventory,
     ImportedRows,
     ImportTally,
     Origin,
@@ -21,10 +20,20 @@ from gpuwarden_importing.model import (
     mig_uuid,
     place_uuid,
 )
-from gpuwarden_importing.smi_csv import note_zone
 from gpuwarden_importing.smi_fields import REASONS
 from gpuwarden_importing.smi_xml import SmiDocuments
-from gpuwarden_importing.values import Converter, bus_id, converter, executable, plain, pstate
+from gpuwarden_importing.values import (
+    DETAILS,
+    HEALTH,
+    PROCESS_TYPES,
+    PROCESSES,
+    SAMPLES,
+    bus_id,
+    converter,
+    executable,
+    plain,
+    pstate,
+)
 
 QUERY = "==============NVSMI LOG=============="
 TABLE = re.compile(
@@ -40,7 +49,6 @@ LINK = re.compile(
 _GPU = re.compile(r"GPU (?P<bus>[0-9a-fA-F]{8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7])\s*\Z")
 _LINE = re.compile(r"(?P<indent>[ \t]*)(?P<key>\S.*?)\s*(?::(?:\s(?P<value>.*))?)?\Z")
 _ANSI = re.compile(r"\x1b\[[0-9;]*m")
-_ROWS_MAX = 5_000
 _WATTS, _CELSIUS, _PERCENT = (
     converter("watts", "W"),
     converter("celsius", "C"),
@@ -134,7 +142,7 @@ def read_query(lines: Iterator[str], origin: Origin, tally: ImportTally) -> Iter
     file = SmiDocuments(origin, tally)
     for root, line in _documents(lines):
         file.take_root(root, line)
-        if file.count >= _ROWS_MAX:
+        if file.is_full:
             yield from file.rows()
     yield from file.rest()
 
@@ -232,7 +240,6 @@ _RUNS = re.compile(
     r"\|\s+(?P<gpu>\d{1,3})\s+(?:(?P<gi>N/A|\d+)\s+(?P<ci>N/A|\d+)\s+)?(?P<pid>\d{1,10})"
     r"\s+(?P<type>C\+G|M\+C|[CGM])\s+(?P<name>\S.*?)\s+(?P<used>\d+MiB|N/A)\s*\|"
 )
-_TYPES = {"C": "compute", "C+G": "compute", "G": "graphics", "M": "mps", "M+C": "mps"}
 _CLOCK = re.compile(r"\d{1,2}:\d\d:\d\d")
 _FRAME = re.compile(r"\s*(?:[+|=-]|\Z)")
 
@@ -242,19 +249,16 @@ def read_pages(lines: Iterator[str], origin: Origin, tally: ImportTally) -> Iter
     pages = _Pages(origin, tally)
     for number, line in enumerate(lines, 1):
         pages.take(_ANSI.sub("", line.rstrip()), number)
-        if pages.count >= _ROWS_MAX:
+        if pages.is_full:
             yield from pages.rows()
-    yield from pages.rows()
-    yield from pages.inventory.rows()
-    note_zone(pages.instants, origin, tally)
+    yield from pages.rest()
 
 
-class _Pages:
-    """What was printed so far, and what it says of the machine."""
+class _Pages(LogFile):
+    """Pages of one node, one after another."""
 
     def __init__(self, origin: Origin, tally: ImportTally) -> None:
-        self._origin = origin
-        self._tally = tally
+        super().__init__(origin, tally, origin.at_ms)
         self._node = origin.node_or(None)
         self._ts_ms: int | None = None
         self._listed: dict[int, str] = {}
@@ -265,16 +269,6 @@ class _Pages:
         """Of the line before, in the table or a list."""
         self._columns: list[str] = []
         """Of the topology."""
-        self._tables: dict[str, list[Row]] = {}
-        self.instants = Instants(origin.zone, now_ms=origin.at_ms, day_first=origin.day_first)
-        self.inventory = ImportedInventory()
-        self.count = 0
-
-    def rows(self) -> Iterator[ImportedRows]:
-        """What there is since the last time."""
-        for table, rows in self._tables.items():
-            yield ImportedRows.of(table, rows)
-        self._tables, self.count = {}, 0
 
     def take(self, line: str, number: int) -> None:
         """One line."""
@@ -307,7 +301,7 @@ class _Pages:
         elif _CLOCK.search(line) and not _FRAME.match(line):
             self._take_time(line, number)
         elif not _FRAME.match(line) and not self._is_legend(line):
-            self._tally.skip("other text", number)
+            self.tally.skip("other text", number)
 
     def _is_legend(self, line: str) -> bool:
         return bool(self._columns) or line.startswith(("NVML:", "MIG ", "  MIG "))
@@ -316,25 +310,14 @@ class _Pages:
         try:
             self._ts_ms = self.instants.parse(line.strip())
         except ValueError:
-            self._tally.skip("other text", number)
+            self.tally.skip("other text", number)
 
     def _at(self) -> int:
-        if self._ts_ms is None:
-            self._tally.note(f"no timestamps: all rows get the time {self._origin.at_source}")
-            return self._origin.at()
-        return self._ts_ms
+        return self.assumed_time() if self._ts_ms is None else self._ts_ms
 
     def _add(self, table: str, gpu: int, uuid: str, values: Mapping[str, Value]) -> None:
         identity: Row = {"ts": self._at(), "node": self._node, "gpu": gpu, "gpu_uuid": uuid}
-        self._tables.setdefault(table, []).append(identity | dict(values))
-        self.count += 1
-
-    def _read(self, name: str, said: str, convert: Converter, number: int) -> Value:
-        try:
-            return convert(said)
-        except ValueError as error:
-            self._tally.skip(f"{name} {error}", number)
-            return None
+        self.add(table, identity | dict(values))
 
     def _take_link(self, found: re.Match[str]) -> None:
         assert self._gpu is not None
@@ -348,7 +331,7 @@ class _Pages:
         bus = self._buses[gpu] = str(bus_id(found["bus"]))
         if gpu not in self._listed:
             self._uuids[gpu] = place_uuid(bus, gpu, self._node)
-            self._tally.note("no uuid in the file: the GPU's PCI bus id and its node stand for it")
+            self.tally.note("no uuid in the file: the GPU's PCI bus id and its node stand for it")
         facts: Row = {"gpu": gpu, "vendor": "nvidia", "pci_bus_id": bus}
         if not found["model"].endswith("..."):  # it is cut to the width of the table
             facts["model"] = found["model"]
@@ -356,9 +339,9 @@ class _Pages:
             facts["persistence_mode"] = found["persistence"] == "On"
         self.inventory.add_gpu(self._uuids[gpu], self._node, facts)
         if found["ecc"].isdecimal():
-            count = self._read("ecc", found["ecc"], _COUNT, number)
+            count = self.read("ecc", found["ecc"], _COUNT, number)
             self._add(
-                "gpu_health_samples",
+                HEALTH,
                 gpu,
                 self._uuids[gpu],
                 {"ecc_uncorrected_volatile_total": count},
@@ -369,7 +352,7 @@ class _Pages:
         gpu, uuid = self._gpu, self._uuids[self._gpu]
         self._gpu = None
         samples = {
-            column: self._read(name, found[name], convert, number)
+            column: self.read(name, found[name], convert, number)
             for name, column, convert in (
                 ("temperature", "temperature_celsius", _CELSIUS),
                 ("pstate", "pstate", pstate),
@@ -380,22 +363,22 @@ class _Pages:
                 ("util", "util_percent", _PERCENT),
             )
         }
-        self._add("gpu_samples", gpu, uuid, samples)
-        if (fan := self._read("fan", found["fan"], _PERCENT, number)) is not None:
-            self._add("gpu_detail_samples", gpu, uuid, {"fan_percent": fan})
+        self._add(SAMPLES, gpu, uuid, samples)
+        if (fan := self.read("fan", found["fan"], _PERCENT, number)) is not None:
+            self._add(DETAILS, gpu, uuid, {"fan_percent": fan})
         total = {"memory_total_bytes": samples["memory_total_bytes"]}
         self.inventory.add_gpu(uuid, self._node, total)
 
     def _take_mig(self, found: re.Match[str], number: int) -> None:
         gpu = int(found["gpu"])
         if gpu not in self._uuids:
-            self._tally.skip("a MIG device of a GPU that is not in the table", number)
+            self.tally.skip("a MIG device of a GPU that is not in the table", number)
             return
         instance = f"{found['gi']}/{found['ci']}"
         uuid = mig_uuid(self._uuids[gpu], instance)
-        used, total = (self._read(n, found[n], _BYTES, number) for n in ("used", "total"))
+        used, total = (self.read(n, found[n], _BYTES, number) for n in ("used", "total"))
         memory = {"memory_used_bytes": used, "memory_total_bytes": total}
-        self._add("gpu_samples", gpu, uuid, memory | {"mig_instance": instance})
+        self._add(SAMPLES, gpu, uuid, memory | {"mig_instance": instance})
         facts: Row = {"gpu": gpu, "vendor": "nvidia", "mig_instance": instance}
         facts |= {"parent_gpu_uuid": self._uuids[gpu], "memory_total_bytes": total}
         self.inventory.add_gpu(uuid, self._node, facts)
@@ -403,20 +386,20 @@ class _Pages:
     def _take_process(self, found: re.Match[str], number: int) -> None:
         gpu = int(found["gpu"])
         if gpu not in self._uuids:
-            self._tally.skip("a process of a GPU that is not in the table", number)
+            self.tally.skip("a process of a GPU that is not in the table", number)
             return
         is_part = bool(found["gi"]) and found["gi"] != "N/A"
         instance = f"{found['gi']}/{found['ci']}" if is_part else None
         uuid = self._uuids[gpu] if instance is None else mig_uuid(self._uuids[gpu], instance)
         process: Row = {
             "pid": int(found["pid"]),
-            "process_type": _TYPES[found["type"]],
+            "process_type": PROCESS_TYPES[found["type"]],
             # The table cuts the beginning of long paths.
             "process_name": executable(found["name"]),
-            "gpu_memory_bytes": self._read("used", found["used"], _BYTES, number),
+            "gpu_memory_bytes": self.read("used", found["used"], _BYTES, number),
             "mig_instance": instance,
         }
-        self._add("process_samples", gpu, uuid, process)
+        self._add(PROCESSES, gpu, uuid, process)
 
     def _take_topology(self, cells: list[str]) -> None:
         gpu = int(cells[0].removeprefix("GPU"))

@@ -2,13 +2,11 @@
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from xml.etree import ElementTree
 
+from gpuwarden_importing.file import LogFile
 from gpuwarden_importing.identity import Identities, ReportedIdentity
-from gpuwarden_importing.instants import Instants
 from gpuwarden_importing.model import (
-    ImportedInventory,
     ImportedRows,
     ImportTally,
     Origin,
@@ -17,9 +15,13 @@ from gpuwarden_importing.model import (
     mig_uuid,
     place_uuid,
 )
-from gpuwarden_importing.smi_csv import note_zone
-from gpuwarden_importing.smi_fields import GPUS, REASONS, SAMPLES, XML_FIELDS, sums
+from gpuwarden_importing.smi_fields import REASONS, XML_FIELDS, sums
 from gpuwarden_importing.values import (
+    GPUS,
+    HEALTH,
+    PROCESS_TYPES,
+    PROCESSES,
+    SAMPLES,
     Converter,
     LogField,
     bus_id,
@@ -36,8 +38,6 @@ _BEGINS = re.compile(r"<nvidia_smi_log[\s>]")
 _NOT_NAMED = ("supported_clocks", "processes", "mig_devices", "accounted_processes")
 """Lists below `<gpu>` that are read in their own way, or say nothing about now."""
 _REASON = re.compile(r"clocks_(?:event|throttle)_reasons/clocks_(?:event|throttle)_reason_(\w+)\Z")
-_PROCESS_TYPES = {"C": "compute", "C+G": "compute", "G": "graphics", "M": "mps", "M+C": "mps"}
-_ROWS_MAX = 5_000
 
 _CONVERTERS = {path: converter(f.quantity, f.unit) for path, f in XML_FIELDS.items()}
 _BYTES, _COUNT = converter("bytes", "MiB"), converter("count")
@@ -48,7 +48,7 @@ def read(lines: Iterator[str], origin: Origin, tally: ImportTally) -> Iterator[I
     file = SmiDocuments(origin, tally)
     for document, line in documents(lines, tally):
         file.take(document, line)
-        if file.count >= _ROWS_MAX:
+        if file.is_full:
             yield from file.rows()
     yield from file.rest()
 
@@ -85,32 +85,12 @@ def documents(lines: Iterator[str], tally: ImportTally) -> Iterator[tuple[str, i
         tally.skip("a document that is cut short", begun)
 
 
-@dataclass(slots=True)
-class SmiDocuments:
-    """Rows until they are handed on, and what is known of the whole file."""
+class SmiDocuments(LogFile):
+    """The documents of one file."""
 
-    origin: Origin
-    tally: ImportTally
-    instants: Instants = field(init=False)
-    inventory: ImportedInventory = field(default_factory=ImportedInventory)
-    gpus: Identities = field(default_factory=Identities)
-    tables: dict[str, list[Row]] = field(default_factory=dict)
-    count: int = 0
-
-    def __post_init__(self) -> None:
-        self.instants = Instants(self.origin.zone, day_first=self.origin.day_first)
-
-    def rows(self) -> Iterator[ImportedRows]:
-        """What there is since the last time."""
-        for table, rows in self.tables.items():
-            yield ImportedRows.of(table, rows)
-        self.tables, self.count = {}, 0
-
-    def rest(self) -> Iterator[ImportedRows]:
-        """What is left, and what was said of the machine."""
-        yield from self.rows()
-        yield from self.inventory.rows()
-        note_zone(self.instants, self.origin, self.tally)
+    def __init__(self, origin: Origin, tally: ImportTally) -> None:
+        super().__init__(origin, tally)
+        self.gpus = Identities()
 
     def take(self, document: str, line: int) -> None:
         """Read one document."""
@@ -140,24 +120,12 @@ class SmiDocuments:
             facts["gpus"] = int(attached[:6])
         self.inventory.add_node(node, facts)
 
-    def add(self, table: str, row: Row) -> None:
-        """Keep a row."""
-        self.tables.setdefault(table, []).append(row)
-        self.count += 1
-
     def _time(self, root: ElementTree.Element, line: int) -> int | None:
         said = _said(root, "timestamp")
         if not said:
             self.tally.note(f"no timestamp in a document: it is of {self.origin.at_source}")
             return self.origin.at()
-        try:
-            ts_ms = self.instants.parse(said)
-        except ValueError as error:
-            self.tally.skip(f"timestamp {error}", line)
-            return None
-        if ts_ms is None:
-            self.tally.skip("timestamp is absent", line)
-        return ts_ms
+        return self.time(said, line)
 
     def _host(self, root: ElementTree.Element) -> str | None:
         for gpu in root.findall("gpu"):
@@ -237,7 +205,7 @@ class _Gpu:
             for path in (parity, secded):
                 self._file.tally.unmapped.pop(path, None)
             if isinstance(both[0], int) and isinstance(both[1], int):
-                values.setdefault("gpu_health_samples", {})[column] = (0, both[0] + both[1])
+                values.setdefault(HEALTH, {})[column] = (0, both[0] + both[1])
 
     def _add_mig_devices(self) -> dict[str, str]:
         """UUIDs by instance."""
@@ -283,13 +251,13 @@ class _Gpu:
                 "gpu_uuid": uuid,
                 "mig_instance": instance,
                 "pid": pid,
-                "process_type": _PROCESS_TYPES.get(_said(process, "type")),
+                "process_type": PROCESS_TYPES.get(_said(process, "type")),
                 "process_name": executable(_said(process, "process_name")),
                 "gpu_memory_bytes": self._read(
                     "process_info/used_memory", _said(process, "used_memory"), _BYTES
                 ),
             }
-            self._add("process_samples", row)
+            self._add(PROCESSES, row)
 
     def _add_inventory(self, row: Row) -> None:
         row |= {"gpu": self._index, "vendor": "nvidia", "pci_bus_id": self._bus_id}
@@ -305,11 +273,7 @@ class _Gpu:
         self._file.add(table, identity | row)
 
     def _read(self, name: str, said: str, convert: Converter) -> Value:
-        try:
-            return convert(said)
-        except ValueError as error:
-            self._file.tally.skip(f"{name} {error}", self._line)
-            return None
+        return self._file.read(name, said, convert, self._line)
 
 
 def _said(element: ElementTree.Element, path: str) -> str:

@@ -25,6 +25,17 @@ _NUMBER = re.compile(
 )
 _BITS_MAX = 1 << 63
 
+SAMPLES, DETAILS, HEALTH, PROCESSES, GPUS = (
+    "gpu_samples",
+    "gpu_detail_samples",
+    "gpu_health_samples",
+    "process_samples",
+    "gpus",
+)
+"""Tables that fields go to."""
+PROCESS_TYPES = {"C": "compute", "C+G": "compute", "G": "graphics", "M": "mps", "M+C": "mps"}
+"""The column `process_type` by nvidia-smi's letters."""
+
 UNITS: Mapping[str, Mapping[str, float]] = {
     "percent": {"%": 1},
     # Drivers before 2014 wrote MB for MiB, and no nvidia-smi ever meant a million.

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuwarden_importing.kernel_log import is_kernel_log, read
+from gpuwarden_importing.kernel_log import is_kernel_log, read, read_fabric_manager
 from gpuwarden_importing.model import ImportTally, Origin, UnreadableError
 
 XID = "NVRM: Xid (PCI:0000:9b:00): 79, pid=7, name=python3, GPU has fallen off the bus."
@@ -85,3 +85,31 @@ def test_rubbish_never_raises(pieces) -> None:
     lines = "".join(pieces).splitlines(keepends=True)
     list(read(iter(lines), Origin(node="n1", at_ms=AT), ImportTally()))
     is_kernel_log(lines)
+
+
+FABRIC_LINE = "[Feb 27 2025 15:10:02] [ERROR] [tid 12727] detected NVSwitch {} error {} on fid 0 on NVSwitch pci bus id 00000000:86:00.0 physical id 3 port 61\n"
+
+
+def test_a_real_log_has_its_one_error(imported, data) -> None:
+    found = imported(read_fabric_manager, (data / "kernel_log" / "fabricmanager.log").read_text())
+    (event,) = found["events"]
+    assert (event["ts"], event["kind"], event["severity"]) == (1740669002000, "sxid", "warning")
+    details = json.loads(event["details"])
+    assert (details["sxid"], details["pci_bus_id"], details["switch"], details["link"]) == (
+        12028,
+        "0000:86:00.0",
+        3,
+        61,
+    )
+    assert details["source"] == "fabric manager"
+
+
+@pytest.mark.parametrize(("word", "severity"), [("fatal", "critical"), ("non-fatal", "warning")])
+def test_an_error_is_as_bad_as_the_line_says(imported, word, severity) -> None:
+    found = imported(
+        read_fabric_manager,
+        FABRIC_LINE.format(word, 20034)
+        + FABRIC_LINE.replace("detected NVSwitch", "failed to train"),
+    )
+    assert [event["severity"] for event in found["events"]] == [severity]
+    assert found.tally.skipped["an error of the fabric manager that is no SXid"].count == 1

@@ -1,0 +1,85 @@
+"""Collects what one file gives: rows by table until they are handed on, inventory, timestamps and what was skipped."""
+
+from collections.abc import Iterator
+
+from gpuwarden_importing.instants import Instants
+from gpuwarden_importing.model import (
+    ImportedInventory,
+    ImportedRows,
+    ImportTally,
+    Origin,
+    Row,
+    Value,
+)
+from gpuwarden_importing.values import Converter
+
+ROWS_MAX = 5_000
+"""Rows that a reader holds before it hands them on."""
+
+
+class LogFile:
+    """A file while it is read; readers extend it."""
+
+    def __init__(self, origin: Origin, tally: ImportTally, now_ms: int | None = None) -> None:
+        """`now_ms`: for timestamps without a year, as in `Instants`."""
+        self.origin = origin
+        self.tally = tally
+        self.instants = Instants(origin.zone, now_ms=now_ms, day_first=origin.day_first)
+        self.inventory = ImportedInventory()
+        self._tables: dict[str, list[Row]] = {}
+        self._count = 0
+
+    def add(self, table: str, row: Row) -> None:
+        """Keep a row."""
+        self._tables.setdefault(table, []).append(row)
+        self._count += 1
+
+    @property
+    def is_full(self) -> bool:
+        """Whether rows should be handed on now."""
+        return self._count >= ROWS_MAX
+
+    def rows(self) -> Iterator[ImportedRows]:
+        """Hand on the rows that were added since the last time."""
+        for table, rows in self._tables.items():
+            yield ImportedRows.of(table, rows)
+        self._tables, self._count = {}, 0
+
+    def rest(self) -> Iterator[ImportedRows]:
+        """Hand on the last rows and the inventory, and note the assumed zone."""
+        yield from self.rows()
+        yield from self.inventory.rows()
+        self.note_zone()
+
+    def note_zone(self) -> None:
+        """Note which zone timestamps without a zone were read in."""
+        if self.instants.has_assumed_zone:
+            name = self.instants.odd_zone
+            odd = f" ({name} is the name of several)" if name else ""
+            self.tally.note(
+                f"timestamps without a zone are taken as {self.origin.zone}{odd}: --timezone says else"
+            )
+
+    def read(self, name: str, text: str, convert: Converter, line: int) -> Value:
+        """A value; None, counted as skipped, where it is not understood."""
+        try:
+            return convert(text)
+        except ValueError as error:
+            self.tally.skip(f"{name} {error}", line)
+            return None
+
+    def time(self, text: str, line: int) -> int | None:
+        """A timestamp in milliseconds; None, counted as skipped, where it is not understood."""
+        try:
+            ts_ms = self.instants.parse(text)
+        except ValueError as error:
+            self.tally.skip(f"timestamp {error}", line)
+            return None
+        if ts_ms is None:
+            self.tally.skip("timestamp is absent", line)
+        return ts_ms
+
+    def assumed_time(self) -> int:
+        """The time of rows without a timestamp, which is noted. Raises UnreadableError."""
+        self.tally.note(f"no timestamps: all rows get the time {self.origin.at_source}")
+        return self.origin.at()

@@ -121,7 +121,8 @@ def _table(columns: Sequence[str], rows: Sequence[Sequence[Any]], width: int | N
         [[_cell(v, keeps_lines=d) for v, d in zip(row, drawn, strict=True)] for row in rows]
     )
     widths = [
-        max([_width(name), *(_width(row[i]) for row in cells)]) for i, name in enumerate(columns)
+        max([text_width(name), *(text_width(row[i]) for row in cells)])
+        for i, name in enumerate(columns)
     ]
     numeric = [
         all(isinstance(row[i], int | float) or row[i] is None for row in rows) and bool(rows)
@@ -170,7 +171,7 @@ def _fitting(
     """Widths with which a line fits; None: it does not. Columns that are `whole` keep theirs."""
     found = list(widths)
     least = [
-        size if is_whole else min(size, max(FOLDED_MIN, _width(name)))
+        size if is_whole else min(size, max(FOLDED_MIN, text_width(name)))
         for name, size, is_whole in zip(columns, widths, whole, strict=True)
     ]
     over = sum(found) + 2 * (len(found) - 1) - width
@@ -193,9 +194,9 @@ def _folded(row: Sequence[str], widths: Sequence[int]) -> Iterator[list[str]]:
 def _wrapped(text: str, width: int) -> list[str]:
     """Lines of a text, none wider than that."""
     lines, rest = [], text
-    while len(rest) > width or _width(rest) > width:
+    while len(rest) > width or text_width(rest) > width:
         end, used = 0, 0
-        while used + (size := _width(rest[end])) <= width or end == 0:
+        while used + (size := text_width(rest[end])) <= width or end == 0:
             used += size
             end += 1
         # At a blank, or behind what parts a path, a list or a name, if that is not at the very beginning.
@@ -210,7 +211,7 @@ def _records(
     columns: Sequence[str], cells: Sequence[Sequence[str]], width: int, is_colour: bool
 ) -> str:
     """Each row as a list of its cells, where a line would not hold them."""
-    names = max(map(_width, columns))
+    names = max(map(text_width, columns))
     room = max(width - names - 2, FOLDED_MIN)
     lines = []
     for number, row in enumerate(cells, 1):
@@ -243,12 +244,15 @@ def _cell(value: Any, *, keeps_lines: bool = False) -> str:
     return printable(text)
 
 
-def _width(text: str) -> int:
+def text_width(text: str) -> int:
+    """Cells of a terminal that a text takes."""
+    if text.isascii():
+        return len(text)
     from unicodedata import east_asian_width
 
     return sum(2 if east_asian_width(c) in "WF" else 1 for c in text)
 
 
 def _padded(text: str, width: int, right: bool) -> str:
-    gap = " " * (width - _width(text))
+    gap = " " * (width - text_width(text))
     return gap + text if right else text + gap

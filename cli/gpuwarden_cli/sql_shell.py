@@ -18,7 +18,7 @@ from typing import Any
 
 from gpuwarden.comments import column_comments, table_comments
 from gpuwarden.durations import seconds_of
-from gpuwarden_cli.output import render, terminal_width, without_colour
+from gpuwarden_cli.output import ROW_FORMATS, render, terminal_width, without_colour
 from gpuwarden_client.http import CallError, QueryAnswer, RefusedError
 
 PROMPT, PROMPT_MORE = "gpuwarden> ", "      ...> "
@@ -95,11 +95,11 @@ class Shell:
             case "\\timing":
                 self.is_timed = not self.is_timed
                 return f"timing is {'on' if self.is_timed else 'off'}\n"
-            case "\\format" if rest in SHELL_FORMATS:
+            case "\\format" if rest in ROW_FORMATS:
                 self.form = rest
                 return ""
             case "\\format":
-                raise CallError(f"\\format is one of {', '.join(SHELL_FORMATS)}")
+                raise CallError(f"\\format is one of {', '.join(ROW_FORMATS)}")
             case "\\watch":
                 seconds = seconds_of(rest or "2s")
                 if not seconds or not self.last:
@@ -110,9 +110,6 @@ class Shell:
                 return ""
             case _:
                 raise CallError(f"{name} is no command; \\? lists them")
-
-
-SHELL_FORMATS = ("table", "json", "ndjson", "csv", "markdown")
 
 
 _COLUMNS = """

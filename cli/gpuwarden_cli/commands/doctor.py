@@ -79,7 +79,11 @@ def run_collector_doctor(settings: "CollectorSettings", config: Path | None, for
 
     # What is wrong becomes a line of the table; the log would say it twice.
     logs.setup("critical")
-    checks = examine(settings, SystemClock(), config)
+    return show_checks(examine(settings, SystemClock(), config), form)
+
+
+def show_checks(checks: Sequence[Check], form: str) -> int:
+    """Print checks; the exit code: 1 where one fails."""
     if form == "json":
         made = {"checks": [asdict(check) for check in checks]}
         print(json.dumps(made, ensure_ascii=False, indent=2))

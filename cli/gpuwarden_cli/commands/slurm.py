@@ -5,18 +5,16 @@
 
 import argparse
 import grp
-import json
 import os
 import shutil
 import stat
 import subprocess
 from contextlib import suppress
-from dataclasses import asdict
 from pathlib import Path
 
-from gpuwarden.doctor import FAIL, OK, WARN, Check, worst
+from gpuwarden.doctor import FAIL, OK, WARN, Check
 from gpuwarden.lifecycle import StartError
-from gpuwarden_cli.output import render, terminal_width
+from gpuwarden_cli.commands.doctor import show_checks
 from gpuwarden_cli.parser import Commands, add_command, add_format, add_group
 from gpuwarden_cli.slurm import summarize
 from gpuwarden_cli.slurm.install import (
@@ -161,21 +159,7 @@ def _uninstall(args: argparse.Namespace) -> int:
 
 
 def _status(args: argparse.Namespace) -> int:
-    checks = examine(seen_host(), Path(NOTES))
-    if args.format == "json":
-        print(json.dumps({"checks": [asdict(check) for check in checks]}, indent=2))
-    else:
-        cells = [
-            [
-                check.name,
-                check.status,
-                check.finding + (f"; {check.remedy}" if check.remedy else ""),
-            ]
-            for check in checks
-        ]
-        width = terminal_width() if args.format == "table" else None
-        print(render(["check", "status", "finding"], cells, args.format, width=width), end="")
-    return 1 if worst(checks) == FAIL else 0
+    return show_checks(examine(seen_host(), Path(NOTES)), args.format)
 
 
 def examine(host: SlurmHost, notes: Path) -> list[Check]:

@@ -17,6 +17,7 @@ from gpuwarden_cli.output import ABSENT, render, terminal_width
 from gpuwarden_cli.parser import Commands, add_command, add_format, add_url
 from gpuwarden_cli.read.diagnosis import Silent, diagnose
 from gpuwarden_cli.read.remote import RemoteQuerier
+from gpuwarden_cli.top.text import sparkline
 
 if TYPE_CHECKING:
     from gpuwarden.diagnosis import Diagnosis
@@ -28,7 +29,6 @@ BINS = 60
 TIMELINE = timedelta(minutes=30)
 EVIDENCE_MAX = 8
 ALERTS_MAX = 5
-_BARS = "▁▂▃▄▅▆▇█"
 _EVENTS = """
 SELECT ts, severity, kind, message FROM events
 WHERE ts > $now::TIMESTAMP - INTERVAL 1 DAY AND ts <= $now::TIMESTAMP AND severity <> 'info'
@@ -235,18 +235,11 @@ async def _show_timeline(
         cpu[place] = core if core is not None else cpu[place]
     minutes = int(TIMELINE.total_seconds() // 60)
     print(f"\nLast {minutes} minutes, 0 to 100 %")
-    print(f"  GPU         {sparkline(util)}")
+    print(f"  GPU         {sparkline(util, 100.0).rstrip()}")
     if any(value is not None for value in cpu):
-        print(f"  {'workers' if has_workers else 'main thread':<11} {sparkline(cpu)}")
-
-
-def sparkline(values: Sequence[float | None]) -> str:
-    """A bar for each value of 0 to 100; a space where there is none."""
-    top = len(_BARS) - 1
-    return "".join(
-        " " if value is None else _BARS[round(min(max(value, 0), 100) / 100 * top)]
-        for value in values
-    ).rstrip()
+        print(
+            f"  {'workers' if has_workers else 'main thread':<11} {sparkline(cpu, 100.0).rstrip()}"
+        )
 
 
 def _show_table(told: Sequence["Diagnosis"]) -> None:

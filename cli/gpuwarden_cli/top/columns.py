@@ -4,8 +4,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from gpuwarden_cli.output import ABSENT
 from gpuwarden_cli.top.request import Row, TopView
-from gpuwarden_cli.top.text import ABSENT
 
 Show = Callable[[Any], str]
 

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from gpuwarden_cli.output import ABSENT, text_width
 from gpuwarden_cli.top.columns import (
     COLUMNS,
     ShownColumn,
@@ -14,7 +15,7 @@ from gpuwarden_cli.top.columns import (
 )
 from gpuwarden_cli.top.model import VIEWS, State
 from gpuwarden_cli.top.request import HISTORY_S, Row
-from gpuwarden_cli.top.text import ABSENT, cells, clean, fitted, folded, sparkline
+from gpuwarden_cli.top.text import clean, fitted, folded, sparkline
 
 _MARK = "> "
 """Before the row that is selected."""
@@ -58,7 +59,7 @@ def screen(state: State, now_s: float) -> list[Line]:
 def _cut(line: Line, width: int) -> Line:
     kept, room = [], width
     for span in line:
-        wide = cells(span.text)
+        wide = text_width(span.text)
         if wide <= room:
             kept.append(span)
             room -= wide
@@ -91,8 +92,8 @@ def _title(state: State, now_s: float) -> Line:
     at = (state.totals or {}).get("at")
     clock = TextSpan("" if at is None else f"  {at}")
     said = clean(f"gpuwarden top  {state.source}")
-    room = state.width - cells(clock.text) - cells(status.text)
-    return (TextSpan(fitted(said, min(room, cells(said))), "bold"), clock, status)
+    room = state.width - text_width(clock.text) - text_width(status.text)
+    return (TextSpan(fitted(said, min(room, text_width(said))), "bold"), clock, status)
 
 
 def _said(value: object, text: str, unit: str = "") -> str:
@@ -119,7 +120,7 @@ def _fleet(state: State, totals: Row) -> Line:
         parts += [TextSpan(", "), TextSpan(f"{throttled:,} throttled", "bad")]
     if unknown := totals.get("unknown"):
         parts.append(TextSpan(f", {unknown:,} unknown"))
-    used = sum(cells(span.text) for span in parts)
+    used = sum(text_width(span.text) for span in parts)
     if (room := min(len(state.history), state.width - used - 2)) >= 8:
         parts.append(TextSpan("  " + sparkline(state.history[-room:], 100.0), "good"))
     return tuple(parts)
@@ -332,4 +333,4 @@ def _overlay(state: State) -> list[Line]:
 def _foot(state: State) -> Line:
     if state.typing is not None:
         return (TextSpan(f"search: {clean(state.typing)}_", "bold"), TextSpan("  enter keeps, esc ends it", "dim"))  # fmt: skip
-    return (TextSpan(KEYS if state.width >= cells(KEYS) else _KEYS_NARROW, "dim"),)
+    return (TextSpan(KEYS if state.width >= text_width(KEYS) else _KEYS_NARROW, "dim"),)

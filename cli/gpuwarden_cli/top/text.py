@@ -4,8 +4,9 @@ import unicodedata
 from collections.abc import Sequence
 from functools import lru_cache
 
+from gpuwarden_cli.output import text_width
+
 BARS = "▁▂▃▄▅▆▇█"
-ABSENT = "–"
 _ASCII = str.maketrans("▁▂▃▄▅▆▇█…–°▲▼�·", "._-=+*##.-o^v?.")
 
 
@@ -22,46 +23,39 @@ def clean(text: str) -> str:
     )
 
 
-def cells(text: str) -> int:
-    """Width of a clean text."""
-    if text.isascii():
-        return len(text)
-    return sum(2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text)
-
-
 def fitted(text: str, width: int, *, is_right: bool = False) -> str:
     """The text in exactly `width` cells; … where it was cut."""
     text = clean(text)
-    if (gap := width - cells(text)) >= 0:
+    if (gap := width - text_width(text)) >= 0:
         return " " * gap + text if is_right else text + " " * gap
     if width < 1:
         return ""
     kept, room = [], width - 1
     for c in text:
-        room -= cells(c)
+        room -= text_width(c)
         if room < 0:
             break
         kept.append(c)
     cut = "".join(kept) + "…"
-    return cut + " " * (width - cells(cut))
+    return cut + " " * (width - text_width(cut))
 
 
 def folded(text: str, width: int) -> list[str]:
     """The text in lines of at most `width` cells, broken at spaces; its indent stays, and a text that fits."""
     text = clean(text)
-    if cells(text) <= width:
+    if text_width(text) <= width:
         return [text]
     indent = " " * (len(text) - len(text.lstrip()))
     lines, line = [], indent
     for word in text.split():
-        while cells(word) > width - len(indent) > 0:
+        while text_width(word) > width - len(indent) > 0:
             head = fitted(word, width - len(indent) + 1).rstrip().removesuffix("…")
             if line.strip():
                 lines.append(line)
             lines.append(indent + head)
             word, line = word[len(head) :], indent
         gap = " " if line.strip() else ""
-        if cells(line + gap + word) > width and line.strip():
+        if text_width(line + gap + word) > width and line.strip():
             lines.append(line)
             line, gap = indent, ""
         line += gap + word

@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 from tests.rules.diagnosis.scenes import END, Scene, loop
 
-from gpuwarden_cli.commands.why import sparkline, tell, why
+from gpuwarden_cli.commands.why import tell, why
 from gpuwarden_cli.main import main
 from gpuwarden_rules.testing import MemoryDatabase
 
@@ -232,8 +232,3 @@ def test_an_instant_that_is_none_and_a_collector_that_is_not_there_are_one_line(
         why(argparse.Namespace(at="rubbish", url=None, target="n1", format="table"))
     assert main(["why", "n1", "--url", "http://127.0.0.1:1"]) == 2
     assert "no collector answers at http://127.0.0.1:1" in capsys.readouterr().err
-
-
-def test_a_sparkline_has_a_bar_for_each_value() -> None:
-    assert sparkline([0, 50, 100, None, 200, -5]) == "▁▅█ █▁"
-    assert sparkline([None, None]) == ""

@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.cli.top.fake_source import TOTALS, gpu
 
+from gpuwarden_cli.output import text_width
 from gpuwarden_cli.top.columns import COLUMNS, columns_of
 from gpuwarden_cli.top.model import (
     AnswerArrived,
@@ -31,7 +32,7 @@ from gpuwarden_cli.top.request import (
     WhyRequest,
 )
 from gpuwarden_cli.top.screen import screen
-from gpuwarden_cli.top.text import cells
+from gpuwarden_cli.top.text import sparkline
 
 GPUS = 1_000
 
@@ -263,7 +264,7 @@ def test_whatever_happens_the_screen_has_its_size_and_the_selection_is_a_row(
         assert len(lines) == driven.state.height
         for line in lines:
             text = "".join(span.text for span in line)
-            assert cells(text) <= driven.state.width
+            assert text_width(text) <= driven.state.width
             assert text.isprintable()
 
 
@@ -275,3 +276,8 @@ def test_each_screen_has_the_column_that_names_its_rows() -> None:
             assert shown[0][0] is COLUMNS[view][0]
     assert len(columns_of(TopView.GPUS, 78)) >= 8
     assert replace(State("x"), width=80).body_height == 18
+
+
+def test_a_sparkline_has_a_bar_for_each_value() -> None:
+    assert sparkline([0, 50, 100, None, 200, -5], 100.0) == "▁▅█ █▁"
+    assert sparkline([None, None]) == "  "

@@ -6,15 +6,7 @@ from collections.abc import Callable, Iterator
 from importlib import import_module
 from pathlib import Path
 
-from gpuwarden_importing import (
-    catalogue,
-    dcgm,
-    kernel_log,
-    monitor,
-    smi_csv,
-    smi_text,
-    smi_xml,
-)
+from gpuwarden_importing import catalogue, dcgm, kernel_log, monitor, smi_csv, smi_text, smi_xml
 from gpuwarden_importing.model import ImportedRows, ImportTally, Origin, Reader, UnreadableError
 from gpuwarden_importing.sources import STDIN, LogSource
 

@@ -15,13 +15,7 @@ import pyarrow as pa
 
 from gpuwarden_importing.cells import CellColumn, LineBlock, told
 from gpuwarden_importing.file import LogFile
-from gpuwarden_importing.model import (
-    ImportedRows,
-    ImportTally,
-    Origin,
-    Value,
-    place_uuid,
-)
+from gpuwarden_importing.model import ImportedRows, ImportTally, Origin, Value, place_uuid
 from gpuwarden_importing.values import (
     DETAILS,
     HEALTH,

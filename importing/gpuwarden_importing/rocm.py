@@ -14,14 +14,7 @@ from typing import Any
 
 from gpuwarden_agent.collect.amd import sysfs as amd_sysfs
 from gpuwarden_importing.file import LogFile
-from gpuwarden_importing.model import (
-    ImportedRows,
-    ImportTally,
-    Origin,
-    Row,
-    UnreadableError,
-    Value,
-)
+from gpuwarden_importing.model import ImportedRows, ImportTally, Origin, Row, UnreadableError, Value
 from gpuwarden_importing.values import (
     DETAILS,
     GPUS,

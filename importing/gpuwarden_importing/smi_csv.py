@@ -14,12 +14,7 @@ import pyarrow.compute as pc
 
 from gpuwarden_importing.cells import CellColumn, LineBlock, filled, split, times, told
 from gpuwarden_importing.file import LogFile
-from gpuwarden_importing.identity import (
-    GPUS_MAX,
-    Identities,
-    LineOrder,
-    ReportedIdentity,
-)
+from gpuwarden_importing.identity import GPUS_MAX, Identities, LineOrder, ReportedIdentity
 from gpuwarden_importing.model import (
     ImportedRows,
     ImportTally,

@@ -340,12 +340,7 @@ class _Pages(LogFile):
         self.inventory.add_gpu(self._uuids[gpu], self._node, facts)
         if found["ecc"].isdecimal():
             count = self.read("ecc", found["ecc"], _COUNT, number)
-            self._add(
-                HEALTH,
-                gpu,
-                self._uuids[gpu],
-                {"ecc_uncorrected_volatile_total": count},
-            )
+            self._add(HEALTH, gpu, self._uuids[gpu], {"ecc_uncorrected_volatile_total": count})
 
     def _take_second(self, found: re.Match[str], number: int) -> None:
         assert self._gpu is not None

@@ -26,11 +26,7 @@ def add_commands(commands: Commands) -> None:
     for name, run, text in (
         ("run", _run, "run the agent"),
         ("once", _once, "read everything once and print it"),
-        (
-            "doctor",
-            _doctor,
-            "check what the agent can read here, and how to fix what it cannot",
-        ),
+        ("doctor", _doctor, "check what the agent can read here, and how to fix what it cannot"),
         ("config", _config, "show every setting, its value and its source"),
     ):
         made = add_command(group, name, run, text)

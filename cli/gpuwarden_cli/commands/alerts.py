@@ -50,10 +50,7 @@ def add_commands(commands: Commands) -> None:
         group, "list", alerts_list, "list alerts: critical ones first, then by consequence"
     )
     made.add_argument(
-        "--state",
-        choices=ALERT_STATES,
-        default="active",
-        help="default active: firing, pending",
+        "--state", choices=ALERT_STATES, default="active", help="default active: firing, pending"
     )
     made.add_argument(
         "--exit-code",

@@ -115,10 +115,7 @@ def add_commands(commands: Commands) -> None:
 
 
 def add_show(
-    group: Commands,
-    run: Callable[[argparse.Namespace], int],
-    what: str,
-    text: str,
+    group: Commands, run: Callable[[argparse.Namespace], int], what: str, text: str
 ) -> None:
     """Add `show` of a node, GPU, job or user."""
     made = add_command(group, "show", run, text)

@@ -53,10 +53,7 @@ SELECT
 FROM nodes n LEFT JOIN boards b USING (node)
 """
 NODE_STATES = ("reports", "silent", "left", "forgotten", "imported")
-_FILTERS = {
-    "node": "node GLOB $node",
-    "model": OF_MODEL,
-}
+_FILTERS = {"node": "node GLOB $node", "model": OF_MODEL}
 
 
 def add_commands(commands: Commands) -> None:

@@ -53,11 +53,7 @@ def add_commands(commands: Commands) -> None:
     group = add_group(commands, "report", "report waste, efficiency, energy, and what a job used")
     for name, run, text in (
         ("waste", waste, "GPU hours by use, and what was wasted"),
-        (
-            "efficiency",
-            efficiency,
-            "how busy the GPUs were, and the cost of a productive hour",
-        ),
+        ("efficiency", efficiency, "how busy the GPUs were, and the cost of a productive hour"),
         ("energy", energy, "energy, what it cost, and its carbon dioxide"),
     ):
         made = add_command(group, name, run, text)

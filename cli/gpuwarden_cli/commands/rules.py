@@ -16,14 +16,7 @@ from urllib.parse import quote
 
 from gpuwarden.clock import SystemClock, iso_text
 from gpuwarden_cli.output import counted, render, terminal_width
-from gpuwarden_cli.parser import (
-    Commands,
-    add_command,
-    add_format,
-    add_group,
-    add_since,
-    add_url,
-)
+from gpuwarden_cli.parser import Commands, add_command, add_format, add_group, add_since, add_url
 from gpuwarden_cli.progress import progress
 from gpuwarden_cli.settings import collector_settings
 from gpuwarden_client.http import CallError, RefusedError, call

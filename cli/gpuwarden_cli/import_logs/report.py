@@ -39,11 +39,7 @@ class Totals:
 
 
 def lines(
-    files: Sequence[FileReport],
-    totals: Totals,
-    *,
-    is_verbose: bool = False,
-    now_ms: int = 0,
+    files: Sequence[FileReport], totals: Totals, *, is_verbose: bool = False, now_ms: int = 0
 ) -> Iterator[str]:
     """The text, line by line."""
     for file in files:

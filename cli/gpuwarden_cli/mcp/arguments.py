@@ -4,11 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-_KINDS: Mapping[str, tuple[type, ...]] = {
-    "string": (str,),
-    "integer": (int,),
-    "object": (dict,),
-}
+_KINDS: Mapping[str, tuple[type, ...]] = {"string": (str,), "integer": (int,), "object": (dict,)}
 
 
 class ArgumentError(ValueError):

@@ -7,13 +7,7 @@ from typing import Any
 
 from gpuwarden.judgement import unjudged
 from gpuwarden.query import QueryError, Result
-from gpuwarden_client.http import (
-    CallError,
-    CollectorEndpoint,
-    RefusedError,
-    ask,
-    timestamp_param,
-)
+from gpuwarden_client.http import CallError, CollectorEndpoint, RefusedError, ask, timestamp_param
 
 TIMEOUT_S = 60.0
 JUDGEMENT_TIMEOUT_S = 5.0

@@ -1,1 +1,1 @@
-"""The `gpuwarden` command: composes the parts, imports each only when it is asked for."""
+"""Provides the `gpuwarden` command, which composes the parts and imports each only when a command needs it."""

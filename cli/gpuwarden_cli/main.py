@@ -1,7 +1,7 @@
-"""Entry point of the `gpuwarden` command: the parser, and one place that turns errors into a line.
+"""Runs the `gpuwarden` command: parses the command line, and turns errors into one line.
 
-Parts are imported by the command that needs them, so that a GPU host with the `agent` extra alone
-runs `gpuwarden agent`, and `gpuwarden sql` starts fast.
+A command imports the parts that it needs when it runs. So a GPU host with the extra `agent` alone can run `gpuwarden
+agent`, and `gpuwarden sql` starts fast.
 """
 
 import argparse
@@ -81,9 +81,9 @@ COMMANDS = (
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run a command line; the result is the exit code."""
+    """Run a command line; the exit code."""
     args = parser().parse_args(argv)
-    # What it makes holds names, command lines and tokens: others of this host have no business with it.
+    # Files hold names, command lines and tokens, so other users must not read them.
     os.umask(os.umask(0o077) | 0o027)
     use_host_authorities()
     try:
@@ -93,11 +93,11 @@ def main(argv: list[str] | None = None) -> int:
     except BaseExceptionGroup as group:
         return _fail(_only_line(group))
     except SettingsError as error:
-        return _fail(str(error), os.EX_CONFIG)  # the units do not try again
+        return _fail(str(error), os.EX_CONFIG)  # systemd does not restart a unit that ends with it
     except (StartError, CallError, ValueError) as error:
         return _fail(str(error))
     except BrokenPipeError:
-        # The reader of our output has gone, as `head` does: not an error.
+        # The reader of the output has closed it, as `head` does; that is no error.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except KeyboardInterrupt:
@@ -110,7 +110,7 @@ def _fail(line: str, code: int = 2) -> int:
 
 
 def _missing_part(error: ModuleNotFoundError) -> str:
-    """A missing package means a missing extra; anything of our own is a bug."""
+    """The line for a missing package: an extra is not installed. A missing module of our own is a bug."""
     if error.name == "gpuwarden_simulator":
         from gpuwarden_cli.composition.supervision import SIMULATOR_MISSING
 
@@ -124,7 +124,7 @@ def _missing_part(error: ModuleNotFoundError) -> str:
 
 
 def _only_line(group: BaseExceptionGroup[BaseException]) -> str:
-    """The message of a group that holds nothing but errors meant for people."""
+    """The first message of a group of StartError and SettingsError; raises the group if it has others."""
     people, rest = group.split((StartError, SettingsError))
     if rest is not None or people is None:
         raise group

@@ -1,7 +1,6 @@
-"""Rows as a table for people, or as JSON or CSV for programs, or as Markdown for a page.
+"""Renders rows as a table for people, as JSON or CSV for programs, or as Markdown.
 
-Every command's parser loads this module, an agent's as well, so that what one form needs is imported
-by that form.
+Every command loads this module, also the agent's, so a format imports what it needs when it is used.
 """
 
 import io
@@ -17,15 +16,15 @@ from gpuwarden.untrusted_text import escaped_json, printable, without_formula
 
 FORMATS = ("table", "json", "csv")
 ROW_FORMATS = (*FORMATS, "ndjson", "markdown")
-"""All that `render` makes."""
+"""The formats of `render`."""
 ABSENT = "–"
 _PLAN = "explain_value"
-"""Column with what EXPLAIN draws, whose lines are kept; elsewhere they could pass for rows."""
+"""The column of EXPLAIN, whose line breaks are kept; in other columns a line could pass for a row."""
 _MIDNIGHT = re.compile(r"(\d{4}-\d\d-\d\d)T(\d\d:\d\d:\d\d)(\.\d+)?Z\Z")
 
 
 def terminal_width() -> int | None:
-    """Columns of the terminal that reads our output; None where a program or a file does."""
+    """Width of the terminal on standard output; None when it is no terminal."""
     from shutil import get_terminal_size
 
     return get_terminal_size().columns if sys.stdout.isatty() else None
@@ -40,9 +39,9 @@ def counted(number: int, noun: str) -> str:
 def render(
     columns: Sequence[str], rows: Sequence[Sequence[Any]], form: str, *, width: int | None = None
 ) -> str:
-    """Text of `form`, one of FORMATS, ndjson or markdown. None is absent: –, null or nothing.
+    """Text of rows in `form`, one of ROW_FORMATS. None becomes –, null or an empty cell.
 
-    A table folds its texts to fit into `width`, or has a line for each cell where they cannot.
+    A table folds texts to fit `width`; if they cannot fit, each cell gets a line.
     """
     match form:
         case "json":
@@ -54,7 +53,7 @@ def render(
             import csv
 
             out = io.StringIO()
-            # Python before 3.13 does not quote a lone carriage return, which readers take for a line end.
+            # Python before 3.13 does not quote a single carriage return, which readers take as a line end.
             is_odd = any("\r" in value for row in rows for value in row if isinstance(value, str))
             writer = csv.writer(
                 out, lineterminator="\n", quoting=csv.QUOTE_ALL if is_odd else csv.QUOTE_MINIMAL
@@ -80,13 +79,13 @@ def _csv_cell(cell: Any) -> Any:
 
 
 def _markdown(cells: Sequence[Any]) -> str:
-    """A line of a table, as GitHub reads it."""
+    """A line of a Markdown table."""
     texts = (_cell(cell).replace("\\", "\\\\").replace("|", "\\|") for cell in cells)
     return f"| {' | '.join(texts)} |"
 
 
 FOLDED_MIN = 12
-"""A column folded to less would be harder to read than a row as a list of its cells."""
+"""Least width of a folded column; below it a list of cells is easier to read."""
 _STAMP = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d")
 _COLOURS = {
     **dict.fromkeys(("critical", "firing", "failed", "lost"), "31"),
@@ -98,7 +97,7 @@ _ESCAPE = re.compile(r"\x1b\[[0-9;]*m")
 
 
 def is_coloured() -> bool:
-    """Whether what reads our output shows colours, and wants them (https://no-color.org)."""
+    """Whether standard output is a terminal that shows colours (https://no-color.org)."""
     return (
         sys.stdout.isatty()
         and not os.environ.get("NO_COLOR")
@@ -107,7 +106,7 @@ def is_coloured() -> bool:
 
 
 def without_colour(text: str) -> str:
-    """The same text as `render` makes it for no terminal."""
+    """The text without escape sequences."""
     return _ESCAPE.sub("", text)
 
 
@@ -157,7 +156,7 @@ def _table(columns: Sequence[str], rows: Sequence[Sequence[Any]], width: int | N
 
 
 def _split(cells: list[list[str]]) -> list[list[str]]:
-    """The rows, those with texts of several lines as so many rows."""
+    """The rows; a row with texts of several lines becomes several rows."""
     rows = []
     for row in cells:
         lines = [text.split("\n") for text in row]
@@ -168,7 +167,7 @@ def _split(cells: list[list[str]]) -> list[list[str]]:
 def _fitting(
     columns: Sequence[str], widths: Sequence[int], whole: Sequence[bool], width: int
 ) -> list[int] | None:
-    """Widths with which a line fits; None: it does not. Columns that are `whole` keep theirs."""
+    """Widths with which a line fits; None: it cannot fit. Columns that are `whole` keep their width."""
     found = list(widths)
     least = [
         size if is_whole else min(size, max(FOLDED_MIN, text_width(name)))
@@ -185,21 +184,21 @@ def _fitting(
 
 
 def _folded(row: Sequence[str], widths: Sequence[int]) -> Iterator[list[str]]:
-    """The lines of a row, its texts cut so that they fit."""
+    """The lines of a row, with its texts folded."""
     parts = [_wrapped(text, width) for text, width in zip(row, widths, strict=True)]
     for texts in zip_longest(*parts):
         yield [text or "" for text in texts]
 
 
 def _wrapped(text: str, width: int) -> list[str]:
-    """Lines of a text, none wider than that."""
+    """Lines of a text, each at most `width` wide."""
     lines, rest = [], text
     while len(rest) > width or text_width(rest) > width:
         end, used = 0, 0
         while used + (size := text_width(rest[end])) <= width or end == 0:
             used += size
             end += 1
-        # At a blank, or behind what parts a path, a list or a name, if that is not at the very beginning.
+        # Break at a blank, or after a separator of a path, a list or a name, but not near the start.
         at = max(rest.rfind(" ", 0, end + 1), *(rest.rfind(c, 0, end) + 1 for c in "/,-_"))
         cut = at if at > width // 3 else end
         lines.append(rest[:cut].rstrip())
@@ -210,7 +209,7 @@ def _wrapped(text: str, width: int) -> list[str]:
 def _records(
     columns: Sequence[str], cells: Sequence[Sequence[str]], width: int, is_colour: bool
 ) -> str:
-    """Each row as a list of its cells, where a line would not hold them."""
+    """Each row as a list of its cells, for rows that do not fit in a line."""
     names = max(map(text_width, columns))
     room = max(width - names - 2, FOLDED_MIN)
     lines = []
@@ -238,14 +237,14 @@ def _cell(value: Any, *, keeps_lines: bool = False) -> str:
     if stamp := _MIDNIGHT.match(text):
         fraction = (stamp[3] or "").rstrip("0").rstrip(".")
         return f"{stamp[1]} {stamp[2]}{fraction}"
-    # Control characters could move the cursor or recolour the terminal.
+    # Control characters could move the cursor or change colours.
     if keeps_lines:
         return "\n".join(_cell(line) for line in text.rstrip("\n").split("\n"))
     return printable(text)
 
 
 def text_width(text: str) -> int:
-    """Cells of a terminal that a text takes."""
+    """Width of a text in terminal cells."""
     if text.isascii():
         return len(text)
     from unicodedata import east_asian_width

@@ -83,7 +83,7 @@ EXAMPLES: dict[str, str] = {
 
 
 class CommandParser(argparse.ArgumentParser):
-    """Says what was wrong in one line, and where the help is."""
+    """Reports a wrong call in one line that names the help."""
 
     def error(self, message: str) -> NoReturn:
         print(f"{self.prog}: {message}; see `{self.prog} --help`", file=sys.stderr)
@@ -111,7 +111,7 @@ def add_command(
 
 
 def add_group(commands: Commands, name: str, text: str) -> Commands:
-    """Add a word that has commands below it."""
+    """Add a command that has subcommands."""
     made = _add(commands, name, text)
     return made.add_subparsers(metavar="COMMAND", required=True, title="commands")
 
@@ -134,14 +134,14 @@ def add_url(made: argparse.ArgumentParser) -> None:
 
 
 def add_since(made: argparse.ArgumentParser, default: str) -> None:
-    """Add --since, the begin of a period until now."""
+    """Add --since, the length of a period until now."""
     made.add_argument(
         "--since", default=default, metavar="TIME", help=f"period until now (default {default})"
     )
 
 
 def count(text: str) -> int:
-    """A number of things, for a flag."""
+    """A number from 0 to 100,000, for a flag."""
     value = int(text)
     if not 0 <= value <= 100_000:
         raise argparse.ArgumentTypeError(f"{text} must be between 0 and 100000")

@@ -1,6 +1,6 @@
-"""A line on the terminal that says how far a long command is; nothing where stderr is none.
+"""Shows the progress of a long command as a line on stderr, if that is a terminal.
 
-Fifty lines: `rich` would bring 14 MB to every host for them.
+It is own code, as `rich` would add 14 MB to every host.
 """
 
 import os
@@ -22,15 +22,15 @@ _CLEAR = "\r\x1b[2K"
 
 @dataclass
 class ProgressLine:
-    """How far something is: set `done` and `text` from any thread."""
+    """The line; set `done` and `text` from any thread."""
 
     what: str
     total: float | None = None
-    """What `done` will be at the end; None: unknown, and there is no bar."""
+    """Final value of `done`; None: unknown, so there is no bar."""
     done: float = 0.0
     text: str = ""
     stream: TextIO | None = None
-    """The terminal; None: nobody looks."""
+    """The terminal; None: nothing is shown."""
     clock: Callable[[], float] = time.monotonic
     _began_s: float = field(init=False)
 
@@ -39,7 +39,7 @@ class ProgressLine:
         self._lock = threading.Lock()
 
     def line(self, width: int) -> str:
-        """What is shown now."""
+        """The text of the line."""
         passed_s = self.clock() - self._began_s
         parts = [self.what]
         if self.total:
@@ -53,23 +53,23 @@ class ProgressLine:
         return "  ".join(parts)[: width - 1]
 
     def tell(self, text: str) -> None:
-        """What is done now."""
+        """Set `text`."""
         self.text = text
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Leave the terminal to what the block prints."""
+        """Clear the line while the block prints."""
         with self._lock:
             self._write(_CLEAR)
             yield
 
     def show(self) -> None:
-        """Draw it anew."""
+        """Draw the line again."""
         with self._lock:
             self._write(_CLEAR + self.line(get_terminal_size().columns))
 
     def clear(self) -> None:
-        """Leave the terminal as it was."""
+        """Clear the line."""
         with self._lock:
             self._write(_CLEAR)
 
@@ -83,7 +83,7 @@ class ProgressLine:
 def progress(
     what: str, total: float | None = None, *, is_wanted: bool = True
 ) -> Iterator[ProgressLine]:
-    """Shows it while the block runs, if a person looks."""
+    """Show the line while the block runs, if stderr is a terminal."""
     is_seen = is_wanted and sys.stderr.isatty() and os.environ.get("TERM", "dumb") != "dumb"
     made = ProgressLine(what, total, stream=sys.stderr if is_seen else None)
     if not is_seen:

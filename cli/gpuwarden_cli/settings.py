@@ -1,4 +1,4 @@
-"""Loads files of settings, rules and receivers, shows where each setting is from, and changes keys in place."""
+"""Loads settings, rules and receivers, shows the source of each setting, and sets keys of a settings file."""
 
 import argparse
 from collections.abc import Iterator, Mapping, Sequence

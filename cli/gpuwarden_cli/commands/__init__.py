@@ -1,1 +1,1 @@
-"""The commands: flags and output of each; what they run is elsewhere."""
+"""Holds the commands: each module adds its flags, runs and prints."""

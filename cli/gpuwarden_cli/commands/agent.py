@@ -1,4 +1,4 @@
-"""`gpuwarden agent run|once|doctor|config|refused`, and `record` of `recordings.py`."""
+"""Runs and checks the agent: `gpuwarden agent run|once|doctor|config|refused|record`."""
 
 import argparse
 import json
@@ -50,7 +50,7 @@ def add_commands(commands: Commands) -> None:
 
 
 def _add_settings(made: argparse.ArgumentParser) -> None:
-    """Flags, by hand: the settings' own module needs no import for `--help`."""
+    """Add flags by hand, so that `--help` does not import the settings' module."""
     made.add_argument("--config", metavar="FILE", help="TOML file of settings")
     made.add_argument(
         "--backend",
@@ -135,7 +135,7 @@ def _once(args: argparse.Namespace) -> int:
     from gpuwarden_cli.composition.agent import sources_of
 
     settings = _loaded(args).settings
-    # What fails becomes a line of `problems`; the log would say it twice.
+    # A failure becomes a line of `problems`; the log would repeat it.
     logs.setup("critical")
     sources = sources_of(settings)
     probes = sources.probes
@@ -152,7 +152,7 @@ def _once(args: argparse.Namespace) -> int:
 
 
 def render_reading(tables: "Mapping[str, Sequence[Row]]", form: str) -> str:
-    """Rows of each table; as a table one line a column, since rows are wide. Instants are ISO 8601."""
+    """Text of the rows of each table. In a table each column of a row is a line, because rows are wide."""
     tables = {
         name: [
             {column: _readable(name, column, value) for column, value in row.items()}
@@ -175,7 +175,7 @@ def render_reading(tables: "Mapping[str, Sequence[Row]]", form: str) -> str:
 
 
 def _readable(table: str, column: str, value: Any) -> Any:
-    # With all tables, which no other command needs.
+    # Imported here, as no other command needs all tables.
     from gpuwarden.metrics import Type
     from gpuwarden.schema import WIRE_TABLES
 
@@ -185,7 +185,7 @@ def _readable(table: str, column: str, value: Any) -> Any:
 
 
 def _sheet(table: str, rows: "Sequence[Row]") -> str:
-    """One table turned on its side: a line a column, a column a row."""
+    """A table that is transposed: a line per column, a column per row."""
     names = list(dict.fromkeys(name for row in rows for name in row))
     heads = [str(row.get("gpu", row.get("pid", number))) for number, row in enumerate(rows)]
     lines = [[name, *(row.get(name) for row in rows)] for name in names]

@@ -1,4 +1,4 @@
-"""`gpuwarden alerts list|silence|unsilence|ack|silences`: what fires, and who does not want to hear of it."""
+"""Lists, silences and acknowledges alerts: `gpuwarden alerts list|silence|unsilence|ack|silences`."""
 
 import argparse
 import getpass
@@ -108,10 +108,10 @@ def add_silence(made: argparse.ArgumentParser, span: str) -> None:
 
 
 def alerts_list(args: argparse.Namespace) -> int:
-    """`gpuwarden alerts list`; with --exit-code 1 when one is firing, or nobody knows."""
+    """Run `gpuwarden alerts list`; with --exit-code 1 when an alert fires or the rules have not judged the fleet."""
     conditions = {
         "active": "state IN ('firing', 'pending')",
-        # What was pending and went away again was never anybody's business.
+        # An alert that was pending and never fired is not listed.
         "resolved": "state = 'resolved' AND fired_at IS NOT NULL",
         "all": "true",
     }
@@ -134,26 +134,26 @@ def alerts_list(args: argparse.Namespace) -> int:
 
 
 def warned(url: str | None) -> str | None:
-    """Say where the rules have not judged the fleet, on stderr: a list may lack what fires."""
+    """Warn on stderr when the rules have not judged the fleet, as the list may lack alerts."""
     if unjudged := unjudged_at(url):
         print(unjudged, file=sys.stderr)
     return unjudged
 
 
 def chosen_by(args: argparse.Namespace) -> tuple[list[str], dict[str, str]]:
-    """Conditions on alerts that the flags ask for, and their parameters."""
+    """SQL conditions of the filter flags, and their parameters."""
     params = {name: value for name in ALERT_FILTERS if (value := getattr(args, name)) is not None}
     return [ALERT_FILTERS[name] for name in params], params
 
 
 def for_programs(columns: list[str], rows: list[list[Any]], form: str) -> str:
-    """The same as JSON or CSV, without the column that is for people alone."""
+    """Rows as JSON or CSV, without the column `shown`, which is for people."""
     keep = [place for place, name in enumerate(columns) if name != "shown"]
     return render([columns[i] for i in keep], [[row[i] for i in keep] for row in rows], form)
 
 
 def people(columns: list[str], rows: list[list[Any]], names: str) -> str:
-    """A table of these columns for people: ages and costs in words."""
+    """A table of the named columns, with ages and costs in words."""
     found = []
     for row in rows:
         record = dict(zip(columns, row, strict=True))
@@ -166,7 +166,7 @@ def people(columns: list[str], rows: list[list[Any]], names: str) -> str:
 
 
 def silence(args: argparse.Namespace) -> int:
-    """`gpuwarden alerts silence MATCHER... --for 2h --comment WHY`."""
+    """Run `gpuwarden alerts silence MATCHER... --for 2h --comment WHY`."""
     made = add({"matchers": args.matchers}, args)
     print(
         f"silence {made['id']} until {until_text(made['ends_at'])},"
@@ -176,7 +176,7 @@ def silence(args: argparse.Namespace) -> int:
 
 
 def acknowledge(args: argparse.Namespace) -> int:
-    """`gpuwarden alerts ack ALERT --for 4h`."""
+    """Run `gpuwarden alerts ack ALERT --for 4h`."""
     made = add({"fingerprint": fingerprint_of(args.alert, args.url)}, args)
     print(
         f"acknowledged until {until_text(made['ends_at'])}; `gpuwarden alerts unsilence {made['id']}`"
@@ -185,14 +185,14 @@ def acknowledge(args: argparse.Namespace) -> int:
 
 
 def unsilence(args: argparse.Namespace) -> int:
-    """`gpuwarden alerts unsilence ID`."""
+    """Run `gpuwarden alerts unsilence ID`."""
     call("DELETE", f"/v1/silences/{quote(args.id, safe='')}", url=args.url)
     print(f"silence {args.id} has ended")
     return 0
 
 
 def silences(args: argparse.Namespace) -> int:
-    """`gpuwarden alerts silences`: those that hold or will."""
+    """Run `gpuwarden alerts silences`: list current and future silences."""
     found = call("GET", "/v1/silences", url=args.url)["silences"]
     if not found and args.format == "table":
         print("Nothing is silenced.")
@@ -207,8 +207,8 @@ def silences(args: argparse.Namespace) -> int:
 
 
 def fingerprint_of(wanted: str, url: str | None) -> str:
-    """The alert that a person means: a fingerprint, the first digits of one, or the only active
-    alert of a rule. Raises CallError.
+    """Fingerprint of the alert that is meant by a fingerprint, its first digits, or a rule with one active alert.
+    Raises CallError.
     """
     active = ask(_NAMED, {"wanted": wanted}, url=url)
     if len(active.rows) == 1:
@@ -224,7 +224,7 @@ def fingerprint_of(wanted: str, url: str | None) -> str:
 
 
 def add(what: dict[str, Any], args: argparse.Namespace) -> dict[str, Any]:
-    """Add a silence of matchers or one alert, with the flags of `silence` and `ack`. Raises CallError."""
+    """Post a silence with the flags of `silence` and `ack`; what the collector stored. Raises CallError."""
     document = {**what, "author": args.author or _user(), "comment": args.comment}
     document |= {"ends_at": args.until} if args.until else {"for": args.span}
     made: dict[str, Any] = call("POST", "/v1/silences", document, url=args.url)
@@ -239,5 +239,5 @@ def _user() -> str:
 
 
 def until_text(text: str) -> str:
-    """An instant of the API for people."""
+    """A timestamp of the API for people."""
     return text[:16].replace("T", " ") + " UTC"

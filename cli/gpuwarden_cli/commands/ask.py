@@ -1,4 +1,4 @@
-"""Asks a question of the cookbook by its name, or lists them: `gpuwarden ask`."""
+"""Runs a query of the cookbook by its name, or lists the cookbook: `gpuwarden ask`."""
 
 import argparse
 from datetime import datetime
@@ -30,7 +30,7 @@ def add_commands(commands: Commands) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """`gpuwarden ask [QUESTION]`. Raises CallError, ValueError."""
+    """Run `gpuwarden ask [QUESTION]`. Raises CallError, ValueError."""
     if args.question is None:
         if args.format in BINARY:
             raise ValueError(f"name a question: the list of them is not made as {args.format}")
@@ -47,7 +47,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _given(args: argparse.Namespace) -> dict[str, str]:
-    """Raises ValueError."""
+    """Values of --param and --since by name. Raises ValueError."""
     given = {}
     for text in args.param:
         name, sign, value = text.partition("=")
@@ -58,7 +58,7 @@ def _given(args: argparse.Namespace) -> dict[str, str]:
 
 
 def _listed(form: str) -> str:
-    """All questions, for people by topic."""
+    """All questions; in a table by topic."""
     if form == "table":
         parts = [_topic(topic, list(of)) for topic, of in groupby(questions(), lambda q: q.topic)]
         return "\n".join([*parts, "One of them: gpuwarden ask idle-holders --since 1d\n"])

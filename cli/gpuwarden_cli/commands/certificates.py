@@ -1,4 +1,4 @@
-"""`gpuwarden collector init`: a private authority and the collector's certificate."""
+"""Creates a private CA and the collector's certificate: `gpuwarden collector init`."""
 
 import argparse
 import socket
@@ -11,11 +11,11 @@ if TYPE_CHECKING:
 
 
 LOCAL_NAMES = ("localhost", "127.0.0.1", "::1")
-"""So that questions from the collector's own host need no other name."""
+"""Names in each certificate, so that clients on the collector's host can use them."""
 
 
 def add_flags(made: argparse.ArgumentParser) -> None:
-    """Flags of `collector init`."""
+    """Add the flags of `collector init`."""
     made.add_argument(
         "--name", action="append", metavar="NAME", help="name or address that nodes reach this host by,"
         " the first the one they are told; may be repeated (default: the host's name)",
@@ -35,7 +35,7 @@ def add_flags(made: argparse.ArgumentParser) -> None:
 
 
 def init(args: argparse.Namespace) -> int:
-    """Make what is missing, or renew. Raises StartError."""
+    """Create missing files, or renew the certificate. Raises StartError."""
     from gpuwarden.clock import SystemClock
     from gpuwarden.lifecycle import StartError
     from gpuwarden_collector.auth.authority import AuthorityError, AuthorityFiles, renew

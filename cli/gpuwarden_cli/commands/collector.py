@@ -1,4 +1,4 @@
-"""`gpuwarden collector run|config|doctor|check|backup|restore|maintain`, and `init` of `certificates.py`."""
+"""Runs, checks and maintains the collector: `gpuwarden collector run|init|config|doctor|check|backup|...`."""
 
 import argparse
 from pathlib import Path
@@ -100,7 +100,7 @@ def _doctor(args: argparse.Namespace) -> int:
 
 
 def _store_of(args: argparse.Namespace) -> Path:
-    """The data folder that flags, environment and file mean."""
+    """The data folder of the settings."""
     return collector_settings(args).data_dir
 
 

@@ -21,7 +21,7 @@ UNION ALL SELECT format('{{}}/{{}}', node, gpu) FROM gpus WHERE replaced_by IS N
 LIMIT {NAMES_MAX}
 """
 TIMEOUT_S = 2.0
-"""Who waits for completion for longer takes it for broken."""
+"""Longest wait for names: a shell that waits longer seems broken."""
 NAMES_COMMAND = "gpuwarden completion names 2>/dev/null"
 FILES, NAMES = "files", "names"
 _NAMED = {"node", "nodes", "gpu", "place", "target"}
@@ -57,7 +57,7 @@ def run(args: argparse.Namespace, top: argparse.ArgumentParser) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Word:
-    """What can be typed, and what it is."""
+    """A word that can be typed, and its meaning."""
 
     text: str
     meaning: str = ""
@@ -65,20 +65,20 @@ class Word:
 
 @dataclass(slots=True)
 class Level:
-    """What can follow a command."""
+    """Words and flags that can follow a command."""
 
     path: tuple[str, ...]
     words: list[Word] = field(default_factory=list)
-    """Subcommands, or values of its argument."""
+    """Subcommands, or choices of its argument."""
     flags: list[Word] = field(default_factory=list)
     values: dict[str, list[Word] | str] = field(default_factory=dict)
-    """Of each flag that takes a value: its choices, FILES, NAMES or "" for any text."""
+    """By flag that takes a value: its choices, FILES, NAMES or "" for any text."""
     takes: str = ""
-    """Of its argument where it has no words: FILES, NAMES or ""."""
+    """What its argument takes where it has no choices: FILES, NAMES or ""."""
 
 
 def levels(top: argparse.ArgumentParser, path: tuple[str, ...] = ()) -> Iterator[Level]:
-    """Every command and group, the whole command line first."""
+    """The levels of all commands and groups, the top level first."""
     level, below = Level(path), []
     for action in top._actions:
         if isinstance(action, argparse._SubParsersAction):
@@ -117,7 +117,7 @@ def _values(action: argparse.Action, path: tuple[str, ...] = ()) -> list[Word] |
 
 
 def script(shell: str, top: argparse.ArgumentParser) -> str:
-    """The script for bash, zsh or fish."""
+    """The completion script of a shell."""
     found = list(levels(top))
     made = {"bash": _bash, "zsh": _zsh, "fish": _fish}[shell]
     return "\n".join(made(found)) + "\n"
@@ -128,7 +128,7 @@ def _key(level: Level) -> str:
 
 
 def _paths(found: list[Level]) -> str:
-    """Pattern of a shell's `case` of all paths below the first."""
+    """Pattern for a shell's `case`: the paths of all levels but the top."""
     return "|".join(shlex.quote(_key(level)) for level in found if level.path)
 
 
@@ -206,7 +206,7 @@ def _zsh(found: list[Level]) -> Iterator[str]:
             yield f"            {shlex.quote(_key(level))}) {_zsh_values(level.takes)}; return ;;"
     yield (
         "        esac\n    fi\n    _describe gpuwarden found\n}\n"
-        # As a file of $fpath it is the function's body, and to be called; when sourced, to be registered.
+        # In $fpath the file is the function's body and must call it; when sourced it must register it.
         'if [[ ${funcstack[1]-} == _gpuwarden ]]; then\n    _gpuwarden "$@"\nelse\n    compdef _gpuwarden gpuwarden\nfi'
     )
 
@@ -222,7 +222,7 @@ def _zsh_values(values: list[Word] | str) -> str:
 
 
 def _described(words: list[Word] | str) -> str:
-    """`'text:meaning'` of each, as _describe takes it."""
+    """The words as `'text:meaning'`, the form that _describe takes."""
     assert not isinstance(words, str)
     return " ".join(
         shlex.quote(word.text.replace(":", "\\:") + (f":{word.meaning}" if word.meaning else ""))

@@ -1,4 +1,6 @@
-"""`gpuwarden doctor`, `agent doctor` and `collector doctor`: what is in the way, and the command that mends it."""
+"""Finds problems of an installation and prints their remedies: `gpuwarden doctor`, `agent doctor`, `collector
+doctor`.
+"""
 
 import argparse
 import json
@@ -24,7 +26,7 @@ CALL_COLUMNS = ("call", "reading", "source", "supported", "code", "p50 ms", "p99
 CHECK_COLUMNS = ("check", "status", "finding")
 PARTS = ("collector", "agent")
 ETC, OPT = Path("/etc/gpuwarden"), Path("/opt/gpuwarden")
-"""Where an installation has its settings and its environments."""
+"""Folders of an installation: settings, and virtual environments."""
 
 
 def add_commands(commands: Commands) -> None:
@@ -38,9 +40,9 @@ def add_commands(commands: Commands) -> None:
 
 
 def run_here(args: argparse.Namespace, *, etc: Path = ETC, opt: Path = OPT) -> int:
-    """The doctor of each part that is installed here; 1 where one finds that something fails.
+    """Run the doctor of each part that is installed here; 1 when a check fails.
 
-    Each runs with its own environment, as neither has the packages of the other. Raises StartError.
+    Each runs in its own environment, as neither has the packages of the other. Raises StartError.
     """
     here = {part: etc / f"{part}.toml" for part in PARTS if (etc / f"{part}.toml").exists()}
     if not here:
@@ -73,11 +75,11 @@ def _document(part: str, done: "subprocess.CompletedProcess[str]") -> Any:
 
 
 def run_collector_doctor(settings: "CollectorSettings", config: Path | None, form: str) -> int:
-    """Examine the collector's host and print; 1 where something fails."""
+    """Check the collector and its host and print; 1 when a check fails."""
     from gpuwarden.clock import SystemClock
     from gpuwarden_collector.doctor import examine
 
-    # What is wrong becomes a line of the table; the log would say it twice.
+    # A problem becomes a line of the table; the log would repeat it.
     logs.setup("critical")
     return show_checks(examine(settings, SystemClock(), config), form)
 
@@ -94,7 +96,7 @@ def show_checks(checks: Sequence[Check], form: str) -> int:
 
 
 def run_doctor(settings: "AgentSettings", form: str) -> int:
-    """Examine a GPU host and print; 1 where samples are lost or do not arrive."""
+    """Check a GPU host and print; 1 when a check fails."""
     from gpuwarden.clock import SystemClock
     from gpuwarden_agent.doctor import check_host, examine
     from gpuwarden_cli.composition.agent import sources_of
@@ -116,7 +118,7 @@ def run_doctor(settings: "AgentSettings", form: str) -> int:
 
 
 def rendered(checks: Sequence[Check], calls: "Sequence[CallCost]", form: str) -> str:
-    """Both tables for people; JSON has both, CSV the calls alone."""
+    """Checks and driver calls; CSV has the calls alone."""
     if form == "json":
         made = {
             "checks": [asdict(check) for check in checks],
@@ -131,7 +133,7 @@ def rendered(checks: Sequence[Check], calls: "Sequence[CallCost]", form: str) ->
 
 
 def _check_cells(checks: Sequence[Check]) -> list[list[object]]:
-    """The remedy goes with the finding: a column of its own would be empty where all is well."""
+    """Cells of checks. The remedy follows the finding, as a column of its own would be mostly empty."""
     return [
         [c.name, c.status, c.finding + (f"; do: {c.remedy}" if c.remedy else "")] for c in checks
     ]

@@ -1,7 +1,7 @@
-"""`gpuwarden enroll`: brings this node in. The node makes its token itself and tells the collector its hash alone.
+"""Enrols this node: makes its token and sends the hash of it to the collector: `gpuwarden enroll`.
 
-Each step can be done again: a token that waits for its answer is kept beside the place where it belongs, so a
-lost answer costs nothing, and a node that is in already stays as it is.
+Each step can be repeated. A token that waits for the collector's answer is kept beside its final path, so a lost
+answer costs nothing, and an enrolled node stays as it is.
 """
 
 import argparse
@@ -57,7 +57,7 @@ def add_commands(commands: Commands) -> None:
 
 
 class EnrolmentRefusedError(StartError):
-    """The collector answered that it will not."""
+    """The collector refused the request."""
 
     def __init__(self, status: int, reason: str) -> None:
         super().__init__(reason)
@@ -66,7 +66,7 @@ class EnrolmentRefusedError(StartError):
 
 @dataclass(frozen=True, slots=True)
 class EnrolmentFiles:
-    """Where this node keeps what it needs."""
+    """The files of this node's enrolment."""
 
     config: Path
     token: Path
@@ -75,12 +75,12 @@ class EnrolmentFiles:
 
     @property
     def pending(self) -> Path:
-        """A token that the collector may know or not."""
+        """A token that the collector may not have accepted yet."""
         return self.token.with_name(f"{self.token.name}.new")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Enroll, and say what was done. Raises StartError."""
+    """Enrol, and print what was done. Raises StartError."""
     settings = _settings(args)
     folder = args.config.parent
     place = EnrolmentFiles(
@@ -114,7 +114,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 class CollectorConnection:
-    """The collector, asked a few things."""
+    """HTTP requests to the collector."""
 
     def __init__(self, base: str, context: ssl.SSLContext) -> None:
         self.base = base
@@ -123,7 +123,7 @@ class CollectorConnection:
     def ask(
         self, method: str, path: str, token: Token | None = None, document: Any = None
     ) -> bytes:
-        """Raises EnrolmentRefusedError, and StartError where nobody answers."""
+        """Body of the answer. Raises EnrolmentRefusedError, and StartError when no collector answers."""
         from urllib.error import HTTPError, URLError
         from urllib.request import HTTPSHandler, ProxyHandler, Request, build_opener
 
@@ -132,7 +132,7 @@ class CollectorConnection:
         request = Request(self.base + path, data=body, method=method, headers=headers)
         if token is not None:
             request.add_unredirected_header("Authorization", f"Bearer {token.text}")
-        # As the agent ships: past whatever proxy the environment names.
+        # Like the agent, ignore a proxy of the environment.
         opener = build_opener(ProxyHandler({}), HTTPSHandler(context=self._context))
         try:
             with opener.open(request, timeout=TIMEOUT_S) as answer:
@@ -171,7 +171,7 @@ def _settings(args: argparse.Namespace) -> "AgentSettings":
 
 
 def _owner(user: str) -> Owner | None:
-    """Who reads the files: the agent's user, where root enrolls and there is one."""
+    """Owner of the files: the agent's user if it exists and root enrols, else None."""
     if os.geteuid() != 0:
         return None
     try:
@@ -192,7 +192,7 @@ def _base(url: str, *, is_insecure: bool) -> str:
 
 
 def _fetched_ca(base: str, fingerprint: str) -> bytes:
-    """The authority's certificate, over a connection that proves nothing: the fingerprint does."""
+    """The CA certificate, over an unverified connection; the fingerprint verifies it."""
     blind = ssl.create_default_context()
     blind.check_hostname = False
     blind.verify_mode = ssl.CERT_NONE
@@ -211,7 +211,7 @@ def _fetched_ca(base: str, fingerprint: str) -> bytes:
 
 
 def _context(ca: bytes | None, known: Path | None) -> ssl.SSLContext:
-    """Trusts the authority of the fingerprint, else the one that is set, else those of the system."""
+    """A context that trusts the CA of the fingerprint, else the configured CA, else the system's."""
     try:
         if ca is not None:
             context = ssl.create_default_context(cadata=ca.decode())
@@ -226,7 +226,7 @@ def _context(ca: bytes | None, known: Path | None) -> ssl.SSLContext:
 
 
 def _is_enrolled(link: CollectorConnection, place: EnrolmentFiles, node: str) -> bool:
-    """Whether the token that is here is this node's own at that collector."""
+    """Whether the token file has a valid token of this node."""
     if not place.token.exists():
         return False
     try:
@@ -234,12 +234,12 @@ def _is_enrolled(link: CollectorConnection, place: EnrolmentFiles, node: str) ->
     except EnrolmentRefusedError:
         return False
     except ValueError:
-        return False  # what lies there is no token
+        return False  # the file has no token
     return bool(answer.get("scope") == Scope.INGEST and answer.get("node") == node)
 
 
 def _one_time_token(args: argparse.Namespace) -> Token:
-    """From --token, a file, standard input or the environment. Raises StartError."""
+    """The token of --token, a file, standard input or the environment. Raises StartError."""
     try:
         if args.token_file is not None and str(args.token_file) != "-":
             return read_token(args.token_file)
@@ -256,7 +256,7 @@ def _one_time_token(args: argparse.Namespace) -> Token:
 
 
 def _enroll(link: CollectorConnection, place: EnrolmentFiles, node: str, one_time: Token) -> None:
-    """Make this node's token and have the collector take it up. Raises StartError, OSError."""
+    """Make this node's token and register it at the collector. Raises StartError, OSError."""
     own = _left_or_new(place.pending)
     write_whole(place.pending, f"{own.text}\n".encode(), owner=place.owner)
     document = {"node": node, "id": own.id, "sha256": own.digest}
@@ -270,7 +270,7 @@ def _enroll(link: CollectorConnection, place: EnrolmentFiles, node: str, one_tim
 
 
 def _left_or_new(path: Path) -> Token:
-    """What a try before this one left; else another."""
+    """The pending token of an earlier try, else a new one."""
     try:
         return read_token(path)
     except ValueError:
@@ -292,7 +292,7 @@ def _configure(
     *,
     has_ca: bool,
 ) -> bool:
-    """Write the agent's settings; whether they had to be."""
+    """Write the agent's settings; whether they changed."""
     from gpuwarden_cli.settings import set_keys
 
     values = {"token_file": str(place.token.absolute())}

@@ -29,7 +29,7 @@ def add_commands(commands: Commands) -> None:
 
 def _run(args: argparse.Namespace) -> int:
     from gpuwarden_cli.import_logs.run import (
-        run,  # with Arrow, which a host of the agent alone has not
+        run,  # needs Arrow, which is not on a host with the agent alone
     )
 
     return run(args)

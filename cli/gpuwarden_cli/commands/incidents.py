@@ -1,4 +1,4 @@
-"""`gpuwarden incidents list|show|ack`: alerts of one cause, and what follows from what."""
+"""Lists, shows and acknowledges incidents: `gpuwarden incidents list|show|ack`."""
 
 import argparse
 from typing import Any
@@ -51,7 +51,7 @@ def add_commands(commands: Commands) -> None:
 
 
 def incidents_list(args: argparse.Namespace) -> int:
-    """`gpuwarden incidents list`; with --exit-code 1 when one is open, or nobody knows."""
+    """Run `gpuwarden incidents list`; with --exit-code 1 when one is open or the rules have not judged the fleet."""
     condition = "true" if args.state == "all" else f"state = '{args.state}'"
     chosen, params = chosen_by(args)
     if chosen:
@@ -77,7 +77,7 @@ def incidents_list(args: argparse.Namespace) -> int:
 
 
 def incidents_show(args: argparse.Namespace) -> int:
-    """`gpuwarden incidents show ID`: the incident and all its alerts, single ones below."""
+    """Run `gpuwarden incidents show ID`: print the incident and its alerts."""
     incident = _one(args.id, args.url)
     answer = ask(MEMBERS_SQL, {"id": incident["id"]}, url=args.url)
     if args.format == "json":
@@ -105,7 +105,7 @@ def incidents_show(args: argparse.Namespace) -> int:
 
 
 def incidents_ack(args: argparse.Namespace) -> int:
-    """`gpuwarden incidents ack ID --for 4h`: acknowledges each of its roots."""
+    """Run `gpuwarden incidents ack ID --for 4h`: acknowledge each of its root alerts."""
     incident = _one(args.id, args.url)
     answer = ask(MEMBERS_SQL, {"id": incident["id"]}, url=args.url)
     alerts = [dict(zip(answer.columns, row, strict=True)) for row in answer.rows]
@@ -123,7 +123,7 @@ def incidents_ack(args: argparse.Namespace) -> int:
 
 
 def _one(wanted: str, url: str | None) -> dict[str, Any]:
-    """The incident of that id, or of its first digits. Raises CallError."""
+    """The incident with an id or its first characters. Raises CallError."""
     answer = ask(INCIDENTS_SQL.format(condition="starts_with(id, $id)"), {"id": wanted}, url=url)
     if len(answer.rows) != 1:
         many = f"{len(answer.rows)} incidents begin with" if answer.rows else "there is no incident"

@@ -1,6 +1,6 @@
-"""Lists and shows GPUs, jobs and users, now and over a time: `gpuwarden gpus|jobs|users list|show`.
+"""Lists and shows GPUs, jobs and users, now and over a period: `gpuwarden gpus|jobs|users list|show`.
 
-What nodes are is in `nodes.py`, which shows one with what stands here.
+`nodes.py` does the same for nodes.
 """
 
 import argparse
@@ -75,7 +75,7 @@ OVER_STATES = ("running", "ended", "all")
 _LABELLED = "node IN (SELECT node FROM node_labels WHERE label = ${name} AND value = ${value})"
 MODEL_PATTERN = "'%' || replace(replace($model, '*', '%'), '?', '_') || '%'"
 OF_MODEL = f"len(list_filter(models, m -> m ILIKE {MODEL_PATTERN})) > 0"
-"""Condition on a list of models."""
+"""Condition on the column `models`, a list."""
 _FILTERS = {
     "node": "node GLOB $node",
     "model": f"model ILIKE {MODEL_PATTERN}",
@@ -117,7 +117,7 @@ def add_commands(commands: Commands) -> None:
 def add_show(
     group: Commands, run: Callable[[argparse.Namespace], int], what: str, text: str
 ) -> None:
-    """Add `show` of a node, GPU, job or user."""
+    """Add the command `show` of a node, GPU, job or user."""
     made = add_command(group, "show", run, text)
     named = {"gpu": "NODE/INDEX, or its UUID or the beginning of it"}.get(what, "its name")
     made.add_argument(what, metavar=what.upper(), help=named)
@@ -127,7 +127,7 @@ def add_show(
 
 
 def filters(made: argparse.ArgumentParser, *names: str) -> None:
-    """Flags that `chosen` takes, of those that are named, and the format."""
+    """Add the named filter flags, --label and --format."""
     texts = {
         "node": ("NODE", "of this node; * and ? are wildcards"),
         "model": ("MODEL", "of a model with this in its name; * and ? are wildcards"),
@@ -147,7 +147,7 @@ def filters(made: argparse.ArgumentParser, *names: str) -> None:
 def chosen(
     args: argparse.Namespace, known: Mapping[str, str], labelled: str = _LABELLED
 ) -> tuple[str, dict[str, Any]]:
-    """A condition that the flags ask for, and its parameters. Raises ValueError."""
+    """SQL condition of the filter flags, and its parameters. Raises ValueError."""
     params: dict[str, Any] = {
         name: value for name in known if (value := getattr(args, name, None)) is not None
     }
@@ -164,7 +164,7 @@ def chosen(
 def show_list(
     args: argparse.Namespace, sql: str, params: Mapping[str, Any], shown: str, nothing: str
 ) -> int:
-    """Print rows: for people these columns in a table, or a sentence where there are none; else all."""
+    """Print rows: in a table the columns `shown`, or `nothing` when there are no rows; in other formats all columns."""
     if args.format != "table":
         show_answer(sql, dict(params), args.format, args.url)
         return 0
@@ -174,7 +174,7 @@ def show_list(
         return 0
     names = [name for name in shown.split() if name in answer.columns]
     places = [answer.columns.index(name) for name in names]
-    # A column that no row fills says nothing.
+    # Leave out columns without values.
     kept = [
         (name, at)
         for name, at in zip(names, places, strict=True)
@@ -186,7 +186,7 @@ def show_list(
 
 
 def gpus_list(args: argparse.Namespace) -> int:
-    """`gpuwarden gpus list`."""
+    """Run `gpuwarden gpus list`."""
     condition, params = chosen(args, _FILTERS)
     if args.state is not None:
         condition += f" AND state = '{args.state}'"
@@ -196,7 +196,7 @@ def gpus_list(args: argparse.Namespace) -> int:
 
 
 def jobs_list(args: argparse.Namespace) -> int:
-    """`gpuwarden jobs list`."""
+    """Run `gpuwarden jobs list`."""
     shown = (
         "job user state gpus nodes util_percent gpu_hours busy_percent wasted_hours usd started_at"
     )
@@ -206,7 +206,7 @@ def jobs_list(args: argparse.Namespace) -> int:
 
 
 def users_list(args: argparse.Namespace) -> int:
-    """`gpuwarden users list`."""
+    """Run `gpuwarden users list`."""
     shown = "user state gpus nodes jobs_now util_percent gpu_hours busy_percent wasted_hours usd wasted_usd"
     return _over_time(
         args, USERS, shown, {k: v for k, v in _FILTERS_OVER_TIME.items() if k != "user"}
@@ -227,12 +227,12 @@ def _over_time(args: argparse.Namespace, sql: str, shown: str, known: Mapping[st
 
 
 def since_param(text: str) -> dict[str, str]:
-    """`--since 1d` as a parameter. Raises ValueError."""
+    """The begin of `--since 1d` as a query parameter. Raises ValueError."""
     return timestamp_param(instant_before(SystemClock().now(), text, "--since"))
 
 
 Part = tuple[str, str]
-"""Title of a part of what is shown, and its SELECT."""
+"""Title and SELECT of a part of `show`."""
 
 
 def show_parts(
@@ -241,7 +241,7 @@ def show_parts(
     parts: Sequence[Part],
     params: Mapping[str, Any],
 ) -> int:
-    """Print what something is, then each part that has rows; or all as one JSON object."""
+    """Print the facts, then each part that has rows; or all as one JSON object."""
     answers = [(title, ask(sql, params, url=args.url)) for title, sql in parts]
     if args.format == "json":
         found = {
@@ -263,12 +263,12 @@ def show_parts(
 
 
 def _said(value: Any) -> str:
-    """A value in a column of mixed ones, as a table has it."""
+    """A value as a table shows it, in a column of mixed types."""
     return render([""], [[value]], "table").splitlines()[2].strip()
 
 
 def one_row(sql: str, params: Mapping[str, Any], url: str | None, nothing: str) -> dict[str, Any]:
-    """The only row. Raises CallError: `nothing`, where there is none."""
+    """The only row of a query. Raises CallError with `nothing` when there is none."""
     answer = ask(sql, params, url=url)
     if not answer.rows:
         raise CallError(nothing)
@@ -298,7 +298,7 @@ ORDER BY node, gpu
 
 
 def gpus_show(args: argparse.Namespace) -> int:
-    """`gpuwarden gpus show GPU`."""
+    """Run `gpuwarden gpus show GPU`."""
     found = gpu_named(args.gpu, args.url)
     inventory = one_row(
         "SELECT * FROM gpus WHERE gpu_uuid = $gpu", {"gpu": found["gpu_uuid"]}, args.url, ""
@@ -319,7 +319,7 @@ def gpus_show(args: argparse.Namespace) -> int:
 
 
 def gpu_named(name: str, url: str | None) -> dict[str, Any]:
-    """The GPU of that UUID or beginning of one, or of NODE/INDEX. Raises CallError."""
+    """The GPU with a UUID, the beginning of one, or NODE/INDEX. Raises CallError."""
     sql = (
         f"SELECT * FROM ({GPUS}) WHERE format('{{}}/{{}}', node, gpu) = $gpu "
         "OR (length($gpu) >= 4 AND starts_with(lower(gpu_uuid), lower($gpu)))"
@@ -337,7 +337,7 @@ FROM slurm_jobs WHERE slurm_job_id = $job
 
 
 def jobs_show(args: argparse.Namespace) -> int:
-    """`gpuwarden jobs show JOB`."""
+    """Run `gpuwarden jobs show JOB`."""
     params = {"job": args.job, "since": since_param(args.since)}
     nothing = f"there is no job {args.job} since {args.since}; `gpuwarden jobs list --state all` has their names"
     head = one_row(f"SELECT * FROM ({JOBS}) WHERE job = $job", params, args.url, nothing)
@@ -354,7 +354,7 @@ def jobs_show(args: argparse.Namespace) -> int:
 
 
 def users_show(args: argparse.Namespace) -> int:
-    """`gpuwarden users show USER`."""
+    """Run `gpuwarden users show USER`."""
     params = {"user": args.user, "since": since_param(args.since)}
     nothing = f"there is no user {args.user} since {args.since}; `gpuwarden users list --state all` has their names"
     head = one_row(f'SELECT * FROM ({USERS}) WHERE "user" = $user', params, args.url, nothing)

@@ -1,4 +1,4 @@
-"""`gpuwarden mcp`: the fleet for an assistant that starts this command, by the Model Context Protocol on stdio."""
+"""Serves the fleet to an assistant by the Model Context Protocol on stdio: `gpuwarden mcp`."""
 
 import argparse
 import asyncio
@@ -26,10 +26,10 @@ def add_commands(commands: Commands) -> None:
 
 
 def run_mcp(args: argparse.Namespace) -> int:
-    """Serve until standard input ends. Raises CallError for a setting that is wrong, StartError."""
+    """Serve until standard input ends. Raises CallError for a wrong address or token, StartError."""
     if find_spec("mcp") is None:
         raise StartError(MISSING)
-    CollectorEndpoint.of(args.url)  # what is wrong with address or token is said now
+    CollectorEndpoint.of(args.url)  # fail now if the address or the token is wrong
     asyncio.run(_serve(args.url))
     return 0
 

@@ -1,4 +1,4 @@
-"""Lists nodes with the time that they are billed until, shows one, and forgets those that left: `gpuwarden nodes`."""
+"""Lists nodes with the end of their billing, shows a node, and forgets nodes: `gpuwarden nodes list|show|forget`."""
 
 import argparse
 from urllib.parse import quote
@@ -75,7 +75,7 @@ def add_commands(commands: Commands) -> None:
 
 
 def nodes_list(args: argparse.Namespace) -> int:
-    """`gpuwarden nodes list`."""
+    """Run `gpuwarden nodes list`."""
     condition, params = chosen(args, _FILTERS)
     if args.state is not None:
         condition += f" AND state = '{args.state}'"
@@ -86,7 +86,7 @@ def nodes_list(args: argparse.Namespace) -> int:
 
 
 def nodes_show(args: argparse.Namespace) -> int:
-    """`gpuwarden nodes show NODE`."""
+    """Run `gpuwarden nodes show NODE`."""
     of, params = "node = $node", {"node": args.node, "since": since_param(args.since)}
     nothing = f"there is no node {args.node}; `gpuwarden nodes list` has their names"
     state = one_row(f"SELECT * FROM ({_NODES}) WHERE {of}", params, args.url, nothing)
@@ -108,7 +108,7 @@ def nodes_show(args: argparse.Namespace) -> int:
 
 
 def nodes_forget(args: argparse.Namespace) -> int:
-    """`gpuwarden nodes forget NODE...`: exit code 1 if one of them could not be."""
+    """Run `gpuwarden nodes forget NODE...`; 1 when a node could not be forgotten."""
     failed = 0
     for node in args.nodes:
         try:

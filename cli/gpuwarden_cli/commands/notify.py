@@ -1,4 +1,4 @@
-"""`gpuwarden notify test|check`."""
+"""Checks the file of receivers, and sends a test message: `gpuwarden notify check|test`."""
 
 import argparse
 import asyncio
@@ -35,7 +35,7 @@ def add_commands(commands: Commands) -> None:
 
 
 def notify_check(args: argparse.Namespace) -> int:
-    """Whether a file of receivers and routes is right; 1 when it is not."""
+    """Check a file of receivers and routes; 1 when it has a problem."""
     from gpuwarden_rules.definition.yaml_positions import RuleFileError
     from gpuwarden_rules.notify.settings import load
 
@@ -59,7 +59,7 @@ def notify_check(args: argparse.Namespace) -> int:
 
 
 def remarks(notify: "Notify") -> list[str]:
-    """What is allowed and perhaps not meant."""
+    """Notes on what is valid and perhaps not intended."""
     routes = notify.policy.routes
     used = {name for route in routes for name in route.receivers}
     used |= {name for digest in notify.digests for name in digest.receivers}
@@ -76,7 +76,7 @@ def remarks(notify: "Notify") -> list[str]:
 
 
 def notify_test(args: argparse.Namespace) -> int:
-    """Send a test message to the receivers, and say what came back; 1 when one did not take it."""
+    """Send a test message to the receivers and print their answers; 1 when one failed."""
     from gpuwarden_cli.settings import notify_of
 
     notify = notify_of(_file_of(args))
@@ -93,7 +93,7 @@ def notify_test(args: argparse.Namespace) -> int:
 
 
 def _file_of(args: argparse.Namespace) -> Path:
-    """The file as given, else the one of the collector's settings. Raises StartError."""
+    """The file of --file, else of the collector's settings. Raises StartError."""
 
     path: Path | None = args.file or collector_settings(args).notify_file
     if path is None:

@@ -36,7 +36,7 @@ def add_commands(commands: Commands) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Open the page, or print its address where there is no browser. Raises CallError."""
+    """Open the page, or print its address when there is no browser. Raises CallError."""
     address = CollectorEndpoint.of(args.url).url + path_of(args.place, args.url)
     if args.print or not _has_screen() or not webbrowser.open(address):
         print(address)
@@ -44,7 +44,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def path_of(place: str | None, url: str | None) -> str:
-    """Path of the page of a place. Raises CallError."""
+    """URL path of the page of a node, GPU, job, user or incident. Raises CallError."""
     if place is None or place in PAGES:
         return f"/{place or ''}"
     found = ask(_PLACES, {"name": place}, url=url).rows
@@ -61,7 +61,7 @@ def path_of(place: str | None, url: str | None) -> str:
 
 
 def _has_screen() -> bool:
-    """Whether a browser could be seen: not over SSH without a display, nor a text browser that takes the terminal."""
+    """Whether there is a display, so that no text browser takes the terminal."""
     if sys.platform == "darwin":
         return True
     return bool(

@@ -1,4 +1,4 @@
-"""`gpuwarden agent record`, backend "replay", and `gpuwarden simulate --replay`."""
+"""Records readings of the probes to a file: `gpuwarden agent record`."""
 
 import argparse
 import asyncio
@@ -27,7 +27,7 @@ def seconds(text: str) -> float:
 
 
 def add_flags(made: argparse.ArgumentParser) -> None:
-    """The flags of `gpuwarden agent record`."""
+    """Add the flags of `gpuwarden agent record`."""
     made.add_argument(
         "--output", type=Path, required=True, metavar="FILE", help="the recording: NAME.jsonl.gz"
     )
@@ -49,7 +49,7 @@ def add_flags(made: argparse.ArgumentParser) -> None:
 
 
 def run_record(settings: "AgentSettings", args: argparse.Namespace) -> int:
-    """`gpuwarden agent record`. Raises StartError."""
+    """Run `gpuwarden agent record`. Raises StartError."""
     from gpuwarden_cli.composition.agent import sources_of
     from gpuwarden_cli.composition.supervision import run_until_signalled
     from gpuwarden_simulator.recordings.pseudonyms import Pseudonyms
@@ -104,7 +104,7 @@ def _with_interval(settings: "AgentSettings", interval_s: float | None) -> "Agen
 
 
 def summary(tally: "RecordingTally", probes: int, path: Path) -> str:
-    """What was recorded, in one line."""
+    """A line on what was recorded."""
 
     rows = tally.rows.total()
     tables = sum(1 for number in tally.rows.values() if number)

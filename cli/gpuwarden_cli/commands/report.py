@@ -1,4 +1,4 @@
-"""Shows where the GPU hours went, on one screen: `gpuwarden report waste|efficiency|energy|job`.
+"""Reports waste, efficiency, energy, and what a job used: `gpuwarden report waste|efficiency|energy|job`.
 
 `gpuwarden.waste_report` and `gpuwarden_cli.job_report` have the SQL.
 """
@@ -68,12 +68,12 @@ def add_commands(commands: Commands) -> None:
 
 
 def waste(args: argparse.Namespace) -> int:
-    """GPU hours by label, and what was wasted."""
+    """Run `gpuwarden report waste`: GPU hours by label, and what was wasted."""
     return _report(args, waste_report_sql(args.by), _shown_waste)
 
 
 def efficiency(args: argparse.Namespace) -> int:
-    """How busy the GPUs were, and what a productive hour cost."""
+    """Run `gpuwarden report efficiency`: utilization, and the cost of a productive hour."""
     averages = ", ".join(
         f"sum({name} * gpu_hours) / sum(gpu_hours) FILTER ({name} IS NOT NULL) AS {name}_percent"
         for name in ("util", "sm_active", "tensor")
@@ -83,12 +83,12 @@ def efficiency(args: argparse.Namespace) -> int:
 
 
 def energy(args: argparse.Namespace) -> int:
-    """Energy, what it cost, and its carbon dioxide."""
+    """Run `gpuwarden report energy`: energy, its cost, and its carbon dioxide."""
     return _report(args, energy_report_sql(args.by), _shown_energy)
 
 
 def job(args: argparse.Namespace) -> int:
-    """What one job used, and what its owner might change."""
+    """Run `gpuwarden report job`: what a job used, and what its owner can change."""
     from gpuwarden_cli.job_report import read
     from gpuwarden_cli.job_summary import record, screen
     from gpuwarden_cli.read.remote import RemoteQuerier
@@ -130,7 +130,7 @@ def _report(args: argparse.Namespace, query: str, shown: Any) -> int:
 
 
 def _window(args: argparse.Namespace) -> tuple[datetime, datetime]:
-    """From the start of an hour to now. Raises ValueError."""
+    """The period of --since, from the start of an hour to now. Raises ValueError."""
     from gpuwarden.durations import instant_before
 
     now = SystemClock().now()
@@ -142,7 +142,7 @@ Record = Mapping[str, Any]
 
 
 def _shown_waste(args: argparse.Namespace, groups: list[Record], total: Record) -> None:
-    """Hours of each label that there is, which add up along each line and down each column."""
+    """Print hours by label; they add up in each line and each column."""
     from gpuwarden.waste import LABELS, TITLES
 
     labels = [label for label in LABELS if total[label]]
@@ -223,7 +223,7 @@ def _rounded(value: float | None, digits: int = 1) -> float | None:
 
 
 def add_flags(made: argparse.ArgumentParser) -> None:
-    """What both reports take."""
+    """Add the flags of the reports by user, job and so on."""
     add_since(made, "7d")
     made.add_argument("--by", choices=tuple(BY), default="user", help="lines (default user)")
     made.add_argument(

@@ -1,4 +1,4 @@
-"""`gpuwarden rules list|check|test|explain|backtest|reload`."""
+"""Lists, checks, tests, explains and backtests rules: `gpuwarden rules list|check|test|explain|backtest|reload`."""
 
 import argparse
 import asyncio
@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     from gpuwarden_rules.definition.rule_set import RuleSet
 
 _REPLAYS_AT_ONCE = 2
-"""Of the four queries that a collector runs at a time by default, half are left to others."""
+"""A collector runs four queries at a time by default; half are left to others."""
 ROLLUPS_WAIT_S = 180.0
-"""Longest wait for rollups of samples that have just come, as from an import."""
+"""Longest wait for rollups of new samples, as after an import."""
 ROLLUPS_POLL_S = 5.0
 _LISTED = ("rule", "state", "severity", "firing", "pending", "unknown", "interval_s", "for_s")
 
@@ -84,7 +84,9 @@ def add_commands(commands: Commands) -> None:
 
 
 def rules_list(args: argparse.Namespace) -> int:
-    """Rules of the collector with their figures; of files, or without a collector the built-in ones."""
+    """List the rules of the collector with their statistics, the rules of files, or without a collector the built-in
+    rules.
+    """
     rows = None if args.files else _running(args.url)
     if rows is None:
         columns = ["rule", "severity", "interval_s", "for_s", "keep_firing_for_s", "summary"]
@@ -104,7 +106,7 @@ def rules_list(args: argparse.Namespace) -> int:
 
 
 def _running(url: str | None) -> list[dict[str, Any]] | None:
-    """What the collector says of its rules; None where none answers."""
+    """Rules and statistics of the collector; None when none answers."""
     try:
         found: list[dict[str, Any]] = call("GET", "/v1/rules", url=url, timeout_s=10)["rules"]
     except CallError as error:
@@ -116,7 +118,7 @@ def _running(url: str | None) -> list[dict[str, Any]] | None:
 
 
 def rules_check(args: argparse.Namespace) -> int:
-    """Whether rule files are valid: language, and SQL against the tables. 1 when one is not."""
+    """Check the language and the SQL of rule files; 1 when one is not valid."""
     from gpuwarden_rules.testing.check import check
 
     paths = paths_of(args.files, tests=False)
@@ -136,7 +138,7 @@ def rules_check(args: argparse.Namespace) -> int:
 
 
 async def _not_here(files: list[Path], url: str | None) -> list[str]:
-    """A line for each rule that a running collector's fleet cannot feed."""
+    """A line for each rule whose data the collector's fleet lacks."""
     from gpuwarden_cli.read.remote import RemoteQuerier
     from gpuwarden_rules.evaluation import fleet
 
@@ -151,7 +153,7 @@ async def _not_here(files: list[Path], url: str | None) -> list[str]:
 
 
 def rules_test(args: argparse.Namespace) -> int:
-    """Run the cases of `*.test.yaml` files; 1 when one fails."""
+    """Run the cases of `*.test.yaml` files; 1 when a case fails."""
     from gpuwarden_rules.testing.runner import run_file
 
     results = [result for path in paths_of(args.files, tests=True) for result in run_file(path)]
@@ -171,7 +173,7 @@ def rules_test(args: argparse.Namespace) -> int:
 
 
 def rules_reload(args: argparse.Namespace) -> int:
-    """Make the collector reload its rules; 1 if a file is wrong and the previous rules stay in force."""
+    """Make the collector reload its rules; 1 when a file is wrong and the previous rules stay in force."""
 
     try:
         found = call("POST", "/v1/rules/reload", {}, url=args.url)
@@ -183,7 +185,7 @@ def rules_reload(args: argparse.Namespace) -> int:
 
 
 def rules_explain(args: argparse.Namespace) -> int:
-    """The rows, parameters and timeline of an alert."""
+    """Print rows, parameters and timeline of an alert."""
     from gpuwarden_cli.commands.alerts import fingerprint_of
 
     wanted = fingerprint_of(args.alert, args.url)
@@ -217,7 +219,7 @@ def _time(text: str) -> str:
 
 
 def rules_backtest(args: argparse.Namespace) -> int:
-    """When rules would have fired over stored history."""
+    """Print when rules would have fired over stored history."""
     from gpuwarden.durations import seconds_of, span_of
 
     span = span_of(args.since, "--since")
@@ -234,8 +236,9 @@ def rules_backtest(args: argparse.Namespace) -> int:
 
 
 def _rule_set(args: argparse.Namespace) -> "RuleSet":
-    """The rules of `--rule`, or else those that a collector with these settings would run, with its
-    overrides either way. Raises StartError and RuleFileError."""
+    """The rules of `--rule`, else those of the collector's settings, with its overrides in both cases. Raises
+    StartError and RuleFileError.
+    """
     from gpuwarden_cli.settings import rule_set_of
 
     rule_set = rule_set_of(collector_settings(args).rules_dirs)
@@ -245,9 +248,9 @@ def _rule_set(args: argparse.Namespace) -> "RuleSet":
 async def _backtest(
     rule_set: "RuleSet", span: timedelta, step_s: float | None, args: argparse.Namespace
 ) -> int:
-    """Replay the rules, two at a time, and print each in its turn; 1 when one cannot be replayed.
+    """Replay the rules, two at a time, and print them in order; 1 when one cannot be replayed.
 
-    A rule whose data the history lacks says so: it has not fired 0 times.
+    A rule whose data the history lacks is reported as such, and not as one that never fired.
     """
     from gpuwarden.query import QueryError
     from gpuwarden_cli.read.remote import RemoteQuerier
@@ -334,7 +337,7 @@ def _print_backtest(
 
 
 async def _unready(known: "KnownData") -> str | None:
-    """Wait until the samples are rolled up; where that takes too long, whose are not."""
+    """Wait until the samples are rolled up; after ROLLUPS_WAIT_S a sentence that names the nodes without rollups."""
     from gpuwarden_rules.backtest.run import unready_text
 
     clock = SystemClock()
@@ -350,7 +353,7 @@ async def _unready(known: "KnownData") -> str | None:
 
 
 def _print_lines(done: "Replay") -> None:
-    """A JSON object a line for each time that it would have fired."""
+    """Print each time that the rule would have fired as a line of JSON."""
     for alert in done.episodes:
         line = {
             "rule": alert.rule,
@@ -410,7 +413,7 @@ def _rules(files: list[Path]) -> "list[Rule]":
 
 
 def paths_of(given: list[Path], *, tests: bool) -> list[Path]:
-    """Rule files or their tests: those given, folders opened; the built-in pack for none."""
+    """Rule files or their tests, in the given files and folders; without any, of the built-in pack."""
     from gpuwarden_rules.definition.language import builtin_paths
 
     folders = given or sorted({path.parent for path in builtin_paths()})

@@ -23,7 +23,7 @@ def add_commands(commands: Commands) -> None:
 
 
 def schema(args: argparse.Namespace) -> int:
-    """`gpuwarden schema [TABLE]`, as the collector has it."""
+    """Run `gpuwarden schema [TABLE]`, with the collector's tables."""
     tables = call("GET", "/v1/schema", url=args.url)["tables"]
     if args.table is None:
         rows = [[table["name"], len(table["columns"]), table["meaning"]] for table in tables]
@@ -41,7 +41,7 @@ def schema(args: argparse.Namespace) -> int:
 
 
 def table_named(name: str, tables: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
-    """The table of that name. Raises CallError, which names the nearest."""
+    """The table with a name. Raises CallError, which suggests the nearest name."""
     by_name = {table["name"]: table for table in tables}
     if name.lower() not in by_name:
         from gpuwarden_cli.sql_shell import no_such_table

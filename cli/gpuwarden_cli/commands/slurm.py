@@ -1,6 +1,6 @@
-"""`gpuwarden slurm install|uninstall|status`: prolog and epilog of a node, and what they lack.
+"""Installs and checks prolog and epilog of a Slurm node: `gpuwarden slurm install|uninstall|status|summarize`.
 
-`slurm summarize` is in `gpuwarden_cli.slurm.summarize`.
+`summarize` is in `gpuwarden_cli.slurm.summarize`.
 """
 
 import argparse
@@ -58,7 +58,7 @@ def add_commands(commands: Commands) -> None:
 
 
 def seen_host(root: Path = Path("/"), config: str | None = None) -> SlurmHost:
-    """What is on this host; `config`: its slurm.conf, else where it usually is."""
+    """Slurm's files on this host; `config`: path of slurm.conf (default: the usual places)."""
     named = config or os.environ.get("SLURM_CONF")
     path = next(
         (p for p in ([named] if named else CONFIGS) if (root / p.lstrip("/")).is_file()), None
@@ -75,7 +75,7 @@ def seen_host(root: Path = Path("/"), config: str | None = None) -> SlurmHost:
 
 
 def _others(root: Path, host: SlurmHost, part: str) -> set[Path]:
-    """Scripts that slurm.conf names beside ours."""
+    """Scripts that slurm.conf names besides ours."""
     patterns = [
         value.lstrip("/") for value in host.config.get(part.lower(), ()) if value[:1] == "/"
     ]
@@ -163,7 +163,7 @@ def _status(args: argparse.Namespace) -> int:
 
 
 def examine(host: SlurmHost, notes: Path) -> list[Check]:
-    """What is as it should be on this node, and what is not."""
+    """Checks of slurm.conf, scripts, notes and the controller."""
     checks = []
     if host.config_path is None:
         checks.append(Check("slurm.conf", WARN, "not found here", "set SLURM_CONF to its path"))

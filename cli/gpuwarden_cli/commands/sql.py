@@ -1,4 +1,4 @@
-"""`gpuwarden sql`: prints what a query returns, hands on what the collector encodes, or opens a shell."""
+"""Runs a query and prints or streams its rows, or opens a shell: `gpuwarden sql`."""
 
 import argparse
 import json
@@ -25,10 +25,10 @@ from gpuwarden_client.http import (
 
 BINARY = {"arrow": ARROW_TYPE, "parquet": PARQUET_TYPE}
 STREAMED = {**BINARY, "csv": "text/csv", "ndjson": NDJSON_TYPE}
-"""Formats that the collector makes, and their media types."""
+"""Formats that the collector encodes, and their media types."""
 SQL_FORMATS = (*ROW_FORMATS, *BINARY)
 EXPORT_ROWS_MAX = 1_000_000_000
-"""Rows that are asked for where no person reads them: as many as the collector gives."""
+"""Row limit for programs: as many rows as the collector gives."""
 _CHUNK_BYTES = 1 << 18
 _TIMEOUT_S = 300.0
 
@@ -57,7 +57,7 @@ def add_commands(commands: Commands) -> None:
 
 
 def sql(args: argparse.Namespace) -> int:
-    """Run the query, or a shell where there is none and a person types."""
+    """Run the query; without one, and on a terminal, run a shell."""
     query = _query(args)
     params = dict(map(_param, args.param))
     if query is None:
@@ -81,7 +81,7 @@ def show_answer(query: str, params: dict[str, Any], form: str, url: str | None) 
 
 
 def _query(args: argparse.Namespace) -> str | None:
-    """The text of the query; None: nobody said one, and a person types. Raises ValueError."""
+    """The query; None: none was given, and standard input is a terminal. Raises ValueError."""
     if args.file is not None:
         if args.query is not None:
             raise ValueError("give either a query or --file")
@@ -96,7 +96,7 @@ def _query(args: argparse.Namespace) -> str | None:
 
 
 def _param(text: str) -> tuple[str, Any]:
-    """`since=2026-01-31T12:00:00Z` as the API takes it. Raises ValueError."""
+    """Name and value of `since=2026-01-31T12:00:00Z`, as the API takes them. Raises ValueError."""
     name, sign, value = text.partition("=")
     if not sign or not name.isidentifier():
         raise ValueError(f"--param {text} is not NAME=VALUE")
@@ -122,7 +122,7 @@ def _print(answer: QueryAnswer, form: str) -> None:
 
 
 def _hand_on(collector: CollectorEndpoint, query: str, params: dict[str, Any], form: str) -> None:
-    """What the collector encodes, as it comes, to standard output. Raises CallError, ValueError."""
+    """Stream the collector's encoding to standard output. Raises CallError, ValueError."""
     is_terminal = sys.stdout.isatty()
     if is_terminal and form in BINARY:
         raise ValueError(f"{form} is not for a terminal: write it to a file, with > rows.{form}")
@@ -149,7 +149,7 @@ def _hand_on(collector: CollectorEndpoint, query: str, params: dict[str, Any], f
 
 
 def _part(answer: Any, bar: ProgressLine) -> bytes:
-    """The next bytes of an answer. Raises CallError where it breaks off."""
+    """The next bytes of an answer. Raises CallError when the connection breaks."""
     from http.client import IncompleteRead
 
     try:
@@ -165,7 +165,7 @@ def _part(answer: Any, bar: ProgressLine) -> bytes:
 
 
 def _check_end(tail: bytes) -> None:
-    """Raise RefusedError where the last line says that the query failed after its first rows."""
+    """Raise RefusedError when the last line has an error: the query failed after its first rows."""
     last = tail.rstrip(b"\n").rpartition(b"\n")[2]
     if ERROR.encode() not in last:
         return
@@ -192,7 +192,7 @@ def _watch(args: argparse.Namespace, asked: Callable[[str], QueryAnswer], query:
 
 
 def _readable(answer: QueryAnswer) -> QueryAnswer:
-    """The rows, intervals as hours, minutes and seconds: the collector answers seconds."""
+    """The answer with intervals as hours, minutes and seconds; the collector answers seconds."""
     places = {at for at, kind in enumerate(answer.types) if kind == "INTERVAL"}
     rows = [
         [

@@ -1,4 +1,4 @@
-"""`gpuwarden token create|list|revoke|rotate|enrolment`: on the collector's host, in its file of tokens."""
+"""Creates, lists, revokes and rotates tokens in the collector's token file: `gpuwarden token`. Runs on its host."""
 
 import argparse
 import sys
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 YEARS_MAX = 100
 OLD_KEPT = timedelta(days=30)
-"""How long a token that is over stays in the list."""
+"""How long an expired or revoked token stays in the list."""
 
 
 def add_commands(commands: Commands) -> None:
@@ -89,7 +89,7 @@ def _add_out(made: argparse.ArgumentParser) -> None:
 def _changed(
     args: argparse.Namespace, change: "Callable[[TokenStore, datetime], TokenStore]"
 ) -> None:
-    """Change the file of tokens. Raises StartError."""
+    """Change the token file. Raises StartError."""
     from gpuwarden.clock import SystemClock
     from gpuwarden.lifecycle import StartError
     from gpuwarden_collector.auth.access_control import tokens_path
@@ -107,7 +107,7 @@ def _changed(
 
 
 def _give(token: "Token", out: Path | None) -> int:
-    """Show a token, the only time; or put it into a file."""
+    """Print a token once, or write it to a file."""
     from gpuwarden.files import write_whole
     from gpuwarden.lifecycle import StartError
 
@@ -253,7 +253,7 @@ def _enrolment(args: argparse.Namespace) -> int:
     pin = f" --ca-fingerprint {fingerprint}" if fingerprint else ""
     if not url.startswith("https:"):
         pin = " --allow-insecure"
-    # In the environment, which other users of the node do not see, and not in the process list.
+    # The environment is hidden from other users of the node; the process list is not.
     print(f"GPUWARDEN_TOKEN={token.text} gpuwarden enroll --collector {url}{pin}")
     nodes = "one node" if args.uses == 1 else f"{args.uses} nodes"
     print(f"run it as root on the node; it is good for {nodes} and {args.valid}", file=sys.stderr)
@@ -261,7 +261,7 @@ def _enrolment(args: argparse.Namespace) -> int:
 
 
 def _address(settings: "CollectorSettings") -> str:
-    """As the certificate has it. Raises StartError."""
+    """URL of the collector, with the first name of its certificate. Raises StartError."""
     from gpuwarden.lifecycle import StartError
     from gpuwarden_collector.auth.tls import certificate_of
 

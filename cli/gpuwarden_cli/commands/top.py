@@ -1,4 +1,4 @@
-"""`gpuwarden top`: the fleet, or this host, live in a terminal."""
+"""Shows the fleet, or this host, live in a terminal: `gpuwarden top`."""
 
 import argparse
 import asyncio
@@ -44,7 +44,7 @@ def add_commands(commands: Commands) -> None:
 
 
 def run_top(args: argparse.Namespace) -> int:
-    """Watch until a person ends it. Raises StartError, ValueError, CallError."""
+    """Run until the user quits. Raises StartError, ValueError, CallError."""
     from gpuwarden_cli.top.model import State, TopPage
     from gpuwarden_cli.top.plain import print_screens
     from gpuwarden_cli.top.request import TopView
@@ -57,7 +57,7 @@ def run_top(args: argparse.Namespace) -> int:
     is_plain = args.once or not _is_terminal()
     if not is_plain and find_spec("textual") is None:
         raise StartError(MISSING)
-    # A log would write over the screen.
+    # Log lines would overwrite the screen.
     logs.setup("critical")
     source = _local(args) if args.local else _collector(args.url)
     page = TopPage(TopView.GPUS if args.local or args.node else TopView.NODES, node=args.node)
@@ -73,7 +73,7 @@ def run_top(args: argparse.Namespace) -> int:
 
 
 def _is_terminal() -> bool:
-    """Whether a cursor can be placed. Textual writes to standard error."""
+    """Whether the terminal can place a cursor. Textual writes to standard error."""
     names_none = os.environ.get("TERM", "dumb") in ("dumb", "unknown")
     return sys.stdout.isatty() and sys.stderr.isatty() and not names_none
 
@@ -85,7 +85,7 @@ def _collector(url: str | None) -> "RowSource":
 
 
 def _local(args: argparse.Namespace) -> "RowSource":
-    """The probes of this host, as its agent's settings have them."""
+    """The probes of this host, by the agent's settings."""
     from gpuwarden.settings import load
     from gpuwarden_agent.collect.discovery import discover
     from gpuwarden_agent.settings import AgentSettings
@@ -99,7 +99,7 @@ def _local(args: argparse.Namespace) -> "RowSource":
         sources = sources_of(settings)
         probes, message = sources.probes, sources.message
     else:
-        # Not the kernel's log, whose position belongs to the agent that may run here.
+        # Without the kernel log, whose position belongs to an agent that may run here.
         found = discover(
             settings.backend,
             node=settings.node_name,

@@ -1,4 +1,4 @@
-"""`gpuwarden verify`: whether files are those of a release, by its signed sums and a key that was there before."""
+"""Verifies files of a release by its signed checksums and an installed key: `gpuwarden verify`."""
 
 import argparse
 import hashlib
@@ -29,7 +29,7 @@ def add_commands(commands: Commands) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Raises StartError for the first file that is not what was released."""
+    """Verify the files. Raises StartError for the first that is not of the release."""
     from gpuwarden.minisign import PublicKey, SignatureError, verify
 
     sums = args.sums or args.files[0].parent / SUMS
@@ -54,7 +54,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def sums_in(text: str) -> Mapping[str, str]:
-    """SHA-256 by name of a file, as `sha256sum` writes them."""
+    """SHA-256 by file name, from the output of `sha256sum`."""
     pairs = (line.split(None, 1) for line in text.splitlines() if line.strip())
     return {pair[1].lstrip("*"): pair[0].lower() for pair in pairs if len(pair) == 2}
 

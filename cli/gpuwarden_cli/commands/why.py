@@ -1,6 +1,6 @@
-"""`gpuwarden why GPU|JOB|NODE`: why it is slow, on one screen: verdict, evidence, advice, timeline.
+"""Shows why a GPU, job or node is slow, on one screen: `gpuwarden why`.
 
-What is shown is measured when it is asked, so that any instant that samples are kept of can be asked for.
+It measures when it is called, so it can show any instant within the retention of samples.
 """
 
 import argparse
@@ -79,7 +79,7 @@ def add_commands(commands: Commands) -> None:
 
 
 def why(args: argparse.Namespace) -> int:
-    """Print why; 1 where something holds it up or nobody can say, 0 where it is healthy."""
+    """Run `gpuwarden why`; 0 when it is healthy, 1 when it is not or cannot be diagnosed."""
     now = _instant(args.at)
     return asyncio.run(tell(RemoteQuerier(args.url), args.target, now, args.format))
 
@@ -95,7 +95,7 @@ def _instant(text: str | None) -> datetime:
 
 
 async def tell(querier: "Querier", target: str, now: datetime, form: str) -> int:
-    """Print why, as of an instant; the exit code. Raises ValueError where there is nothing to tell."""
+    """Print the diagnosis as of an instant; the exit code. Raises ValueError when the target is unknown."""
     found = await diagnose(querier, target, now)
     if form == "json":
         print(json.dumps(found.records(), ensure_ascii=False, indent=2))
@@ -196,7 +196,7 @@ async def _show_verdict(querier: "Querier", diagnosis: "Diagnosis", now: datetim
 
 
 async def _show_alerts(querier: "Querier", node: str, gpu_uuid: str, now: datetime) -> None:
-    """What fires of the GPU and of its node: it may have begun before the window of the verdict."""
+    """Print firing alerts of the GPU and its node. They may have begun before the window of the diagnosis."""
     from gpuwarden_rules.definition.templates import usd
 
     params = {"gpu_uuid": gpu_uuid, "node": node, "now": now}

@@ -1,4 +1,4 @@
-"""Composes the agent of a host: its sources, which are the hardware, simulated devices or a recording, and its daemon."""
+"""Composes the agent: its sources (hardware, simulated devices or a recording) and its daemon."""
 
 import asyncio
 import signal
@@ -22,17 +22,17 @@ from gpuwarden_cli.composition.supervision import on_reload, run_until_signalled
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """What an agent reads."""
+    """The probes of an agent."""
 
     probes: list[Probe]
     message: str
-    """One line on what they watch."""
+    """A line on what the probes read."""
     rediscover: Rediscovery | None = None
-    """Gives probes of what comes later; None: nothing can."""
+    """Finds devices that appear later; None: the backend has none."""
 
 
 def sources_of(settings: AgentSettings) -> Sources:
-    """What the settings ask for. Raises StartError."""
+    """The sources for the settings. Raises StartError."""
     if settings.backend == "replay":
         from gpuwarden_cli.composition.replay import replayed
 
@@ -63,11 +63,11 @@ def sources_of(settings: AgentSettings) -> Sources:
 
 
 def run_agent(settings: AgentSettings, load: Callable[[], AgentSettings]) -> int:
-    """`gpuwarden agent run`; `load` reads the settings anew, on SIGHUP."""
-    # Until it can reload there is nothing to read anew, and nothing to die of.
+    """Run `gpuwarden agent run`; `load` reads the settings again on SIGHUP."""
+    # SIGHUP must not end a process that is still starting.
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     logs.setup(settings.log_level, settings.log_format)
-    # Before the event loop: a driver can take its time to load.
+    # Before the event loop, as a driver may load slowly.
     sources = sources_of(settings)
     print(f"gpuwarden agent: {sources.message}", file=sys.stderr, flush=True)
 

@@ -1,4 +1,4 @@
-"""Composes the collector: rules, the page and the endpoint of assistants beside it, in one process."""
+"""Composes the collector with rules, web pages and the MCP endpoint in one process."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable
@@ -75,7 +75,7 @@ def _postgres(settings: CollectorSettings) -> Front | None:
 
 
 def run_collector(settings: CollectorSettings, load: Callable[[], CollectorSettings]) -> int:
-    """`gpuwarden collector run`; `load` reads the settings again, on SIGHUP."""
+    """Run `gpuwarden collector run`; `load` reads the settings again on SIGHUP."""
     logs.setup(settings.log_level, settings.log_format)
 
     async def main(stop: asyncio.Event) -> None:

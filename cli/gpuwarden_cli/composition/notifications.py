@@ -1,4 +1,4 @@
-"""Notification as part of the collector's process: from its settings to a running notifier."""
+"""Runs the notifier of a collector, and starts it again with a new file of receivers."""
 
 import asyncio
 import logging
@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 
 
 class Notifications:
-    """Tells of incidents, or nothing where nobody is to be told."""
+    """The notifier of a collector; without a file of receivers it does nothing."""
 
     def __init__(self, path: Path | None, data_dir: Path, clock: Clock) -> None:
         """`path`: the file of receivers and routes. Raises StartError."""
@@ -32,7 +32,7 @@ class Notifications:
         self._notifier: Notifier | None = None
 
     def wake(self) -> None:
-        """An incident changed."""
+        """Look at the incidents now."""
         if self._notifier:
             self._notifier.wake()
 
@@ -50,12 +50,13 @@ class Notifications:
         return tuple(name for name, figures in stats.items() if figures.failing)
 
     def waiting(self) -> int | None:
-        """Messages that wait; None: nobody is told of anything."""
+        """Number of waiting messages; None without a file of receivers."""
         return None if self._notifier is None else self._notifier.outbox.waiting.total()
 
     async def reload(self) -> str | None:
-        """Go on with the file as it is now, from the same outbox; what is wrong with it, and then the
-        old one goes on."""
+        """Read the file again and keep the outbox; the problem, if the file has one: then the previous file stays in
+        force.
+        """
         if self._path is None:
             return None
         try:
@@ -73,7 +74,7 @@ class Notifications:
     async def run(
         self, incidents: "IncidentService", querier: "Querier", stop: asyncio.Event
     ) -> None:
-        """Tell until asked to stop."""
+        """Notify until `stop`."""
         if self._asked is None:
             return
         async with asyncio.TaskGroup() as group:
@@ -106,7 +107,7 @@ class Notifications:
         )
 
     def _read(self, path: Path) -> "tuple[Notify, dict[str, Receiver]]":
-        """The file, and its receivers ready to be told. Raises StartError."""
+        """The file and its receivers. Raises StartError."""
         from gpuwarden_rules.notify.receivers.factory import receiver_of
 
         notify = notify_of(path)

@@ -13,7 +13,7 @@ from gpuwarden_simulator.recordings.replay import Play, Recording, ReplayProbe, 
 
 
 def replayed(settings: AgentSettings) -> tuple[list[Probe], str]:
-    """The probes of backend "replay", and a line on what they play. Raises StartError."""
+    """The probes of backend "replay", and a line on the recording. Raises StartError."""
     if settings.replay_file is None:
         raise StartError("backend replay needs replay_file: a recording to play")
     recording = open_recording(settings.replay_file)
@@ -24,7 +24,7 @@ def replayed(settings: AgentSettings) -> tuple[list[Probe], str]:
 def replay_nodes(
     path: Path, names: Sequence[str]
 ) -> tuple[list[tuple[str, list[ReplayProbe]]], str]:
-    """A fleet that plays one recording, and a line on it. Raises StartError."""
+    """Nodes that all replay a recording, and a line on them. Raises StartError."""
     recording = open_recording(path)
     line = f"{told(recording)}; on {counted(len(names), 'node')}"
     return replay_fleet(recording, names), line
@@ -39,7 +39,7 @@ def open_recording(path: Path) -> Recording:
 
 
 def told(recording: Recording) -> str:
-    """One line on a recording: what, whose, how long, and what is not right with it."""
+    """A line on a recording: path, length, node, GPUs, label, and problems."""
     header = recording.header
     gpus = f"{recording.gpus} GPU probe{'' if recording.gpus == 1 else 's'}"
     line = (

@@ -37,18 +37,18 @@ WHERE last_seen_at > $now::TIMESTAMP - INTERVAL 90 SECOND AND coalesce(runs.kind
 
 
 def names_in_use(url: str) -> set[str]:
-    """Nodes that agents send as now; none where the collector does not say."""
+    """Names of nodes that send now; empty when the collector does not answer."""
     now = timestamp_param(SystemClock().now())
     try:
         return {row[0] for row in ask(_IN_USE, {"now": now}, url=url, timeout_s=10).rows}
     except CallError:
-        return set()  # it may not be there yet, and refuses the second of two agents by itself
+        return set()  # it may start later, and it refuses the second of two agents itself
 
 
 def free_names(
     count: int, name_of: Callable[[int], str], in_use: Collection[str], state_dir: Path | None
 ) -> list[str]:
-    """The first names that no other agent sends as; those whose spool is in `state_dir` are its own."""
+    """The first names that are not in use; a name whose spool is in `state_dir` is free."""
     free = (
         name
         for name in map(name_of, itertools.count())
@@ -66,8 +66,9 @@ def _fleet(
     script: Path | None,
     names: Callable[[Callable[[int], str]], list[str]],
 ) -> tuple[Sequence[tuple[str, Probe | Sequence[Probe]]], str]:
-    """The nodes of a fleet by name, and a line on them; `names`: those that are free, of such a form.
-    Raises StartError."""
+    """The probes of each node by name, and a line on the fleet; `names` gives free names of a form. Raises
+    StartError.
+    """
     if replay is not None:
         if script is not None:
             raise StartError("--script: faults are for simulated nodes, not for --replay")
@@ -117,8 +118,9 @@ def run_simulation(
     replay: Path | None = None,
     script: Path | None = None,
 ) -> int:
-    """`gpuwarden simulate`: a fleet of simulated nodes over the real wire; `replay`: all of them
-    play this recording; `script`: faults of the simulated nodes. Raises StartError.
+    """Run `gpuwarden simulate`. Raises StartError.
+
+    `replay`: a recording that all nodes replay. `script`: faults of the simulated nodes.
     """
     logs.setup("warning")
     ca, token = os.environ.get("GPUWARDEN_CA"), os.environ.get("GPUWARDEN_TOKEN_FILE")
@@ -128,7 +130,7 @@ def run_simulation(
         tls_ca=Path(ca) if ca else None,
     )
     if duration_s is not None and state_dir is None:
-        # Who asked for so many seconds wants their rows; a collector may just be starting again.
+        # A run of fixed length should deliver all its rows, also if the collector is restarting.
         settings = replace(settings, stop_timeout_s=60)
     names = partial(free_names, nodes, in_use=names_in_use(collector_url), state_dir=state_dir)
     fleet, message = _fleet(nodes, gpus_per_node, model_name, seed, replay, script, names)

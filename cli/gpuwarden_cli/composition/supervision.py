@@ -1,4 +1,4 @@
-"""Runs a service until a signal stops it: signals, systemd's watchdog, and settings that are read anew.
+"""Runs a service until a signal stops it: signals, systemd's watchdog, reload of settings.
 
 The parts of a service stop in order: sources first, then rules, then the store.
 """

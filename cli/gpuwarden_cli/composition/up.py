@@ -38,11 +38,11 @@ def default_data_dir() -> Path:
 
 
 def run_up(*, port: int, data: Path, simulate: int | None, model_name: str) -> int:
-    """Run until Ctrl-C. `simulate`: GPUs to simulate; None: some when the host has none."""
+    """Run until Ctrl-C. `simulate`: GPUs to simulate; None: SIMULATED_GPUS when the host has no GPU."""
     logs.setup("warning")
     model = _model(model_name)
     settings = _collector_settings(port, data)
-    # Before the event loop: a driver can take its time to load.
+    # Before the event loop, as a driver may load slowly.
     found = discover("auto")
     gpus = simulated_gpus(simulate, found.gpus)
     if gpus and find_spec("gpuwarden_simulator") is None:
@@ -78,7 +78,7 @@ def _model(name: str) -> GpuModel:
 
 
 def _collector_settings(port: int, data: Path) -> CollectorSettings:
-    """Those of the environment, but for this host alone."""
+    """The collector's settings of the environment, restricted to this host."""
     return replace(
         load(CollectorSettings, "collector").settings,
         host="127.0.0.1",
@@ -130,14 +130,14 @@ async def _simulate(
 
 
 def simulated_gpus(asked: int | None, real: int) -> int:
-    """How many GPUs to simulate: as asked, else some where the host has none."""
+    """Number of GPUs to simulate: `asked`, else SIMULATED_GPUS when the host has no GPU."""
     if asked is not None:
         return asked
     return 0 if real else SIMULATED_GPUS
 
 
 def node_sizes(gpus: int) -> list[int]:
-    """GPUs of each simulated node: full ones, and one with the rest."""
+    """GPUs of each simulated node: full nodes, and one with the rest."""
     full, rest = divmod(gpus, GPUS_PER_NODE)
     return [GPUS_PER_NODE] * full + [rest] * bool(rest)
 
@@ -167,18 +167,18 @@ def _greet(collector: Collector, data: Path, watched: str, sizes: list[int]) -> 
 
 
 class AlertPrinter:
-    """Says alerts as they fire and resolve: the first with what to do, then a line each, then no more."""
+    """Prints alerts as they fire and resolve: the first with its remedy, others as a line, at most ALERTS_SAID_MAX."""
 
     def __init__(self) -> None:
         self._said = 0
         self._states: dict[str, AlertState] = {}
 
     def on_change(self, alert: Alert) -> None:
-        """Called by the rules engine at each change of an alert's state."""
+        """Print the new state of an alert."""
         if alert.fired_at is None or self._said > ALERTS_SAID_MAX:
-            return  # it is pending, or was and is over
+            return  # it is pending, or never fired
         if self._states.get(alert.fingerprint) is alert.state:
-            return  # it is muted now, or no more
+            return  # only its muting has changed
         self._states[alert.fingerprint] = alert.state
         self._said += 1
         if self._said > ALERTS_SAID_MAX:

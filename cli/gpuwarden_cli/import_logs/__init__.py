@@ -1,1 +1,1 @@
-"""Imports files of other tools into a collector: what the readers of `gpuwarden_importing` make, sent and summed up."""
+"""Imports files of other tools: reads them with `gpuwarden_importing`, sends the batches, prints a summary."""

@@ -1,7 +1,7 @@
-"""Brings batches to a collector: each row once, whatever was imported before and however it ended.
+"""Sends batches to a collector, and each row once, also when a file is imported again or an import was interrupted.
 
-A batch is known by what is in it, and a collector stores each once. A log that has grown since makes
-other batches, so that before a batch is sent the collector is asked which of its keys it has.
+The identity of a batch is the hash of its rows, and a collector stores each batch once. A log that has grown gives
+other batches, so the collector is first asked which of a batch's keys it has.
 """
 
 import json
@@ -37,7 +37,7 @@ TRIES_MAX = 8
 TIMEOUT_S = 120
 WAIT_S_MAX = 30
 _EVENT_KEY = ("ts", "node", "kind", "message", "details")
-"""What makes an event another one, as its key may repeat."""
+"""Columns that identify an event, as its key may repeat."""
 _AGAIN_MAX = 3
 
 Key = tuple[object, ...]
@@ -45,17 +45,17 @@ Key = tuple[object, ...]
 
 @dataclass(slots=True)
 class Delivery:
-    """Sends to one collector."""
+    """Sends batches to one collector."""
 
     url: str
     wait: Callable[[float], None] = time.sleep
     stored: Counter[str] = field(default_factory=Counter)
-    """Rows by table."""
+    """Stored rows by table."""
     known: Counter[str] = field(default_factory=Counter)
-    """Rows by table that the collector had already."""
+    """Rows by table that the collector had before."""
 
     def deliver(self, batch: ImportBatch) -> None:
-        """Durable when it returns. Raises CallError."""
+        """Send a batch; it is durable when this returns. Raises CallError."""
         if batch.table in ("nodes", "gpus"):
             self._store(batch, 1)
             self.stored[batch.table] += batch.data.num_rows
@@ -64,7 +64,7 @@ class Delivery:
         self.known[batch.table] += batch.data.num_rows - new.data.num_rows
         if not new.data.num_rows:
             return
-        # What a collector has stored it takes for stored, also when it has let go of it by age since.
+        # A collector ignores a batch that it stored before, also when the rows have expired since.
         for again in range(1, _AGAIN_MAX + 1):
             self._store(new, again)
             if self._known_keys(ImportBatch(new.table, new.data.slice(0, 1))):
@@ -88,7 +88,7 @@ class Delivery:
         )
 
     def _known_keys(self, batch: ImportBatch) -> set[Key] | None:
-        """Keys that the collector has at the batch's nodes and times; None: more than it tells."""
+        """Keys that the collector has for the batch's nodes and times; None: the answer was cut."""
         names = key_names(batch.table)
         ts = batch.data["ts"].cast(pa.int64()).to_numpy()
         nodes = sorted(set(batch.data["node"].unique().to_pylist()))
@@ -126,7 +126,7 @@ class Delivery:
     def _ask(
         self, path: str, body: bytes, headers: dict[str, str], batch_id: BatchId | None = None
     ) -> tuple[bytes, Any]:
-        """The answer, asked again where that may help. Raises CallError."""
+        """Body and headers of the answer; retries where that may help. Raises CallError."""
         why = ""
         for number in range(TRIES_MAX):
             sent = headers | (headers_of(batch_id) if batch_id else {})
@@ -160,7 +160,7 @@ class Delivery:
 
 
 def key_names(table: str) -> tuple[str, ...]:
-    """The columns that tell one row from another."""
+    """The columns that identify a row."""
     return _EVENT_KEY if table == "events" else WIRE_TABLES[table].key
 
 

@@ -13,35 +13,35 @@ from gpuwarden_importing.model import ImportTally
 
 FIELDS_SHOWN = 8
 OLD_DAYS = 14
-"""How long a collector keeps samples, if its settings do not say otherwise."""
+"""Default retention of samples."""
 
 
 @dataclass(slots=True)
 class FileReport:
-    """One file."""
+    """Result of one file."""
 
     name: str
     form: str = ""
     rows: int = 0
     trouble: str = ""
-    """Why it was not read, or not to its end."""
+    """Why it was not read, or not completely."""
     tally: ImportTally = field(default_factory=ImportTally)
 
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """All files."""
+    """Results of all files."""
 
     batcher: Batcher
     known: Counter[str]
-    """Rows that the collector had already."""
+    """Rows by table that the collector had before."""
     is_dry: bool
 
 
 def lines(
     files: Sequence[FileReport], totals: Totals, *, is_verbose: bool = False, now_ms: int = 0
 ) -> Iterator[str]:
-    """The text, line by line."""
+    """Lines of the summary."""
     for file in files:
         if file.trouble:
             yield f"{file.name}: {file.trouble}"
@@ -49,7 +49,7 @@ def lines(
             yield f"{file.name}: {file.form}, {file.rows:,} rows"
         yield from _notes(file.tally, is_verbose=is_verbose)
     batcher = totals.batcher
-    # The last line says how many nodes and GPUs there are.
+    # The last line has the numbers of nodes and GPUs.
     tables = [n for n, count in batcher.rows.items() if count and n not in ("nodes", "gpus")]
     if tables:
         word = "rows" if totals.is_dry else "stored"
@@ -103,7 +103,7 @@ def _span(totals: Totals, now_ms: int) -> Iterator[str]:
 
 
 def _sparse(pace_s: int) -> str:
-    """What becomes of a log with less than a reading a minute."""
+    """How `waste` counts a log with less than one reading a minute."""
     if pace_s <= SPARSE_MAX_MINUTES * 60:
         return f"a reading every {readable(pace_s)}: in `waste` each counts until the next"
     return (

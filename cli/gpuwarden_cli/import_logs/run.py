@@ -1,4 +1,4 @@
-"""`gpuwarden import`: files in, rows to the collector, a summary."""
+"""Runs `gpuwarden import`: reads files, sends their rows, prints the summary."""
 
 import argparse
 from collections import deque
@@ -22,11 +22,11 @@ from gpuwarden_importing.model import Origin, UnreadableError
 from gpuwarden_importing.sources import STDIN, damage, found, opened
 
 IN_FLIGHT_MAX = 2
-"""Batches that wait for the collector while the next is read."""
+"""Batches in flight while the next is read."""
 
 
 def run(args: argparse.Namespace, clock: Clock | None = None) -> int:
-    """The exit code: 1 when a file could not be read. Raises CallError, ValueError."""
+    """Import the files; 1 when one could not be read. Raises CallError, ValueError."""
     clock = clock or SystemClock()
     now_ms = to_ms(clock.now())
     origin = _origin(args, now_ms)
@@ -53,14 +53,14 @@ def run(args: argparse.Namespace, clock: Clock | None = None) -> int:
     totals = Totals(batcher, delivery.known, args.dry_run)
     for line in lines(reports, totals, is_verbose=args.verbose, now_ms=now_ms):
         print(line)
-    # What lies beside logs in a folder is said, and no failure.
+    # Other files in a folder are listed, but are no failure.
     named = {str(path) for path in args.files} | {"standard input"}
     failed = any(report.trouble and (report.form or report.name in named) for report in reports)
     return 1 if failed or not any(report.form for report in reports) else 0
 
 
 class _Sending:
-    """Hands batches to the thread that sends, a few ahead."""
+    """Sends batches in a thread, at most IN_FLIGHT_MAX ahead."""
 
     def __init__(self, thread: ThreadPoolExecutor, delivery: Delivery, *, is_dry: bool) -> None:
         self._thread = thread
@@ -69,7 +69,7 @@ class _Sending:
         self._waiting: deque[Future[None]] = deque()
 
     def take(self, batches: Iterator[ImportBatch]) -> None:
-        """Send them. Raises CallError."""
+        """Send batches. Raises CallError."""
         for batch in batches:
             if self._is_dry:
                 continue
@@ -78,7 +78,7 @@ class _Sending:
                 self._result()
 
     def finish(self) -> None:
-        """Wait for the last. Raises CallError."""
+        """Wait for the last batch. Raises CallError."""
         while self._waiting:
             self._result()
 

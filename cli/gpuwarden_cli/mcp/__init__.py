@@ -1,6 +1,5 @@
-"""Serves the fleet to assistants by the Model Context Protocol (MCP): the same tools over stdio and HTTP.
+"""Serves the fleet to assistants by the Model Context Protocol (MCP), with the same tools over stdio and HTTP.
 
-`tools` has what they do, through the `Querier` port and without the library; `server` gives them to the
-library `mcp`; `http` serves that under aiohttp as `/mcp`. The library is of the extra `mcp`, and is imported
-when someone first asks.
+`tools` has the tools over the `Querier` port, without the library `mcp`; `server` registers them with the library;
+`http` serves `/mcp` under aiohttp. The library is the extra `mcp` and is imported at the first request.
 """

@@ -1,4 +1,4 @@
-"""Describes what a tool takes, as JSON Schema, and checks what an assistant gives it."""
+"""Describes the arguments of a tool as JSON Schema, and validates an assistant's values."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ _KINDS: Mapping[str, tuple[type, ...]] = {"string": (str,), "integer": (int,), "
 
 
 class ArgumentError(ValueError):
-    """What a tool was given is wrong; the message is one line that says what it takes."""
+    """An argument is wrong; the message is one line that says what the tool takes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class Argument:
         return found | {name: value for name, value in more.items() if value is not None}
 
     def checked(self, value: Any) -> Any:
-        """The value. Raises ArgumentError."""
+        """The value, or the default. Raises ArgumentError."""
         if value is None and not self.is_required:
             return self.default
         if not isinstance(value, _KINDS[self.kind]) or isinstance(value, bool):
@@ -64,7 +64,7 @@ def schema_of(takes: Sequence[Argument]) -> dict[str, Any]:
 
 
 def checked(takes: Sequence[Argument], given: Mapping[str, Any]) -> dict[str, Any]:
-    """Each argument's value, or its default. Raises ArgumentError."""
+    """Values and defaults by argument. Raises ArgumentError."""
     known = {one.name: one for one in takes}
     for name in given:
         if name not in known:

@@ -1,7 +1,7 @@
-"""Serves the tools as `POST /mcp` of the collector: streamable HTTP without sessions, an answer for a request.
+"""Serves the tools as `POST /mcp` of the collector: streamable HTTP without sessions.
 
-The library speaks ASGI, the collector is aiohttp: `McpEndpoint` is the bridge between the two. The library is
-loaded by the first request, so that a collector that no assistant asks does not carry it.
+The library speaks ASGI and the collector is aiohttp; `McpEndpoint` bridges them. The first request loads the library,
+so a collector without assistants does not have it in memory.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 
 
 class McpEndpoint:
-    """The endpoint, and the library's task behind it: `run` must run while requests come."""
+    """The endpoint and the library's task; `run` must run while it serves."""
 
     def __init__(self, clock: Clock, judgement: Callable[[], Judgement] | None = None) -> None:
         self._clock = clock
@@ -39,12 +39,12 @@ class McpEndpoint:
         self._manager: asyncio.Future[StreamableHTTPSessionManager | None] = asyncio.Future()
 
     def routes(self, querier: Querier) -> Iterable[web.AbstractRouteDef]:
-        """Of the tools over a querier. There is no GET: nothing is sent but answers."""
+        """The route of the tools over a querier. There is no GET, as the server sends answers only."""
         self._querier = querier
         return [web.post(PATH, self.answer)]
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Until `stop`; from the first request on with the library."""
+        """Serve until `stop`; the first request loads the library."""
         async with asyncio.TaskGroup() as group:
             serving = group.create_task(self._serve(), name="mcp")
             await stop.wait()
@@ -65,7 +65,7 @@ class McpEndpoint:
             await asyncio.Event().wait()
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
-        """POST /mcp."""
+        """Answer `POST /mcp`."""
         if find_spec("mcp") is None:
             return _missing()
         self._wanted.set()
@@ -94,9 +94,9 @@ def _manager_of(
     async def unjudged_now() -> str | None:
         return None if judgement is None else unjudged(judgement().document())
 
-    # It tells every message at this level, with what is in it.
+    # At INFO it logs each message with its content.
     logging.getLogger("mcp").setLevel(logging.WARNING)
-    # Host and Origin were judged by the gate, before this.
+    # The collector's access control has checked Host and Origin.
     return StreamableHTTPSessionManager(
         server_of(FleetTools(querier, clock, unjudged_now)),
         json_response=True,
@@ -106,7 +106,7 @@ def _manager_of(
 
 
 class _Exchange:
-    """One request as ASGI has it: what is received, and where its answer goes."""
+    """One request and its answer, as ASGI channels."""
 
     def __init__(self, request: web.Request, body: bytes) -> None:
         self._request = request
@@ -114,14 +114,14 @@ class _Exchange:
         self._answer: web.StreamResponse | None = None
 
     async def receive(self) -> MutableMapping[str, Any]:
-        """The body, then nothing: a client that leaves is noticed when the answer is sent."""
+        """Give the body once; a disconnect is noticed when the answer is sent."""
         if self._body is None:
             await asyncio.Event().wait()
         body, self._body = self._body, None
         return {"type": "http.request", "body": body, "more_body": False}
 
     async def send(self, message: MutableMapping[str, Any]) -> None:
-        """A part of the answer."""
+        """Send a part of the answer."""
         if message["type"] == "http.response.start":
             headers = [(name.decode(), value.decode()) for name, value in message["headers"]]
             self._answer = web.StreamResponse(status=message["status"])
@@ -131,7 +131,7 @@ class _Exchange:
             await self._answer.write(message.get("body", b""))
 
     async def ended(self) -> web.StreamResponse:
-        """The answer, sent."""
+        """Finish the answer."""
         if self._answer is None:
             raise web.HTTPInternalServerError
         await self._answer.write_eof()
@@ -149,7 +149,7 @@ def _scope_of(request: web.Request) -> dict[str, Any]:
         "raw_path": request.raw_path.encode(),
         "query_string": request.query_string.encode(),
         "root_path": "",
-        # The token is not the library's business.
+        # The library does not need the token.
         "headers": [
             (name.lower(), value)
             for name, value in request.raw_headers

@@ -1,4 +1,4 @@
-"""Gives the tools to the library `mcp`, for either transport. Needs the extra `mcp`."""
+"""Registers the tools with the library `mcp`, for both transports. Needs the extra `mcp`."""
 
 import json
 from typing import Any

@@ -1,4 +1,4 @@
-"""Makes rows small enough for a language model to read, as JSON, and says what was cut."""
+"""Shortens rows to JSON that fits a language model, and reports what was cut."""
 
 import json
 import math
@@ -10,13 +10,13 @@ from gpuwarden.clock import iso_text
 from gpuwarden.query import Result
 
 BYTES_MAX = 60_000
-"""Of the rows of an answer: some 20,000 tokens."""
+"""Largest size of the rows of an answer: about 20,000 tokens."""
 TEXT_MAX = 1_000
-"""Characters of a text."""
+"""Longest text, in characters."""
 
 
 def rows_shown(result: Result, rows_max: int) -> dict[str, Any]:
-    """Columns and rows, at most `rows_max` and BYTES_MAX. `cut` says what is missing, where something is."""
+    """Columns and rows, at most `rows_max` and BYTES_MAX; `cut` is a sentence if rows are missing."""
     rows: list[list[Any]] = []
     room, is_cut = BYTES_MAX, result.truncated
     for row in result.rows:
@@ -43,12 +43,12 @@ def rows_shown(result: Result, rows_max: int) -> dict[str, Any]:
 
 
 def record_shown(record: Mapping[str, Any]) -> dict[str, Any]:
-    """A row by name, without what is absent."""
+    """A row by column name, without NULLs."""
     return {name: value_shown(value) for name, value in record.items() if value is not None}
 
 
 def records_shown(records: Sequence[Mapping[str, Any]], most: int) -> dict[str, Any]:
-    """The first rows by name, with how many there are."""
+    """The first `most` rows by column name, and the number of all."""
     return {
         "rows": [record_shown(record) for record in records[:most]],
         "row_count": min(len(records), most),
@@ -57,7 +57,7 @@ def records_shown(records: Sequence[Mapping[str, Any]], most: int) -> dict[str, 
 
 
 def value_shown(value: Any) -> Any:
-    """A value as JSON has it: instants as ISO 8601, durations in seconds, long texts cut."""
+    """A value as JSON: timestamps in ISO 8601, durations in seconds, long texts cut."""
     match value:
         case None | bool() | int():
             return value

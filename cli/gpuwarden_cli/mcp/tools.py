@@ -1,7 +1,7 @@
-"""Tools by which an assistant asks a fleet: schema, SQL, incidents, why, waste, and named questions. Nothing changes it.
+"""Defines the tools of assistants: schema, SQL, incidents, why, waste, and cookbook queries. All only read.
 
-Each tool is one coroutine over the `Querier` port; an answer is an object of JSON. Texts in it are
-data of the fleet, which its users wrote.
+Each tool is a coroutine over the `Querier` port and answers a JSON object. Its texts are data that users of the fleet
+wrote.
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -22,9 +22,9 @@ from gpuwarden_cli.mcp.arguments import Argument, ArgumentError, checked
 from gpuwarden_cli.mcp.shown import record_shown, records_shown, rows_shown
 
 ROWS, ROWS_MAX = 100, 1_000
-"""Rows of a query: what is given unasked, and the most."""
+"""Rows of a query: default and most."""
 LINES, LINES_MAX = 10, 100
-"""The same of lists of incidents and of waste."""
+"""Lines of incidents and of waste: default and most."""
 TIMEOUT_S = 60.0
 JOBS_SHOWN, VERDICTS_SHOWN = 3, 20
 
@@ -64,13 +64,13 @@ class FleetTools:
         clock: Clock,
         unjudged: Callable[[], Awaitable[str | None]] | None = None,
     ) -> None:
-        """`unjudged`: why that no incident is open means nothing now."""
+        """`unjudged` gives the reason why the rules have not judged the fleet."""
         self._querier = querier
         self._clock = clock
         self._unjudged = unjudged
 
     async def call(self, name: str, arguments: Mapping[str, Any]) -> Answer:
-        """What a tool answers. Raises ValueError of one line, QueryError among them, and what the querier raises."""
+        """The answer of a tool. Raises ValueError with one line, such as QueryError, and errors of the querier."""
         tool = next((one for one in TOOLS if one.name == name), None)
         if tool is None:
             raise ArgumentError(
@@ -100,7 +100,7 @@ class FleetTools:
         return await self._rows(given["query"], given["params"], given["max_rows"])
 
     async def incidents(self, given: Mapping[str, Any]) -> Answer:
-        """What is wrong, or one incident with its alerts."""
+        """Incidents, or one incident with its alerts."""
         from gpuwarden_cli.read.incidents import INCIDENTS_SQL, MEMBERS_SQL, OF_ALERTS_SQL
 
         if (wanted := given["id"]) is not None:
@@ -126,7 +126,7 @@ class FleetTools:
         return {"state": state, **more, **records_shown(found, given["limit"])}
 
     async def why(self, given: Mapping[str, Any]) -> Answer:
-        """Verdicts on a GPU, job or node, measured now, and what fires on it."""
+        """Diagnoses of a GPU, job or node, measured now, and its firing alerts."""
         from gpuwarden_cli.read.diagnosis import diagnose
 
         name, now = given["name"], self._clock.now()
@@ -184,7 +184,7 @@ class FleetTools:
         return answer
 
     async def questions(self, given: Mapping[str, Any]) -> Answer:
-        """Questions whose queries are ready, by topic."""
+        """Cookbook queries by topic."""
         topics: dict[str, list[Answer]] = {}
         for one in questions():
             takes = {each.name: f"{each.default} ({each.meaning})" for each in one.parameters}
@@ -193,7 +193,7 @@ class FleetTools:
         return {"topics": topics}
 
     async def ask(self, given: Mapping[str, Any]) -> Answer:
-        """Rows of a question."""
+        """Rows of a cookbook query."""
         try:
             question = question_named(given["name"].strip())
         except ValueError as error:
@@ -257,7 +257,7 @@ def _waste_lines(rows: Sequence[Mapping[str, Any]]) -> list[Answer]:
 
 
 def _waste_sum(rows: Sequence[Mapping[str, Any]]) -> Answer:
-    """Hours and dollars of rows of `_WASTE`, and the reasons of what was wasted, the dearest first."""
+    """Sums of rows of `_WASTE`: hours, dollars, and reasons of the waste, most expensive first."""
     hours: dict[str, float] = {}
     dollars: dict[str, float] = {}
     wasted = [row for row in rows if row["is_waste"]]
@@ -295,7 +295,7 @@ def _begin(since: str, now: datetime) -> datetime:
 
 
 def _param(value: Any) -> Any:
-    """A parameter of a query; a text that is an instant with its zone is one."""
+    """A query parameter; a text with a timestamp and its zone becomes a datetime."""
     if isinstance(value, str) and len(value) > len("2026-01-01"):
         try:
             at = datetime.fromisoformat(value)

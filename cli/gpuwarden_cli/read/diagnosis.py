@@ -1,6 +1,6 @@
-"""Measures what holds up a GPU, a job or a node, as of any instant that samples are kept of.
+"""Diagnoses a GPU, a job or a node, at any instant within the retention of samples.
 
-`why`, `top` and the tools for assistants read it. A GPU without samples and a node without GPUs are `Silent`.
+A GPU without samples and a node without GPUs are `Silent`.
 """
 
 from collections.abc import Sequence
@@ -68,24 +68,24 @@ WHERE list_contains($nodes, node)
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What was measured of all that a name means, and what it says."""
+    """Diagnoses of the GPUs and jobs that a name stands for."""
 
     judged: "Sequence[Judged]"
-    """Its GPUs that have samples."""
+    """GPUs that have samples."""
     verdicts: "Sequence[Diagnosis]"
-    """Of each of these."""
+    """Diagnosis of each."""
     jobs: "Sequence[JobView]"
-    """Jobs that have those GPUs."""
+    """Jobs on these GPUs."""
     job_verdicts: "Sequence[Diagnosis]"
-    """Of each of these."""
+    """Diagnosis of each."""
     silent: "Sequence[Silent]"
-    """What has no samples; of several GPUs those that had some within the last day."""
+    """GPUs and nodes without samples; of several GPUs only those that had samples within the last day."""
     is_job: bool
-    """Whether it was a job's name."""
+    """Whether the name is a job's."""
 
     @property
     def is_well(self) -> bool:
-        """Whether nothing needs to be done."""
+        """Whether all are healthy."""
         from gpuwarden.diagnosis import HEALTHY
 
         if not self.judged:
@@ -93,13 +93,13 @@ class Measured:
         return all(one.bottleneck in HEALTHY for one in self.verdicts) and not self.silent
 
     def records(self) -> list[dict[str, Any]]:
-        """For programs: jobs, GPUs, then what is silent."""
+        """Records for programs: jobs, GPUs, then silent ones."""
         told = (*self.job_verdicts, *self.verdicts) if self.judged else ()
         return [*(_record(one) for one in told), *(one.record() for one in self.silent)]
 
 
 async def diagnose(querier: "Querier", target: str, now: datetime) -> Measured:
-    """What holds up a GPU, job or node, as of an instant. Raises ValueError where none has that name."""
+    """Diagnose a GPU, job or node as of an instant. Raises ValueError when the name is unknown."""
     from gpuwarden_rules.diagnosis.observe import observe
     from gpuwarden_rules.diagnosis.sentences import diagnosis_of, diagnosis_of_job
     from gpuwarden_rules.diagnosis.service import judged_of
@@ -110,7 +110,7 @@ async def diagnose(querier: "Querier", target: str, now: datetime) -> Measured:
     uuids = {row["gpu_uuid"] for row in found if row["gpu_uuid"]}
     nodes = {row["node"] for row in found}
     if len(uuids) == 1:
-        # It may wait for a rank on another node.
+        # It may be waiting for a rank on another node.
         together = await querier.query(_TOGETHER, {"gpu_uuid": found[0]["gpu_uuid"], "now": now})
         nodes |= {row[0] for row in together.rows}
     judged, jobs = judged_of(await observe(querier, now, nodes=sorted(nodes)))
@@ -130,35 +130,35 @@ async def diagnose(querier: "Querier", target: str, now: datetime) -> Measured:
 
 @dataclass(frozen=True, slots=True)
 class Silent:
-    """A GPU without samples, or a node without GPUs, and what is known of it."""
+    """A GPU without samples, or a node without GPUs."""
 
     node: str
     gpu: "dict[str, Any] | None"
-    """Its row of `gpus`; None: the node has none."""
+    """Its row of `gpus`; None: a node without GPUs."""
     facts: "dict[str, Any]"
-    """The node's row of `nodes`, empty where there is none."""
+    """The node's row of `nodes`; empty: there is none."""
     now: datetime
 
     @property
     def reports(self) -> bool:
-        """Whether the node's agent sends."""
+        """Whether the node's agent reports."""
         at = self.facts.get("reported_at")
         return at is not None and self.now - at < _REPORTS_WITHIN
 
     @property
     def is_well(self) -> bool:
-        """Whether nothing needs to be done: a machine that has no GPU, and reports."""
+        """Whether it is healthy: a node that has no GPU and reports."""
         return self.gpu is None and self.reports
 
     @property
     def is_lost(self) -> bool:
-        """Whether it was there within the last day and is not now, while no other is in its place."""
+        """Whether the GPU had samples within the last day and was not replaced."""
         gpu = self.gpu or {}
         return gpu.get("sampled_at") is not None and gpu.get("replaced_by") is None
 
     @property
     def verdict(self) -> str:
-        """In a word or two."""
+        """State in one or two words."""
         if self.gpu is None:
             return "no gpu" if self.reports else "silent"
         if self.gpu["replaced_by"]:
@@ -167,7 +167,7 @@ class Silent:
 
     @property
     def name(self) -> str:
-        """What it is, as a heading."""
+        """Heading."""
         if self.gpu is None:
             facts = self.facts
             known = (
@@ -189,7 +189,7 @@ class Silent:
 
     @property
     def summary(self) -> str:
-        """What is known, in sentences."""
+        """Sentences on the last samples and the agent."""
         reported_at = self.facts.get("reported_at")
         if reported_at is None:
             agent = f"Nothing came from {self.node} in the day before."
@@ -213,7 +213,7 @@ class Silent:
 
     @property
     def advice(self) -> str:
-        """What to do."""
+        """The remedy."""
         if self.gpu is not None and self.gpu["replaced_by"]:
             return ""
         if not self.reports:
@@ -231,7 +231,7 @@ class Silent:
         )
 
     def record(self) -> "dict[str, Any]":
-        """For programs."""
+        """Record for programs."""
         gpu = self.gpu or {}
         at = {
             name: row.get(name) for row, name in ((gpu, "sampled_at"), (self.facts, "reported_at"))
@@ -250,14 +250,14 @@ class Silent:
 
 
 def utc_text(at: datetime) -> str:
-    """An instant for people."""
+    """A timestamp for people."""
     return f"{at:%Y-%m-%d %H:%M:%S} UTC"
 
 
 async def _silent(
     querier: "Querier", found: "Sequence[dict[str, Any]]", measured: "set[str]", now: datetime
 ) -> "list[Silent]":
-    """What was asked for and has no samples; parts of GPUs among the rest."""
+    """GPUs and nodes of the name that have no samples."""
     uuids = sorted({row["gpu_uuid"] for row in found if row["gpu_uuid"]} - measured)
     bare = sorted({row["node"] for row in found if row["gpu_uuid"] is None})
     if not uuids and not bare:

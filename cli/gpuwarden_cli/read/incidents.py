@@ -1,4 +1,4 @@
-"""The SQL that reads incidents and their alerts, for commands and for assistants."""
+"""Has the SQL that reads incidents and their alerts, for commands and assistants."""
 
 from gpuwarden.alert import PLACE_SQL, WORST_FIRST
 
@@ -6,7 +6,7 @@ MARKS = (
     "concat_ws(', ', state, CASE WHEN stale_since IS NOT NULL THEN 'stale'"
     " WHEN unknown_since IS NOT NULL THEN 'unknown' END, regexp_extract(muted, '^\\w+'))"
 )
-"""SQL of an alert's state for people: `firing, stale, silenced`."""
+"""SQL expression of an alert's state for people, such as `firing, stale, silenced`."""
 _COST_SO_FAR = "round(usd_so_far, 2) AS usd_so_far"
 _AGE = "date_diff('second', began_at, coalesce(resolved_at, now()::TIMESTAMP)) AS age_seconds"
 _MARKS = MARKS.replace("CASE WHEN stale_since IS NOT NULL THEN 'stale' WHEN", "CASE WHEN")
@@ -20,11 +20,11 @@ LEFT JOIN incident_costs ON incident = id
 WHERE {{condition}}
 ORDER BY state <> 'open', {WORST_FIRST}, usd_so_far DESC NULLS LAST, opened_at
 """
-"""Incidents for which `condition` holds, the gravest first."""
+"""Incidents for which `condition` holds, the most severe first."""
 OF_ALERTS_SQL = """
 id IN (SELECT incident FROM incident_alerts WHERE fingerprint IN (SELECT fingerprint FROM alerts WHERE {condition}))
 """
-"""A condition on incidents: one of its alerts is so."""
+"""Condition on incidents: `condition` holds for one of its alerts."""
 MEMBERS_SQL = f"""
 SELECT
     left(fingerprint, 8) AS id, CASE WHEN m.cause IS NULL THEN 'root' ELSE 'follows' END AS part,

@@ -14,12 +14,12 @@ JUDGEMENT_TIMEOUT_S = 5.0
 
 
 class RemoteQuerier:
-    """`gpuwarden.query.Querier` over HTTP; each query is in a thread of its own while it waits."""
+    """A `gpuwarden.query.Querier` over HTTP; each query waits in a thread."""
 
     def __init__(
         self, url: str | None = None, call: Callable[..., Awaitable[Any]] = asyncio.to_thread
     ) -> None:
-        """`call`: has a thread call a function. Those of the default are waited for when the process ends."""
+        """`call` runs a function in a thread. The default's threads are joined when the process ends."""
         self._url = url
         self._call = call
 
@@ -31,7 +31,7 @@ class RemoteQuerier:
         timeout_s: float | None = None,
         row_limit: int | None = None,
     ) -> Result:
-        """Raises QueryError where the collector refuses, CallError where none answers."""
+        """Raises QueryError when the collector refuses the query, CallError when none answers."""
         bound = {name: _param(value) for name, value in (params or {}).items()}
         try:
             limit_s = timeout_s or TIMEOUT_S
@@ -58,7 +58,7 @@ def _param(value: Any) -> Any:
 
 
 def _value(value: Any, kind: str) -> Any:
-    """A JSON value as Python's type; JSON has instants as texts and spans as seconds."""
+    """A JSON value as its Python type; JSON has timestamps as text and intervals as seconds."""
     if value is None:
         return None
     if kind.startswith("TIMESTAMP"):
@@ -69,7 +69,7 @@ def _value(value: Any, kind: str) -> Any:
 
 
 def unjudged_at(url: str | None) -> str | None:
-    """Why the rules of a collector have not judged the fleet, in a sentence; None: they have, or it does not say."""
+    """A sentence on why a collector's rules have not judged the fleet; None: they have, or it does not answer."""
     try:
         found = CollectorEndpoint.of(url).call(
             "GET", "/v1/judgement", timeout_s=JUDGEMENT_TIMEOUT_S

@@ -62,8 +62,9 @@ def test_a_fleet_whose_batches_nobody_took_says_that_they_are_lost(capsys) -> No
 
 @pytest.fixture
 def no_simulator(monkeypatch) -> None:
-    """As on a GPU host: the package is nowhere on the path."""
-    for name in [n for n in sys.modules if n.partition(".")[0] == "gpuwarden_simulator"]:
+    """As on a GPU host: the package is nowhere on the path, and what imports it is not loaded yet."""
+    users = ("gpuwarden_simulator", "gpuwarden_cli.composition")
+    for name in [n for n in sys.modules if n.startswith(users)]:
         monkeypatch.delitem(sys.modules, name)
     left = [folder for folder in sys.path if not Path(folder, "gpuwarden_simulator").exists()]
     monkeypatch.setattr(sys, "path", left)

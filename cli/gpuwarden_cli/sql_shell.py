@@ -1,7 +1,7 @@
-"""Shell for fleet SQL: `gpuwarden sql` without a query. Statements end in a semicolon; `\\?` lists commands.
+r"""Runs the SQL shell: `gpuwarden sql` without a query. Statements end in a semicolon; `\?` lists commands.
 
-`Shell` holds what a session has chosen and turns each entry into text; reading lines, history, completion
-and the pager are around it.
+`Shell` keeps the settings of a session and turns each entry into text. Input, history, completion and the pager are
+separate.
 """
 
 import os
@@ -41,12 +41,12 @@ Ask = Callable[[str], QueryAnswer]
 
 
 class Quit(Exception):  # noqa: N818  an outcome, not a fault
-    """The person wants to leave."""
+    """The user quits."""
 
 
 @dataclass
 class Shell:
-    """A session: `enter` takes a statement or a command, and gives what to print."""
+    """A session; `enter` takes a statement or a command and gives text to print."""
 
     ask: Ask
     clock: Callable[[], float] = time.monotonic
@@ -55,10 +55,10 @@ class Shell:
     last: str = ""
     """The query that `\\watch` runs again."""
     watch_s: float | None = field(default=None)
-    """Set by `\\watch`: whoever reads entries runs `last` at this pace."""
+    r"""Set by `\watch`: `talk` then repeats `last` at this interval."""
 
     def enter(self, entry: str) -> str:
-        """What an entry says. Raises CallError, Quit."""
+        """Output of an entry. Raises CallError, Quit."""
         text = entry.strip()
         if text.startswith("\\"):
             return self._command(text)
@@ -66,7 +66,7 @@ class Shell:
         return self.run() if self.last else ""
 
     def run(self) -> str:
-        """What the last query says now. Raises CallError."""
+        """Run the last query; its output. Raises CallError."""
         began_s = self.clock()
         answer = self.ask(self.last)
         took_s = self.clock() - began_s
@@ -129,14 +129,14 @@ def _columns_of(name: str, shell: Shell) -> str:
 
 
 def no_such_table(name: str, known: Iterable[str]) -> str:
-    """A line that names the nearest."""
+    """A line that suggests the nearest name."""
     near = get_close_matches(name.lower(), known, n=1)
     hint = f"is it {near[0]}? " if near else ""
     return f"there is no table {name}; {hint}`gpuwarden schema` and \\d list them"
 
 
 def words() -> dict[str, str]:
-    """What can be completed, with what it is."""
+    """Words for completion, with their meanings."""
     found = dict.fromkeys(KEYWORDS, "")
     for columns in column_comments().values():
         for column, comment in columns.items():
@@ -145,7 +145,7 @@ def words() -> dict[str, str]:
 
 
 def is_whole(entry: str) -> bool:
-    """Whether an entry ends here: a command, a semicolon outside of quotes and comments, or nothing."""
+    """Whether an entry is complete: a command, empty, or ended by a semicolon outside quotes and comments."""
     text = entry.strip()
     return not text or text.startswith("\\") or _ends(text)
 
@@ -176,7 +176,7 @@ def _ends(text: str) -> bool:
 
 
 def entries(read: Callable[[str], str]) -> Iterator[str]:
-    """Whole entries from a reader of lines, which raises EOFError at the end and KeyboardInterrupt to begin anew."""
+    """Complete entries from `read`, which raises EOFError at the end, and KeyboardInterrupt to drop the entry."""
     lines: list[str] = []
     while True:
         try:
@@ -194,7 +194,7 @@ def entries(read: Callable[[str], str]) -> Iterator[str]:
 
 
 def talk(ask: Ask, url: str) -> int:
-    """Read entries until the person leaves."""
+    """Read and run entries until the user quits."""
     shell = Shell(ask)
     print(f"Fleet SQL at {url} (read only). \\? for help, \\q to leave.")
     for entry in entries(_reader()):
@@ -214,10 +214,7 @@ def talk(ask: Ask, url: str) -> int:
 
 
 def watch(shell: Shell, every_s: float, sleep: Callable[[float], None] = time.sleep) -> None:
-    """Show the last query's rows again and again, also while the collector is away; Ctrl-C ends it.
-
-    Raises RefusedError.
-    """
+    """Run the last query at an interval until Ctrl-C, also while the collector is away. Raises RefusedError."""
     from shutil import get_terminal_size
 
     while True:
@@ -240,7 +237,7 @@ def watch(shell: Shell, every_s: float, sleep: Callable[[float], None] = time.sl
 
 
 def shown(text: str) -> None:
-    """Print, through a pager where it does not fit."""
+    """Print the text, with a pager when it does not fit the screen."""
     from shutil import get_terminal_size, which
 
     size = get_terminal_size()
@@ -252,9 +249,9 @@ def shown(text: str) -> None:
         print(text, end="")
         return
     if not pager.startswith("less"):
-        text = plain  # others may show the codes of colours
+        text = plain  # other pagers may print the escape codes
     try:
-        # As psql has it: less quits by itself where one screen holds all.
+        # As psql does: less quits at once if the text fits one screen.
         environment = {**os.environ, "LESS": os.environ.get("LESS", "FRX")}
         subprocess.run(shlex.split(pager), input=text, text=True, env=environment, check=False)
     except (OSError, ValueError):
@@ -262,7 +259,7 @@ def shown(text: str) -> None:
 
 
 def _reader() -> Callable[[str], str]:
-    """Reads a line, with history and completion where prompt_toolkit is installed and a person types."""
+    """A function that reads a line, with history and completion if prompt_toolkit is installed."""
     if not sys.stdin.isatty():
         return lambda prompt: input()
     try:
@@ -278,7 +275,7 @@ def _reader() -> Callable[[str], str]:
 
 
 def completer() -> Any:
-    """Completes tables, columns, functions and keywords, with what each is."""
+    """Completes tables, columns, functions and keywords, with their meanings."""
     from prompt_toolkit.completion import Completer, Completion
     from prompt_toolkit.document import Document
 

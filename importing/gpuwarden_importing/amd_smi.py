@@ -1,8 +1,8 @@
-"""Reads what `amd-smi metric`, `monitor`, `static` and `list` print with `--json` or `--csv`.
+"""Reads the output of `amd-smi metric`, `monitor`, `static` and `list` with `--json` or `--csv`.
 
-Names are of the tool's documentation for ROCm 6 and 7, where a value is `{"value": 5, "unit": "W"}` or a text;
-no capture was at hand. Its MB are of 2^20 bytes. Identity is that of the agent's AMD probe: the number burnt
-into the chip, which `static` tells as `asic_serial`.
+Names are from the tool's documentation for ROCm 6 and 7, where a value is `{"value": 5, "unit": "W"}` or a text;
+there was no capture to check. Its MB are MiB. Identity is as in the agent's AMD probe: the chip's serial number,
+which `static` prints as `asic_serial`.
 """
 
 import csv
@@ -62,7 +62,7 @@ _HOTSPOT = re.compile(r"(?:temperature/)?hotspot")
 
 
 def read_json(lines: Iterator[str], origin: Origin, tally: ImportTally) -> Iterator[ImportedRows]:
-    """A `Reader` of JSON: one answer, or many one after another."""
+    """A `Reader` of JSON: one document, or several in sequence."""
     file = _File(origin, tally)
     for document, line in documents(lines, tally):
         inner = document.get("gpu_data")
@@ -109,7 +109,7 @@ def _flat(document: Mapping[str, Any], start: str = "") -> Iterator[tuple[str, s
 
 
 class _File(LogFile):
-    """All rows, which wait for the answer that names their GPUs."""
+    """A file; its rows wait for the document that names their GPUs."""
 
     def __init__(self, origin: Origin, tally: ImportTally) -> None:
         super().__init__(origin, tally)
@@ -121,7 +121,7 @@ class _File(LogFile):
         self._driver: Value = None
 
     def take(self, said: Mapping[str, str], line: int) -> None:
-        """What one answer says of one GPU."""
+        """Take the values of a GPU from one document."""
         number = said.get("gpu", "")
         if not number.isdecimal() or len(number) > 4:
             self.tally.skip("an answer that names no GPU", line)
@@ -156,7 +156,7 @@ class _File(LogFile):
                 continue
             value = self.read(name, cell, convert, line)
             row = values[known.table]
-            # Of several sensors of a chip the hottest spot counts.
+            # Of several sensors the hotspot counts.
             if value is not None and (row.get(known.column) is None or _HOTSPOT.match(name)):
                 row[known.column] = value
             return
@@ -169,7 +169,7 @@ class _File(LogFile):
         return self.time(said, line)
 
     def rest(self) -> Iterator[ImportedRows]:
-        """All rows, now that all that names the GPUs has been read."""
+        """Hand on all rows, with the UUIDs of the whole file."""
         uuids = {gpu: self._uuid(gpu) for gpu in self._facts}
         for table, gpu, row in self._unnamed:
             self.add(table, {**row, "node": self._node, "gpu_uuid": uuids[gpu]})

@@ -1,7 +1,6 @@
-"""Rows of the readers to batches that a collector admits: types, limits, keys; pure but for Arrow.
+"""Makes batches that a collector admits from the rows of readers: types, limits, keys.
 
-A batch holds rows of one table, in the file's order and cut at a fixed number, so that the same file
-makes the same batches again.
+A batch has rows of one table in the file's order, cut at a fixed number, so the same file gives the same batches.
 """
 
 import hashlib
@@ -24,7 +23,7 @@ from gpuwarden_importing.model import ImportedRows, ImportTally
 BATCH_ROWS = 65_536
 NAME_BYTES_MAX = 256
 TEXT_BYTES_MAX = 65_536
-"""What the collector admits."""
+"""Limits of the collector."""
 
 ARROW_TYPES = {
     kind: pa.type_for_alias("timestamp[ms]" if kind is Type.TIMESTAMP else kind.value)
@@ -33,18 +32,18 @@ ARROW_TYPES = {
 
 _WHOLE = frozenset({Type.INT16, Type.INT32, Type.INT64, Type.TIMESTAMP})
 _UNKEYED = frozenset({"events", "nodes", "gpus"})
-"""Tables in which a key may stand twice."""
+"""Tables in which a key may repeat."""
 
 
 @dataclass(frozen=True, slots=True)
 class ImportBatch:
-    """Rows of one table."""
+    """A batch: rows of one table."""
 
     table: str
     data: Any
 
     def body(self) -> bytes:
-        """One Arrow IPC stream, as the wire has it."""
+        """The batch as an Arrow IPC stream, as on the wire."""
         named = self.data.replace_schema_metadata({TABLE_KEY: self.table})
         sink = pa.BufferOutputStream()
         with pa.ipc.new_stream(sink, named.schema) as writer:
@@ -53,7 +52,7 @@ class ImportBatch:
 
 
 def digest(body: bytes) -> str:
-    """What a batch is known by: it follows from its rows alone."""
+    """Identity of a batch: a hash of its rows."""
     return hashlib.sha256(body).hexdigest()[:48]
 
 
@@ -62,20 +61,20 @@ class Batcher:
     """Collects rows by table and hands them out as batches."""
 
     latest_ms: int
-    """Rows of later times are left out."""
+    """Rows with later timestamps are skipped."""
     pending: dict[str, list[Any]] = field(default_factory=dict)
     rows: Counter[str] = field(default_factory=Counter)
-    """By table, those handed out or waiting."""
+    """Rows by table, in batches or pending."""
     first_ms: int | None = None
     last_ms: int | None = None
     gaps_s: Counter[int] = field(default_factory=Counter)
-    """Times between readings of a GPU, in whole seconds, and how often there were."""
+    """Number of intervals between readings of a GPU, by whole seconds."""
     _last_ms: dict[str, int] = field(default_factory=dict)
     gpus: set[str] = field(default_factory=set)
     nodes: set[str] = field(default_factory=set)
 
     def add(self, rows: ImportedRows, tally: ImportTally) -> Iterator[ImportBatch]:
-        """Take rows; batches that they fill."""
+        """Add rows; the batches that are full."""
         table = WIRE_TABLES[rows.table]
         data = _typed(table, rows, tally)
         data = _admissible(table, data, self.latest_ms, tally)
@@ -93,7 +92,7 @@ class Batcher:
             pieces[:] = [whole.slice(BATCH_ROWS)]
 
     def flush(self, tally: ImportTally) -> Iterator[ImportBatch]:
-        """What waits; nodes and GPUs first, as the collector names GPUs of events by them."""
+        """Batches of pending rows; nodes and GPUs first, as the collector resolves GPUs of events by them."""
         order = ("nodes", "gpus")
         first = {name: self.pending[name] for name in order if name in self.pending}
         for name, pieces in (first | self.pending).items():
@@ -125,7 +124,7 @@ class Batcher:
 
     @property
     def pace_s(self) -> int | None:
-        """Seconds from a reading of a GPU to its next, of the middle one; None: there are no two."""
+        """Median interval between readings of a GPU, in seconds; None: there is no interval."""
         left = (sum(self.gaps_s.values()) + 1) // 2
         for gap_s, count in sorted(self.gaps_s.items()):
             left -= count
@@ -154,7 +153,7 @@ class Batcher:
 
 
 def without_doubles(table: Table, data: Any) -> Any:
-    """The rows whose key did not stand before them."""
+    """The first row of each key."""
     keys = [name for name in table.key if name in data.schema.names]
     numbered = data.select(keys).append_column("row", pa.array(np.arange(data.num_rows)))
     first = numbered.group_by(keys).aggregate([("row", "min")])["row_min"]
@@ -178,7 +177,7 @@ def _typed(table: Table, rows: ImportedRows, tally: ImportTally) -> Any:
 
 
 def _array(table: Table, column: Column, values: Any, tally: ImportTally) -> Any:
-    """Values in the column's type; what does not fit it is absent and counted."""
+    """Values in the column's type; values that do not fit become NULL and are counted."""
     wanted = ARROW_TYPES[column.type]
     try:
         if isinstance(values, pa.Array | pa.ChunkedArray):
@@ -217,7 +216,7 @@ def _fitted(column: Column, value: Any) -> Any:
 
 
 def _admissible(table: Table, data: Any, latest_ms: int, tally: ImportTally) -> Any:
-    """The rows that a collector takes, with the values that it takes."""
+    """The rows and values that a collector admits."""
     for column in table.columns:
         if column.name not in data.schema.names:
             continue
@@ -242,7 +241,7 @@ def _admissible(table: Table, data: Any, latest_ms: int, tally: ImportTally) -> 
 
 
 def _wrong(table: Table, column: Column, values: Any, latest_ms: int) -> tuple[Any, str]:
-    """Which values are not admitted, and why."""
+    """Mask of the values that are not admitted, and the reason."""
     match column.type:
         case Type.TIMESTAMP:
             ms = values.cast(pa.int64())
@@ -270,7 +269,7 @@ def _wrong(table: Table, column: Column, values: Any, latest_ms: int) -> tuple[A
 def _outside(values: Any, limits: Sequence[float]) -> Any:
     low, high = limits
     if pa.types.is_integer(values.type):
-        # Arrow would compare as floats, which not every whole number has an equal among.
+        # Arrow would compare as floats, which cannot represent every integer.
         most = (1 << (values.type.bit_width - 1)) - 1
         low = pa.scalar(math.ceil(max(low, -most - 1)), values.type)
         high = pa.scalar(math.floor(min(high, most)), values.type)
@@ -278,7 +277,7 @@ def _outside(values: Any, limits: Sequence[float]) -> Any:
 
 
 def _telling(table: Table, data: Any) -> Any:
-    """The rows of a table of metrics that have any."""
+    """The rows that have a metric, in tables of metrics."""
     metrics = [m.name for m in METRICS.get(table.name, ()) if m.name in data.schema.names]
     if table.name not in ("gpu_samples", "gpu_detail_samples", "gpu_health_samples") or any(
         data[name].null_count == 0 for name in metrics

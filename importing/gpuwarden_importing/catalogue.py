@@ -1,4 +1,4 @@
-"""Reads CSV and Parquet whose columns are those of the catalogue, such as `gpuwarden sql` gives."""
+"""Reads CSV and Parquet with the catalogue's columns, such as output of `gpuwarden sql`."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -29,7 +29,7 @@ _SHARED = frozenset({"ts", "node", "gpu", "gpu_uuid", "mig_instance", "simulated
 
 
 def table_of(names: Sequence[str], asked: str | None = None) -> Table | None:
-    """The table that the columns are of; None: they are no table's. Raises UnreadableError."""
+    """The table that has the columns; None: no table has them. Raises UnreadableError."""
     if asked is not None:
         if asked not in WIRE_TABLES:
             raise UnreadableError(f"there is no table {asked!r}; known: {', '.join(WIRE_TABLES)}")
@@ -60,7 +60,7 @@ def _lacking(table: Table, names: Sequence[str]) -> list[str]:
 
 
 def is_header(line: str) -> bool:
-    """Whether a line of CSV names a table's columns, more of them than fields of nvidia-smi.
+    """Whether a line is a header with more columns of a table than fields of nvidia-smi.
 
     `driver_version` is both.
     """
@@ -121,7 +121,7 @@ def _converter(column: Column, instants: Instants) -> Converter:
         case Type.TIMESTAMP:
             return lambda cell: instants.parse(cell.strip(' "\r\n'))
         case Type.STRING:
-            # A text may be anything, "unknown" too.
+            # A text is kept, also "unknown".
             return lambda cell: cell.strip("\r\n") or None
         case Type.BOOL:
             return flag
@@ -182,14 +182,14 @@ def read_parquet(
 
 
 def _instants(values: Any, origin: Origin, tally: ImportTally) -> Any:
-    """Timestamps in milliseconds UTC, of texts, numbers and instants of any unit."""
+    """Timestamps in milliseconds UTC, from texts, numbers and Arrow timestamps of any unit."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
     if pa.types.is_timestamp(values.type):
         if values.type.tz is None and str(origin.zone) != "UTC":
             values = pc.assume_timezone(values, str(origin.zone))
-        # Finer than a millisecond is no matter here.
+        # Parts of a millisecond are cut.
         return values.cast(pa.timestamp("ms", tz=values.type.tz), safe=False).cast(pa.int64())
     file = LogFile(origin, tally)
     texts = {str(value) for value in values.to_pylist() if value is not None}

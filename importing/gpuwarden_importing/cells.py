@@ -1,8 +1,8 @@
-"""Lines of CSV to columns, each text converted once: what makes a million lines take seconds.
+"""Converts lines of CSV to columns, each distinct text once, so that a million lines take seconds.
 
-pyarrow parses blocks of lines with as many cells each. Which lines these are is decided before, for 0.3 of the
-10 s of CPU of a million lines: pyarrow by itself stops at a header in mid-file and at other text, and takes
-the comma of a time for the end of a cell.
+pyarrow parses blocks of lines with equal numbers of cells. The lines of a block are chosen first, which costs 0.3 of
+10 s of CPU for a million lines: pyarrow stops at repeated headers and other text, and splits a timestamp at its
+comma.
 """
 
 import csv
@@ -22,7 +22,7 @@ from gpuwarden_importing.values import Converter, plain
 
 _MEMO_MAX = 200_000
 _OWN_TIMES = r"^\d{4}[/-]\d\d[/-]\d\d[ T]\d\d:\d\d:[0-5]\d(\.\d{1,3})?$"
-"""Times as nvidia-smi writes them: read by the minute, seconds as numbers."""
+"""Timestamps of nvidia-smi: each minute is parsed once, seconds are numbers."""
 
 
 _COMMA_TIME = re.compile(
@@ -42,7 +42,7 @@ def split(line: str, delimiter: str) -> list[str]:
 
 @dataclass(slots=True)
 class LineBlock:
-    """Lines of as many cells each, until they are taken."""
+    """Lines with the same number of cells, until `take`."""
 
     width: int
     delimiter: str
@@ -50,15 +50,15 @@ class LineBlock:
     numbers: list[int] = field(default_factory=list)
 
     def add(self, line: str, number: int) -> bool:
-        """Keep a line; False: it has not as many cells."""
+        """Add a line; False: it has another number of cells."""
         if line.count(self.delimiter) != self.width - 1 or '"' in line:
             cells = split(line, self.delimiter)
             if len(cells) == self.width + 1:
-                # ISO 8601 allows a comma before the part of a second, as Python's logging writes it.
+                # Python's logging writes a comma before the milliseconds, as ISO 8601 allows.
                 cells = split(_COMMA_TIME.sub(r"\1.\2", line, count=1), self.delimiter)
             if len(cells) != self.width:
                 return False
-            # Without the delimiters that stood between quotes.
+            # Delimiters between quotes become blanks.
             bare = [re.sub(rf"[{self.delimiter}\r\n]", " ", c).replace('"', "") for c in cells]
             line = self.delimiter.join(bare) + "\n"
         self.lines.append(line)
@@ -66,7 +66,7 @@ class LineBlock:
         return True
 
     def take(self) -> tuple[list[Any], list[int]]:
-        """Columns of texts, dictionary-encoded, and the numbers of the lines."""
+        """Dictionary-encoded columns of texts, and the line numbers."""
         text, numbers = "".join(self.lines), self.numbers
         self.lines, self.numbers = [], []
         if not numbers:
@@ -92,7 +92,7 @@ def _parsed(text: str, width: int, delimiter: str, count: int) -> list[Any]:
         if table.num_rows == count:
             return [column.combine_chunks() for column in table.columns]
     except pa.ArrowException:
-        pass  # a carriage return within a line, and whatever else makes it count lines differently
+        pass  # such as a carriage return in a line, which changes its count of lines
     rows = [line.rstrip("\r\n").split(delimiter) for line in text.split("\n")[:count]]
     return [
         pa.array([row[at] if at < len(row) else "" for row in rows]).dictionary_encode()
@@ -102,16 +102,16 @@ def _parsed(text: str, width: int, delimiter: str, count: int) -> list[Any]:
 
 @dataclass(slots=True)
 class CellColumn:
-    """One column of a CSV, and what its texts were found to mean."""
+    """A column of a CSV, with a memo of converted texts."""
 
     name: str
     convert: Converter
     memo: dict[str, Value] = field(default_factory=dict)
     wrong: dict[str, str] = field(default_factory=dict)
-    """Texts that were not understood, and why."""
+    """Reasons by text that was not understood."""
 
     def values(self, cells: Any, numbers: Sequence[int], tally: ImportTally) -> Any:
-        """The cells' values; null also for what is not understood, which is counted."""
+        """Values of the cells; NULL, counted as skipped, for texts that are not understood."""
         texts = cells.dictionary.to_pylist()
         if len(self.memo) > _MEMO_MAX:
             self.memo.clear()
@@ -136,7 +136,7 @@ class CellColumn:
 
 
 def natural(values: Sequence[Value]) -> Any:
-    """An array of the values' own type."""
+    """An array in the type of the values."""
     try:
         return pa.array(values)
     except (pa.ArrowException, UnicodeError, OverflowError):
@@ -146,7 +146,7 @@ def natural(values: Sequence[Value]) -> Any:
 
 
 def filled(before: Any, said: Any) -> Any:
-    """`before`, and what is absent there from `said`."""
+    """`before`, with its NULLs filled from `said`."""
     if pa.types.is_null(before.type):
         return said
     if pa.types.is_null(said.type):
@@ -157,13 +157,13 @@ def filled(before: Any, said: Any) -> Any:
 
 
 def told(cells: Any) -> int:
-    """How many of the cells say something."""
+    """Number of cells that have a value."""
     says = pa.array([plain(text) is not None for text in cells.dictionary.to_pylist()], pa.bool_())
     return int(pc.sum(says.take(cells.indices)).as_py() or 0)
 
 
 def times(cells: Any, numbers: Sequence[int], instants: Instants, tally: ImportTally) -> Any:
-    """Milliseconds since the epoch; null where a timestamp is none, which is counted."""
+    """Milliseconds since the epoch; NULL, counted as skipped, for texts that are no timestamp."""
     texts = pc.utf8_trim(cells.dictionary, ' "\r')
     if len(texts) and pc.all(pc.match_substring_regex(texts, _OWN_TIMES)).as_py():
         minutes = pc.utf8_slice_codeunits(texts, 0, 16).dictionary_encode()
@@ -182,7 +182,7 @@ def times(cells: Any, numbers: Sequence[int], instants: Instants, tally: ImportT
 
 
 def _read(text: str, instants: Instants) -> tuple[int | None, str]:
-    """The time, or why there is none."""
+    """The timestamp, or the reason why there is none."""
     try:
         ts_ms = instants.parse(text)
     except ValueError as error:

@@ -1,10 +1,8 @@
-"""Reads what dcgm-exporter measured: Prometheus text, and answers of Prometheus to query and query_range.
+"""Reads metrics of dcgm-exporter: Prometheus text, and Prometheus's answers to query and query_range.
 
-Names (of both name sets), units and columns are the catalogue's own: what the agent's exporter writes,
-read backwards. The last Xid of a GPU becomes an event where it changes.
-
-The form of Prometheus's answers is that of its HTTP API (`resultType` matrix or vector); no capture of one
-was at hand.
+Names (of both name sets), units and columns are those that the agent's exporter writes. A change of a GPU's last Xid
+becomes an event. Answers have the form of Prometheus's HTTP API (`resultType` matrix or vector); there was no capture
+to check.
 """
 
 import json
@@ -34,16 +32,15 @@ _LINE = re.compile(
 _LABEL = re.compile(r'(\w+)\s*=\s*"((?:[^"\\]|\\.)*)"')
 _ESCAPES = {r"\\": "\\", r"\"": '"', r"\n": "\n"}
 _NEVER = (range(2147483632, 2147483648), range(140737488355328, 140737488355344))
-"""What DCGM writes for "no value": the last of int32, and 2^47 and above for numbers."""
+"""DCGM's values for "no value": the last of int32, and the 16 from 2^47 on."""
 _NO_INT64 = 9.2233720368547758e18
 _TABLES_ROWS_MAX = 50_000
 VALUES_MAX = 2_000_000
-"""Most values of an answer of Prometheus: its series stand one after another, and its rows are made of all
-of them, so that they are held until the end."""
+"""Most values of a Prometheus answer: rows are made of all its series, so they are held until the end."""
 SERIES_CHARS_MAX = 32 * 1024 * 1024
 _SERIES = re.compile(r'\{\s*"metric"\s*:')
 _LIMITS = ("DCGM_FI_DEV_ENFORCED_POWER_LIMIT", "DCGM_FI_DEV_POWER_MGMT_LIMIT")
-"""The limit that holds, and the one that was set: the first counts where both are there."""
+"""The enforced limit, and the configured limit: the first counts if both are there."""
 _NODES = (
     "node",
     "exported_node",
@@ -54,14 +51,15 @@ _NODES = (
     "hostname",
     "exported_hostname",
 )
-"""Labels that name the node, best first: in Kubernetes `Hostname` is that of the exporter's pod, and who
-scrapes it adds the node's."""
+"""Labels that name the node, best first. In Kubernetes `Hostname` is the exporter's pod, and Prometheus adds the
+node.
+"""
 _POD = re.compile(r"(?:.*-)?dcgm-exporter-[a-z0-9]+(?:-[a-z0-9]+)?\Z")
 
 
 @cache
 def columns() -> Mapping[str, tuple[str, str, Scale, bool]]:
-    """By DCGM name: table, column, scale of the export, and whether values are whole."""
+    """By DCGM name: table, column, scale, and whether values are integers."""
     from gpuwarden.metrics import METRICS, Type
 
     whole = {Type.INT16, Type.INT32, Type.INT64}
@@ -99,7 +97,7 @@ def read(lines: Iterator[str], origin: Origin, tally: ImportTally) -> Iterator[I
 
 
 def read_answer(lines: Iterator[str], origin: Origin, tally: ImportTally) -> Iterator[ImportedRows]:
-    """A `Reader` of the JSON that Prometheus answers to a query."""
+    """A `Reader` of Prometheus's JSON answer to a query."""
     file = _File(origin, tally)
     values = 0
     for series in _series(lines, tally):
@@ -124,7 +122,7 @@ def read_answer(lines: Iterator[str], origin: Origin, tally: ImportTally) -> Ite
 
 
 def _series(lines: Iterator[str], tally: ImportTally) -> Iterator[Mapping[str, object]]:
-    """One series after another, without holding the whole answer."""
+    """Iterate over the series, without holding the whole answer."""
     decoder = json.JSONDecoder()
     parts: list[str] = []
     size = 0
@@ -144,7 +142,7 @@ def _series(lines: Iterator[str], tally: ImportTally) -> Iterator[Mapping[str, o
                 break
             yield found
         else:
-            # Of what follows the last one only the beginning of a next one matters.
+            # After the last series only the begin of a next one matters.
             at = max(at, content.rfind("{", at), 0)
         parts, size = [content[at:]], len(content) - at
     if _SERIES.search("".join(parts)):
@@ -152,13 +150,13 @@ def _series(lines: Iterator[str], tally: ImportTally) -> Iterator[Mapping[str, o
 
 
 class _File(LogFile):
-    """Rows that grow, as each line of the text is one value of one row."""
+    """A file; its rows grow, as each line is one value of one row."""
 
     def __init__(self, origin: Origin, tally: ImportTally) -> None:
         super().__init__(origin, tally)
         self._labels: dict[str, tuple[str, Row] | None] = {}
         self.growing: dict[tuple[str, str, int], Row] = {}
-        """By table, GPU and time."""
+        """Rows by table, GPU and time."""
         self._events: list[Row] = []
         self._xids: dict[str, int] = {}
 
@@ -170,7 +168,7 @@ class _File(LogFile):
         yield from super().rows()
 
     def rest(self) -> Iterator[ImportedRows]:
-        """The rows that are left, the events and the inventory."""
+        """Hand on the last rows, the events and the inventory."""
         if self._events:
             self.tally.note(
                 "an Xid of DCGM is the last that the GPU had, of the time at which it was first seen"
@@ -180,13 +178,13 @@ class _File(LogFile):
         yield from super().rest()
 
     def take_line(self, found: re.Match[str], line: int) -> None:
-        """One value."""
+        """Take a value."""
         if self._is_known(found["name"], 1):
             gpu = self._gpu_of_text(found["labels"] or "", line)
             self._take(found["name"], gpu, found["value"], found["ts"], line)
 
     def take_series(self, name: str, labels: Mapping[str, str], points: list[object]) -> None:
-        """The values of one series."""
+        """Take the values of a series."""
         if not self._is_known(name, len(points)):
             return
         gpu = self._identified(labels, 0)
@@ -223,7 +221,7 @@ class _File(LogFile):
             return
         table, column, scale, is_whole = columns()[name]
         row = self.growing.setdefault((table, uuid, ts_ms), {"ts": ts_ms, **identity})
-        # Dividing first by what the exporter multiplied with gives back what it had.
+        # Divide by the exporter's factor, which restores the exact value.
         value = value * scale.over / scale.times
         if column in row and name != _LIMITS[0]:
             if name != _LIMITS[1]:
@@ -232,7 +230,7 @@ class _File(LogFile):
         row[column] = round(value) if is_whole else value
 
     def _take_xid(self, uuid: str, identity: Row, code: int, ts_ms: int) -> None:
-        """The last Xid of a GPU, 0 where it had none: an event where it is another than before."""
+        """Take the last Xid of a GPU, 0 for none; a change becomes an event."""
         if code == self._xids.get(uuid, 0) or code < 0:
             self._xids[uuid] = max(code, 0)
             return
@@ -268,7 +266,7 @@ class _File(LogFile):
         return round(value) if value >= 1e11 else round(value * 1000)
 
     def _gpu_of_text(self, text: str, line: int) -> tuple[str, Row] | None:
-        """UUID and identity columns, made once for each set of labels."""
+        """UUID and identity columns, made once per set of labels."""
         if text not in self._labels:
             if len(self._labels) > 100_000:
                 self._labels.clear()
@@ -285,7 +283,7 @@ class _File(LogFile):
         if not told and not index:
             return None
         hosts = (labels.get(name) for name in _NODES)
-        # A name that goes with the pod would make a new node of each.
+        # The name of a pod would make a new node at each restart.
         host = next((h for h in hosts if h and not _POD.match(h)), None)
         if host is None and not self.origin.node and labels.get("Hostname"):
             raise UnreadableError(
@@ -323,7 +321,7 @@ class _File(LogFile):
 
 
 def _number(said: str) -> float | None:
-    """None: what Prometheus or DCGM writes where there is no value. Raises ValueError."""
+    """The number; None for Prometheus's or DCGM's "no value". Raises ValueError."""
     value = float(said)
     if not math.isfinite(value) or value >= _NO_INT64:
         return None

@@ -1,4 +1,4 @@
-"""Tells by its content which format a file has, and reads it."""
+"""Detects the format of a file by its content, and reads it."""
 
 import io
 import re
@@ -12,7 +12,7 @@ from gpuwarden_importing.sources import STDIN, LogSource
 
 _PARQUET = b"PAR1"
 PARQUET_BYTES_MAX = 2 * 1024**3
-"""Largest Parquet file that is taken from a pipe or an archive: it must be held whole."""
+"""Largest Parquet file from a pipe or an archive, as it must be held in memory."""
 _XML = re.compile(r"<nvidia_smi_log[\s>]")
 _CARD = re.compile(r'"card\d{1,4}"\s*:')
 _RESULT = re.compile(r'"resultType"\s*:\s*"(?:matrix|vector)"')
@@ -22,7 +22,7 @@ _DCGM = re.compile(r"\s*(?:#\s*(?:HELP|TYPE)\s+)?DCGM_[A-Z0-9_]+[\s{]")
 
 
 def _amd(module: str, function: str) -> Reader:
-    """A reader of AMD's tools, loaded when it is asked for: probes need the packages of a GPU host."""
+    """A reader of AMD's tools. It is imported when it is used, as it imports a probe of the agent."""
 
     def read(lines: Iterator[str], origin: Origin, tally: ImportTally) -> Iterator[ImportedRows]:
         found = import_module(f"gpuwarden_importing.{module}")
@@ -70,11 +70,11 @@ _OTHERS: tuple[tuple[str, str, str], ...] = (
     (r"rec:dgn|Successfully ran diagnostic", "dcgmi diag", "the kernel's log, for what failed"),
     (r"^SQLite format 3", "a report of Nsight Systems or another SQLite file", "`nvidia-smi --query-gpu` beside the job"),
 )  # fmt: skip
-"""What a file that is not taken begins with, what it is, and what is taken of the same."""
+"""Formats without a reader: pattern, name, and the format to use instead."""
 
 
 def _instead(text: str) -> str | None:
-    """What a file that is not taken is, and what to use instead; None: not known either."""
+    """A sentence on a known format without a reader; None: unknown."""
     for shape, name, instead in _OTHERS:
         if re.search(shape, text, re.MULTILINE):
             return f"it is {name}, which is not taken: use {instead}"
@@ -82,7 +82,7 @@ def _instead(text: str) -> str | None:
 
 
 def format_of(head: list[str], origin: Origin) -> str | None:
-    """The format whose file begins with these lines; None: none. Raises UnreadableError."""
+    """The format of a file that begins with these lines; None: unknown. Raises UnreadableError."""
     text = "\n".join(head)
     if _XML.search(text):
         return "nvidia-smi XML"
@@ -123,7 +123,7 @@ def _json_format(text: str) -> str | None:
 
 
 def _page_format(head: list[str]) -> str | None:
-    """Of what NVIDIA's and AMD's tools print as tables and columns."""
+    """The format, of those that NVIDIA's and AMD's tools print as tables."""
     for line in head[:2000]:
         if (columns := monitor.columns_of(line)) is not None:
             return (
@@ -155,7 +155,7 @@ def _is_amd_csv(line: str) -> bool:
 def read(
     source: LogSource, path: Path, origin: Origin, tally: ImportTally
 ) -> tuple[str, Iterator[ImportedRows]]:
-    """The format, and the rows. Raises UnreadableError, also while the rows are taken."""
+    """The format, and an iterator of rows. Raises UnreadableError, also during iteration."""
     if source.head.startswith(_PARQUET):
         return "Parquet", _parquet(source, path, origin, tally)
     found = format_of(source.head_lines(), origin)

@@ -1,4 +1,4 @@
-"""Says which GPU is meant where nvidia-smi does not tell its UUID."""
+"""Identifies GPUs in output of nvidia-smi that lacks the UUID."""
 
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
@@ -7,11 +7,11 @@ from typing import NamedTuple
 from gpuwarden_importing.model import UnreadableError, Value, place_uuid
 
 GPUS_MAX = 64
-"""Most GPUs of a machine whose lines are told apart by their order."""
+"""Most GPUs of a node whose lines are identified by their order."""
 
 
 class ReportedIdentity(NamedTuple):
-    """What is said of a GPU; `gpu` is its index."""
+    """What a line says about a GPU; `gpu` is its index."""
 
     node: str
     uuid: str | None
@@ -20,30 +20,30 @@ class ReportedIdentity(NamedTuple):
 
 
 class Identities:
-    """The GPUs of one file, as far as it has been read."""
+    """The GPUs of the lines that were read so far."""
 
     def __init__(self) -> None:
         self._uuids: dict[tuple[str, Value], str] = {}
 
     def learn(self, told: ReportedIdentity) -> None:
-        """Remember where a GPU is: a GPU that is lost no longer says who it is."""
+        """Remember the place of a GPU, as a lost GPU no longer reports its UUID."""
         if told.uuid:
             for place in (told.pci_bus_id, told.gpu):
                 if place is not None:
                     self._uuids[told.node, place] = told.uuid
 
     def uuids(self, lines: Iterable[ReportedIdentity]) -> list[str | None]:
-        """Each as by `uuid`; any of the lines may tell where a GPU is."""
+        """`uuid` of each line, after all lines were learned."""
         held = list(lines)
         for told in held:
             self.learn(told)
         return [self.uuid(told) for told in held]
 
     def uuid(self, told: ReportedIdentity) -> str | None:
-        """The GPU's UUID, or what stands for it; None where no GPU is named."""
+        """The GPU's UUID, or a substitute; None when no GPU is named."""
         if told.uuid:
             return told.uuid
-        # An index may have been another GPU's before the machine was started anew; a bus id stays.
+        # An index may change with a reboot; a bus id stays.
         place = told.gpu if told.pci_bus_id is None else told.pci_bus_id
         if place is None:
             return None
@@ -52,19 +52,20 @@ class Identities:
 
 
 class LineOrder:
-    """Which GPU each line is of in a log that says nothing but times: nvidia-smi writes a line for each
-    GPU by index, one after another, and then waits.
+    """Identifies GPUs by the order of lines, in a log that has only timestamps.
+
+    nvidia-smi writes a line for each GPU by index, and then waits.
     """
 
     def __init__(self) -> None:
         self.gpus = 0
-        """How many the log is of; 0: not known yet."""
+        """Number of GPUs in the log; 0: not known yet."""
         self._pause_ms = 0.0
         self._last_ms: int | None = None
         self._position = -1
 
     def indices(self, times: Sequence[int]) -> list[int]:
-        """The index of the GPU of each line. Raises UnreadableError where they cannot be told apart."""
+        """GPU index of each line. Raises UnreadableError when the lines are ambiguous."""
         if not self.gpus:
             self.gpus, self._pause_ms = _rounds(times)
         found = []
@@ -85,11 +86,11 @@ _MIXED = (
 
 
 def _rounds(times: Sequence[int]) -> tuple[int, float]:
-    """GPUs, and the gap between two lines above which another round begins. Raises UnreadableError."""
+    """Number of GPUs, and the gap between lines that starts a new round. Raises UnreadableError."""
     gaps = [abs(then - first) for first, then in pairwise(times)]
     if not gaps:
         return 1, 0.0
-    # Within a round a few milliseconds, between rounds many: the first great step of the sorted gaps.
+    # Gaps are some milliseconds within a round and longer between rounds: find the first large step.
     steps = sorted(gap + 5 for gap in gaps)
     pause_ms = next(
         ((low * high) ** 0.5 - 5 for low, high in pairwise(steps) if high >= 4 * low), None
@@ -104,7 +105,7 @@ def _rounds(times: Sequence[int]) -> tuple[int, float]:
         else:
             sizes[-1] += 1
     most = max(sizes)
-    # Of one GPU, with a pause in the log.
+    # One GPU, with a pause in the log.
     if most > GPUS_MAX or (len(sizes) < 4 and max(gap for gap in gaps if gap <= pause_ms) > 30):
         return 1, 0.0
     if sum(size == most for size in sizes[:-1] or sizes) < 0.8 * len(sizes[:-1] or sizes):

@@ -1,4 +1,4 @@
-"""Timestamps as other tools write them, in many a locale, to milliseconds since the epoch: pure."""
+"""Parses timestamps of other tools, in many locales, to milliseconds since the epoch: pure."""
 
 import re
 from datetime import UTC, datetime, timedelta, timezone, tzinfo
@@ -57,26 +57,26 @@ _MEMO_MAX = 100_000
 
 
 class Instants:
-    """Reads the timestamps of one file."""
+    """Parses the timestamps of one file."""
 
     def __init__(
         self, zone: tzinfo = UTC, *, now_ms: int | None = None, day_first: bool | None = None
     ) -> None:
-        """`zone`: of timestamps that have none; `now_ms`: a time that no timestamp without a year
-        lies a day or more after; `day_first`: as in `Origin`.
+        """`zone`: for timestamps without one. `now_ms`: timestamps without a year are at most a day later.
+        `day_first`: as in `Origin`.
         """
         self._zone = zone
         self._now_ms = now_ms
         self._day_first = day_first
         self.has_assumed_zone = False
-        """Whether a timestamp had no zone."""
+        """Whether a timestamp without a zone was parsed."""
         self.odd_zone: str | None = None
-        """A name of a zone that stands for several, and was not believed."""
+        """An ambiguous name of a zone, which was ignored."""
         self._minutes: dict[str, int] = {}
 
     def parse(self, text: str) -> int | None:
-        """Milliseconds since the epoch; None: absent. Raises ValueError, saying why."""
-        # nvidia-smi's own, 2026/07/14 09:00:44.579, a million times: each minute is read once.
+        """Milliseconds since the epoch; None: absent. Raises ValueError with the reason."""
+        # The format of nvidia-smi, 2026/07/14 09:00:44.579: each minute is parsed once.
         if 19 <= len(text) <= 23 and text[13] == ":" and text[4] in "/-" and text[16] == ":":
             base = self._minutes.get(text[:16])
             part = text[17:]
@@ -162,7 +162,7 @@ class Instants:
     def _in_last_year(
         self, month: int, day: int, clock: tuple[int, int, int, int], zone: tzinfo
     ) -> datetime:
-        """The last time that this date was, seen from `now_ms`. Raises ValueError."""
+        """The last such date before `now_ms`, or within a day after it. Raises ValueError."""
         if self._now_ms is None:
             raise ValueError("has no year")
         now = from_ms(self._now_ms)
@@ -177,7 +177,7 @@ class Instants:
 
 
 def _of_epoch(found: re.Match[str]) -> int:
-    """Seconds, milliseconds, microseconds or nanoseconds, as the digits say: 2001 to 2286."""
+    """Milliseconds from seconds, ms, us or ns since the epoch, by the number of digits: 2001 to 2286."""
     digits, part = found[1], found[2]
     whole = int(digits)
     if len(digits) <= 10:

@@ -1,7 +1,6 @@
-"""Reads Xids and SXids out of the kernel's log (dmesg, journalctl, syslog, kmsg) and of fabricmanager.log.
+"""Reads Xids and SXids from the kernel log (dmesg, journalctl, syslog, kmsg) and from fabricmanager.log.
 
-What the lines mean is the agent's `xid_lines.py` and `xid_rows.py`; here are only the times and
-names that stand before them.
+The agent's `xid_lines.py` and `xid_rows.py` parse the messages; this module parses timestamps and hosts.
 """
 
 import json
@@ -31,28 +30,28 @@ _PLAIN = re.compile(
 _GPU_AT = re.compile(r"NVRM: GPU at PCI:(?P<bus_id>[0-9a-fA-F:.]+): (?P<uuid>GPU-[0-9a-fA-F-]{36})")
 _SAYS = ("NVRM", "SXid")
 SAME_FALL_S = 10.0
-"""As for the agent: a driver tells that a GPU fell off the bus with its code, in words, or both."""
+"""As in the agent: a driver reports a GPU that fell off the bus by code, in words, or both."""
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A line of a log: what it says, and when and where as far as it tells."""
+    """A line of a log, with time and host if it has them."""
 
     text: str
     ts_ms: int | None = None
     us: int | None = None
-    """Microseconds since boot, of logs that tell no other time."""
+    """Microseconds since boot, in logs without other timestamps."""
     host: str | None = None
     sequence: int | None = None
 
 
 def line_of(line: str, instants: Instants) -> Line:
-    """Take a line apart. Raises ValueError where its time is none."""
+    """Parse a line. Raises ValueError for a wrong timestamp."""
     line = line.rstrip("\r\n")
     if line.startswith("{"):
         return _of_json(line)
     if _KMSG.match(line):
-        # Here, as probes need the packages of a GPU host, and few logs are of this form.
+        # Imported here, as it imports a probe of the agent, and few logs have this form.
         from gpuwarden_agent.events.kernel_log import parse_records
 
         for record in parse_records(line.encode(errors="replace")):
@@ -89,7 +88,7 @@ def _of_json(line: str) -> Line:
 
 
 def is_kernel_log(lines: list[str]) -> bool:
-    """Whether the start of a file looks like a kernel's log."""
+    """Whether the start of a file looks like a kernel log."""
     told = 0
     for line in lines:
         if "NVRM: " in line or "SXid (" in line:
@@ -110,7 +109,7 @@ def read(lines: Iterator[str], origin: Origin, tally: ImportTally) -> Iterator[I
     file = _KernelLog(origin, tally, origin.at_ms)
     for number, line in enumerate(lines, 1):
         if not any(word in line for word in _SAYS):
-            # Only for the time of the last line, where times count from boot.
+            # Note the time, as the last line dates a log with times since boot.
             if found := _SINCE_BOOT.search(line) or _KMSG.match(line):
                 file.seen(found, line)
             if line.strip():
@@ -124,7 +123,7 @@ def read(lines: Iterator[str], origin: Origin, tally: ImportTally) -> Iterator[I
 
 
 class _KernelLog(LogFile):
-    """Lines with events, which wait for the end: lines that follow name their GPUs and date the last one."""
+    """A file; its events wait for the end, as later lines name the GPUs and date the log."""
 
     def __init__(self, origin: Origin, tally: ImportTally, now_ms: int | None) -> None:
         super().__init__(origin, tally, now_ms)
@@ -136,7 +135,7 @@ class _KernelLog(LogFile):
         self.fallen: dict[str, tuple[int, bool]] = {}
 
     def seen(self, found: re.Match[str], line: str) -> None:
-        """A line that says nothing, but when."""
+        """Take the time of a line without an event."""
         said = found.groupdict()
         if "s" in said:
             us = int(said["s"]) * 1_000_000 + int(said["us"])
@@ -145,7 +144,7 @@ class _KernelLog(LogFile):
         self.last_us = max(self.last_us, us)
 
     def take(self, line: Line, number: int) -> None:
-        """A line that may say something."""
+        """Take a line that may have an event."""
         self.last_us = max(self.last_us, line.us or 0)
         if told := _GPU_AT.search(line.text):
             place = bus_id(told["bus_id"])
@@ -160,7 +159,7 @@ class _KernelLog(LogFile):
             self.found.append((line, found))
 
     def rest(self) -> Iterator[ImportedRows]:
-        """The events."""
+        """Hand on the events."""
         for line, found in self.found:
             self.add("events", self._row(line, found))
         yield from super().rest()
@@ -190,7 +189,7 @@ class _KernelLog(LogFile):
         return at_ms - (self.last_us - line.us) // 1000
 
     def _is_told(self, line: Line, found: Found) -> bool:
-        """Whether it is the other way to say that a GPU fell off the bus, just told."""
+        """Whether it repeats, in the other form, that a GPU fell off the bus."""
         has_code = isinstance(found, Xid) and found.code == FALLEN_OFF_BUS
         at = line.us // 1000 if line.us is not None else line.ts_ms
         if at is None or (not has_code and not isinstance(found, FellOffBus)):

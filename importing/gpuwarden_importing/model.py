@@ -1,4 +1,4 @@
-"""Defines what the readers share: rows by column, what is known of a file from outside, what was skipped."""
+"""Defines the types of readers: rows by column, origin of a file, inventory, and what was skipped."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -12,7 +12,7 @@ Value = str | int | float | bool | None
 Row = dict[str, Value]
 
 AGENT = "import"
-"""`agent_id` of nodes that no agent has told of."""
+"""`agent_id` of nodes that no agent has reported."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,13 +25,13 @@ class ImportedRows:
 
     @classmethod
     def of(cls, table: str, rows: Sequence[Row]) -> "ImportedRows":
-        """Rows that may lack some of each other's columns."""
+        """Make them of rows with different columns."""
         names = {name: None for row in rows for name in row}
         return cls(table, {name: [row.get(name) for row in rows] for name in names})
 
     @property
     def count(self) -> int:
-        """How many rows."""
+        """Number of rows."""
         return len(next(iter(self.columns.values()), ()))
 
 
@@ -43,17 +43,17 @@ class ImportedInventory:
     nodes: dict[str, Row] = field(default_factory=dict)
 
     def add_gpu(self, uuid: str, node: str, values: Mapping[str, Value]) -> None:
-        """What is absent now may have been told before."""
+        """Add facts of a GPU; None keeps the earlier value."""
         row = self.gpus.setdefault(uuid, {"gpu_uuid": uuid})
         row |= {"node": node, **{name: v for name, v in values.items() if v is not None}}
 
     def add_node(self, node: str, values: Mapping[str, Value]) -> None:
-        """As `add_gpu`."""
+        """Add facts of a node; None keeps the earlier value."""
         row = self.nodes.setdefault(node, {"node": node, "agent_id": AGENT, "boot_id": AGENT})
         row |= {name: v for name, v in values.items() if v is not None}
 
     def rows(self) -> Iterator[ImportedRows]:
-        """What was gathered."""
+        """The rows of both tables."""
         for table, rows in (("nodes", self.nodes), ("gpus", self.gpus)):
             if rows:
                 yield ImportedRows.of(table, list(rows.values()))
@@ -65,32 +65,32 @@ class UnreadableError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """What the call, and not the file's content, says about a file."""
+    """Facts about a file from the command line."""
 
     node: str | None = None
-    """Where the file does not name a node, or instead of what it names."""
+    """Node of the file; it overrides names in the file."""
     zone: tzinfo = UTC
-    """Of timestamps that have none."""
+    """Zone of timestamps that have none."""
     at_ms: int | None = None
-    """The time of what has no timestamp."""
+    """Time of rows without a timestamp."""
     at_source: str = "--at"
-    """Where `at_ms` is from."""
+    """Source of `at_ms`, for notes."""
     fields: tuple[str, ...] = ()
     """Names of the columns of a CSV without a header."""
     table: str | None = None
     """Table of a file with the catalogue's column names."""
     day_first: bool | None = None
-    """What 03/04/2026 means: 3 April or March 4; None: neither, it is left out."""
+    """Whether 03/04/2026 is 3 April or March 4; None: it is skipped."""
 
     def node_or(self, named: str | None) -> str:
-        """The node's name, `named` being the file's word. Raises UnreadableError."""
+        """The node's name; `named` is the name in the file. Raises UnreadableError."""
         node = self.node or named
         if not node:
             raise UnreadableError("it does not say which node it is from: name it with --node NAME")
         return node
 
     def at(self) -> int:
-        """The time of what has none. Raises UnreadableError."""
+        """Time of rows without a timestamp. Raises UnreadableError."""
         if self.at_ms is None:
             raise UnreadableError("it has no timestamps: say when it was taken with --at TIME")
         return self.at_ms
@@ -98,7 +98,7 @@ class Origin:
 
 @dataclass(slots=True)
 class Skipped:
-    """How often something was left out, and where first."""
+    """A count of skipped items, and the line of the first."""
 
     count: int
     line: int
@@ -106,17 +106,17 @@ class Skipped:
 
 @dataclass(slots=True)
 class ImportTally:
-    """What was left out of a file and what was assumed."""
+    """What was skipped and what was assumed in a file."""
 
     skipped: dict[str, Skipped] = field(default_factory=dict)
-    """By reason."""
+    """Counts by reason."""
     unmapped: Counter[str] = field(default_factory=Counter)
-    """Values of fields that no column is there for."""
+    """Number of values by field that has no column."""
     notes: dict[str, None] = field(default_factory=dict)
-    """Sentences on what was assumed, in order, each once."""
+    """Sentences on assumptions, in order, each once."""
 
     def skip(self, reason: str, line: int, count: int = 1) -> None:
-        """Count something that was left out."""
+        """Count a skipped item."""
         known = self.skipped.get(reason)
         if known is None:
             self.skipped[reason] = Skipped(count, line)
@@ -124,23 +124,21 @@ class ImportTally:
             known.count += count
 
     def note(self, sentence: str) -> None:
-        """Say once what was assumed."""
+        """Add a sentence on an assumption."""
         self.notes[sentence] = None
 
 
 Reader = Callable[[Iterator[str], Origin, ImportTally], Iterator[ImportedRows]]
-"""From the lines of a file, line ends included, to rows. Raises UnreadableError."""
+"""Reads the lines of a file, with line ends, to rows. Raises UnreadableError."""
 
 
 def place_uuid(pci_bus_id: Value, index: Value, node: str) -> str:
-    """The identity of a GPU that does not tell its UUID: where it is, "pci-0000:3b:00.0@NODE", or
-    its index there.
-    """
+    """Identity of a GPU without a UUID: its place "pci-0000:3b:00.0@NODE", or its index."""
     if pci_bus_id:
         return uuid_of_place(str(pci_bus_id), node)
     return f"gpu-{0 if index is None else index}@{node}"
 
 
 def mig_uuid(parent: Value, instance: str) -> str:
-    """The identity of a MIG device that does not tell its UUID, as drivers up to 450 made it."""
+    """Identity of a MIG device without a UUID, in the form of drivers up to 450."""
     return f"MIG-{parent}/{instance}"

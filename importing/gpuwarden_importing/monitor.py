@@ -1,9 +1,8 @@
-"""Reads what `nvidia-smi dmon`, `nvidia-smi pmon` and `dcgmi dmon` print: columns below a line with `#`.
+"""Reads the output of `nvidia-smi dmon`, `nvidia-smi pmon` and `dcgmi dmon`: columns below a header with `#`.
 
-GPUs are named by index alone. Without `-o DT` there are no times: each round of lines is taken to be a second
-after the one before, which is the tools' default, and the last one of the file's time. `dmon` and `pmon` were
-checked against captures of drivers 590 and 595; `-o DT`, `--format csv`, and `dcgmi dmon` with the short
-names of DCGM's fields are of memory.
+GPUs have an index only. Without `-o DT` there are no timestamps: rounds of lines are assumed to be a second apart,
+the tools' default, and the last round gets the file's time. `dmon` and `pmon` were checked with captures of drivers
+590 and 595. There was no capture of `-o DT`, `--format csv`, and `dcgmi dmon` with DCGM's short names.
 """
 
 import re
@@ -104,20 +103,20 @@ _DCGM = {
 
 @dataclass(slots=True)
 class _Columns:
-    """What a header says."""
+    """The columns of a header."""
 
     names: tuple[str, ...]
     is_csv: bool
 
     @property
     def fields(self) -> dict[str, LogField]:
-        """Where its columns go."""
+        """Fields by column name."""
         if "entity" in self.names:
             return _DCGM
         return _PMON if "pid" in self.names else _DMON
 
     def cells(self, line: str) -> list[str] | None:
-        """The cells of a line; None: it is not of a GPU."""
+        """The cells of a line; None: the line is not of a GPU."""
         if self.is_csv:
             return [cell.strip() for cell in line.split(",")]
         if self.names[0] == "entity":
@@ -127,7 +126,7 @@ class _Columns:
                 if found is None or found["kind"] != "GPU"
                 else [found["id"], *found["rest"].split()]
             )
-        # The name of a program comes last, and may have blanks.
+        # The program name is the last cell and may have blanks.
         cells = line.split(None, len(self.names) - 1)
         return [cell.strip() for cell in cells]
 
@@ -157,7 +156,7 @@ def read(lines: Iterator[str], origin: Origin, tally: ImportTally) -> Iterator[I
 
 
 class _File(LogFile):
-    """Lines until a block is full, and rounds without times until the end, which dates them."""
+    """A file; rounds without timestamps wait for the end, which dates them."""
 
     def __init__(self, origin: Origin, tally: ImportTally) -> None:
         super().__init__(origin, tally)
@@ -168,15 +167,15 @@ class _File(LogFile):
         self._pid_at: int | None = None
         self._converted: dict[str, CellColumn] = {}
         self._seen: set[tuple[str, str]] = set()
-        """GPUs, or GPUs and processes, of the round."""
+        """GPUs and process ids in the current round."""
         self._round = 0
         self._last_gpu = -1
         self._rounds: list[int] = []
-        """Of each line in the block."""
+        """Round of each line in the block."""
         self._held: list[tuple[Any, list[tuple[str, dict[str, Any]]]]] = []
 
     def begin(self, columns: _Columns) -> Iterator[ImportedRows]:
-        """A header: it comes again every so many lines."""
+        """Take a header, which repeats."""
         if self._columns is not None and columns.names == self._columns.names:
             return
         yield from self._handed_on()
@@ -186,7 +185,7 @@ class _File(LogFile):
         self._pid_at = names.index("pid") if "pid" in names else None
 
     def take(self, line: str, number: int) -> Iterator[ImportedRows]:
-        """A line of values."""
+        """Take a line of values."""
         if self._columns is None or self._block is None:
             self.tally.skip("text before the first header", number)
             return
@@ -207,7 +206,7 @@ class _File(LogFile):
         self._seen.add((gpu, pid))
         self._last_gpu = index
         if pid == "-":
-            return  # a GPU without a process
+            return  # the GPU has no process
         if "," in line or '"' in line:
             cells = [re.sub(r'[",]', " ", cell) for cell in cells]
         self._block.add(",".join(cells) + "\n", number)
@@ -216,7 +215,7 @@ class _File(LogFile):
             yield from self._handed_on()
 
     def rest(self) -> Iterator[ImportedRows]:
-        """What is left, rounds without times, and the inventory."""
+        """Hand on the last rows, rounds without timestamps, and the inventory."""
         yield from self._handed_on()
         if self._held:
             self.tally.note(
@@ -281,7 +280,7 @@ class _File(LogFile):
     def _times(
         self, at: dict[str, int], cells: Sequence[Any], numbers: Sequence[int]
     ) -> list[int | None] | None:
-        """Of each line; None: it has no date and time."""
+        """Timestamp of each line; None: the columns have no date and time."""
         if "date" not in at or "time" not in at:
             return None
         found: list[int | None] = []

@@ -1,9 +1,8 @@
-"""Reads what `rocm-smi --json` and `--csv` print: versions 4 to 7, one document or many one after another.
+"""Reads the output of `rocm-smi --json` and `--csv`, versions 4 to 7: one document or several.
 
-The CSV has the names of the JSON as its header, after `device`; no capture of it was at hand.
-
-The tool names no time, so that a document is of the file's. Its names of values change from version
-to version; what they measure does not. Units and identity are those of the agent's AMD probe.
+There are no timestamps, so a document gets the file's time. Names of values change between versions, but not their
+meaning. Units and identity are as in the agent's AMD probe. The CSV has the names of the JSON in its header, after
+`device`; there was no capture of it to check.
 """
 
 import csv
@@ -45,12 +44,12 @@ _MICROJOULES = converter("joules", "uJ")
 
 
 def _warm(cell: str) -> Value:
-    """0 is a sensor that is not there."""
+    """A temperature; 0 means that the sensor is missing."""
     return _CELSIUS(cell) or None
 
 
 def _drawn(cell: str) -> Value:
-    """0 is a board that measures nothing; "N/A (Secondary die)" is counted with its first die."""
+    """Power; 0 means no measurement, and "N/A (Secondary die)" that the first die includes it."""
     return None if cell.strip().upper().startswith("N/A") else _WATTS(cell) or None
 
 
@@ -77,7 +76,7 @@ _DETAILS: tuple[tuple[str, str, Converter], ...] = (
 
 
 def _name(cell: str) -> Value:
-    """A name; a bare number stands where the machine has no list of names."""
+    """A name; a hexadecimal id, printed when the host has no list of names, is absent."""
     found = text(cell)
     return None if found is None or str(found) == "0" or _HEX.match(str(found)) else found
 
@@ -94,7 +93,7 @@ _NAMES = tuple(
     for shape, column, convert in shapes
 )
 _ELSEWHERE = ("Unique ID", "GPU ID", "Device ID", "(Topology) Numa Node", "pcie clock level")
-"""Read by name below."""
+"""Values that other functions read."""
 _JUNCTION = "Temperature (Sensor junction) (C)"
 
 
@@ -120,7 +119,7 @@ def _rows(
 def _csv_documents(
     lines: Iterator[str], tally: ImportTally
 ) -> Iterator[tuple[dict[str, dict[str, str]], int]]:
-    """What is said of each card, until one of it is said anew."""
+    """Values by card, until a value of a card repeats."""
     document: dict[str, dict[str, str]] = {}
     header: list[str] = []
     begun = 1
@@ -141,7 +140,7 @@ def _csv_documents(
 
 
 def documents(lines: Iterator[str], tally: ImportTally) -> Iterator[tuple[dict[str, Any], int]]:
-    """JSON objects, one after another or in a list, and the line that each begins in."""
+    """JSON objects, in sequence or in a list, with their first lines."""
     parts: list[str] = []
     size = 0
     for line in lines:
@@ -248,7 +247,7 @@ def _values(file: LogFile, said: Mapping[str, str], card: str, line: int) -> dic
 
 
 def _facts(said: Mapping[str, str]) -> Row:
-    """What of `gpus` takes more than one value, or another form."""
+    """Columns of `gpus` that need a conversion of their own."""
     row: Row = {}
     numa = said.get("(Topology) Numa Node", "")
     if numa.isdecimal() and int(numa[:10]) < 1 << 15:
@@ -266,7 +265,7 @@ def _number(said: str | None) -> int:
 def _uuid(
     said: Mapping[str, str], pci_bus_id: Value, index: int, node: str, tally: ImportTally
 ) -> str:
-    """As the agent makes it: by the number burnt into the chip, else by the place."""
+    """UUID as the agent makes it: by the chip's unique id, else by the place."""
     chip = said.get("Unique ID", "").strip()
     if _HEX.match(chip) and _number(chip):
         return amd_sysfs.gpu_uuid(f"{_number(chip):016x}", "", node)

@@ -1,7 +1,7 @@
-"""Reads what `nvidia-smi --query-gpu` and `--query-compute-apps` print as CSV, with --loop or without.
+"""Reads CSV of `nvidia-smi --query-gpu` and `--query-compute-apps`, with --loop or without.
 
-Lines are taken in blocks and converted column by column, each text once: a million lines take
-seconds. A file may hold other text, headers again, and several queries one after another.
+Blocks of lines are converted by column, each distinct text once, so that a million lines take seconds. A file may
+have other text, repeated headers, and several queries in sequence.
 """
 
 import re
@@ -60,42 +60,42 @@ _DATA = re.compile(r"GPU-[0-9a-f]{8}-|\d (?:MiB|MHz|W|%)(?:,|$)|\[(?:N/A|Not Sup
 
 @dataclass(slots=True)
 class CsvLayout:
-    """What a header says about the lines that follow it."""
+    """The columns of a header."""
 
     names: tuple[str, ...]
     delimiter: str = ","
     units: tuple[str, ...] = ()
     is_apps: bool = False
     is_pages: bool = False
-    """Whether each line is a retired page."""
+    """Whether lines are retired pages."""
     has_no_table: bool = False
-    """Whether it is a query that there is no table for."""
+    """Whether no table has the rows of the query."""
     columns: dict[int, CellColumn] = field(default_factory=dict)
 
     def column(self, at: int, convert: Converter) -> CellColumn:
-        """The column at a place, made once."""
+        """The column at an index, made once."""
         found = self.columns.get(at)
         if found is None:
             found = self.columns[at] = CellColumn(self.names[at], convert)
         return found
 
     def block(self) -> LineBlock:
-        """Where its lines are kept."""
+        """An empty block for its lines."""
         return LineBlock(len(self.names), self.delimiter)
 
     def at(self, name: str) -> int | None:
-        """Where a field stands."""
+        """Index of a field."""
         return self.names.index(name) if name in self.names else None
 
     def fields(self) -> Iterator[tuple[int, LogField]]:
-        """The fields that have a column, best first."""
+        """Index and column of known fields, best first."""
         known = APP_FIELDS if self.is_apps else {} if self.is_pages else CSV_FIELDS
         found = [(at, known[name]) for at, name in enumerate(self.names) if name in known]
         yield from sorted(found, key=lambda each: each[1].rank)
 
 
 def layout_of(line: str, *, is_first: bool = False) -> CsvLayout | None:
-    """The layout, if the line is a header; one name alone is one only where the file begins."""
+    """The layout, if the line is a header; a single name is a header only as the first line."""
     for delimiter in (",", ";", "\t"):
         cells = split(line, delimiter)
         found = [_NAME.match(cell.strip().strip('"').strip()) for cell in cells]
@@ -112,7 +112,7 @@ def _layout(names: Sequence[str], delimiter: str, units: tuple[str, ...]) -> Csv
     is_pages = "retired_pages.address" in names or "retired_pages.cause" in names
     full = tuple(canonical(name) for name in names)
     if is_apps:
-        # A process's own name is "name" too, and not its GPU's.
+        # In a query of processes "name" is the process's name, not the GPU's.
         full = tuple("process_name" if n == "name" else canonical(n) for n in names)
     if not _known(full) and not (is_apps and has_memory) and not is_pages:
         return None
@@ -125,13 +125,13 @@ def _known(names: Iterable[str]) -> set[str]:
 
 
 def fields_in(header: str) -> int:
-    """How many cells of a header are known fields of nvidia-smi."""
+    """Number of known fields of nvidia-smi in a header."""
     layout = layout_of(header, is_first=True)
     return len(_known(layout.names)) if layout else 0
 
 
 def layout_of_fields(names: Iterable[str]) -> CsvLayout:
-    """The layout that --fields says. Raises UnreadableError."""
+    """The layout of --fields. Raises UnreadableError."""
     wanted = [name.strip() for name in names]
     found = _layout(wanted, ",", tuple("" for _ in wanted))
     if found is None:
@@ -140,7 +140,7 @@ def layout_of_fields(names: Iterable[str]) -> CsvLayout:
 
 
 def looks_headless(line: str) -> bool:
-    """Whether a line is one of nvidia-smi's CSV, without a header to say what is what."""
+    """Whether a line looks like values of nvidia-smi's CSV."""
     return line.count(",") >= 1 and bool(_DATA.search(line))
 
 
@@ -154,7 +154,7 @@ def read(lines: Iterator[str], origin: Origin, tally: ImportTally) -> Iterator[I
     if layout is not None:
         _check(layout)
     for number, line in enumerate(lines, 1):
-        # A line of values begins with a digit, mostly; a header never does.
+        # A line of values usually begins with a digit; a header never does.
         may_be_header = line[:1].isalpha() or line[:1] in '" '
         if layout is not None and block is not None and line != header:
             found = layout_of(line) if may_be_header else None
@@ -185,7 +185,7 @@ def read(lines: Iterator[str], origin: Origin, tally: ImportTally) -> Iterator[I
 
 
 def _check(layout: CsvLayout) -> None:
-    """Raise UnreadableError where the names are somebody's own: they would make GPUs without values."""
+    """Raise UnreadableError when no name is a field of nvidia-smi, which would give GPUs without values."""
     fields = [known for _, known in layout.fields()]
     is_placed = bool({INDEX, BUS_ID} & {*layout.names})
     if layout.has_no_table or layout.is_pages or UUID in layout.names or (fields and is_placed):
@@ -210,7 +210,7 @@ Values = dict[tuple[str, str], Any]
 
 
 class _File(LogFile):
-    """Converts blocks of lines, and gathers what is known of the whole file."""
+    """A file; it converts blocks of lines."""
 
     def __init__(self, origin: Origin, tally: ImportTally) -> None:
         super().__init__(origin, tally)
@@ -222,7 +222,7 @@ class _File(LogFile):
         self._has_reasons = False
 
     def take(self, layout: CsvLayout, block: LineBlock) -> Iterator[ImportedRows]:
-        """The rows of the lines."""
+        """Rows of a block."""
         cells, numbers = block.take()
         if not numbers:
             return
@@ -268,7 +268,7 @@ class _File(LogFile):
         times: Sequence[int],
         identity: dict[str, Any],
     ) -> None:
-        """Retired pages by GPU and cause; one without an address is none."""
+        """Count retired pages by GPU and cause; a line without an address is no page."""
         address, cause = layout.at("retired_pages.address"), layout.at("retired_pages.cause")
         if address is None or cause is None:
             raise UnreadableError(
@@ -285,13 +285,13 @@ class _File(LogFile):
             kind = "uncorrected" if "double" in why.lower() else "corrected"
             column = f"retired_pages_{kind}_total"
             if row.setdefault("ts", ts_ms) != ts_ms and (uuid, where) in self._addresses:
-                continue  # the same page in a later answer
+                continue  # the same page in a later output
             self._addresses.add((uuid, where))
             row["ts"] = ts_ms
             row[column] = int(row.get(column) or 0) + 1
 
     def rest(self) -> Iterator[ImportedRows]:
-        """Retired pages, counted over the whole file, and the inventory."""
+        """Hand on the counts of retired pages and the inventory, and note missing reasons."""
         for row in self._pages.values():
             self.add(HEALTH, row)
         yield from super().rest()
@@ -341,7 +341,7 @@ class _File(LogFile):
     def _by_order(
         self, layout: CsvLayout, nodes: Sequence[str], times: Sequence[int]
     ) -> tuple[Any, Any]:
-        """Indices and UUIDs of lines that name no GPU. Raises UnreadableError."""
+        """Indices and UUIDs by the order of lines. Raises UnreadableError."""
         if layout.is_apps:
             raise UnreadableError(
                 "it does not say which GPU a process is on: ask --query-compute-apps for gpu_uuid too"
@@ -374,7 +374,7 @@ class _File(LogFile):
     def _add_reasons(
         self, layout: CsvLayout, cells: Sequence[Any], numbers: Sequence[int], values: Values
     ) -> None:
-        """The mask of single reasons, where the file does not have it whole."""
+        """Make the mask of clock event reasons from columns of single reasons."""
         told_bits = 0
         mask = pa.nulls(len(numbers), pa.int64())
         for at, name in enumerate(layout.names):
@@ -439,10 +439,10 @@ class _File(LogFile):
 def _rows_of(
     kept: Any, cells: Sequence[Any], numbers: Sequence[int]
 ) -> tuple[list[Any], list[int]]:
-    """Cells and line numbers of the lines that are kept."""
+    """Cells and numbers of the lines in a mask."""
     return [column.filter(kept) for column in cells], pa.array(numbers).filter(kept).to_pylist()
 
 
 def _fill(values: Values, key: tuple[str, str], said: Any) -> None:
-    """A column, or what is absent in it so far."""
+    """Set a column, or fill its NULLs."""
     values[key] = filled(values[key], said) if key in values else said

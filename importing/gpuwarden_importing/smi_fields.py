@@ -1,8 +1,8 @@
-"""Lists the column that each field of nvidia-smi fills: of `--query-gpu` by name, of `-q -x` by path.
+"""Maps fields of nvidia-smi to columns: `--query-gpu` by name, `-q -x` by path.
 
-Names are those of `nvidia-smi --help-query-gpu` from driver 418 to 595, deprecated ones and second
-names among them. What measures something else than a column means is not here: `pcie.tx` is the
-driver's sample of 20 ms, `module.power.*` is of the whole board of a Grace Hopper.
+Names are those of `nvidia-smi --help-query-gpu` from driver 418 to 595, with deprecated names and aliases. Fields
+that measure something else than a column are left out: `pcie.tx` is a sample of 20 ms, `module.power.*` is the whole
+board of a Grace Hopper.
 """
 
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ TIME, INDEX, UUID, BUS_ID, DRIVER, HOST, COUNT = (
     "hostname",
     "count",
 )
-"""Fields that say of what and when a line is."""
+"""Fields that identify a line."""
 
 ALIASES = {
     "gpu_name": "name",
@@ -46,7 +46,7 @@ ALIASES = {
     "clocks.max.mem": "clocks.max.memory",
     "pcie.link.gen.current": "pcie.link.gen.gpucurrent",
 }
-"""Second and deprecated names; besides, clocks_throttle_reasons is clocks_event_reasons."""
+"""Aliases and deprecated names. Also, clocks_throttle_reasons is clocks_event_reasons."""
 
 REASONS = {
     "gpu_idle": 0x1,
@@ -60,11 +60,11 @@ REASONS = {
     "display_clocks_setting": 0x100,
     "display_clock_setting": 0x100,
 }
-"""Names of clocks event reasons, without what they begin with, and their bits."""
+"""Bits of clock event reasons, by name without prefix."""
 
 EVENT_REASONS = "clocks_event_reasons."
 ALWAYS_TOLD = 0xFF
-"""Bits that each driver tells; that of the display is newer."""
+"""Bits that all drivers report; the display's bit is newer."""
 
 _COUNTED = {
     "sw_power_cap": (SAMPLES, "power_violation_seconds_total"),
@@ -72,12 +72,12 @@ _COUNTED = {
     "sw_thermal_slowdown": (SAMPLES, "sw_thermal_seconds_total"),
     "hw_thermal_slowdown": (SAMPLES, "hw_thermal_seconds_total"),
     "hw_power_brake_slowdown": (SAMPLES, "hw_power_brake_seconds_total"),
-    # As -q -x shortens them.
+    # Short names of -q -x.
     "sw_therm_slowdown": (SAMPLES, "sw_thermal_seconds_total"),
     "hw_therm_slowdown": (SAMPLES, "hw_thermal_seconds_total"),
     "hw_power_brake": (SAMPLES, "hw_power_brake_seconds_total"),
 }
-"""Times in microseconds: nvml.h has each as the field id that the catalogue names."""
+"""Columns of counters in microseconds; each is a field id of nvml.h."""
 
 
 def _ecc() -> Iterator[tuple[str, LogField]]:
@@ -193,14 +193,14 @@ def _health_csv() -> Iterator[tuple[str, LogField]]:
 
 
 CSV_FIELDS: dict[str, LogField] = dict((*_common_csv(), *_health_csv()))
-"""By the name in `--query-gpu`, second names replaced by the first."""
+"""By the name in `--query-gpu`, without aliases."""
 
 APP_FIELDS: dict[str, LogField] = {
     "pid": LogField(PROCESSES, "pid", "count"),
     "process_name": LogField(PROCESSES, "process_name", "executable"),
     "used_gpu_memory": LogField(PROCESSES, "gpu_memory_bytes", "bytes", "MiB"),
     "used_memory": LogField(PROCESSES, "gpu_memory_bytes", "bytes", "MiB"),
-    # Of --query-accounted-apps: over the whole life of a process.
+    # Of --query-accounted-apps, over the lifetime of a process.
     "gpu_utilization": LogField(PROCESSES, "sm_util_percent", "percent", "%"),
     "gpu_util": LogField(PROCESSES, "sm_util_percent", "percent", "%"),
     "max_memory_usage": LogField(PROCESSES, "gpu_memory_bytes", "bytes", "MiB"),
@@ -209,7 +209,7 @@ APP_FIELDS: dict[str, LogField] = {
 
 
 def canonical(name: str) -> str:
-    """The first name of a field."""
+    """The name of a field without aliases."""
     name = name.strip().replace("clocks_throttle_reasons", "clocks_event_reasons")
     return ALIASES.get(name, name)
 
@@ -338,6 +338,6 @@ XML_FIELDS: dict[str, LogField] = {
 
 
 def sums(since: str) -> tuple[str, str, str]:
-    """Two paths whose sum is the uncorrected errors of SRAM since driver 550, and its column."""
+    """Two paths whose sum is the uncorrected SRAM errors since driver 550, and the column."""
     start = f"ecc_errors/{since}/sram_uncorrectable"
     return f"{start}_parity", f"{start}_secded", f"sram_uncorrected_{since}_total"

@@ -1,8 +1,8 @@
-"""Reads what nvidia-smi prints for people: `-q`, the table, `-L`, `nvlink -s` and `topo -m`.
+"""Reads output of nvidia-smi for people: `-q`, the table, `-L`, `nvlink -s` and `topo -m`.
 
-`-q` says what `-q -x` says in other words: its text becomes the same tree, and is read as that. Layouts
-were checked against captures of drivers 590 and 595; older ones are of memory: the table before driver
-510 has `Memory-Usage` and `GPU-Util` in the same places, and no MIG column before 450.
+`-q` has the facts of `-q -x` in other words: its text becomes the same tree, and is read as that. Layouts were
+checked with captures of drivers 590 and 595; there was no capture of older ones, which have `Memory-Usage` and
+`GPU-Util` in the same places, and no MIG column before 450.
 """
 
 import re
@@ -125,7 +125,7 @@ _ELSEWHERE = {
         for name in ("sync_boost", "sw_thermal_slowdown", "hw_thermal_slowdown")
     },
 }  # fmt: skip
-"""Paths of `-q` whose words are others in `-q -x`; the rest is the same in lower case."""
+"""Paths of `-q` that differ from `-q -x`; the others are equal in lower case."""
 _REASON = re.compile(r"clocks_(?P<kind>event|throttle)_reasons/(?:hw_slowdown/)?(?P<name>\w+)\Z")
 _PROCESS = {
     "gpu_instance_id": "gpu_instance_id",
@@ -138,7 +138,7 @@ _PROCESS = {
 
 
 def read_query(lines: Iterator[str], origin: Origin, tally: ImportTally) -> Iterator[ImportedRows]:
-    """A `Reader` of `nvidia-smi -q`, one output or many."""
+    """A `Reader` of `nvidia-smi -q`, one output or several."""
     file = SmiDocuments(origin, tally)
     for root, line in _documents(lines):
         file.take_root(root, line)
@@ -148,7 +148,7 @@ def read_query(lines: Iterator[str], origin: Origin, tally: ImportTally) -> Iter
 
 
 def _documents(lines: Iterator[str]) -> Iterator[tuple[ElementTree.Element, int]]:
-    """What each output says, as `-q -x` would, and the line where it begins."""
+    """Each output as the tree of `-q -x`, with its first line."""
     root: ElementTree.Element | None = None
     gpu: ElementTree.Element | None = None
     begun = 0
@@ -255,23 +255,23 @@ def read_pages(lines: Iterator[str], origin: Origin, tally: ImportTally) -> Iter
 
 
 class _Pages(LogFile):
-    """Pages of one node, one after another."""
+    """A file with pages of one node."""
 
     def __init__(self, origin: Origin, tally: ImportTally) -> None:
         super().__init__(origin, tally, origin.at_ms)
         self._node = origin.node_or(None)
         self._ts_ms: int | None = None
         self._listed: dict[int, str] = {}
-        """UUIDs by index, as `-L` tells them."""
+        """UUIDs by index, from `-L`."""
         self._uuids: dict[int, str] = {}
         self._buses: dict[int, str] = {}
         self._gpu: int | None = None
-        """Of the line before, in the table or a list."""
+        """Index of the GPU in the line before, in the table or a list."""
         self._columns: list[str] = []
-        """Of the topology."""
+        """Columns of `topo -m`."""
 
     def take(self, line: str, number: int) -> None:
-        """One line."""
+        """Take a line."""
         if driver := TABLE.search(line):
             facts = {
                 "driver_version": driver["driver"],
@@ -333,7 +333,7 @@ class _Pages(LogFile):
             self._uuids[gpu] = place_uuid(bus, gpu, self._node)
             self.tally.note("no uuid in the file: the GPU's PCI bus id and its node stand for it")
         facts: Row = {"gpu": gpu, "vendor": "nvidia", "pci_bus_id": bus}
-        if not found["model"].endswith("..."):  # it is cut to the width of the table
+        if not found["model"].endswith("..."):  # the table has cut it
             facts["model"] = found["model"]
         if found["persistence"] in ("On", "Off"):
             facts["persistence_mode"] = found["persistence"] == "On"
@@ -389,7 +389,7 @@ class _Pages(LogFile):
         process: Row = {
             "pid": int(found["pid"]),
             "process_type": PROCESS_TYPES[found["type"]],
-            # The table cuts the beginning of long paths.
+            # The table cuts the begin of long paths.
             "process_name": executable(found["name"]),
             "gpu_memory_bytes": self.read("used", found["used"], _BYTES, number),
             "mig_instance": instance,

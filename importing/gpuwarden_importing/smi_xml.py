@@ -1,4 +1,4 @@
-"""Reads what `nvidia-smi -q -x` prints, schemas v10 to v13: one document or many one after another."""
+"""Reads the XML of `nvidia-smi -q -x`, schemas v10 to v13: one document or several in sequence."""
 
 import re
 from collections.abc import Iterator
@@ -36,7 +36,7 @@ DOCUMENT_BYTES_MAX = 64 * 1024 * 1024
 _BEGIN, _END = "<nvidia_smi_log", "</nvidia_smi_log>"
 _BEGINS = re.compile(r"<nvidia_smi_log[\s>]")
 _NOT_NAMED = ("supported_clocks", "processes", "mig_devices", "accounted_processes")
-"""Lists below `<gpu>` that are read in their own way, or say nothing about now."""
+"""Lists below `<gpu>` that other methods read, or that have no current values."""
 _REASON = re.compile(r"clocks_(?:event|throttle)_reasons/clocks_(?:event|throttle)_reason_(\w+)\Z")
 
 _CONVERTERS = {path: converter(f.quantity, f.unit) for path, f in XML_FIELDS.items()}
@@ -54,7 +54,7 @@ def read(lines: Iterator[str], origin: Origin, tally: ImportTally) -> Iterator[I
 
 
 def documents(lines: Iterator[str], tally: ImportTally) -> Iterator[tuple[str, int]]:
-    """The documents, without what precedes them (a DOCTYPE too), and the line where each begins."""
+    """The documents, without a DOCTYPE or other text between them, with their first lines."""
     parts: list[str] = []
     size = begun = 0
     for number, line in enumerate(lines, 1):
@@ -86,14 +86,14 @@ def documents(lines: Iterator[str], tally: ImportTally) -> Iterator[tuple[str, i
 
 
 class SmiDocuments(LogFile):
-    """The documents of one file."""
+    """A file of documents."""
 
     def __init__(self, origin: Origin, tally: ImportTally) -> None:
         super().__init__(origin, tally)
         self.gpus = Identities()
 
     def take(self, document: str, line: int) -> None:
-        """Read one document."""
+        """Take a document."""
         try:
             root = ElementTree.fromstring(document)
         except ElementTree.ParseError as error:
@@ -102,12 +102,12 @@ class SmiDocuments(LogFile):
         self.take_root(root, line)
 
     def take_root(self, root: ElementTree.Element, line: int) -> None:
-        """As `take`, of a document that is a tree already."""
+        """Take a parsed document."""
         ts_ms = self._time(root, line)
         if ts_ms is None:
             return
         gpus = root.findall("gpu")
-        # Indices are nowhere; all GPUs stand in their order, and one alone may be any.
+        # There are no indices. All GPUs are listed in order; a single one may be any.
         is_all = _said(root, "attached_gpus") == str(len(gpus))
         for index, gpu in enumerate(gpus):
             _Gpu(self, gpu, line, ts_ms, index, is_all=is_all).take()
@@ -135,7 +135,7 @@ class SmiDocuments(LogFile):
 
 
 class _Gpu:
-    """One GPU of one document."""
+    """A GPU of a document."""
 
     def __init__(
         self,
@@ -208,7 +208,7 @@ class _Gpu:
                 values.setdefault(HEALTH, {})[column] = (0, both[0] + both[1])
 
     def _add_mig_devices(self) -> dict[str, str]:
-        """UUIDs by instance."""
+        """Add MIG devices; their UUIDs by instance."""
         found: dict[str, str] = {}
         for part in self._gpu.findall("mig_devices/mig_device"):
             instance = f"{_said(part, 'gpu_instance_id')}/{_said(part, 'compute_instance_id')}"
@@ -281,7 +281,7 @@ def _said(element: ElementTree.Element, path: str) -> str:
 
 
 def _leaves(element: ElementTree.Element) -> Iterator[tuple[str, str]]:
-    """Paths and texts of elements without elements in them."""
+    """Paths and texts of the leaf elements."""
     waiting = [("", element)]
     while waiting:
         path, found = waiting.pop()

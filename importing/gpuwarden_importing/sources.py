@@ -1,4 +1,4 @@
-"""Opens what is to be imported: files, folders and standard input, plain, gzip or zstd, any encoding."""
+"""Opens files, folders and standard input: plain, gzip or zstd, in any encoding."""
 
 import gzip
 import io
@@ -17,19 +17,16 @@ else:
     from backports import zstd
 
 HEAD_BYTES = 1024 * 1024
-"""How much of a file is looked at to tell its format."""
+"""Bytes of a file that are read to detect its format."""
 LINE_CHARS_MAX = 8 * 1024 * 1024
-"""What is longer is taken for several lines: a file without line ends must not fill the memory."""
+"""Longest line; a longer one is split, so that a file without line ends does not fill the memory."""
 _GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
 _BOMS = ((b"\xff\xfe", "utf-16"), (b"\xfe\xff", "utf-16"), (b"\xef\xbb\xbf", "utf-8-sig"))
 STDIN = Path("-")
 
 
 def found(paths: Sequence[Path]) -> list[Path]:
-    """The files of the call: of a folder all that are in it, hidden ones left out, in order.
-
-    Raises UnreadableError.
-    """
+    """The files of paths, in order; of a folder all files that are not hidden. Raises UnreadableError."""
     files: list[Path] = []
     for path in paths:
         if path != STDIN and path.is_dir():
@@ -46,18 +43,16 @@ def found(paths: Sequence[Path]) -> list[Path]:
 
 @dataclass(slots=True)
 class LogSource:
-    """An open file: its beginning, and all of it."""
+    """An open file."""
 
     head: bytes
     stream: BinaryIO
-    """Not compressed, from the beginning."""
+    """Uncompressed, from the beginning."""
     trouble: str = ""
-    """Why its lines ended before its end."""
+    """Why reading stopped before the end."""
 
     def lines(self) -> Iterator[str]:
-        """Lines with their ends; bytes that are no text become "�". Where the file is damaged they
-        end, and `trouble` says so.
-        """
+        """Lines with their ends; invalid bytes become "�". At damage they end, and `trouble` is set."""
         encoding = next((name for bom, name in _BOMS if self.head.startswith(bom)), "utf-8")
         wrapped = io.TextIOWrapper(self.stream, encoding, errors="replace", newline=None)
         try:
@@ -67,13 +62,13 @@ class LogSource:
             self.trouble = f"it is damaged, or gone, from here on: {error}"
 
     def head_lines(self) -> list[str]:
-        """The lines of the beginning; the last may be a part of one."""
+        """The first lines; the last may be cut."""
         encoding = next((name for bom, name in _BOMS if self.head.startswith(bom)), "utf-8")
         return self.head.decode(encoding, "replace").splitlines()
 
 
 class _Whole(io.RawIOBase):
-    """The head that was read already, and then the rest."""
+    """A stream of the head that was read, and then the rest."""
 
     def __init__(self, head: bytes, rest: IO[bytes]) -> None:
         self._head = memoryview(head)
@@ -91,16 +86,16 @@ class _Whole(io.RawIOBase):
 
 
 _ZSTD_BYTES = 2048
-"""Unpacked at a time: 64 MiB at most, however it was packed."""
+"""Compressed bytes per step, so that a step gives 64 MiB at most."""
 
 
 class _Zstd(io.RawIOBase):
-    """What was packed with zstd. Raises EOFError where the file ends before what was packed does."""
+    """A stream of decompressed zstd. Raises EOFError when the file is truncated."""
 
     def __init__(self, packed: IO[bytes]) -> None:
         self._packed = packed
         self._frame: zstd.ZstdDecompressor | None = None
-        """The frame that has begun and not ended."""
+        """The open frame."""
         self._plain = memoryview(b"")
 
     def readable(self) -> bool:
@@ -124,7 +119,7 @@ class _Zstd(io.RawIOBase):
         parts = []
         while packed:
             if self._frame is None:
-                self._frame = zstd.ZstdDecompressor()  # with a window of 128 MiB at most
+                self._frame = zstd.ZstdDecompressor()  # its window is 128 MiB at most
             parts.append(self._frame.decompress(packed))
             packed = self._frame.unused_data
             if self._frame.eof:
@@ -149,7 +144,7 @@ def opened(path: Path) -> LogSource:
 
 
 def damage() -> tuple[type[Exception], ...]:
-    """What reading a damaged or vanished file raises."""
+    """Exceptions of reading a damaged or deleted file."""
     import zlib
 
     return (OSError, EOFError, zlib.error, zstd.ZstdError)
@@ -157,7 +152,7 @@ def damage() -> tuple[type[Exception], ...]:
 
 def _read_up_to(stream: IO[bytes], size: int) -> bytes:
     parts: list[bytes] = []
-    with suppress(*damage()):  # it comes again where the lines are read
+    with suppress(*damage()):  # reading the lines raises it again
         while size > 0 and (piece := stream.read(min(size, 1 << 14))):
             parts.append(piece)
             size -= len(piece)

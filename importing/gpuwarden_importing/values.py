@@ -1,7 +1,7 @@
-"""Converts a cell of another tool's log to the catalogue's unit: pure, one converter a column.
+"""Converts cells of other tools' logs to the catalogue's units: pure, a converter per column.
 
-A converter gives None for what the tool itself calls absent ("N/A", "[Not Supported]", "ERR!"), and
-raises ValueError for what it does not understand.
+A converter gives None for the tool's words for absent ("N/A", "[Not Supported]", "ERR!"), and raises ValueError for
+text that it does not understand.
 """
 
 import math
@@ -32,13 +32,13 @@ SAMPLES, DETAILS, HEALTH, PROCESSES, GPUS = (
     "process_samples",
     "gpus",
 )
-"""Tables that fields go to."""
+"""Tables of fields."""
 PROCESS_TYPES = {"C": "compute", "C+G": "compute", "G": "graphics", "M": "mps", "M+C": "mps"}
-"""The column `process_type` by nvidia-smi's letters."""
+"""Values of the column `process_type`, by nvidia-smi's letters."""
 
 UNITS: Mapping[str, Mapping[str, float]] = {
     "percent": {"%": 1},
-    # Drivers before 2014 wrote MB for MiB, and no nvidia-smi ever meant a million.
+    # Drivers before 2014 wrote MB for MiB; nvidia-smi never means 10^6.
     "bytes": {"B": 1, "KiB": 2**10, "MiB": 2**20, "MB": 2**20, "GiB": 2**30, "TiB": 2**40},
     "watts": {"W": 1, "mW": 1e-3, "kW": 1e3},
     "celsius": {"C": 1, "°C": 1},
@@ -48,7 +48,7 @@ UNITS: Mapping[str, Mapping[str, float]] = {
     "count": {"": 1, "bank(s)": 1},
     "lanes": {"": 1, "x": 1},
 }
-"""By quantity: unit to how many of the catalogue's units it is."""
+"""Factors to the catalogue's unit, by quantity and unit."""
 
 _TRUE = frozenset({"yes", "enabled", "active", "true", "1", "valid", "on", "pending", "supported"})
 _FALSE = frozenset({"no", "disabled", "not active", "false", "0", "invalid", "off", "none"})
@@ -56,20 +56,20 @@ _FALSE = frozenset({"no", "disabled", "not active", "false", "0", "invalid", "of
 
 @dataclass(frozen=True, slots=True)
 class LogField:
-    """Where a field of another tool's log goes."""
+    """The column of a field."""
 
     table: str
     column: str
     quantity: str
     """A key of UNITS, or of `_OTHERS`."""
     unit: str = ""
-    """The unit of a value that names none."""
+    """The unit of a value without one."""
     rank: int = 0
-    """Where several fields fill a column, the lowest that has a value counts."""
+    """If several fields fill a column, the lowest rank with a value counts."""
 
 
 def plain(text: str) -> str | None:
-    """The text without quotes and surrounding space; None: it says that there is nothing."""
+    """The text without quotes and surrounding space; None: it means absent."""
     text = text.strip().strip('"').strip()
     if text.startswith("[") and text.endswith("]"):
         return None
@@ -77,7 +77,7 @@ def plain(text: str) -> str | None:
 
 
 def converter(quantity: str, unit: str = "") -> Converter:
-    """What turns a cell into the catalogue's unit; `unit`: of a cell that names none."""
+    """The converter of a quantity; `unit`: of a cell without one."""
     return _OTHERS.get(quantity) or _amount(quantity, unit)
 
 
@@ -100,7 +100,7 @@ def _amount(quantity: str, unit: str) -> Converter:
             raise ValueError("is no number")
         if not is_whole:
             return _exact(found[1], units[named], value)
-        # Whole numbers beyond 2^53 lose nothing on the way.
+        # Integers above 2^53 stay exact.
         if units[named] == 1 and found[1].lstrip("+-").isdigit():
             value = int(found[1])
         if quantity == "count" and value != int(value):
@@ -111,7 +111,7 @@ def _amount(quantity: str, unit: str) -> Converter:
 
 
 def _exact(digits: str, factor: float, value: float) -> float:
-    """4251825415 us is 4251.825415 s and not nearly: dividing rounds once."""
+    """4251825415 us as exactly 4251.825415 s: division rounds once."""
     if 0 < factor < 1:
         return float(digits.replace(",", ".")) / round(1 / factor)
     return value
@@ -140,7 +140,7 @@ def bits(cell: str) -> Value:
 
 
 def flag(cell: str) -> Value:
-    """Yes or no, in any of the words for it."""
+    """A boolean, in the tools' words for it."""
     found = plain(cell)
     word = None if found is None else found.lower()
     if word is None:
@@ -169,7 +169,7 @@ def _clock(cell: str) -> Value:
 
 
 def bus_id(cell: str) -> Value:
-    """A PCI bus id as the kernel writes it, 0000:3b:00.0."""
+    """A PCI bus id in the kernel's form, 0000:3b:00.0."""
     from gpuwarden_agent.events.xid_lines import bus_id as canonical
 
     found = plain(cell)
@@ -208,7 +208,7 @@ def _compute_mode(cell: str) -> Value:
     if word is None or word in _COMPUTE_MODES:
         return word
     if word == "exclusive_thread":
-        return None  # deprecated, and the catalogue does not know it
+        return None  # deprecated, and not in the catalogue
     raise ValueError("is no compute mode")
 
 
@@ -222,12 +222,12 @@ _EXE = re.compile(r"[^\\/]*\.exe\b", re.IGNORECASE)
 
 
 def executable(cell: str) -> Value:
-    """Name of a program without path and arguments, where secrets may be."""
+    """Name of a program, without path and arguments, which may have secrets."""
     found = plain(cell)
     if found is None:
         return None
     if _WINDOWS.match(found):
-        # Blanks are common in its names, and nvidia-smi tells no arguments there.
+        # Names often have blanks there, and nvidia-smi prints no arguments.
         named = _EXE.search(found)
         return named[0].strip() if named else found.rpartition("\\")[2].strip() or None
     words = found.split()

@@ -1,1 +1,1 @@
-"""Ties gpuwarden to Slurm: prolog and epilog of its nodes, summaries of its jobs."""
+"""Connects gpuwarden to Slurm: prolog and epilog of nodes, and summaries of jobs."""

@@ -1,7 +1,6 @@
-"""Plans what ties a node to Slurm: a pure function of its slurm.conf and what is there.
+"""Plans the installation of prolog and epilog, as pure functions of slurm.conf and the installed files.
 
-slurm.conf itself is never changed: the same file is on every node of a cluster. What it lacks is said, as
-lines to add.
+slurm.conf is never changed, as all nodes of a cluster share it. The lines that it lacks are printed.
 """
 
 import re
@@ -31,27 +30,27 @@ CONFIGS = (
     "/etc/slurm-llnl/slurm.conf",
     "/usr/local/etc/slurm.conf",
 )
-"""Where a node has its slurm.conf: packages, then copies of a controller that hands it out."""
+"""Usual paths of slurm.conf: of packages, then copies that a controller distributes."""
 
 _LINE = re.compile(r"^\s*(\w+)\s*=\s*(.*?)\s*$")
 _ALLOC = frozenset({"alloc", "contain", "nohold", "x11"})
-"""PrologFlags with which the prolog runs on every node when the job gets it."""
+"""PrologFlags with which the prolog runs on every node at allocation."""
 
 
 @dataclass(frozen=True, slots=True)
 class SlurmHost:
-    """What is on the host."""
+    """Slurm's files on a host."""
 
     config_path: str | None
-    """Its slurm.conf; None: none was found."""
+    """Path of slurm.conf; None: not found."""
     config: Mapping[str, Sequence[str]] = field(default_factory=dict)
     """Values by name in lower case."""
     files: Mapping[str, str] = field(default_factory=dict)
-    """Text by path, of files that an install writes."""
+    """Text by path, of the files that an installation writes."""
     has_notes: bool = False
-    """The folder of notes is there."""
+    """Whether the folder of notes exists."""
     alone: frozenset[str] = frozenset()
-    """Parts of which slurm.conf names no script but ours."""
+    """Parts for which slurm.conf names no script but ours."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +63,7 @@ class SlurmFile:
 
 
 def parse_config(text: str) -> dict[str, list[str]]:
-    """Values of slurm.conf by name in lower case; a line that ends with a backslash goes on."""
+    """Values of slurm.conf by name in lower case; a backslash at the end of a line continues it."""
     found: dict[str, list[str]] = {}
     for line in re.sub(r"\\\r?\n", " ", text).splitlines():
         if (told := _LINE.match(re.sub(r"(?<!\\)#.*", "", line))) is not None:
@@ -73,12 +72,12 @@ def parse_config(text: str) -> dict[str, list[str]]:
 
 
 def script_text(part: str) -> str:
-    """The script that runs at a job's start or end."""
+    """Text of the prolog or epilog."""
     return (files("gpuwarden_cli.slurm") / f"{part.lower()}.sh").read_text()
 
 
 def script_path(part: str, host: SlurmHost) -> str:
-    """Where it goes: the folder that slurm.conf names with a pattern, else one beside slurm.conf."""
+    """Path of the script: in the folder that slurm.conf names with a pattern, else beside slurm.conf."""
     for value in host.config.get(part.lower(), ()):
         folder, _, pattern = value.rpartition("/")
         if folder and "*" in pattern and fnmatch(SCRIPT, pattern):
@@ -90,18 +89,18 @@ def script_path(part: str, host: SlurmHost) -> str:
 
 
 def wanted_files(host: SlurmHost) -> list[SlurmFile]:
-    """What an install leaves on the host."""
+    """Files that an installation writes."""
     scripts = [SlurmFile(script_path(part, host), script_text(part), 0o755) for part in PARTS]
     return [*scripts, SlurmFile(TMPFILES, TMPFILES_TEXT, 0o644)]
 
 
 def names(value: str, path: str) -> bool:
-    """Whether a value of Prolog or Epilog stands for that script."""
+    """Whether a value of Prolog or Epilog matches a script."""
     return value == path or fnmatch(path, value)
 
 
 def needed_stubs(host: SlurmHost) -> list[SlurmFile]:
-    """What has to take the place of scripts that go while slurm.conf names nothing else."""
+    """Stubs for removed scripts where slurm.conf names no other script."""
     return [
         SlurmFile(path, STUB, 0o755)
         for part in PARTS
@@ -112,12 +111,12 @@ def needed_stubs(host: SlurmHost) -> list[SlurmFile]:
 
 
 def missing_files(host: SlurmHost) -> list[SlurmFile]:
-    """Those that are not there, or are others."""
+    """Wanted files that are missing or differ."""
     return [file for file in wanted_files(host) if host.files.get(file.path) != file.text]
 
 
 def missing_lines(host: SlurmHost) -> list[str]:
-    """What is to be changed in slurm.conf, one line each; what cannot be a line says what to do."""
+    """Lines that slurm.conf lacks; a comment where a person must edit a script."""
     lines = []
     for part in PARTS:
         path = script_path(part, host)

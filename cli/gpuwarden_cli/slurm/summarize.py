@@ -1,7 +1,6 @@
-"""`gpuwarden slurm summarize`: writes what each ended job used into its AdminComment, and mails it to its owner.
+"""Writes what each ended job used into its AdminComment, and mails it to its owner: `gpuwarden slurm summarize`.
 
-Slurm's accounting says which jobs are done: those with a comment are left alone. A round may thus be
-repeated, and begun anew after a restart, at any time.
+A job that has a comment in Slurm's accounting is done. So a round can be repeated at any time, also after a restart.
 """
 
 import argparse
@@ -21,11 +20,11 @@ from gpuwarden_cli.job_summary import SHORT_S, comment, screen
 from gpuwarden_client.http import CallError
 
 SETTLED_S = 20
-"""A job's last rows come a few seconds after its end."""
+"""Wait after a job's end, as its last rows arrive some seconds later."""
 TIMEOUT_S = 30.0
-"""For one of Slurm's commands."""
+"""Timeout of a Slurm command."""
 COMMENTS = ("-n", "-P", "-o", "JobIDRaw,AdminComment")
-"""What sacct prints, for `parse_comments`."""
+"""Flags of sacct for `parse_comments`."""
 ENDED = "CD,F,TO,CA,NF,OOM,DL,PR,BF"
 _JOBS = """
 SELECT slurm_job_id FROM slurm_job_samples
@@ -36,11 +35,11 @@ ORDER BY max(ended_at), slurm_job_id
 """
 
 Run = Callable[[Sequence[str]], str]
-"""Runs one of Slurm's commands; its output. Raises StartError."""
+"""Runs a Slurm command and gives its output. Raises StartError."""
 
 
 def add_flags(made: argparse.ArgumentParser) -> None:
-    """The flags of `gpuwarden slurm summarize`."""
+    """Add the flags of `gpuwarden slurm summarize`."""
     made.add_argument(
         "--every",
         type=_seconds,
@@ -78,7 +77,7 @@ def _seconds(text: str) -> int:
 
 
 def run_slurm(argv: Sequence[str]) -> str:
-    """Run one of Slurm's commands. Raises StartError."""
+    """Run a Slurm command; its output. Raises StartError."""
     try:
         done = subprocess.run(
             argv,
@@ -101,21 +100,21 @@ def run_slurm(argv: Sequence[str]) -> str:
 
 
 def parse_comments(text: str) -> dict[str, str]:
-    """sacct's "JobIDRaw|AdminComment" lines: comment by job; those without one have ""."""
+    """Comment by job, from sacct's "JobIDRaw|AdminComment" lines; "" for no comment."""
     pairs = (line.partition("|") for line in text.splitlines())
     return {job: said for job, bar, said in pairs if bar and job.isdigit()}
 
 
 @dataclass(slots=True)
 class CommentWriter:
-    """Writes comments, in the form that this Slurm can keep."""
+    """Writes comments in a form that this version of Slurm keeps."""
 
     run: Run
     keeps_case: bool | None = None
-    """Whether its sacctmgr keeps capital letters; None: not tried yet."""
+    """Whether sacctmgr keeps upper case; None: not tried yet."""
 
     def write(self, report: JobReport) -> str:
-        """Write it; what stands there then. Raises StartError."""
+        """Write the comment of a job; the stored text. Raises StartError."""
         text = comment(report, keeps_case=self.keeps_case is not False)
         self._set(report.job, text)
         if self.keeps_case is None:
@@ -140,11 +139,11 @@ class CommentWriter:
 
 
 Mail = Callable[[JobReport], str | None]
-"""Mails a report; why it could not, None: it did."""
+"""Mails a report; the problem, or None."""
 
 
 def mail_by(receiver: str, path: Path) -> Mail:
-    """Mails to each job's owner by a receiver of the file. Raises StartError."""
+    """A function that mails a report to the job's owner by a receiver of the file. Raises StartError."""
     from gpuwarden_cli.settings import notify_of
     from gpuwarden_rules.notify.receivers.apprise_service import OWNER, send_text
     from gpuwarden_rules.notify.receivers.receiver import Delivered
@@ -174,11 +173,11 @@ def done_once(
     mail: Mail | None,
     say: Callable[[str], None],
 ) -> int:
-    """Comment and mail the jobs that have no comment yet; how many. One that fails does not stop the others."""
+    """Comment and mail the jobs without a comment; the number of comments. A failure does not stop the others."""
     count = 0
     for job in ended:
         if comments.get(job) != "":
-            continue  # commented, or not in the accounting yet
+            continue  # it has a comment, or is not in the accounting yet
         try:
             report = report_of(job)
             if report is None:
@@ -197,7 +196,7 @@ def done_once(
 
 
 def run(args: argparse.Namespace) -> int:
-    """One round, or one after another."""
+    """Run one round, or a round each --every."""
     from gpuwarden_cli.read.remote import RemoteQuerier
     from gpuwarden_client.http import ask
 

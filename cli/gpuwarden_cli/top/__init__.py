@@ -1,6 +1,6 @@
 """Shows a fleet, or this host, live in a terminal: `gpuwarden top`.
 
-`model` is one pure function of state, input and time; `screen` one of state alone, which makes the lines.
-`collector` and `local` are the sources of rows; `app` (Textual, of the extra `top`) and `plain` (any terminal,
-or a pipe) are the shells around it. A source is asked for the rows on screen and the totals, no more.
+`model` is a pure function of state, event and time; `screen` makes the lines of a state. `collector` and `local` are
+sources of rows. `app` (Textual, the extra `top`) and `plain` (any terminal, or a pipe) run them. A source is asked
+only for the totals and the rows on the screen.
 """

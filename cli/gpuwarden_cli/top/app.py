@@ -1,7 +1,7 @@
-"""Shows the lines with Textual: keys and answers become events of the model, changed lines are drawn again.
+"""Runs `top` in Textual: turns keys and answers into events of the model, and draws changed lines.
 
-Needs the extra `top`. The terminal is given back however it ends: Textual does so on errors, and what ends
-a process (SIGTERM, SIGHUP) ends the application first.
+Needs the extra `top`. The terminal is restored in every case: Textual does so on errors, and SIGTERM and SIGHUP end
+the application first.
 """
 
 import asyncio
@@ -48,7 +48,7 @@ _STYLES = {
     "selected": Style(reverse=True),
     "title": Style(bold=True, underline=True),
 }
-"""The terminal's own colours, so that its theme holds."""
+"""Colours of the terminal's theme."""
 
 
 class Lines(Widget):
@@ -66,11 +66,11 @@ class Lines(Widget):
 
     @property
     def text(self) -> str:
-        """What stands on the screen, without styles."""
+        """Text of the screen, without styles."""
         return "\n".join("".join(span.text for span in line).rstrip() for line in self._lines)
 
     def show(self, lines: Sequence[Line]) -> None:
-        """Draw the lines that are others than before."""
+        """Draw the lines that have changed."""
         before, self._lines = self._lines, lines
         if len(before) != len(lines):
             self.refresh()
@@ -80,7 +80,7 @@ class Lines(Widget):
             self.refresh(*(Region(0, y, self.size.width, 1) for y in changed))
 
     def render_line(self, y: int) -> Strip:
-        """As Textual asks for it."""
+        """A line, for Textual."""
         line = self._lines[y] if y < len(self._lines) else ()
         segments = [
             Segment(ascii_only(span.text) if self._is_ascii else span.text, _STYLES[span.style])
@@ -107,15 +107,15 @@ class TopApp(App[None]):
 
     @property
     def state(self) -> State:
-        """What is shown."""
+        """The state that is shown."""
         return self._state
 
     def compose(self) -> ComposeResult:
-        """One widget."""
+        """Make the widget."""
         yield self.lines
 
     def on_mount(self) -> None:
-        """Begin."""
+        """Start the source and draw."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGHUP):
             loop.add_signal_handler(number, self.exit)
@@ -123,31 +123,31 @@ class TopApp(App[None]):
         self._happened(Resized(self.size.width, self.size.height))
 
     def on_unmount(self) -> None:
-        """Give the signals back."""
+        """Remove the signal handlers."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGHUP):
             loop.remove_signal_handler(number)
 
     def on_resize(self, event: events.Resize) -> None:
-        """The terminal has another size."""
+        """Take the new size of the terminal."""
         self._happened(Resized(event.size.width, event.size.height))
 
     def on_key(self, event: events.Key) -> None:
-        """A key."""
+        """Take a key."""
         event.stop()
         event.prevent_default()
         self._happened(Pressed(event.key, event.character))
 
     def on_click(self, event: events.Click) -> None:
-        """A line."""
+        """Select the line."""
         self._happened(Clicked(event.screen_y))
 
     def on_mouse_scroll_down(self, _event: events.MouseScrollDown) -> None:
-        """As the key."""
+        """Move like the arrow key."""
         self._happened(Pressed("down"))
 
     def on_mouse_scroll_up(self, _event: events.MouseScrollUp) -> None:
-        """As the key."""
+        """Move like the arrow key."""
         self._happened(Pressed("up"))
 
     def _happened(self, event: Event) -> None:

@@ -1,7 +1,7 @@
-"""Asks a collector for what is on the screen: one query a refresh, which has the totals in it too.
+"""Reads a collector for `top`: one query per refresh, with the totals in it.
 
-A query of `gpus_now` and its like is answered from the newest rows alone, at a fraction of the cost of one that
-reads samples, too. So who holds the GPUs on the screen is asked beside it, as seldom as processes are read.
+Queries of `gpus_now` and similar views read only the newest rows, and cost a fraction of a query of samples. So the
+holders of the GPUs on the screen are read by a query of their own, as often as processes are sampled.
 """
 
 import json
@@ -34,10 +34,10 @@ from gpuwarden_dashboards.read.fleet import STATES, SUMS, cells_sql
 TIMEOUT_S = 20.0
 HOLDER_COLUMNS = ("user", "job", "process")
 HOLDERS_S = 10.0
-"""Processes are read so often."""
+"""Interval of process samples."""
 HOLDERS_MAX = 5_000
 JUDGED_S = 2.0
-"""Whether the fleet is judged is asked so often."""
+"""Interval of queries of `/v1/judgement`."""
 _JOB = "coalesce(slurm_job_id, pod)"
 _RECENT = "ts > now()::TIMESTAMP - INTERVAL 30 SECOND"
 _READINGS = """{'model': i.model, 'memory_used_bytes': n.memory_used_bytes,
@@ -61,11 +61,11 @@ totals AS (
             AS critical
     FROM cells
 )"""
-"""Every GPU that is expected, and the totals of them."""
+"""Every expected GPU, and the totals."""
 
 
 def _held(whose: str) -> str:
-    """Who holds most of each GPU's memory, by the rows of `process_samples` (p) and `gpus` (g) that are `whose`."""
+    """The process with most memory of each GPU, for rows of `process_samples` (p) and `gpus` (g) that match `whose`."""
     return f"""
 held AS (
     SELECT coalesce(g.parent_gpu_uuid, p.gpu_uuid) AS gpu_uuid,
@@ -189,9 +189,9 @@ _ROWS: Mapping[TopView, tuple[str, str, str]] = {
         _ALERT_ROWS.format(worst=_WORST), "concat_ws(' ', rule, place, owner, summary, severity)", "worst"
     ),
 }  # fmt: skip
-"""CTEs that end with `rows_of`, the text that a search looks in, and the view's own order."""
+"""By view: CTEs that end with `rows_of`, the text that is searched, and the default order."""
 _HELD_ROWS = (_GPUS_HELD, "concat_ws(' ', place, model, gpu_uuid, user, job, process)", "node, gpu, gpu_uuid")  # fmt: skip
-"""The same of GPUs with who holds them."""
+"""The same for GPUs with their holders."""
 
 _GPU_NOW = f"""
 WITH {_FLEET}
@@ -230,21 +230,21 @@ _TOTALS = f"WITH {_FLEET} SELECT to_json(t)::VARCHAR AS totals FROM totals t"
 
 
 def has_holders(request: RowsRequest) -> bool:
-    """Whether rows of GPUs are chosen or sorted by who holds them, so that it must be known of all."""
+    """Whether GPUs are filtered or sorted by their holder, so that all holders must be read."""
     of_holder = request.job is not None or request.text or request.sort in HOLDER_COLUMNS
     return request.view is TopView.GPUS and bool(of_holder)
 
 
 def rows_sql(request: RowsRequest) -> str:
-    """The query of some rows, with the totals on each; it takes $node, $job, $text, $limit and $offset.
+    """The query of a page of rows, with the totals in each row; parameters: $node, $job, $text, $limit, $offset.
 
-    Processes are without totals: they need nothing of the fleet.
+    Processes have no totals.
     """
     made, names, order = _HELD_ROWS if has_holders(request) else _ROWS[request.view]
     has_totals = request.view is not TopView.PROCESSES
     totals = "(SELECT to_json(t)::VARCHAR FROM totals t)" if has_totals else "NULL"
     if request.sort:
-        # A column of ours, not a text of anybody's.
+        # The name is one of our columns, not user input.
         order = f'"{request.sort}" {"DESC" if request.is_descending else "ASC"} NULLS LAST, {order}'
     elif request.is_descending:
         first, comma, rest = order.removesuffix(" DESC").partition(",")
@@ -272,7 +272,7 @@ async def _known() -> str | None:
 
 
 class CollectorSource:
-    """A collector as a source; `querier` and `unjudged` for tests."""
+    """A collector as a source; tests pass `querier` and `unjudged`."""
 
     def __init__(
         self,
@@ -280,31 +280,31 @@ class CollectorSource:
         querier: Querier | None = None,
         unjudged: Callable[[], Awaitable[str | None]] | None = None,
     ) -> None:
-        """Raises CallError for an address or a token that is wrong."""
+        """Raises CallError for a wrong address or token."""
         self._endpoint = CollectorEndpoint.of(url)
-        # A thread that a person who quits does not wait for.
+        # A thread that is not joined when the user quits.
         worker = Worker("collector")
         self._querier = querier or RemoteQuerier(url, worker.submit)
         self._unjudged = unjudged or (
             _known if querier else partial(worker.submit, unjudged_at, url)
         )
         self._judged: tuple[str | None, float] = (None, 0.0)
-        """What was said last of whether the fleet is judged, and until when that is good."""
+        """The last answer of `/v1/judgement`, and until when it is valid."""
         self._clock = SystemClock()
         self._holders: dict[str, tuple[Row, float]] = {}
-        """Who holds a GPU that was on the screen, and when that was asked."""
+        """Holders by GPU, and when they were read."""
         self._of_gpu: tuple[GpuRequest, float, _Past] | None = None
-        """The past of the GPU that is shown whole, and until when it is good."""
+        """History of the GPU that is shown, and until when it is valid."""
 
     @property
     def name(self) -> str:
         return self._endpoint.url
 
     async def run(self) -> None:
-        """Nothing is done beside."""
+        """Wait; this source has no background work."""
 
     async def ask(self, request: Request) -> Answer:
-        """Raises SourceError."""
+        """Answer a request. Raises SourceError."""
         try:
             match request:
                 case RowsRequest():
@@ -338,14 +338,14 @@ class CollectorSource:
         return RowsAnswer(await self._totals(totals), rows, records[0]["count_"])
 
     async def _totals(self, text: str) -> Row:
-        """Totals, with why that no alert fires means nothing now."""
+        """Totals, with the reason if the rules have not judged the fleet."""
         now_s = self._clock.monotonic()
         if now_s >= self._judged[1]:
             self._judged = await self._unjudged(), now_s + JUDGED_S
         return {**json.loads(text), "unjudged": self._judged[0]}
 
     async def _with_holders(self, rows: Sequence[Row]) -> list[Row]:
-        """The rows with who holds each GPU, asked again where that is old."""
+        """The rows with the holder of each GPU; old holders are read again."""
         now_s = self._clock.monotonic()
         gpus = [row["gpu_uuid"] for row in rows]
         if any(now_s - self._holders.get(gpu, ({}, -HOLDERS_S))[1] >= HOLDERS_S for gpu in gpus):
@@ -367,7 +367,7 @@ class CollectorSource:
         return GpuAnswer(totals, row, series, processes, json.loads(record["alerts"]))
 
     async def _past(self, request: GpuRequest) -> _Past:
-        """Its history, processes and holder, asked again where that is old."""
+        """History, processes and holder of a GPU; read again when they are old."""
         now_s = self._clock.monotonic()
         if self._of_gpu is not None and self._of_gpu[0] == request and now_s < self._of_gpu[1]:
             return self._of_gpu[2]
@@ -398,7 +398,7 @@ class CollectorSource:
 
 
 def _why_lines(record: Mapping[str, Any]) -> list[str]:
-    """One verdict for people."""
+    """Lines of one diagnosis."""
     of = record.get("job") if record.get("kind") == "job" else None
     place = of or f"{record.get('node')}/{record.get('gpu')}"
     verdict = str(record.get("bottleneck") or record.get("verdict")).upper()

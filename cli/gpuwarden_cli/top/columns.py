@@ -11,7 +11,7 @@ Show = Callable[[Any], str]
 
 
 def as_text(value: Any) -> str:
-    """As it is."""
+    """The value as text."""
     return str(value)
 
 
@@ -58,14 +58,14 @@ class ShownColumn:
     key: str
     title: str
     width: int
-    """In cells; what a screen has left goes to columns with `most`, then to the one that `grows`."""
+    """In cells. Spare width goes to columns with `most`, then to the one that `grows`."""
     show: Show = as_text
     is_right: bool = False
     from_width: int = 0
-    """Screens that are narrower leave it out."""
+    """Narrower screens do not show it."""
     grows: bool = False
     most: int = 0
-    """Width up to which it becomes wider on a wide screen."""
+    """Largest width on a wide screen."""
     level: Callable[[Row], str] | None = None
     """Style of its cells; None: none."""
 
@@ -177,12 +177,12 @@ COLUMNS: Mapping[TopView, Sequence[ShownColumn]] = {
 
 
 def columns_of(view: TopView, width: int) -> list[tuple[ShownColumn, int]]:
-    """The columns that a screen has room for, each with its width; a cell is between them."""
+    """The columns that fit a screen, with their widths; one cell separates them."""
     shown = [
         column for column in COLUMNS[view] if width >= column.from_width or not column.from_width
     ]
     while len(shown) > 1 and sum(c.width + 1 for c in shown) > width + 1:
-        # The first says which row it is, the one that grows what it is about.
+        # The first column identifies the row, and the growing one describes it: both stay.
         less = [c for c in shown[1:] if not c.grows] or shown[1:]
         shown.remove(less[-1])
     room = max(0, width + 1 - sum(c.width + 1 for c in shown))

@@ -1,7 +1,7 @@
-"""Reads this host's own GPUs through the agent's probes, as a source without a collector.
+"""Reads the GPUs of this host with the agent's probes: a source without a collector.
 
-Every probe has the agent's runner: a thread of its own and a deadline. What they read stays in the memory of
-this process: the newest rows, and half an hour of a few readings of each GPU.
+Every probe has the agent's runner, with a thread and a deadline. The newest rows, and half an hour of some readings
+of each GPU, stay in memory.
 """
 
 import asyncio
@@ -36,10 +36,10 @@ from gpuwarden_cli.top.request import (
 
 TABLES = frozenset({"gpu_samples", "host_samples", "process_samples", "gpus", "nodes"})
 THROTTLED_BY = 0x8 | 0x20 | 0x40 | 0x80
-"""Bits of `clocks_event_reasons`: heat, or the power supply."""
+"""Bits of `clocks_event_reasons` for heat and the power supply."""
 DEADLINE_S = 5.0
 FIRST_S = 3.0
-"""The first screen waits so long for readings: a driver may have to wake up, and there may be no GPU."""
+"""Longest wait of the first screen for readings: a driver may have to wake up, or there is no GPU."""
 NEEDS_COLLECTOR = "this needs the history that a collector keeps: start one with `gpuwarden up`, and top without --local"
 _SERIES = ("util_percent", "power_watts", "temperature_celsius", "sm_clock_mhz", "memory_percent")
 
@@ -50,7 +50,7 @@ class LocalSource:
     def __init__(
         self, probes: Sequence[Probe], node: str, name: str, clock: Clock, *, every_s: float = 1.0
     ) -> None:
-        """`name`: what is watched, in a line."""
+        """`name`: a line on the source."""
         self._node = node
         self._name = name
         self._clock = clock
@@ -58,7 +58,7 @@ class LocalSource:
         self._latest = Latest(clock)
         self._history: dict[str, deque[tuple[int, Mapping[str, float | None]]]] = {}
         self._is_read = asyncio.Event()
-        """Set by the first samples of GPUs, where there are GPUs."""
+        """Set by the first samples."""
         self._first = "gpu_samples" if any("gpu_samples" in p.tables for p in probes) else "host_samples"  # fmt: skip
         counters = Counters()
         self._runners = [
@@ -96,7 +96,7 @@ class LocalSource:
                 await runner.close()
 
     async def ask(self, request: Request) -> Answer:
-        """From what was read last; at first it waits for that. Raises SourceError."""
+        """Answer from the newest readings; the first request waits for them. Raises SourceError."""
         if not self._is_read.is_set():
             with suppress(TimeoutError):
                 async with asyncio.timeout(FIRST_S):
@@ -255,11 +255,11 @@ class LocalSource:
 
 
 def _untold(_probe: Probe, _event: HealthEvent) -> None:
-    """A probe in trouble shows as one that does not report."""
+    """Drop the event: a probe in trouble shows as not reporting."""
 
 
 def page_of(rows: Sequence[Row], request: RowsRequest) -> tuple[list[Row], int]:
-    """The rows of a page, and how many there are: searched, sorted (what is absent last) and cut."""
+    """The rows of a page and the number of all, after search and sort; absent values come last."""
     text = request.text.lower()
     chosen = [
         row
@@ -345,7 +345,7 @@ def _number(value: object) -> float | None:
 def _binned(
     kept: Sequence[tuple[int, Mapping[str, float | None]]] | deque[Any], bins: int, now_ms: int
 ) -> dict[str, list[float | None]]:
-    """Means over equal steps, the newest last."""
+    """Means over equal time steps, the newest last."""
     width_ms = HISTORY_S * 1000 / bins
     sums: dict[str, list[list[float]]] = {name: [[] for _ in range(bins)] for name in _SERIES}
     for ts_ms, values in kept:

@@ -1,8 +1,8 @@
-"""Decides what `gpuwarden top` shows and asks for: one pure function of state, event and time.
+"""Decides what `gpuwarden top` shows and requests: a pure function of state, event and time.
 
-At most one request is under way; what is asked meanwhile is asked when its answer is there, so that a key that
-is held down costs no more queries than the source answers. Rows are known by their place: what was answered
-is shown until it is replaced, also while a source does not answer.
+At most one request is in flight. The next one is for the page as it then is, so a key that is held down causes no
+more queries than the source answers. An answer stays on the screen until the next one, also while the source does not
+answer.
 """
 
 from collections.abc import Sequence
@@ -24,15 +24,15 @@ from gpuwarden_cli.top.request import (
 )
 
 HEAD_LINES, FOOT_LINES = 5, 1
-"""Lines above the rows, and below."""
+"""Lines above and below the rows."""
 HISTORY_MAX = 240
-"""Refreshes that the fleet's line of utilization goes back."""
+"""Refreshes in the sparkline of the fleet's utilization."""
 RETRY_MAX_S = 10.0
 SAID_EVERY_S = 1.0
 BUSY_SHARE = 0.1
-"""Most of the time that a source is kept busy: one that is slow is asked less often."""
+"""Largest share of time that a source is busy: a slow one is asked less often."""
 PACE_MAX_S = 15.0
-"""But not more seldom, unless a person wants that."""
+"""Longest interval that BUSY_SHARE can cause."""
 VIEWS = tuple(TopView)
 BINS_MAX = 180
 TEXT_MAX = 64
@@ -40,28 +40,28 @@ TEXT_MAX = 64
 
 @dataclass(frozen=True, slots=True)
 class TopPage:
-    """One place that a person has gone to; rows of a view, or one GPU."""
+    """A page: rows of a view, or one GPU."""
 
     view: TopView
     node: str | None = None
     job: str | None = None
     gpu: str | None = None
-    """The GPU that is shown whole; None: rows are."""
+    """The GPU of a GPU page; None: rows."""
     text: str = ""
     sort: str = ""
     is_descending: bool = False
     offset: int = 0
     at: int = 0
-    """Place of the row that is selected, among all."""
+    """Index of the selected row among all rows."""
     selected: str | None = None
-    """Its key: the selection stays with it as long as it is on the screen."""
+    """Key of the selected row: the selection follows it while it is on the screen."""
     scrolled: int = 0
-    """Lines that a GPU's page is scrolled by."""
+    """Scrolled lines of a GPU page."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """What a source has answered."""
+    """A request and its answer."""
 
     request: Request
     answer: Answer
@@ -69,7 +69,7 @@ class Shown:
 
 @dataclass(frozen=True, slots=True)
 class NoAnswer:
-    """Why there is no new answer."""
+    """The source fails."""
 
     message: str
     since_s: float
@@ -79,17 +79,17 @@ class NoAnswer:
 
 @dataclass(frozen=True, slots=True)
 class Overlay:
-    """What lies over the page: help, or why something is slow."""
+    """Text over the page: help or a diagnosis."""
 
     title: str
     lines: Sequence[str] | None = None
-    """None: not known yet."""
+    """None: not answered yet."""
     scrolled: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """Everything. `width` and `height` are of the screen; instants are monotonic seconds."""
+    """The state of `top`. `width` and `height` are of the screen; times are monotonic seconds."""
 
     source: str
     width: int = 80
@@ -100,21 +100,21 @@ class State:
     shown: Shown | None = None
     totals: Row | None = None
     history: tuple[float | None, ...] = ()
-    """Utilization of all, a refresh each."""
+    """Utilization of the fleet at each refresh."""
     overlay: Overlay | None = None
     why: str | None = None
-    """Whose `why` is to be asked."""
+    """Name whose diagnosis is to be requested."""
     typing: str | None = None
-    """The search while it is typed."""
+    """The search text while it is typed."""
     problem: NoAnswer | None = None
     asked: Request | None = None
-    """What is under way."""
+    """The request in flight."""
     asked_at_s: float = 0.0
     answered_at_s: float | None = None
     pace_s: float = 0.0
-    """Between refreshes, as it is: more than `every_s` where the source is slow."""
+    """Interval of refreshes: longer than `every_s` if the source is slow."""
     next_at_s: float = 0.0
-    """When the page is asked for again."""
+    """When the page is requested again."""
     is_paused: bool = False
 
     @property
@@ -124,7 +124,7 @@ class State:
 
     @property
     def request(self) -> Request:
-        """What the page shows."""
+        """The request for the page."""
         page = self.page
         if page.gpu is not None:
             return GpuRequest(page.gpu, min(BINS_MAX, max(10, self.width - 20)))
@@ -134,7 +134,7 @@ class State:
 
     @property
     def rows(self) -> RowsAnswer | None:
-        """Rows of the page; None: others are known, or none."""
+        """Rows of the page; None: not answered yet."""
         if self.shown is None or not isinstance(self.shown.answer, RowsAnswer):
             return None
         theirs, mine = self.shown.request, self.request
@@ -145,7 +145,7 @@ class State:
 
     @property
     def gpu(self) -> GpuAnswer | None:
-        """The GPU of the page; None: it is not known."""
+        """The GPU of the page; None: not answered yet."""
         shown = self.shown
         if shown is None or not isinstance(shown.answer, GpuAnswer):
             return None
@@ -153,7 +153,7 @@ class State:
         return shown.answer if is_mine else None
 
     def row_at(self, place: int) -> Row | None:
-        """The row at a place among all; None: it is not known."""
+        """The row at an index among all; None: not on this page."""
         if (rows := self.rows) is None or not isinstance(self.shown and self.shown.request, RowsRequest):  # fmt: skip
             return None
         assert self.shown is not None and isinstance(self.shown.request, RowsRequest)
@@ -178,7 +178,7 @@ class Clicked:
 
 @dataclass(frozen=True, slots=True)
 class Resized:
-    """The screen has another size."""
+    """The size of the screen changed."""
 
     width: int
     height: int
@@ -199,7 +199,7 @@ class AnswerArrived:
 
 @dataclass(frozen=True, slots=True)
 class AnswerFailed:
-    """A request was not."""
+    """A request failed."""
 
     request: Request
     message: str
@@ -218,14 +218,14 @@ class AskSource:
 
 @dataclass(frozen=True, slots=True)
 class EndTop:
-    """End."""
+    """Quit."""
 
 
 Effect = AskSource | EndTop
 
 
 def step(state: State, event: Event, now_s: float) -> tuple[State, Sequence[Effect]]:
-    """The state after an event, and what is to be done."""
+    """The state after an event, and the effects to run."""
     match event:
         case Pressed("ctrl+c") | Pressed("q") if state.typing is None or event.key == "ctrl+c":
             return state, [EndTop()]
@@ -245,9 +245,9 @@ def step(state: State, event: Event, now_s: float) -> tuple[State, Sequence[Effe
 
 
 def wait_s(state: State, now_s: float) -> float | None:
-    """Until the next `Ticked` is due; None: nothing changes by itself."""
+    """Seconds until the next `Ticked`; None: nothing changes without an event."""
     if state.asked is not None:
-        return SAID_EVERY_S  # how long it has been waited for is said
+        return SAID_EVERY_S  # the screen shows how long it has waited
     if state.is_paused and _is_current(state) and state.why is None:
         return None
     wait = max(0.0, state.next_at_s - now_s)
@@ -267,12 +267,12 @@ def _asking(state: State, now_s: float) -> tuple[State, Sequence[Effect]]:
 
 
 def _is_current(state: State) -> bool:
-    """Whether what is shown is what the page asks for."""
+    """Whether the answer is for the page."""
     return state.shown is not None and state.shown.request == state.request
 
 
 def _soon(state: State, now_s: float) -> State:
-    """Ask for the page at once, unless the source does not answer."""
+    """Request the page now, unless the source fails."""
     if state.problem is not None and not state.problem.is_refusal:
         return state
     return replace(state, next_at_s=now_s)
@@ -290,7 +290,7 @@ def _answered(state: State, request: Request, answer: Answer, now_s: float) -> S
     history = (*state.history, answer.totals.get("util_percent"))[-HISTORY_MAX:]
     state = replace(state, totals=answer.totals, history=history)
     if request != state.request:
-        # It was asked for before a key was pressed; the page is asked for at once.
+        # The page has changed since the request: request it now.
         if _same_place(request, state.request):
             state = _settled(replace(state, shown=Shown(request, answer)))
         return replace(state, next_at_s=now_s)
@@ -306,7 +306,7 @@ def _same_place(one: Request, other: Request) -> bool:
 
 
 def _settled(state: State) -> State:
-    """The selection follows its row, or stays at its place; never behind the last row."""
+    """The selection follows its row, else stays at its index, but not after the last row."""
     rows, page = state.rows, state.page
     if rows is None or state.shown is None or not isinstance(state.shown.request, RowsRequest):
         return state
@@ -324,7 +324,7 @@ def _settled(state: State) -> State:
 
 
 def _selected(state: State) -> State:
-    """Remember whose row is selected."""
+    """Store the key of the selected row."""
     row = state.row_at(state.page.at)
     found = None if row is None else row.get(KEY[state.page.view])
     return replace(state, page=replace(state.page, selected=found))
@@ -495,14 +495,14 @@ def _sorted(state: State, by: int, now_s: float) -> State:
     keys = ["", *(column.key for column in COLUMNS[page.view])]
     sort = keys[(keys.index(page.sort) + by) % len(keys)] if page.sort in keys else ""
     column = next((c for c in COLUMNS[page.view] if c.key == sort), None)
-    # Of numbers the largest is what people look for.
+    # Numbers sort from the largest.
     is_descending = column is not None and column.is_right
     page = replace(page, sort=sort, is_descending=is_descending, offset=0, at=0, selected=None)
     return _soon(replace(state, page=page), now_s)
 
 
 def _typed(state: State, event: Pressed, now_s: float) -> State:
-    """A search is typed; what is found is shown at once."""
+    """Edit the search text; the results show at once."""
     text = state.typing or ""
     match event.key:
         case "enter":

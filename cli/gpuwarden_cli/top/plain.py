@@ -20,7 +20,7 @@ from gpuwarden_cli.top.text import ascii_only
 
 
 async def print_screens(source: RowSource, state: State, clock: Clock, *, is_once: bool) -> int:
-    """Until cancelled, or one; 1 where that one has no answer."""
+    """Print screens until cancelled, or one; 1 when that one has no answer."""
     is_ascii = not (sys.stdout.encoding or "utf-8").lower().startswith("utf")
     async with asyncio.TaskGroup() as group:
         running = group.create_task(source.run(), name="source")

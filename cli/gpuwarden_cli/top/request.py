@@ -1,4 +1,4 @@
-"""Defines what the screen asks a source for, and what it gets."""
+"""Defines the requests to a source of rows, and the answers."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -7,11 +7,11 @@ from typing import Any, Protocol
 
 Row = Mapping[str, Any]
 HISTORY_S = 1800
-"""How far back the lines of a GPU go."""
+"""Length of the history of a GPU."""
 
 
 class TopView(StrEnum):
-    """What the rows are."""
+    """The views."""
 
     NODES = "nodes"
     GPUS = "gpus"
@@ -27,20 +27,20 @@ KEY: Mapping[TopView, str] = {
     TopView.JOBS: "job",
     TopView.ALERTS: "alert",
 }
-"""Column that identifies a row."""
+"""Key column of each view."""
 
 
 @dataclass(frozen=True, slots=True)
 class RowsRequest:
-    """Some rows of a view, and the totals of all."""
+    """A page of rows of a view, and the totals of all."""
 
     view: TopView
     node: str | None = None
     job: str | None = None
     text: str = ""
-    """Rows have it in one of their names, whatever the case."""
+    """Search text: rows that contain it in a name, in any case."""
     sort: str = ""
-    """A column; "": the view's own order."""
+    """A column; "": the default order."""
     is_descending: bool = False
     offset: int = 0
     limit: int = 20
@@ -48,7 +48,7 @@ class RowsRequest:
 
 @dataclass(frozen=True, slots=True)
 class GpuRequest:
-    """One GPU: its newest sample, its history in so many steps, processes and alerts."""
+    """One GPU: newest sample, history in `bins` steps, processes and alerts."""
 
     gpu_uuid: str
     bins: int
@@ -56,7 +56,7 @@ class GpuRequest:
 
 @dataclass(frozen=True, slots=True)
 class WhyRequest:
-    """What holds a GPU, node or job up."""
+    """The diagnosis of a GPU, node or job."""
 
     name: str
 
@@ -66,7 +66,7 @@ Request = RowsRequest | GpuRequest | WhyRequest
 
 @dataclass(frozen=True, slots=True)
 class RowsAnswer:
-    """Rows from `request.offset` on, of `count` that there are."""
+    """Rows from `request.offset` on; `count` is the number of all."""
 
     totals: Row
     rows: Sequence[Row]
@@ -75,19 +75,19 @@ class RowsAnswer:
 
 @dataclass(frozen=True, slots=True)
 class GpuAnswer:
-    """A GPU now, and what it was; `row` None: no GPU has that identity."""
+    """A GPU and its history; `row` None: the GPU is unknown."""
 
     totals: Row
     row: Row | None
     series: Mapping[str, Sequence[float | None]] = field(default_factory=dict)
-    """By metric, the oldest first; None: not read."""
+    """Values by metric, oldest first; None: no reading."""
     processes: Sequence[Row] = ()
     alerts: Sequence[Row] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class WhyAnswer:
-    """Lines for people, not folded yet; one that begins with spaces stays so."""
+    """Lines of text that are not folded yet; indentation is kept."""
 
     lines: Sequence[str]
 
@@ -96,7 +96,7 @@ Answer = RowsAnswer | GpuAnswer | WhyAnswer
 
 
 class SourceError(Exception):
-    """There is no answer; the message is one line. `is_refusal`: to ask again would not help."""
+    """The source cannot answer; the message is one line. `is_refusal`: a retry would not help."""
 
     def __init__(self, message: str, *, is_refusal: bool = False) -> None:
         super().__init__(message)
@@ -104,17 +104,17 @@ class SourceError(Exception):
 
 
 class RowSource(Protocol):
-    """Where rows come from."""
+    """A source of rows."""
 
     @property
     def name(self) -> str:
-        """What it is, for the first line."""
+        """Its name, for the first line."""
         ...
 
     async def run(self) -> None:
-        """What it does beside, until it is cancelled."""
+        """Background work, until cancelled."""
         ...
 
     async def ask(self, request: Request) -> Answer:
-        """The answer, of the kind that belongs to the request. Raises SourceError."""
+        """Answer a request with the matching type. Raises SourceError."""
         ...

@@ -1,4 +1,4 @@
-"""Makes the lines of the screen out of the state, and nothing else. Nothing is said by colour alone."""
+"""Renders a state to the lines of the screen: pure. Colour is never the only sign."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -18,9 +18,9 @@ from gpuwarden_cli.top.request import HISTORY_S, Row
 from gpuwarden_cli.top.text import clean, fitted, folded, sparkline
 
 _MARK = "> "
-"""Before the row that is selected."""
+"""Marks the selected row."""
 LATE_S = 3.0
-"""A request that takes longer is spoken of."""
+"""The screen reports a request that takes longer."""
 KEYS = (
     "enter open  esc back  1-5 views  ←→ sort  r reverse  / search  w why  p pause  ? help  q quit"
 )
@@ -32,7 +32,7 @@ SERIES = (
     ("temperature_celsius", "temp °C", 100.0),
     ("sm_clock_mhz", "clock MHz", None),
 )
-"""What the page of a GPU draws, and the value of a whole bar; None: the highest."""
+"""Sparklines of a GPU page: metric, title, and the value of a full bar (None: the highest)."""
 
 
 class TextSpan(NamedTuple):
@@ -49,7 +49,7 @@ _GAP = TextSpan(" ")
 
 
 def screen(state: State, now_s: float) -> list[Line]:
-    """As many lines as the screen has, none wider."""
+    """The lines of the screen, cut to its size."""
     body = _overlay(state) if state.overlay is not None else _body(state)
     height = state.body_height
     lines = [*_head(state, now_s), *(body + [()] * height)[:height], _foot(state)]
@@ -184,7 +184,7 @@ def _columns(state: State) -> Line:
         arrow = "▼" if state.page.is_descending else "▲"
         line += arrow if column.key == state.page.sort else " "
         line += fitted(column.title, width, is_right=column.is_right)
-    # A sort by what this screen has no room for is said, too.
+    # Name a sort column that does not fit the screen.
     if state.page.sort and all(column.key != state.page.sort for column, _ in shown):
         title = next(c.title for c in COLUMNS[state.page.view] if c.key == state.page.sort)
         line = fitted(line, max(0, state.width - len(title) - 10)) + f" by {title}"

@@ -1,4 +1,4 @@
-"""Fits texts of anybody into cells of a terminal: no control characters, wide characters counted as two."""
+"""Fits untrusted text into terminal cells: no control characters, wide characters count as two."""
 
 import unicodedata
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ _ASCII = str.maketrans("▁▂▃▄▅▆▇█…–°▲▼�·", "._-=+*##.
 
 @lru_cache(4096)
 def clean(text: str) -> str:
-    """The text without what could move the cursor or has no width of its own."""
+    """The text without control and combining characters."""
     if text.isascii() and text.isprintable():
         return text
     composed = unicodedata.normalize("NFC", text)
@@ -24,7 +24,7 @@ def clean(text: str) -> str:
 
 
 def fitted(text: str, width: int, *, is_right: bool = False) -> str:
-    """The text in exactly `width` cells; … where it was cut."""
+    """The text in exactly `width` cells; … marks a cut."""
     text = clean(text)
     if (gap := width - text_width(text)) >= 0:
         return " " * gap + text if is_right else text + " " * gap
@@ -41,7 +41,7 @@ def fitted(text: str, width: int, *, is_right: bool = False) -> str:
 
 
 def folded(text: str, width: int) -> list[str]:
-    """The text in lines of at most `width` cells, broken at spaces; its indent stays, and a text that fits."""
+    """Lines of at most `width` cells, broken at spaces, with the indent of the text."""
     text = clean(text)
     if text_width(text) <= width:
         return [text]
@@ -63,7 +63,7 @@ def folded(text: str, width: int) -> list[str]:
 
 
 def sparkline(values: Sequence[float | None], top: float | None = None, bottom: float = 0.0) -> str:
-    """A bar for each value from `bottom` to `top` (None: the highest that there is); a space: none."""
+    """A bar for each value from `bottom` to `top` (None: the largest value); a space for None."""
     known = [value for value in values if value is not None]
     if not known:
         return " " * len(values)
@@ -79,5 +79,5 @@ def sparkline(values: Sequence[float | None], top: float | None = None, bottom: 
 
 
 def ascii_only(text: str) -> str:
-    """For terminals that have no other characters."""
+    """The text in ASCII, for other terminals."""
     return text.translate(_ASCII).encode("ascii", "replace").decode()

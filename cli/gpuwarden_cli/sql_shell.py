@@ -25,7 +25,7 @@ PROMPT, PROMPT_MORE = "gpuwarden> ", "      ...> "
 HELP = r"""\d             list tables and views
 \d TABLE       columns of a table: type, meaning
 \format FORM   table, json, ndjson, csv or markdown
-\timing        say how long each query took, or stop saying it
+\timing        show or hide the time of each query
 \watch 2s      run the last query again and again, until Ctrl-C
 \q             quit (also Ctrl-D)
 A query ends with a semicolon; Ctrl-C drops what is typed, or ends the query that runs.

@@ -105,7 +105,7 @@ class Batcher:
         if table.name not in _UNKEYED:
             once = without_doubles(table, data)
             if double := data.num_rows - once.num_rows:
-                tally.skip(f"{table.name} rows whose key stood before", 0, double)
+                tally.skip(f"{table.name} rows with a repeated key", 0, double)
                 self.rows[table.name] -= double
                 data = once
         names = [n for n in data.schema.names if data[n].null_count < data.num_rows]

@@ -103,7 +103,7 @@ def read_answer(lines: Iterator[str], origin: Origin, tally: ImportTally) -> Ite
     for series in _series(lines, tally):
         metric, points = series.get("metric"), series.get("values", [series.get("value")])
         if not isinstance(metric, dict) or not isinstance(points, list):
-            tally.skip("a series that is none", 0)
+            tally.skip("an invalid series", 0)
             continue
         values += len(points)
         if values > VALUES_MAX:
@@ -113,9 +113,7 @@ def read_answer(lines: Iterator[str], origin: Origin, tally: ImportTally) -> Ite
         labels = {str(name): str(value) for name, value in metric.items()}
         name = labels.pop("__name__", "")
         if not name:
-            tally.skip(
-                "a series without a name: ask for metrics, not for what is computed of them", 0
-            )
+            tally.skip("a series without a name: ask for metrics, not for computed values", 0)
             continue
         file.take_series(name, labels, points)
     yield from file.rest()
@@ -193,7 +191,7 @@ class _File(LogFile):
                 case [ts, value]:
                     self._take(name, gpu, str(value), str(ts), 0)
                 case _:
-                    self.tally.skip("no number where one has to be", 0)
+                    self.tally.skip("a value that is no number", 0)
 
     def _is_known(self, name: str, values: int) -> bool:
         if name in columns() or name in _XIDS:
@@ -212,7 +210,7 @@ class _File(LogFile):
             value = _number(said)
             ts_ms = self._time(ts)
         except (ValueError, OverflowError):
-            self.tally.skip("no number where one has to be", line)
+            self.tally.skip("a value that is no number", line)
             return
         if value is None:
             return

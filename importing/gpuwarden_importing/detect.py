@@ -77,7 +77,7 @@ def _instead(text: str) -> str | None:
     """A sentence on a known format without a reader; None: unknown."""
     for shape, name, instead in _OTHERS:
         if re.search(shape, text, re.MULTILINE):
-            return f"it is {name}, which is not taken: use {instead}"
+            return f"it is {name}, which cannot be imported: use {instead}"
     return None
 
 
@@ -163,7 +163,7 @@ def read(
         if not source.head.strip():
             raise UnreadableError("it is empty, or damaged")
         instead = _instead("\n".join(source.head_lines()[:500]))
-        raise UnreadableError(instead or "unknown format: docs/import.md lists what is taken")
+        raise UnreadableError(instead or "unknown format: docs/import.md lists the formats")
     reader: Callable[..., Iterator[ImportedRows]] = READERS[found]
     return found, reader(source.lines(), origin, tally)
 

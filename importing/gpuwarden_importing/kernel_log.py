@@ -154,7 +154,7 @@ class _KernelLog(LogFile):
         if found is None:
             self.tally.skip("a line without an Xid", number)
         elif self._is_told(line, found):
-            self.tally.skip("the same fall off the bus in other words", number)
+            self.tally.skip("the same fall off the bus in another form", number)
         else:
             self.found.append((line, found))
 
@@ -239,7 +239,7 @@ def read_fabric_manager(
         place = bus_id(said["bus"]) if said else None
         if found is None or said is None or place is None:
             if found is not None and found["level"] in _BAD:
-                tally.skip("an error of the fabric manager that is no SXid", number)
+                tally.skip("an error of the fabric manager without an SXid", number)
             elif line.strip():
                 tally.skip("a line without an SXid", number)
             continue

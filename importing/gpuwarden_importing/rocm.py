@@ -206,13 +206,11 @@ def _process(file: LogFile, pid: int, said: str, uuids: Mapping[int, str], line:
     """A process of `--showpids`: name, how many GPUs, bytes, and two more."""
     cells = [cell.strip() for cell in said.rsplit(",", 4)]
     if len(cells) != 5 or not cells[1].isdecimal():
-        file.tally.skip("a process (PID...) that is not understood", line)
+        file.tally.skip("a process (PID...) in an unknown form", line)
     elif int(cells[1]) == 0:
         file.tally.skip("a process (PID...) that is on no GPU", line)
     elif len(uuids) != 1:
-        file.tally.skip(
-            "a process (PID...) of which rocm-smi does not say on which GPU it is", line
-        )
+        file.tally.skip("a process (PID...) without its GPU", line)
     else:
         ((gpu, uuid),) = uuids.items()
         used = file.read(f"PID{pid}", cells[2], _BYTES, line)

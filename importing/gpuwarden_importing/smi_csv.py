@@ -160,7 +160,7 @@ def read(lines: Iterator[str], origin: Origin, tally: ImportTally) -> Iterator[I
             found = layout_of(line) if may_be_header else None
             if found is None and (layout.has_no_table or block.add(line, number)):
                 if layout.has_no_table and line.strip():
-                    tally.skip("lines of a query that no table is there for", number)
+                    tally.skip("lines of a query without a table", number)
                 elif len(block.numbers) >= BLOCK_ROWS:
                     yield from file.take(layout, block)
                 continue
@@ -365,7 +365,7 @@ class _File(LogFile):
 
     def _note_identity(self, layout: CsvLayout) -> None:
         if UUID in layout.names:
-            note = "not all lines have a uuid: a PCI bus id or an index says which GPU is meant"
+            note = "some lines have no uuid: a PCI bus id or an index identifies the GPU"
         else:
             place = "PCI bus id" if BUS_ID in layout.names else "index"
             note = f"no uuid in the file: the GPU's {place} and its node stand for it"

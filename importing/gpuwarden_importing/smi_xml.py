@@ -159,7 +159,7 @@ class _Gpu:
         file.gpus.learn(told)
         self._uuid = file.gpus.uuid(told) or place_uuid(None, position, self._node)
         if told.uuid is None:
-            file.tally.note("a GPU does not tell its uuid: its PCI bus id says which is meant")
+            file.tally.note("a GPU has no uuid: its PCI bus id identifies it")
 
     def take(self) -> None:
         """Add its rows to the file's."""

@@ -59,7 +59,7 @@ class LogSource:
             while line := wrapped.readline(LINE_CHARS_MAX):
                 yield line
         except damage() as error:
-            self.trouble = f"it is damaged, or gone, from here on: {error}"
+            self.trouble = f"it is damaged, or was deleted, from here on: {error}"
 
     def head_lines(self) -> list[str]:
         """The first lines; the last may be cut."""

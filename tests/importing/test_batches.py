@@ -59,7 +59,7 @@ def test_rows_of_the_future_without_a_key_or_said_twice_go_and_are_counted() -> 
         "gpu_samples rows in the future, or before 1970": 1,
         "gpu_samples rows without gpu_uuid": 1,
         "gpu_samples rows whose gpu_uuid is empty or longer than 256 bytes": 1,
-        "gpu_samples rows whose key stood before": 1,
+        "gpu_samples rows with a repeated key": 1,
     }
 
 

@@ -176,7 +176,7 @@ def test_processes_are_named_without_arguments(imported) -> None:
 def test_a_query_without_a_table_is_counted(imported) -> None:
     text = HEADER + LINE + "timestamp, gpu_uuid, pid\n2026/07/14 09:00:44, GPU-1, 5\n"
     found = imported(read, text)
-    assert found.tally.skipped["lines of a query that no table is there for"].count == 1
+    assert found.tally.skipped["lines of a query without a table"].count == 1
 
 
 def test_fields_without_a_column_are_named_with_a_count(imported) -> None:

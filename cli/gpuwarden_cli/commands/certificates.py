@@ -18,10 +18,10 @@ def add_flags(made: argparse.ArgumentParser) -> None:
     """Add the flags of `collector init`."""
     made.add_argument(
         "--name", action="append", metavar="NAME", help="name or address that nodes reach this host by,"
-        " the first the one they are told; may be repeated (default: the host's name)",
+        " agents are told the first; may be repeated (default: the host's name)",
     )  # fmt: skip
     made.add_argument(
-        "--dir", type=Path, metavar="DIR", help="where to (default: tls in --data-dir)"
+        "--dir", type=Path, metavar="DIR", help="folder to write to (default: tls in --data-dir)"
     )
     made.add_argument(
         "--renew", action="store_true", help="a new certificate by the same authority, also while the"

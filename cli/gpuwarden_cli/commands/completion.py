@@ -39,7 +39,7 @@ def add_commands(commands: Commands, top: argparse.ArgumentParser) -> None:
     made.add_argument(
         "shell",
         choices=(*SHELLS, "names"),
-        help="a shell; names: those of nodes and GPUs, as the scripts ask",
+        help="a shell; names: print names of nodes and GPUs, for the scripts",
     )
 
 

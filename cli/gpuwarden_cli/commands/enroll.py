@@ -38,11 +38,15 @@ def add_commands(commands: Commands) -> None:
         " from GPUWARDEN_TOKEN, or --token-file.",
     )  # fmt: skip
     made.add_argument("--collector", required=True, metavar="URL", help="the collector's address")
-    made.add_argument("--ca-fingerprint", metavar="sha256:HEX", help="of its own authority, if any")
+    made.add_argument(
+        "--ca-fingerprint", metavar="sha256:HEX", help="fingerprint of its CA, if it has its own"
+    )
     made.add_argument(
         "--token-file", type=Path, metavar="FILE", help="the one-time token; - for stdin"
     )
-    made.add_argument("--token", help="the same, where others may see it in the process list")
+    made.add_argument(
+        "--token", help="the one-time token; other users can see it in the process list"
+    )
     made.add_argument(
         "--node", metavar="NAME", help="default: as agent.toml says, or the host's name"
     )
@@ -50,9 +54,7 @@ def add_commands(commands: Commands) -> None:
         "--config", type=Path, default=Path("/etc/gpuwarden/agent.toml"), metavar="FILE",
         help="settings of the agent (default /etc/gpuwarden/agent.toml)",
     )  # fmt: skip
-    made.add_argument(
-        "--user", default="gpuwarden", help="whom the files belong to (default gpuwarden)"
-    )
+    made.add_argument("--user", default="gpuwarden", help="owner of the files (default gpuwarden)")
     made.add_argument("--allow-insecure", action="store_true", help="also without TLS")
 
 
@@ -204,8 +206,8 @@ def _fetched_ca(base: str, fingerprint: str) -> bytes:
     actual, wanted = hashlib.sha256(der).hexdigest(), fingerprint.strip().removeprefix("sha256:")
     if not hmac.compare_digest(actual.encode(), wanted.replace(":", "").lower().encode()):
         raise StartError(
-            f"{base} has another authority than --ca-fingerprint names (sha256:{actual}): somebody is between, or the"
-            " line is an old one; nothing was sent"
+            f"{base} has another authority than --ca-fingerprint names (sha256:{actual}): another host intercepts"
+            " the connection, or the line is outdated; nothing was sent"
         )
     return ssl.DER_cert_to_PEM_cert(der).encode()
 

@@ -11,14 +11,14 @@ def add_commands(commands: Commands) -> None:
     made = add_command(
         commands, "import", _run, "import logs of other tools",
         "Reads what nvidia-smi (CSV and XML), rocm-smi (JSON), dcgm-exporter, dmesg and journalctl wrote,"
-        " and CSV or Parquet with the tables' column names. What was imported before is not stored twice.",
+        " and CSV or Parquet with the tables' column names. Rows that were imported before are not stored again.",
     )  # fmt: skip
     made.add_argument("files", nargs="+", type=Path, metavar="FILE", help="file, folder, or - for standard input")  # fmt: skip
-    made.add_argument("--node", metavar="NAME", help="node that the files are from (default: as they say)")  # fmt: skip
-    made.add_argument("--timezone", default="UTC", metavar="ZONE", help="of timestamps without one, as Europe/Berlin (default UTC)")  # fmt: skip
-    made.add_argument("--at", metavar="TIME", help="time of what has none (default: when the file was written)")  # fmt: skip
+    made.add_argument("--node", metavar="NAME", help="node of the files (default: the node that they name)")  # fmt: skip
+    made.add_argument("--timezone", default="UTC", metavar="ZONE", help="zone of timestamps without one, such as Europe/Berlin (default UTC)")  # fmt: skip
+    made.add_argument("--at", metavar="TIME", help="time of rows without a timestamp (default: when the file was written)")  # fmt: skip
     made.add_argument("--fields", metavar="NAMES", help="columns of an nvidia-smi CSV without header, as in --query-gpu")  # fmt: skip
-    made.add_argument("--table", metavar="NAME", help="table of a CSV or Parquet that may be of several")  # fmt: skip
+    made.add_argument("--table", metavar="NAME", help="table of a CSV or Parquet file that fits several tables")  # fmt: skip
     order = made.add_mutually_exclusive_group()
     order.add_argument("--day-first", dest="day_first", action="store_const", const=True, help="03/04/2026 is 3 April")  # fmt: skip
     order.add_argument("--month-first", dest="day_first", action="store_const", const=False, help="03/04/2026 is March 4")  # fmt: skip

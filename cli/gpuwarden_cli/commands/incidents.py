@@ -66,9 +66,7 @@ def incidents_list(args: argparse.Namespace) -> int:
         print(people(answer.columns, answer.rows, shown))
         if is_open:
             one = answer.rows[0][0]
-            print(
-                f"what it is made of: gpuwarden incidents show {one}; acknowledge: incidents ack {one}"
-            )
+            print(f"its alerts: gpuwarden incidents show {one}; acknowledge: incidents ack {one}")
     elif unjudged is None:
         asked = "".join(f", {name} {value}" for name, value in params.items())
         never = "There was no incident" if args.state == "all" else f"No incident is {args.state}"
@@ -87,9 +85,9 @@ def incidents_show(args: argparse.Namespace) -> int:
         return 0
     print(f"{incident['state'].upper()} {incident['severity']}: {incident['summary']}")
     if incident["muted"]:
-        print(f"  notifies     nobody: {incident['muted']}")
+        print(f"  muted        {incident['muted']}")
     if incident["merged_into"]:
-        print(f"  goes on in   gpuwarden incidents show {incident['merged_into']}")
+        print(f"  merged into  gpuwarden incidents show {incident['merged_into']}")
     age = readable(incident["age_seconds"])
     print(f"  began        {until_text(incident['began_at'])}, {age}")
     if incident["usd_per_hour"] is not None:

@@ -58,7 +58,7 @@ _FILTERS = {"node": "node GLOB $node", "model": OF_MODEL}
 
 def add_commands(commands: Commands) -> None:
     """Add the commands to the parser."""
-    group = add_group(commands, "nodes", "list and show nodes, and forget those that have left")
+    group = add_group(commands, "nodes", "list, show and forget nodes")
     made = add_command(
         group, "list", nodes_list, "list nodes: who reports, what they cost, until when they are billed"
     )  # fmt: skip
@@ -67,8 +67,8 @@ def add_commands(commands: Commands) -> None:
     add_url(made)
     add_show(group, nodes_show, "node", "show a node: its GPUs, host, alerts and hours")
     made = add_command(
-        group, "forget", nodes_forget, "take nodes as ones that have left",
-        "They are billed until they were last heard of, and their alerts end. One that sends data again is back.",
+        group, "forget", nodes_forget, "mark nodes as gone",
+        "Their billing ends when they last reported, and their alerts end. A node that sends data again is back.",
     )  # fmt: skip
     made.add_argument("nodes", nargs="+", metavar="NODE", help="name of a node that is silent")
     add_url(made)

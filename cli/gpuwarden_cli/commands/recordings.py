@@ -88,8 +88,8 @@ def run_record(settings: "AgentSettings", args: argparse.Namespace) -> int:
     if trouble is None:
         return 0
     print(
-        f"gpuwarden: {args.output} takes no more: {trouble.strerror};"
-        f" it is good up to its first {recorder.tally.bytes_written:,} bytes",
+        f"gpuwarden: {args.output} cannot be written: {trouble.strerror};"
+        f" it is valid up to its first {recorder.tally.bytes_written:,} bytes",
         file=sys.stderr,
     )
     return 1

@@ -199,7 +199,7 @@ def rules_explain(args: argparse.Namespace) -> int:
     print(f"  rule         {alert['rule']}")
     print(f"  what to do   {' '.join(alert['remedy'].split())}")
     if alert["muted"]:
-        print(f"  notifies     nobody: {alert['muted']}")
+        print(f"  muted        {alert['muted']}")
     for name, value in found["params"].items():
         print(f"  ${name} = {value}")
     for entry in found["rows"]:

@@ -38,10 +38,12 @@ GROUP = "gpuwarden"
 
 def add_commands(commands: Commands) -> None:
     """Add the commands to the parser."""
-    group = add_group(commands, "slurm", "tie a Slurm node to gpuwarden, and summarize ended jobs")
+    group = add_group(
+        commands, "slurm", "connect a Slurm node to gpuwarden, and summarize ended jobs"
+    )
     made = add_command(
         group, "install", _install, "write prolog and epilog of a Slurm node, and show the lines of slurm.conf",
-        "The scripts note each job's start and end for the agent. They wait for nobody and never fail a job.",
+        "The scripts note each job's start and end for the agent. They never wait and never fail a job.",
     )  # fmt: skip
     made.add_argument("--dry-run", action="store_true", help="show the steps, change nothing")
     made = add_command(group, "uninstall", _uninstall, "remove what `slurm install` wrote")
@@ -95,7 +97,7 @@ def _install(args: argparse.Namespace) -> int:
         if not args.dry_run:
             _make_notes(Path(NOTES))
     if not files and host.has_notes:
-        print("nothing to do: the scripts are as they should be")
+        print("nothing to do: the scripts are up to date")
     lines = missing_lines(host)
     if lines:
         print(f"\nslurm.conf ({host.config_path or 'not found here'}) of all nodes needs:\n")
@@ -134,7 +136,7 @@ def _uninstall(args: argparse.Namespace) -> int:
     for path, text in host.files.items():
         if path in stubs:
             if text != STUB:
-                print(f"write  {path}: from now on it does nothing")
+                print(f"write  {path}: replaced by a script that does nothing")
                 if not args.dry_run:
                     _write(stubs[path])
             continue
@@ -154,7 +156,7 @@ def _uninstall(args: argparse.Namespace) -> int:
             " nothing: take the lines out on all nodes, then scontrol reconfigure, then uninstall again"
         )
     elif not host.files and not host.has_notes:
-        print("nothing to do: nothing of it is here")
+        print("nothing to do: it is not installed")
     return 0
 
 

@@ -51,7 +51,7 @@ def add_commands(commands: Commands) -> None:
     )  # fmt: skip
     add_format(made, SQL_FORMATS)
     made.add_argument(
-        "--watch", metavar="TIME", help="run it again and again, such as every 2s, until Ctrl-C"
+        "--watch", metavar="TIME", help="run it at an interval, such as 2s, until Ctrl-C"
     )
     add_url(made)
 

@@ -122,7 +122,7 @@ def _give(token: "Token", out: Path | None) -> int:
         write_whole(out, f"{token.text}\n".encode())
     except OSError as error:
         raise StartError(
-            f"{out}: {error.strerror}: the token {token.id} was made and is lost; revoke it"
+            f"{out}: {error.strerror}: the token {token.id} was made but not stored; revoke it"
         ) from error
     print(f"token {token.id} is in {out}")
     return 0

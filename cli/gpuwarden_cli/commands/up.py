@@ -21,7 +21,7 @@ def add_commands(commands: Commands) -> None:
     )  # fmt: skip
     made.add_argument(
         "--simulate", type=count, metavar="GPUS",
-        help="number of simulated GPUs (default: 8 if this host has none; 0: none)",
+        help="number of simulated GPUs (default: 8 if this host has no GPU; 0: none)",
     )  # fmt: skip
     made.add_argument("--model", default="H100-SXM-80GB", help="GPU model to simulate")
 

@@ -15,10 +15,10 @@ _PART_BYTES = 1024 * 1024
 def add_commands(commands: Commands) -> None:
     """Add the commands to the parser."""
     made = add_command(
-        commands, "verify", run, "check files of a release before they are installed",
-        "SHA256SUMS.minisig must be by a key that was here before.",
+        commands, "verify", run, "check files of a release before you install them",
+        "SHA256SUMS.minisig must be signed by an installed key.",
     )  # fmt: skip
-    made.add_argument("files", nargs="+", type=Path, metavar="FILE", help="as it was fetched")
+    made.add_argument("files", nargs="+", type=Path, metavar="FILE", help="file of the release")
     made.add_argument(
         "--sums", type=Path, metavar="FILE", help="default: SHA256SUMS beside the first file"
     )

@@ -77,7 +77,9 @@ class Delivery:
         if known is None:
             half = batch.data.num_rows // 2
             if not half:
-                raise CallError(f"{self.url} has too many rows of one instant to tell what is new")
+                raise CallError(
+                    f"{self.url} has too many rows with one timestamp to find the new ones"
+                )
             halves = (batch.data.slice(0, half), batch.data.slice(half))
             parts = [self._without_known(ImportBatch(batch.table, data)).data for data in halves]
             return ImportBatch(batch.table, pa.concat_tables(parts))

@@ -97,8 +97,7 @@ def _span(totals: Totals, now_ms: int) -> Iterator[str]:
         yield _sparse(pace_s)
     if batcher.first_ms is not None and now_ms - batcher.first_ms > OLD_DAYS * 86_400_000:
         yield (
-            f"rows older than {OLD_DAYS} days go when the collector next tidies up, unless its"
-            " keep_samples_days is more"
+            f"the collector deletes rows older than {OLD_DAYS} days, unless its keep_samples_days is more"
         )
 
 

@@ -104,7 +104,7 @@ def _batches_of(
     except UnreadableError as error:
         report.trouble = str(error)
     except damage() as error:
-        report.trouble = f"it is damaged, or gone, from here on: {error}"
+        report.trouble = f"it is damaged, or was deleted, from here on: {error}"
 
 
 def _of_file(origin: Origin, path: Path, now_ms: int) -> Origin:

@@ -44,14 +44,14 @@ def add_flags(made: argparse.ArgumentParser) -> None:
         "--every",
         type=_seconds,
         metavar="S",
-        help="go on, with so many seconds between rounds (default: one round)",
+        help="repeat with this many seconds between rounds (default: one round)",
     )
     made.add_argument(
         "--since",
         type=_seconds,
         default=3600,
         metavar="S",
-        help="jobs that ended within so many seconds (default 3600)",
+        help="jobs that ended within this many seconds (default 3600)",
     )
     made.add_argument(
         "--mail",
@@ -212,7 +212,7 @@ def run(args: argparse.Namespace) -> int:
         comments = parse_comments(listed)
         if args.dry_run:
             for job in ended:
-                print(f"{job} {'has no comment' if comments.get(job) == '' else 'is left alone'}")
+                print(f"{job} {'has no comment' if comments.get(job) == '' else 'is skipped'}")
             return
         done_once(
             ended,

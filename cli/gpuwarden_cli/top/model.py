@@ -396,7 +396,7 @@ HELP = (
     "escape       back",
     "1 to 5, tab  nodes, GPUs, processes, jobs, alerts",
     "left, right  sort by the column before or behind",
-    "r            the other way round",
+    "r            reverse the order",
     "/            search names: nodes, users, jobs, models",
     "w            why the selected GPU, node or job is slow",
     "p            pause, and go on",
@@ -404,9 +404,9 @@ HELP = (
     "q            quit",
     "",
     "idle: a kernel ran in less than 5 % of the time. throttled: heat or the power supply holds clocks down.",
-    "not reporting, silent: nothing has come for a minute.",
+    "not reporting, silent: no data for a minute.",
     "wasted: dollars an hour for GPUs that are idle, and what their alerts cost.",
-    "– is what nobody knows.",
+    "–: unknown.",
 )
 
 

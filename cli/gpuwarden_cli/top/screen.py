@@ -248,7 +248,7 @@ def _gpu_lines(state: State) -> list[Line]:
     if gpu is None:
         return [(TextSpan("  …", "dim"),)]
     if gpu.row is None:
-        return [(TextSpan("  no such GPU is known any more", "bad"),)]
+        return [(TextSpan("  this GPU is unknown", "bad"),)]
     lines: list[Line] = [_gpu_now(gpu.row), ()]
     room = max(10, state.width - 20)
     for name, title, top in SERIES:
@@ -265,7 +265,7 @@ def _gpu_lines(state: State) -> list[Line]:
         lines.append((TextSpan(f"{'':<19}the last {minutes} minutes, newest at the right", "dim"),))
     lines += [(), (TextSpan("processes", "bold"),)]
     if not gpu.processes:
-        lines.append((TextSpan("  none that holds it"),))
+        lines.append((TextSpan("  no process holds it"),))
     for process in gpu.processes:
         lines.append(_process_line(process))
     lines += [(), (TextSpan("alerts", "bold"),)]

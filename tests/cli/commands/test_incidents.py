@@ -167,7 +167,7 @@ def test_incidents_are_listed_the_gravest_first_and_chosen_by_their_alerts(fleet
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines[2:4]] == ["2b2b", "1a1a"]
     assert "open, silenced" in lines[2]
-    assert lines[4].startswith("what it is made of: gpuwarden incidents show 2b2b")
+    assert lines[4].startswith("its alerts: gpuwarden incidents show 2b2b")
     for flags, found in (
         (["--rule", "row_*"], ["2b2b"]),
         (["--user", "ann"], ["1a1a"]),
@@ -184,7 +184,7 @@ def test_an_incident_is_shown_with_its_alerts_roots_first(fleet, capsys) -> None
     assert main(["incidents", "show", "2b"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "OPEN critical: gpu_power_brake speaks."
-    assert lines[1] == "  notifies     nobody: silenced until 18:00 UTC by alice"
+    assert lines[1] == "  muted        silenced until 18:00 UTC by alice"
     assert "  acknowledge  gpuwarden incidents ack 2b2b" in lines
     assert [line.split()[:2] for line in lines[-2:]] == [
         ["aaaaaaaa", "root"],

@@ -103,7 +103,7 @@ def test_a_disk_that_is_full_is_one_line(capsys) -> None:
     assert main([*RECORD, "--output", "/dev/full", "--force", "--duration", "0.5"]) == 1
     assert Path("/dev/full").exists()
     assert capsys.readouterr().err.splitlines()[-1] == (
-        "gpuwarden: /dev/full takes no more: No space left on device; it is good up to its first 0 bytes"
+        "gpuwarden: /dev/full cannot be written: No space left on device; it is valid up to its first 0 bytes"
     )
 
 

@@ -9,11 +9,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from gpuwarden import logs
-from gpuwarden.clock import from_ms, iso_text
+from gpuwarden.clock import SystemClock, from_ms, iso_text
 from gpuwarden.settings import Loaded
 from gpuwarden_cli.commands.recordings import add_flags
 from gpuwarden_cli.output import render
 from gpuwarden_cli.parser import Commands, add_command, add_format, add_group
+from gpuwarden_cli.settings import load_settings, show
 
 if TYPE_CHECKING:
     from gpuwarden_agent.probe import Row
@@ -65,7 +66,6 @@ def _add_settings(made: argparse.ArgumentParser) -> None:
 
 def _loaded(args: argparse.Namespace) -> "Loaded[AgentSettings]":
     from gpuwarden_agent.settings import AgentSettings
-    from gpuwarden_cli.settings import load_settings
 
     loaded = load_settings(AgentSettings, "agent", args)
     url = os.environ.get("GPUWARDEN_URL")
@@ -123,14 +123,12 @@ def _doctor(args: argparse.Namespace) -> int:
 
 
 def _config(args: argparse.Namespace) -> int:
-    from gpuwarden_cli.settings import show
 
     show(_loaded(args), args.format)
     return 0
 
 
 def _once(args: argparse.Namespace) -> int:
-    from gpuwarden.clock import SystemClock
     from gpuwarden_agent.once import read_once
     from gpuwarden_cli.composition.agent import sources_of
 

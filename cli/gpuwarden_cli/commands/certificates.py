@@ -5,6 +5,11 @@ import socket
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gpuwarden.clock import SystemClock
+from gpuwarden.lifecycle import StartError
+from gpuwarden.settings import load
+from gpuwarden_cli.settings import set_keys
+
 if TYPE_CHECKING:
     from gpuwarden_collector.auth.authority import AuthorityFiles
     from gpuwarden_collector.auth.tls import Certificate
@@ -36,8 +41,6 @@ def add_flags(made: argparse.ArgumentParser) -> None:
 
 def init(args: argparse.Namespace) -> int:
     """Create missing files, or renew the certificate. Raises StartError."""
-    from gpuwarden.clock import SystemClock
-    from gpuwarden.lifecycle import StartError
     from gpuwarden_collector.auth.authority import AuthorityError, AuthorityFiles, renew
     from gpuwarden_collector.auth.authority import init as make
 
@@ -64,7 +67,6 @@ def init(args: argparse.Namespace) -> int:
 
 
 def _data_dir(args: argparse.Namespace) -> Path:
-    from gpuwarden.settings import load
     from gpuwarden_collector.settings import CollectorSettings
 
     path = Path(args.config) if args.config and Path(args.config).exists() else None
@@ -93,7 +95,6 @@ def _lines(files: "AuthorityFiles") -> dict[str, str]:
 
 
 def _write_settings(files: "AuthorityFiles", config: Path, host: str | None) -> None:
-    from gpuwarden_cli.settings import set_keys
 
     values = _lines(files) | ({"host": host} if host else {})
     is_changed = set_keys(config, values)

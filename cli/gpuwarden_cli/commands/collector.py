@@ -4,10 +4,12 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gpuwarden.clock import SystemClock
+from gpuwarden.lifecycle import StartError
 from gpuwarden_cli.commands import certificates
 from gpuwarden_cli.parser import Commands, add_command, add_format, add_group
 from gpuwarden_cli.progress import progress
-from gpuwarden_cli.settings import collector_settings
+from gpuwarden_cli.settings import collector_settings, load_settings, show
 
 if TYPE_CHECKING:
     from gpuwarden_collector.storage.check import CheckReport
@@ -85,7 +87,6 @@ def _run(args: argparse.Namespace) -> int:
 
 
 def _config(args: argparse.Namespace) -> int:
-    from gpuwarden_cli.settings import load_settings, show
     from gpuwarden_collector.settings import CollectorSettings
 
     show(load_settings(CollectorSettings, "collector", args), args.format)
@@ -105,7 +106,6 @@ def _store_of(args: argparse.Namespace) -> Path:
 
 
 def _check(args: argparse.Namespace) -> int:
-    from gpuwarden.lifecycle import StartError
     from gpuwarden_collector.storage.check import check
 
     report = check(_store_of(args), reads_all=args.read)
@@ -132,7 +132,6 @@ def _say_facts(report: "CheckReport") -> None:
 
 
 def _backup(args: argparse.Namespace) -> int:
-    from gpuwarden.clock import SystemClock
     from gpuwarden_collector.storage.backup import backup
 
     store = _store_of(args)
@@ -157,8 +156,6 @@ def _restore(args: argparse.Namespace) -> int:
 def _recover(args: argparse.Namespace) -> int:
     import asyncio
 
-    from gpuwarden.clock import SystemClock
-    from gpuwarden.lifecycle import StartError
     from gpuwarden_collector.recovery import recover
     from gpuwarden_collector.storage.second_copy import CopyFolder
 
@@ -176,7 +173,6 @@ def _recover(args: argparse.Namespace) -> int:
 
 
 def _maintain(args: argparse.Namespace) -> int:
-    from gpuwarden.lifecycle import StartError
     from gpuwarden_collector.processes.control_socket import ask
 
     store = _store_of(args)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpuwarden import logs
+from gpuwarden.clock import SystemClock
 from gpuwarden.doctor import FAIL, Check, worst
 from gpuwarden.lifecycle import StartError
 from gpuwarden_cli.output import render, terminal_width
@@ -76,7 +77,6 @@ def _document(part: str, done: "subprocess.CompletedProcess[str]") -> Any:
 
 def run_collector_doctor(settings: "CollectorSettings", config: Path | None, form: str) -> int:
     """Check the collector and its host and print; 1 when a check fails."""
-    from gpuwarden.clock import SystemClock
     from gpuwarden_collector.doctor import examine
 
     # A problem becomes a line of the table; the log would repeat it.
@@ -97,7 +97,6 @@ def show_checks(checks: Sequence[Check], form: str) -> int:
 
 def run_doctor(settings: "AgentSettings", form: str) -> int:
     """Check a GPU host and print; 1 when a check fails."""
-    from gpuwarden.clock import SystemClock
     from gpuwarden_agent.doctor import check_host, examine
     from gpuwarden_cli.composition.agent import sources_of
 

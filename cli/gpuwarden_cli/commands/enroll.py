@@ -20,8 +20,10 @@ from typing import TYPE_CHECKING, Any
 from gpuwarden.access import CA_PATH, ENROLL_PATH, TOKEN_PATH, Scope, Token, read_token
 from gpuwarden.files import Owner, make_folder, write_whole
 from gpuwarden.lifecycle import StartError
+from gpuwarden.settings import load
 from gpuwarden.wire import error_sentence
 from gpuwarden_cli.parser import Commands, add_command
+from gpuwarden_cli.settings import set_keys
 
 if TYPE_CHECKING:
     from gpuwarden_agent.settings import AgentSettings
@@ -165,7 +167,6 @@ def _said(error: Any) -> str:
 
 
 def _settings(args: argparse.Namespace) -> "AgentSettings":
-    from gpuwarden.settings import load
     from gpuwarden_agent.settings import AgentSettings
 
     path = args.config if args.config.exists() else None
@@ -295,8 +296,6 @@ def _configure(
     has_ca: bool,
 ) -> bool:
     """Write the agent's settings; whether they changed."""
-    from gpuwarden_cli.settings import set_keys
-
     values = {"token_file": str(place.token.absolute())}
     if has_ca:
         values["tls_ca"] = str(place.ca.absolute())

@@ -6,10 +6,11 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gpuwarden.clock import SystemClock
 from gpuwarden.lifecycle import StartError
 from gpuwarden_cli.output import counted, render, terminal_width
 from gpuwarden_cli.parser import Commands, add_command, add_format, add_group
-from gpuwarden_cli.settings import collector_settings
+from gpuwarden_cli.settings import collector_settings, notify_of
 
 if TYPE_CHECKING:
     from gpuwarden_rules.notify.receivers.receiver import Outcome
@@ -77,8 +78,6 @@ def remarks(notify: "Notify") -> list[str]:
 
 def notify_test(args: argparse.Namespace) -> int:
     """Send a test message to the receivers and print their answers; 1 when one failed."""
-    from gpuwarden_cli.settings import notify_of
-
     notify = notify_of(_file_of(args))
     names = [plan.name for plan in notify.receivers]
     wanted = args.receiver or names
@@ -94,7 +93,6 @@ def notify_test(args: argparse.Namespace) -> int:
 
 def _file_of(args: argparse.Namespace) -> Path:
     """The file of --file, else of the collector's settings. Raises StartError."""
-
     path: Path | None = args.file or collector_settings(args).notify_file
     if path is None:
         raise StartError("no file of receivers: use --file, or set notify_file of the collector")
@@ -102,7 +100,6 @@ def _file_of(args: argparse.Namespace) -> Path:
 
 
 async def _send(notify: "Notify", names: list[str]) -> "list[tuple[str, Outcome]]":
-    from gpuwarden.clock import SystemClock
     from gpuwarden_rules.notify.message import MessageKind, Notification, message_id
     from gpuwarden_rules.notify.notifier import attempt
     from gpuwarden_rules.notify.receivers.factory import receiver_of

@@ -11,9 +11,11 @@ from datetime import UTC, datetime
 from typing import Any
 
 from gpuwarden.clock import SystemClock
+from gpuwarden.durations import instant_before
 from gpuwarden.waste_report import BY, NOBODY, asked_sql, energy_report_sql, waste_report_sql
 from gpuwarden_cli.output import render, terminal_width
 from gpuwarden_cli.parser import Commands, add_command, add_format, add_group, add_since, add_url
+from gpuwarden_cli.read.remote import RemoteQuerier
 from gpuwarden_client.http import CallError, ask, timestamp_param
 
 TOTAL = "total"
@@ -91,7 +93,6 @@ def job(args: argparse.Namespace) -> int:
     """Run `gpuwarden report job`: what a job used, and what its owner can change."""
     from gpuwarden_cli.job_report import read
     from gpuwarden_cli.job_summary import record, screen
-    from gpuwarden_cli.read.remote import RemoteQuerier
 
     found = asyncio.run(read(RemoteQuerier(args.url), args.job, SystemClock().now()))
     if found is None:
@@ -131,8 +132,6 @@ def _report(args: argparse.Namespace, query: str, shown: Any) -> int:
 
 def _window(args: argparse.Namespace) -> tuple[datetime, datetime]:
     """The period of --since, from the start of an hour to now. Raises ValueError."""
-    from gpuwarden.durations import instant_before
-
     now = SystemClock().now()
     since = instant_before(now, args.since, "--since")
     return since.replace(minute=0, second=0, microsecond=0), now

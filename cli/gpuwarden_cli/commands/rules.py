@@ -15,10 +15,13 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from gpuwarden.clock import SystemClock, iso_text
+from gpuwarden.durations import readable, seconds_of, span_of
+from gpuwarden.query import QueryError
 from gpuwarden_cli.output import counted, render, terminal_width
 from gpuwarden_cli.parser import Commands, add_command, add_format, add_group, add_since, add_url
 from gpuwarden_cli.progress import progress
-from gpuwarden_cli.settings import collector_settings
+from gpuwarden_cli.read.remote import RemoteQuerier
+from gpuwarden_cli.settings import collector_settings, rule_set_of
 from gpuwarden_client.http import CallError, RefusedError, call
 
 if TYPE_CHECKING:
@@ -139,7 +142,6 @@ def rules_check(args: argparse.Namespace) -> int:
 
 async def _not_here(files: list[Path], url: str | None) -> list[str]:
     """A line for each rule whose data the collector's fleet lacks."""
-    from gpuwarden_cli.read.remote import RemoteQuerier
     from gpuwarden_rules.evaluation import fleet
 
     rules = _rules(files)
@@ -174,7 +176,6 @@ def rules_test(args: argparse.Namespace) -> int:
 
 def rules_reload(args: argparse.Namespace) -> int:
     """Make the collector reload its rules; 1 when a file is wrong and the previous rules stay in force."""
-
     try:
         found = call("POST", "/v1/rules/reload", {}, url=args.url)
     except RefusedError as error:
@@ -220,8 +221,6 @@ def _time(text: str) -> str:
 
 def rules_backtest(args: argparse.Namespace) -> int:
     """Print when rules would have fired over stored history."""
-    from gpuwarden.durations import seconds_of, span_of
-
     span = span_of(args.since, "--since")
     step_s = seconds_of(args.every) if args.every else None
     if args.every and not step_s:
@@ -239,7 +238,6 @@ def _rule_set(args: argparse.Namespace) -> "RuleSet":
     """The rules of `--rule`, else those of the collector's settings, with its overrides in both cases. Raises
     StartError and RuleFileError.
     """
-    from gpuwarden_cli.settings import rule_set_of
 
     rule_set = rule_set_of(collector_settings(args).rules_dirs)
     return replace(rule_set, rules=tuple(_rules(args.rule))) if args.rule else rule_set
@@ -252,8 +250,6 @@ async def _backtest(
 
     A rule whose data the history lacks is reported as such, and not as one that never fired.
     """
-    from gpuwarden.query import QueryError
-    from gpuwarden_cli.read.remote import RemoteQuerier
     from gpuwarden_rules.backtest.inventory_history import outages_between
     from gpuwarden_rules.backtest.known_data import KnownData, reads_rollups
     from gpuwarden_rules.backtest.replay import first_sample_at
@@ -370,7 +366,6 @@ def _print_lines(done: "Replay") -> None:
 
 
 def _print_replay(done: "Replay", seconds: float) -> None:
-    from gpuwarden.durations import readable
     from gpuwarden_rules.definition.templates import usd
 
     span_s = (done.until - done.since).total_seconds()

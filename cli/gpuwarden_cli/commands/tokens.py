@@ -7,11 +7,15 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gpuwarden.access import Scope, Token
+from gpuwarden.clock import SystemClock
+from gpuwarden.durations import seconds_of
+from gpuwarden.files import write_whole
+from gpuwarden.lifecycle import StartError
 from gpuwarden_cli.parser import Commands, add_command, add_format, add_group
 from gpuwarden_cli.settings import collector_settings
 
 if TYPE_CHECKING:
-    from gpuwarden.access import Token
     from gpuwarden_collector.auth.token_store import TokenStore
     from gpuwarden_collector.settings import CollectorSettings
 
@@ -90,8 +94,6 @@ def _changed(
     args: argparse.Namespace, change: "Callable[[TokenStore, datetime], TokenStore]"
 ) -> None:
     """Change the token file. Raises StartError."""
-    from gpuwarden.clock import SystemClock
-    from gpuwarden.lifecycle import StartError
     from gpuwarden_collector.auth.access_control import tokens_path
     from gpuwarden_collector.auth.token_file import TokenFileError, edit
     from gpuwarden_collector.auth.token_store import TokenStoreError
@@ -108,9 +110,6 @@ def _changed(
 
 def _give(token: "Token", out: Path | None) -> int:
     """Print a token once, or write it to a file."""
-    from gpuwarden.files import write_whole
-    from gpuwarden.lifecycle import StartError
-
     if out is None:
         print(token.text)
         print(
@@ -129,8 +128,6 @@ def _give(token: "Token", out: Path | None) -> int:
 
 
 def _create(args: argparse.Namespace) -> int:
-    from gpuwarden.access import Scope, Token
-    from gpuwarden.lifecycle import StartError
     from gpuwarden_collector.auth.token_store import TokenEntry, scram_of
 
     scope = Scope(args.scope)
@@ -160,8 +157,6 @@ def _create(args: argparse.Namespace) -> int:
 
 
 def _list(args: argparse.Namespace) -> int:
-    from gpuwarden.clock import SystemClock
-    from gpuwarden.lifecycle import StartError
     from gpuwarden_cli.output import render
     from gpuwarden_collector.auth.access_control import tokens_path
     from gpuwarden_collector.auth.token_file import TokenFileError, last_used, load
@@ -208,8 +203,6 @@ def _revoke(args: argparse.Namespace) -> int:
 
 
 def _rotate(args: argparse.Namespace) -> int:
-    from gpuwarden.access import Token
-    from gpuwarden.lifecycle import StartError
 
     grace = _time(args.grace, "--grace")
     made: list[Token] = []
@@ -226,8 +219,6 @@ def _rotate(args: argparse.Namespace) -> int:
 
 
 def _enrolment(args: argparse.Namespace) -> int:
-    from gpuwarden.access import Scope, Token
-    from gpuwarden.lifecycle import StartError
     from gpuwarden_collector.auth.exposure import exposure_of
     from gpuwarden_collector.auth.token_store import TokenEntry
 
@@ -262,7 +253,6 @@ def _enrolment(args: argparse.Namespace) -> int:
 
 def _address(settings: "CollectorSettings") -> str:
     """URL of the collector, with the first name of its certificate. Raises StartError."""
-    from gpuwarden.lifecycle import StartError
     from gpuwarden_collector.auth.tls import certificate_of
 
     if settings.tls_cert is None:
@@ -280,7 +270,6 @@ def _address(settings: "CollectorSettings") -> str:
 
 
 def _fingerprint(settings: "CollectorSettings") -> str | None:
-    from gpuwarden.lifecycle import StartError
     from gpuwarden_collector.auth.tls import certificate_of
 
     if settings.tls_ca is None:
@@ -292,8 +281,6 @@ def _fingerprint(settings: "CollectorSettings") -> str | None:
 
 
 def _time(text: str, flag: str) -> timedelta:
-    from gpuwarden.durations import seconds_of
-    from gpuwarden.lifecycle import StartError
 
     seconds = seconds_of(text)
     if seconds is None or not 0 <= seconds <= YEARS_MAX * 366 * 86_400:

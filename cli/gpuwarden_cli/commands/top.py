@@ -13,6 +13,7 @@ from gpuwarden import logs
 from gpuwarden.clock import SystemClock
 from gpuwarden.durations import seconds_of
 from gpuwarden.lifecycle import StartError
+from gpuwarden.settings import load
 from gpuwarden_cli.parser import Commands, add_command, add_url
 
 if TYPE_CHECKING:
@@ -86,7 +87,6 @@ def _collector(url: str | None) -> "RowSource":
 
 def _local(args: argparse.Namespace) -> "RowSource":
     """The probes of this host, by the agent's settings."""
-    from gpuwarden.settings import load
     from gpuwarden_agent.collect.discovery import discover
     from gpuwarden_agent.settings import AgentSettings
     from gpuwarden_cli.composition.agent import sources_of

@@ -17,6 +17,8 @@ from gpuwarden.lifecycle import StartError
 from gpuwarden.query import QueryError
 from gpuwarden_cli.job_report import JobReport, read
 from gpuwarden_cli.job_summary import SHORT_S, comment, screen
+from gpuwarden_cli.read.remote import RemoteQuerier
+from gpuwarden_cli.settings import notify_of
 from gpuwarden_client.http import CallError
 
 SETTLED_S = 20
@@ -144,7 +146,6 @@ Mail = Callable[[JobReport], str | None]
 
 def mail_by(receiver: str, path: Path) -> Mail:
     """A function that mails a report to the job's owner by a receiver of the file. Raises StartError."""
-    from gpuwarden_cli.settings import notify_of
     from gpuwarden_rules.notify.receivers.apprise_service import OWNER, send_text
     from gpuwarden_rules.notify.receivers.receiver import Delivered
 
@@ -197,7 +198,6 @@ def done_once(
 
 def run(args: argparse.Namespace) -> int:
     """Run one round, or a round each --every."""
-    from gpuwarden_cli.read.remote import RemoteQuerier
     from gpuwarden_client.http import ask
 
     querier, clock, writer = RemoteQuerier(args.url), SystemClock(), CommentWriter(run_slurm)

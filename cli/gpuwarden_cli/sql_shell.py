@@ -55,7 +55,7 @@ class Shell:
     last: str = ""
     """The query that `\\watch` runs again."""
     watch_s: float | None = field(default=None)
-    r"""Set by `\watch`: `talk` then repeats `last` at this interval."""
+    r"""Set by `\watch`: `run_shell` then repeats `last` at this interval."""
 
     def enter(self, entry: str) -> str:
         """Output of an entry. Raises CallError, Quit."""
@@ -193,7 +193,7 @@ def entries(read: Callable[[str], str]) -> Iterator[str]:
                 yield entry
 
 
-def talk(ask: Ask, url: str) -> int:
+def run_shell(ask: Ask, url: str) -> int:
     """Read and run entries until the user quits."""
     shell = Shell(ask)
     print(f"Fleet SQL at {url} (read only). \\? for help, \\q to leave.")

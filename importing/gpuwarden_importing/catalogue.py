@@ -8,7 +8,7 @@ from gpuwarden.metrics import Type
 from gpuwarden.schema import WIRE_TABLES
 from gpuwarden.table import Column, Table
 from gpuwarden.wire import TABLE_KEY
-from gpuwarden_importing.cells import CellColumn, LineBlock, split, told
+from gpuwarden_importing.cells import CellColumn, LineBlock, count_present, split
 from gpuwarden_importing.file import LogFile
 from gpuwarden_importing.instants import Instants
 from gpuwarden_importing.model import (
@@ -90,7 +90,7 @@ def read_csv(lines: Iterator[str], origin: Origin, tally: ImportTally) -> Iterat
     def rows() -> ImportedRows:
         cells, numbers = block.take()
         for at, name in enumerate(names):
-            if at not in columns and (count := told(cells[at])):
+            if at not in columns and (count := count_present(cells[at])):
                 tally.unmapped[name] += count
         values = {names[at]: c.values(cells[at], numbers, tally) for at, c in columns.items()}
         return _filled(table, values, len(numbers), origin)

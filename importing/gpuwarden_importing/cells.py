@@ -156,7 +156,7 @@ def filled(before: Any, said: Any) -> Any:
     return pc.coalesce(before, said)
 
 
-def told(cells: Any) -> int:
+def count_present(cells: Any) -> int:
     """Number of cells that have a value."""
     says = pa.array([plain(text) is not None for text in cells.dictionary.to_pylist()], pa.bool_())
     return int(pc.sum(says.take(cells.indices)).as_py() or 0)

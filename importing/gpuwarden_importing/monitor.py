@@ -12,7 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from gpuwarden_importing.cells import CellColumn, LineBlock, told
+from gpuwarden_importing.cells import CellColumn, LineBlock, count_present
 from gpuwarden_importing.file import LogFile
 from gpuwarden_importing.model import ImportedRows, ImportTally, Origin, Value, place_uuid
 from gpuwarden_importing.values import (
@@ -262,7 +262,7 @@ class _File(LogFile):
                 convert = _OWN.get(known.quantity) or converter(known.quantity, known.unit)
                 values = self._column(name, convert).values(cells[position], numbers, self.tally)
                 tables.setdefault(known.table, {})[known.column] = values
-            elif name not in (entity, "date", "time") and (count := told(cells[position])):
+            elif name not in (entity, "date", "time") and (count := count_present(cells[position])):
                 self.tally.unmapped[name] += count
         made = [(table, identity | columns) for table, columns in tables.items()]
         times = self._times(at, cells, numbers)

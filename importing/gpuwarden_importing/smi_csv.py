@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from gpuwarden_importing.cells import CellColumn, LineBlock, filled, split, times, told
+from gpuwarden_importing.cells import CellColumn, LineBlock, count_present, filled, split, times
 from gpuwarden_importing.file import LogFile
 from gpuwarden_importing.identity import GPUS_MAX, Identities, LineOrder, ReportedIdentity
 from gpuwarden_importing.model import (
@@ -432,7 +432,7 @@ class _File(LogFile):
         for at, name in enumerate(layout.names):
             if at in known or name in _KEYS or (layout.is_apps and name in CSV_FIELDS):
                 continue
-            if count := told(cells[at]):
+            if count := count_present(cells[at]):
                 self.tally.unmapped[name] += count
 
 

@@ -108,20 +108,20 @@ class SmiDocuments(LogFile):
             return
         gpus = root.findall("gpu")
         # There are no indices. All GPUs are listed in order; a single one may be any.
-        is_all = _said(root, "attached_gpus") == str(len(gpus))
+        is_all = _text(root, "attached_gpus") == str(len(gpus))
         for index, gpu in enumerate(gpus):
             _Gpu(self, gpu, line, ts_ms, index, is_all=is_all).take()
         node = self.origin.node_or(self._host(root))
         facts: Row = {
-            "driver_version": text(_said(root, "driver_version")),
-            "cuda_version": text(_said(root, "cuda_version")),
+            "driver_version": text(_text(root, "driver_version")),
+            "cuda_version": text(_text(root, "cuda_version")),
         }
-        if (attached := _said(root, "attached_gpus")).isdecimal():
+        if (attached := _text(root, "attached_gpus")).isdecimal():
             facts["gpus"] = int(attached[:6])
         self.inventory.add_node(node, facts)
 
     def _time(self, root: ElementTree.Element, line: int) -> int | None:
-        said = _said(root, "timestamp")
+        said = _text(root, "timestamp")
         if not said:
             self.tally.note(f"no timestamp in a document: it is of {self.origin.at_source}")
             return self.origin.at()
@@ -129,7 +129,7 @@ class SmiDocuments(LogFile):
 
     def _host(self, root: ElementTree.Element) -> str | None:
         for gpu in root.findall("gpu"):
-            if (host := plain(_said(gpu, "hostname"))) is not None:
+            if (host := plain(_text(gpu, "hostname"))) is not None:
                 return host
         return None
 
@@ -152,10 +152,10 @@ class _Gpu:
         self._line = line
         self._ts_ms = ts_ms
         self._index = index = position if is_all else None
-        self._node = file.origin.node_or(plain(_said(gpu, "hostname")))
-        bus = self._read("pci_bus_id", gpu.get("id") or _said(gpu, "pci/pci_bus_id"), bus_id)
+        self._node = file.origin.node_or(plain(_text(gpu, "hostname")))
+        bus = self._read("pci_bus_id", gpu.get("id") or _text(gpu, "pci/pci_bus_id"), bus_id)
         self._bus_id = bus
-        told = ReportedIdentity(self._node, plain(_said(gpu, "uuid")), bus, None if bus else index)
+        told = ReportedIdentity(self._node, plain(_text(gpu, "uuid")), bus, None if bus else index)
         file.gpus.learn(told)
         self._uuid = file.gpus.uuid(told) or place_uuid(None, position, self._node)
         if told.uuid is None:
@@ -201,7 +201,7 @@ class _Gpu:
     def _add_sums(self, values: dict[str, dict[str, tuple[int, Value]]]) -> None:
         for since in ("volatile", "aggregate"):
             parity, secded, column = sums(since)
-            both = [self._read(path, _said(self._gpu, path), _COUNT) for path in (parity, secded)]
+            both = [self._read(path, _text(self._gpu, path), _COUNT) for path in (parity, secded)]
             for path in (parity, secded):
                 self._file.tally.unmapped.pop(path, None)
             if isinstance(both[0], int) and isinstance(both[1], int):
@@ -211,13 +211,13 @@ class _Gpu:
         """Add MIG devices; their UUIDs by instance."""
         found: dict[str, str] = {}
         for part in self._gpu.findall("mig_devices/mig_device"):
-            instance = f"{_said(part, 'gpu_instance_id')}/{_said(part, 'compute_instance_id')}"
-            uuid = plain(_said(part, "uuid")) or mig_uuid(self._uuid, instance)
+            instance = f"{_text(part, 'gpu_instance_id')}/{_text(part, 'compute_instance_id')}"
+            uuid = plain(_text(part, "uuid")) or mig_uuid(self._uuid, instance)
             found[instance] = uuid
             memory: Row = {
                 f"memory_{name}_bytes": self._read(
                     f"mig_device/fb_memory_usage/{name}",
-                    _said(part, f"fb_memory_usage/{name}"),
+                    _text(part, f"fb_memory_usage/{name}"),
                     _BYTES,
                 )
                 for name in ("total", "used", "free", "reserved")
@@ -237,12 +237,12 @@ class _Gpu:
 
     def _add_processes(self, parts: dict[str, str]) -> None:
         for process in self._gpu.findall("processes/process_info"):
-            pid = self._read("process_info/pid", _said(process, "pid"), _COUNT)
+            pid = self._read("process_info/pid", _text(process, "pid"), _COUNT)
             if pid is None:
                 self._file.tally.skip("a process without its id", self._line)
                 continue
             instance: str | None = (
-                f"{_said(process, 'gpu_instance_id')}/{_said(process, 'compute_instance_id')}"
+                f"{_text(process, 'gpu_instance_id')}/{_text(process, 'compute_instance_id')}"
             )
             if instance not in parts:
                 instance = None
@@ -251,10 +251,10 @@ class _Gpu:
                 "gpu_uuid": uuid,
                 "mig_instance": instance,
                 "pid": pid,
-                "process_type": PROCESS_TYPES.get(_said(process, "type")),
-                "process_name": executable(_said(process, "process_name")),
+                "process_type": PROCESS_TYPES.get(_text(process, "type")),
+                "process_name": executable(_text(process, "process_name")),
                 "gpu_memory_bytes": self._read(
-                    "process_info/used_memory", _said(process, "used_memory"), _BYTES
+                    "process_info/used_memory", _text(process, "used_memory"), _BYTES
                 ),
             }
             self._add(PROCESSES, row)
@@ -276,7 +276,7 @@ class _Gpu:
         return self._file.read(name, said, convert, self._line)
 
 
-def _said(element: ElementTree.Element, path: str) -> str:
+def _text(element: ElementTree.Element, path: str) -> str:
     return (element.findtext(path) or "").strip()
 
 

@@ -61,10 +61,10 @@ def sql(args: argparse.Namespace) -> int:
     query = _query(args)
     params = dict(map(_param, args.param))
     if query is None:
-        from gpuwarden_cli.sql_shell import talk
+        from gpuwarden_cli.sql_shell import run_shell
 
         where = CollectorEndpoint.of(args.url)
-        return talk(lambda text: _readable(ask(text, params, url=where.url)), where.url)
+        return run_shell(lambda text: _readable(ask(text, params, url=where.url)), where.url)
     if args.watch is not None and args.format not in BINARY:
         return _watch(args, lambda text: ask(text, params, url=args.url), query)
     show_answer(query, params, args.format, args.url)

@@ -18,7 +18,7 @@ def replayed(settings: AgentSettings) -> tuple[list[Probe], str]:
         raise StartError("backend replay needs replay_file: a recording to play")
     recording = open_recording(settings.replay_file)
     play = Play(recording, settings.node_name, is_looped=settings.replay_loop)
-    return [*play.probes()], told(recording)
+    return [*play.probes()], recording_line(recording)
 
 
 def replay_nodes(
@@ -26,7 +26,7 @@ def replay_nodes(
 ) -> tuple[list[tuple[str, list[ReplayProbe]]], str]:
     """Nodes that all replay a recording, and a line on them. Raises StartError."""
     recording = open_recording(path)
-    line = f"{told(recording)}; on {counted(len(names), 'node')}"
+    line = f"{recording_line(recording)}; on {counted(len(names), 'node')}"
     return replay_fleet(recording, names), line
 
 
@@ -38,7 +38,7 @@ def open_recording(path: Path) -> Recording:
         raise StartError(str(error)) from error
 
 
-def told(recording: Recording) -> str:
+def recording_line(recording: Recording) -> str:
     """A line on a recording: path, length, node, GPUs, label, and problems."""
     header = recording.header
     gpus = f"{recording.gpus} GPU probe{'' if recording.gpus == 1 else 's'}"

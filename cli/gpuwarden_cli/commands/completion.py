@@ -6,7 +6,7 @@ it calls `gpuwarden completion names`, which asks the collector.
 
 import argparse
 import shlex
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 
@@ -152,27 +152,34 @@ _gpuwarden() {
         case $next in"""
 
 
-def _bash(found: list[Level]) -> Iterator[str]:
-    yield _BASH_HEAD
-    yield f"            {_paths(found)}) path=$next ;;"
-    yield '        esac\n    done\n    COMPREPLY=()\n    case "$path $prev" in'
+def _cases(
+    found: list[Level],
+    path: str,
+    values_of: Callable[[list[Word] | str], str],
+    words_of: Callable[[list[Word]], str],
+) -> Iterator[str]:
+    """The body of the function for bash and zsh; `path`: its variable with the words of the command."""
+    yield f'    case "${path} $prev" in'
     for level in found:
         for flag, values in level.values.items():
-            yield f"        {shlex.quote(f'{_key(level)} {flag}')}) {_bash_values(values)} ;;"
-    yield "    esac\n    if [[ $cur == -* ]]; then\n        case $path in"
+            yield f"        {shlex.quote(f'{_key(level)} {flag}')}) {values_of(values)} ;;"
+    yield f"    esac\n    if [[ $cur == -* ]]; then\n        case ${path} in"
     for level in found:
-        yield f"            {shlex.quote(_key(level))}) words='{_texts(level.flags)}' ;;"
-    yield "        esac\n    else\n        case $path in"
+        yield f"            {shlex.quote(_key(level))}) {words_of(level.flags)} ;;"
+    yield f"        esac\n    else\n        case ${path} in"
     for level in found:
         if level.words:
-            yield f"            {shlex.quote(_key(level))}) words='{_texts(level.words)}' ;;"
+            yield f"            {shlex.quote(_key(level))}) {words_of(level.words)} ;;"
         elif level.takes:
-            yield f"            {shlex.quote(_key(level))}) {_bash_values(level.takes)} ;;"
-    yield (
-        "        esac\n    fi\n"
-        '    COMPREPLY=($(compgen -W "$words" -- "$cur"))\n'
-        "}\ncomplete -F _gpuwarden gpuwarden"
-    )
+            yield f"            {shlex.quote(_key(level))}) {values_of(level.takes)} ;;"
+    yield "        esac\n    fi"
+
+
+def _bash(found: list[Level]) -> Iterator[str]:
+    yield _BASH_HEAD
+    yield f"            {_paths(found)}) path=$next ;;\n        esac\n    done\n    COMPREPLY=()"
+    yield from _cases(found, "path", _bash_values, lambda words: f"words='{_texts(words)}'")
+    yield '    COMPREPLY=($(compgen -W "$words" -- "$cur"))\n}\ncomplete -F _gpuwarden gpuwarden'
 
 
 def _bash_values(values: list[Word] | str) -> str:
@@ -190,40 +197,27 @@ def _texts(words: list[Word]) -> str:
 
 def _zsh(found: list[Level]) -> Iterator[str]:
     yield _ZSH_HEAD
-    yield f"            {_paths(found)}) path_=$next ;;"
-    yield '        esac\n    done\n    case "$path_ $prev" in'
-    for level in found:
-        for flag, values in level.values.items():
-            yield f"        {shlex.quote(f'{_key(level)} {flag}')}) {_zsh_values(values)}; return ;;"
-    yield "    esac\n    if [[ $cur == -* ]]; then\n        case $path_ in"
-    for level in found:
-        yield f"            {shlex.quote(_key(level))}) found=({_described(level.flags)}) ;;"
-    yield "        esac\n    else\n        case $path_ in"
-    for level in found:
-        if level.words:
-            yield f"            {shlex.quote(_key(level))}) found=({_described(level.words)}) ;;"
-        elif level.takes:
-            yield f"            {shlex.quote(_key(level))}) {_zsh_values(level.takes)}; return ;;"
+    yield f"            {_paths(found)}) path_=$next ;;\n        esac\n    done"
+    yield from _cases(found, "path_", _zsh_values, lambda words: f"found=({_described(words)})")
+    # In $fpath the file is the function's body and must call it; when sourced it must register it.
     yield (
-        "        esac\n    fi\n    _describe gpuwarden found\n}\n"
-        # In $fpath the file is the function's body and must call it; when sourced it must register it.
+        "    _describe gpuwarden found\n}\n"
         'if [[ ${funcstack[1]-} == _gpuwarden ]]; then\n    _gpuwarden "$@"\nelse\n    compdef _gpuwarden gpuwarden\nfi'
     )
 
 
 def _zsh_values(values: list[Word] | str) -> str:
     if values == FILES:
-        return "_files"
+        return "_files; return"
     if values == NAMES:
-        return f'compadd -- ${{(f)"$({NAMES_COMMAND})"}}'
-    return (
-        f"found=({_described(values)}); _describe gpuwarden found" if values else "_message value"
-    )
+        return f'compadd -- ${{(f)"$({NAMES_COMMAND})"}}; return'
+    if not isinstance(values, list) or not values:
+        return "_message value; return"
+    return f"found=({_described(values)}); _describe gpuwarden found; return"
 
 
-def _described(words: list[Word] | str) -> str:
+def _described(words: list[Word]) -> str:
     """The words as `'text:meaning'`, the form that _describe takes."""
-    assert not isinstance(words, str)
     return " ".join(
         shlex.quote(word.text.replace(":", "\\:") + (f":{word.meaning}" if word.meaning else ""))
         for word in words

@@ -4,6 +4,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any
 
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
 from gpuwarden.metrics import Type
 from gpuwarden.schema import WIRE_TABLES
 from gpuwarden.table import Column, Table
@@ -153,9 +157,6 @@ def read_parquet(
     file: Path | IO[bytes], origin: Origin, tally: ImportTally
 ) -> Iterator[ImportedRows]:
     """Rows of a Parquet file. Raises UnreadableError."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
     try:
         opened = pq.ParquetFile(file)
         schema = opened.schema_arrow
@@ -183,9 +184,6 @@ def read_parquet(
 
 def _instants(values: Any, origin: Origin, tally: ImportTally) -> Any:
     """Timestamps in milliseconds UTC, from texts, numbers and Arrow timestamps of any unit."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     if pa.types.is_timestamp(values.type):
         if values.type.tz is None and str(origin.zone) != "UTC":
             values = pc.assume_timezone(values, str(origin.zone))

@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterator, Mapping
 from functools import cache
 
+from gpuwarden.metrics import METRICS, Type
 from gpuwarden.xids import xid_info
 from gpuwarden_agent.events.kinds import event
 from gpuwarden_agent.exporter.names import DCGM_TABLES, DCGM_XID, Scale, names_of
@@ -60,8 +61,6 @@ _POD = re.compile(r"(?:.*-)?dcgm-exporter-[a-z0-9]+(?:-[a-z0-9]+)?\Z")
 @cache
 def columns() -> Mapping[str, tuple[str, str, Scale, bool]]:
     """By DCGM name: table, column, scale, and whether values are integers."""
-    from gpuwarden.metrics import METRICS, Type
-
     whole = {Type.INT16, Type.INT32, Type.INT64}
     types = {(t, m.name): m.type for t, metrics in METRICS.items() for m in metrics}
     found: dict[str, tuple[str, str, Scale, bool]] = {}

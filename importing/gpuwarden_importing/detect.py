@@ -2,11 +2,20 @@
 
 import io
 import re
-from collections.abc import Callable, Iterator
-from importlib import import_module
+from collections.abc import Iterator
 from pathlib import Path
 
-from gpuwarden_importing import catalogue, dcgm, kernel_log, monitor, smi_csv, smi_text, smi_xml
+from gpuwarden_importing import (
+    amd_smi,
+    catalogue,
+    dcgm,
+    kernel_log,
+    monitor,
+    rocm,
+    smi_csv,
+    smi_text,
+    smi_xml,
+)
 from gpuwarden_importing.model import ImportedRows, ImportTally, Origin, Reader, UnreadableError
 from gpuwarden_importing.sources import STDIN, LogSource
 
@@ -21,17 +30,6 @@ _AMD_CSV = re.compile(r"(?:timestamp,)?gpu,", re.IGNORECASE)
 _DCGM = re.compile(r"\s*(?:#\s*(?:HELP|TYPE)\s+)?DCGM_[A-Z0-9_]+[\s{]")
 
 
-def _amd(module: str, function: str) -> Reader:
-    """A reader of AMD's tools. It is imported when it is used, as it imports a probe of the agent."""
-
-    def read(lines: Iterator[str], origin: Origin, tally: ImportTally) -> Iterator[ImportedRows]:
-        found = import_module(f"gpuwarden_importing.{module}")
-        reader: Reader = getattr(found, function)
-        return reader(lines, origin, tally)
-
-    return read
-
-
 READERS: dict[str, Reader] = {
     "nvidia-smi CSV": smi_csv.read,
     "nvidia-smi XML": smi_xml.read,
@@ -42,10 +40,10 @@ READERS: dict[str, Reader] = {
     "dmon": monitor.read,
     "pmon": monitor.read,
     "dcgmi dmon": monitor.read,
-    "rocm-smi JSON": _amd("rocm", "read"),
-    "rocm-smi CSV": _amd("rocm", "read_csv"),
-    "amd-smi JSON": _amd("amd_smi", "read_json"),
-    "amd-smi CSV": _amd("amd_smi", "read_csv"),
+    "rocm-smi JSON": rocm.read,
+    "rocm-smi CSV": rocm.read_csv,
+    "amd-smi JSON": amd_smi.read_json,
+    "amd-smi CSV": amd_smi.read_csv,
     "dcgm-exporter text": dcgm.read,
     "Prometheus JSON": dcgm.read_answer,
     "kernel log": kernel_log.read,
@@ -141,15 +139,9 @@ def _page_format(head: list[str]) -> str | None:
             return "nvidia-smi topo -m"
         if line.startswith("device,") and not catalogue.is_header(line):
             return "rocm-smi CSV"
-        if _AMD_CSV.match(line) and _is_amd_csv(line):
+        if _AMD_CSV.match(line) and amd_smi.is_header(line) and not catalogue.is_header(line):
             return "amd-smi CSV"
     return None
-
-
-def _is_amd_csv(line: str) -> bool:
-    from gpuwarden_importing import amd_smi
-
-    return amd_smi.is_header(line) and not catalogue.is_header(line)
 
 
 def read(
@@ -164,8 +156,7 @@ def read(
             raise UnreadableError("it is empty, or damaged")
         instead = _instead("\n".join(source.head_lines()[:500]))
         raise UnreadableError(instead or "unknown format: docs/import.md lists the formats")
-    reader: Callable[..., Iterator[ImportedRows]] = READERS[found]
-    return found, reader(source.lines(), origin, tally)
+    return found, READERS[found](source.lines(), origin, tally)
 
 
 def _parquet(

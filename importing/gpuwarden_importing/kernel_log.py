@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from gpuwarden_agent.events.kernel_log import parse_records
 from gpuwarden_agent.events.xid_lines import FellOffBus, Found, GpuNamed, Sxid, Xid, bus_id, step
 from gpuwarden_agent.events.xid_rows import FALLEN_OFF_BUS, row_of
 from gpuwarden_importing.file import LogFile
@@ -51,9 +52,6 @@ def line_of(line: str, instants: Instants) -> Line:
     if line.startswith("{"):
         return _of_json(line)
     if _KMSG.match(line):
-        # Imported here, as it imports a probe of the agent, and few logs have this form.
-        from gpuwarden_agent.events.kernel_log import parse_records
-
         for record in parse_records(line.encode(errors="replace")):
             return Line(record.text, us=record.us, sequence=record.sequence)
     line = _PRIORITY.sub("", _LEVEL.sub("", line, count=1), count=1)

@@ -3,6 +3,7 @@
 import gzip
 import io
 import sys
+import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -23,6 +24,8 @@ LINE_CHARS_MAX = 8 * 1024 * 1024
 _GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
 _BOMS = ((b"\xff\xfe", "utf-16"), (b"\xfe\xff", "utf-16"), (b"\xef\xbb\xbf", "utf-8-sig"))
 STDIN = Path("-")
+DAMAGE = (OSError, EOFError, zlib.error, zstd.ZstdError)
+"""Exceptions of reading a damaged or deleted file."""
 
 
 def found(paths: Sequence[Path]) -> list[Path]:
@@ -58,7 +61,7 @@ class LogSource:
         try:
             while line := wrapped.readline(LINE_CHARS_MAX):
                 yield line
-        except damage() as error:
+        except DAMAGE as error:
             self.trouble = f"it is damaged, or was deleted, from here on: {error}"
 
     def head_lines(self) -> list[str]:
@@ -143,16 +146,9 @@ def opened(path: Path) -> LogSource:
     return LogSource(head, io.BufferedReader(_Whole(head, plain), 1 << 18))
 
 
-def damage() -> tuple[type[Exception], ...]:
-    """Exceptions of reading a damaged or deleted file."""
-    import zlib
-
-    return (OSError, EOFError, zlib.error, zstd.ZstdError)
-
-
 def _read_up_to(stream: IO[bytes], size: int) -> bytes:
     parts: list[bytes] = []
-    with suppress(*damage()):  # reading the lines raises it again
+    with suppress(*DAMAGE):  # reading the lines raises it again
         while size > 0 and (piece := stream.read(min(size, 1 << 14))):
             parts.append(piece)
             size -= len(piece)

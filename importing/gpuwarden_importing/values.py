@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from gpuwarden_agent.events.xid_lines import bus_id as canonical_bus_id
 from gpuwarden_importing.model import Value
 
 Converter = Callable[[str], Value]
@@ -170,10 +171,8 @@ def _clock(cell: str) -> Value:
 
 def bus_id(cell: str) -> Value:
     """A PCI bus id in the kernel's form, 0000:3b:00.0."""
-    from gpuwarden_agent.events.xid_lines import bus_id as canonical
-
     found = plain(cell)
-    made = None if found is None else canonical(found)
+    made = None if found is None else canonical_bus_id(found)
     if found is not None and made is None:
         raise ValueError("is no PCI bus id")
     return made

@@ -19,7 +19,7 @@ from gpuwarden_importing.batches import Batcher, ImportBatch
 from gpuwarden_importing.detect import read
 from gpuwarden_importing.instants import Instants
 from gpuwarden_importing.model import Origin, UnreadableError
-from gpuwarden_importing.sources import STDIN, damage, found, opened
+from gpuwarden_importing.sources import DAMAGE, STDIN, found, opened
 
 IN_FLIGHT_MAX = 2
 """Batches in flight while the next is read."""
@@ -103,7 +103,7 @@ def _batches_of(
         report.trouble = source.trouble
     except UnreadableError as error:
         report.trouble = str(error)
-    except damage() as error:
+    except DAMAGE as error:
         report.trouble = f"it is damaged, or was deleted, from here on: {error}"
 
 

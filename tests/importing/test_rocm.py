@@ -100,4 +100,4 @@ def test_a_process_is_of_the_only_card_or_counted(imported) -> None:
     assert found.tally.unmapped["system: Firmware"] == 1
     found = imported(read, json.dumps(one | {"card1": CARD | {"Unique ID": "0x2"}}))
     assert "process_samples" not in found.tables
-    assert any("does not say on which GPU" in reason for reason in found.tally.skipped)
+    assert any("without its GPU" in reason for reason in found.tally.skipped)

@@ -7,7 +7,6 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatch
-from importlib.resources import files
 from pathlib import PurePosixPath
 
 NOTES = "/run/gpuwarden-slurm"
@@ -73,6 +72,8 @@ def parse_config(text: str) -> dict[str, list[str]]:
 
 def script_text(part: str) -> str:
     """Text of the prolog or epilog."""
+    from importlib.resources import files  # every command loads this module
+
     return (files("gpuwarden_cli.slurm") / f"{part.lower()}.sh").read_text()
 
 

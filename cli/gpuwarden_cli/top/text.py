@@ -1,6 +1,5 @@
 """Fits untrusted text into terminal cells: no control characters, wide characters count as two."""
 
-import unicodedata
 from collections.abc import Sequence
 from functools import lru_cache
 
@@ -15,6 +14,8 @@ def clean(text: str) -> str:
     """The text without control and combining characters."""
     if text.isascii() and text.isprintable():
         return text
+    import unicodedata  # every command loads this module, and ASCII does not need it
+
     composed = unicodedata.normalize("NFC", text)
     return "".join(
         c if c.isprintable() else "�"

@@ -25,7 +25,7 @@ from gpuwarden_agent.ship.transport import open_transport
 from gpuwarden_agent.worker import Worker
 from gpuwarden_collector.auth.senders import token_sender
 from gpuwarden_collector.ops.clock_check import WRONG_S, ClockCheck, ClockEvidence, doubt
-from gpuwarden_collector.ops.control_socket import ask
+from gpuwarden_collector.processes.control_socket import ask
 
 BATCHES = 200
 GOOD = st.floats(-WRONG_S, WRONG_S)

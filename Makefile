@@ -4,7 +4,6 @@ BIN := .venv/bin
 # Bytecode is kept: half of the time to collect the tests, and of a command's start, is compiling.
 unexport PYTHONDONTWRITEBYTECODE
 TORCH_PYTHON ?= $(CURDIR)/$(BIN)/python
-PARTS := contract agent simulator collector postgres rules dashboards client importing cli
 
 .PHONY: help up test test-all test-systemd test-bundles test-images test-deploy test-slurm test-ansible bench-diagnosis check fix setup lock docs wheel bundle deb rpm release images manifests clean
 

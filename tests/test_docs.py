@@ -14,11 +14,17 @@ from gpuwarden.access import LOGIN_PATH, LOGOUT_PATH
 from gpuwarden.metrics import METRICS
 from gpuwarden.rollups import ROLLUPS
 from gpuwarden.schema import TABLES
-from gpuwarden.wire import INGEST_PATH
+from gpuwarden.wire import INGEST_PATH, VERSION_HEADER, WIRE_VERSION
 from gpuwarden.xids import XIDS
 from gpuwarden_agent.exporter.names import NAME_SETS, PREFIXES, names_of
+from gpuwarden_agent.queue.spool import FORMAT_VERSION as SPOOL_VERSION
+from gpuwarden_collector.auth.token_file import VERSION as TOKENS_VERSION
 from gpuwarden_collector.ops.readiness import READY_CHECKS
+from gpuwarden_collector.storage import segment
+from gpuwarden_collector.storage.state import SCHEMA_VERSION
 from gpuwarden_dashboards.assets import PATH as ASSETS_PATH
+from gpuwarden_rules.notify.json_body import VERSION as BODY_VERSION
+from gpuwarden_rules.notify.outbox import FORMAT_VERSION as OUTBOX_VERSION
 
 ROOT = Path(__file__).parent.parent
 PAGES = sorted(
@@ -139,6 +145,26 @@ def test_every_check_of_readiness_is_documented() -> None:
 
 def _section(path: str, heading: str) -> str:
     return (ROOT / path).read_text().partition(f"### {heading}\n")[2].partition("\n### ")[0]
+
+
+def test_the_page_of_stability_has_the_versions_of_the_code() -> None:
+    text = page("stability.md")
+    magic = re.search(r'b"(GPUWSEG\d)"', Path(segment.__file__).read_text())
+    assert magic
+    said = {
+        f"`{VERSION_HEADER}: {WIRE_VERSION}`": "wire",
+        f"| {SPOOL_VERSION}, `user_version`": "spool",
+        f"| {SCHEMA_VERSION}, `schema_version`": "state file",
+        f"`{magic[1]}`, first bytes": "segments",
+        f"| {OUTBOX_VERSION}, `user_version`": "outbox",
+        f"| {TOKENS_VERSION}, `version`": "tokens.json",
+        f'`"version": {BODY_VERSION}`': "webhooks",
+    }
+    lines = text.splitlines()
+    missing = [
+        what for cell, what in said.items() if not any(what in li and cell in li for li in lines)
+    ]
+    assert not missing
 
 
 def test_no_page_is_left_of_a_rule_that_is_gone() -> None:

@@ -134,7 +134,7 @@ deb: bundle ## build the Debian packages into dist/
 rpm: bundle ## build the RPMs into dist/ (rpmbuild)
 	$(BIN)/python release/rpm.py dist/*.run
 
-release: setup ## build wheel, bundles, packages and SHA256SUMS into dist/, the same bytes each time
+release: setup ## build wheel, bundles, packages and SHA256SUMS into dist/, the same bytes each time, and list the steps of docs/releasing.md
 	$(BIN)/python release/release.py $(ARGS)
 
 images: setup ## build the container images of agent and collector into dist/, without a daemon or root (Debian 12)

@@ -1,5 +1,5 @@
 """Makes a release: the wheel, both bundles, their packages for Debian and Red Hat, what is in each (CycloneDX),
-SHA256SUMS of all, and its signature in minisign's form where a key is given.
+SHA256SUMS of all, and its signature in minisign's form where a key is given; then prints the steps of a release.
 
 The same tree gives the same bytes, so that anyone can check that a release is what the source says.
 """
@@ -14,14 +14,13 @@ import bundle
 import deb
 import rpm
 import sbom
+from checklist import PUBLIC, SUMS, Built, report
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 from interpreter import VERSION, Interpreter
 from packages import EXTRAS, HERE, Target, needed
 
 from gpuwarden.minisign import public_key, sign
-
-SUMS, PUBLIC = "SHA256SUMS", "release.pub"
 
 
 def release(
@@ -85,8 +84,11 @@ def main() -> None:
     args = parser.parse_args()
     key = read_key(args.sign) if args.sign else None
     carried = bundle.carried_for(args.machine, host_python=args.host_python)
-    for path in release(args.out, carried, lock=args.lock, key=key):
+    made = release(args.out, carried, lock=args.lock, key=key)
+    for path in made:
         print(f"{path} ({path.stat().st_size / 1e6:.1f} MB)")
+    print("\nSteps of a release (docs/releasing.md):")
+    print(*report(Built(made)), sep="\n")
 
 
 if __name__ == "__main__":

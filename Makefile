@@ -5,7 +5,7 @@ BIN := .venv/bin
 unexport PYTHONDONTWRITEBYTECODE
 TORCH_PYTHON ?= $(CURDIR)/$(BIN)/python
 
-.PHONY: help up test test-all test-systemd test-bundles test-images test-deploy test-slurm test-ansible bench-diagnosis check fix setup lock docs wheel bundle deb rpm release images manifests clean
+.PHONY: help up test test-all test-systemd test-bundles test-images test-deploy test-slurm test-ansible bench-diagnosis check fix setup lock docs site wheel bundle deb rpm release images manifests clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | column -t -s "$$(printf '\t')"
@@ -109,6 +109,11 @@ UNUSED := release/unused.txt
 	$(INSTALL) --require-hashes --requirement requirements-deploy.lock
 	@touch $@
 
+# What builds the documentation as a site.
+.venv/.docs-stamp: .venv/.dev-stamp requirements-docs.lock
+	$(INSTALL) --require-hashes --requirement requirements-docs.lock
+	@touch $@
+
 RESOLVE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header \
 	--no-emit-index-url pyproject.toml
 
@@ -118,9 +123,14 @@ lock: setup ## resolve pyproject.toml again: requirements.lock to run, requireme
 	$(RESOLVE) --group setup --extra simulator --extra collector --constraint requirements-dev.lock \
 		--output-file requirements.lock
 	$(RESOLVE) --extra deploy --constraint requirements-dev.lock --output-file requirements-deploy.lock
+	$(RESOLVE) --extra docs --constraint requirements-dev.lock --output-file requirements-docs.lock
 
 docs: setup ## regenerate the generated pages under docs/
 	$(BIN)/python -m docs.generate
+
+# The variable silences a notice on mkdocs 2.
+site: .venv/.docs-stamp ## build the documentation as a site into build/site, strictly: every link is checked
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
 
 wheel: setup ## build the wheel into dist/
 	$(BIN)/python -m build --wheel --no-isolation

@@ -20,7 +20,7 @@ STARTS = (ROOT / "README.md", *sorted(DOCS.rglob("*.md")))
 OUTSIDE = "repository"
 LANGUAGES = {".py": "python", ".sql": "sql", ".yaml": "yaml", ".toml": "toml", ".sh": "sh"}
 LOADS = {"script": "src", "img": "src", "iframe": "src", "source": "src", "link": "href"}
-"""Elements that make a browser load something, with the attribute that names it."""
+"""Elements that make a browser load something, with the attribute that names the address."""
 _LINK = re.compile(r"(?<=\]\()([^)\s]+)(?=\))")
 _ITEM = re.compile(r"(?:- |\d+\. )")
 _REMOTE = re.compile(r"(?:https?:)?//")
@@ -97,7 +97,7 @@ def uri_of(path: Path) -> str:
 
 
 def path_of(uri: str) -> Path:
-    """The file of the repository that a page is made of."""
+    """The file of the repository behind a page."""
     if not uri.startswith(f"{OUTSIDE}/"):
         return DOCS / uri
     path = ROOT / uri.removeprefix(f"{OUTSIDE}/")

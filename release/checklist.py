@@ -1,6 +1,6 @@
 """Lists the steps of a release in the order of docs/releasing.md, and checks those that a program can check.
 
-A check never stops a build: whoever builds for their own fleet may build any tree.
+A check never stops a build: a site may build any tree for its own fleet.
 """
 
 import hashlib
@@ -88,7 +88,7 @@ def _changelog(built: Built) -> str | None:
 def _commit(built: Built) -> str | None:
     changed = _git(built, "status", "--porcelain")
     if changed is None:
-        return "this is no git checkout"
+        return "this is not a git checkout"
     return f"{len(changed.splitlines())} files are not committed" if changed else None
 
 

@@ -24,8 +24,9 @@ from gpuwarden_agent.ship.shipper import Shipper
 from gpuwarden_agent.ship.transport import open_transport
 from gpuwarden_agent.worker import Worker
 from gpuwarden_collector.auth.senders import token_sender
-from gpuwarden_collector.ops.clock_check import WRONG_S, ClockCheck, ClockEvidence, doubt
+from gpuwarden_collector.ingest.clock_check import ClockCheck, ClockEvidence, doubt
 from gpuwarden_collector.processes.control_socket import ask
+from gpuwarden_collector.storage.retention import WRONG_S
 
 BATCHES = 200
 GOOD = st.floats(-WRONG_S, WRONG_S)
@@ -278,7 +279,7 @@ async def test_an_agent_whose_clock_is_ahead_keeps_its_batches_and_hears_why(
 ) -> None:
     """The clock is set right: what was stamped before is set aside, what comes then is stored."""
     monkeypatch.setattr("gpuwarden_agent.ship.shipper.RETRY_AFTER_S_MAX", 0.05)
-    monkeypatch.setattr("gpuwarden_collector.daemon.kernel_synchronised", lambda: True)
+    monkeypatch.setattr("gpuwarden_collector.stages.kernel_synchronised", lambda: True)
     ahead = OffsetClock(3)
     spool = spooled(wire, ahead, 1, 2)
     refused: list[str] = []
@@ -301,8 +302,8 @@ YEAR_S = 400 * 86_400.0
 @pytest.fixture
 def forgetful(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing but agents confirms the clock; it is judged, and the ledger looked through, all the time."""
-    monkeypatch.setattr("gpuwarden_collector.daemon.kernel_synchronised", lambda: None)
-    monkeypatch.setattr("gpuwarden_collector.daemon.CLOCK_LOOK_S", 0.01)
+    monkeypatch.setattr("gpuwarden_collector.stages.kernel_synchronised", lambda: None)
+    monkeypatch.setattr("gpuwarden_collector.stages.CLOCK_LOOK_S", 0.01)
     monkeypatch.setattr("gpuwarden_collector.ingest.writer._EXPIRY_INTERVAL_S", 0.0)
 
 
@@ -372,7 +373,7 @@ async def test_a_storage_process_that_is_replaced_trusts_the_clock_no_more_than_
     eventually: Any,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("gpuwarden_collector.daemon.CLOCK_LOOK_S", 1e6)
+    monkeypatch.setattr("gpuwarden_collector.stages.CLOCK_LOOK_S", 1e6)
     async with start() as collector:
         await collector.alerts.save([resolved(wire)])
     clock.step(YEAR_S)
@@ -411,7 +412,7 @@ async def test_what_the_sender_s_own_clock_would_admit_waits(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """However close the clocks are, and however narrow the settings."""
-    monkeypatch.setattr("gpuwarden_collector.daemon.kernel_synchronised", lambda: kernel)
+    monkeypatch.setattr("gpuwarden_collector.stages.kernel_synchronised", lambda: kernel)
     now = {} if ahead_s is None else {NOW_HEADER: str(to_ms(clock.now()) + int(ahead_s * 1000))}
     body = wire.zstd(wire.stream("gpu_samples", [wire.gpu_row(second=row_s)]))
     async with start(ts_future_max_s=10, ts_past_max_s=120) as collector:

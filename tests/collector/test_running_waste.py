@@ -12,7 +12,7 @@ import pytest
 
 from gpuwarden.clock import ManualClock, SystemClock
 from gpuwarden.query import Querier
-from gpuwarden_collector import daemon
+from gpuwarden_collector import stages
 from gpuwarden_collector.daemon import Collector
 from gpuwarden_collector.storage import running_waste
 from gpuwarden_collector.storage.running_waste import (
@@ -89,7 +89,7 @@ async def _until(condition: Callable[[], Any]) -> None:
 async def test_what_is_kept_says_what_the_definition_says(
     start: Start, wire: Any, post: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(daemon, "RUNNING_LOOK_S", 0.2)
+    monkeypatch.setattr(stages, "RUNNING_LOOK_S", 0.2)
     monkeypatch.setattr(running_waste, "FRESH_S", 0.2)
     monkeypatch.setattr(running_waste, "REST", 0)
     now = datetime.now(UTC).replace(microsecond=0)

@@ -14,7 +14,7 @@ from tests.collector.processes import children
 from tests.collector.slow_lake import SlowLake
 
 from gpuwarden.lifecycle import StartError
-from gpuwarden_collector import daemon
+from gpuwarden_collector import stages
 from gpuwarden_collector.daemon import Collector
 from gpuwarden_collector.ingest.writer import Writer
 from gpuwarden_collector.storage import supervisor
@@ -151,7 +151,7 @@ async def test_a_step_that_never_ends_has_its_process_replaced_though_that_answe
 def slow_lake(monkeypatch: pytest.MonkeyPatch, data_dir: Path, **slow: float) -> None:
     here = local_address(data_dir)
     lake = SlowLake(here.catalog, here.data, here.is_shared, **slow)
-    monkeypatch.setattr(daemon, "address_of", lambda *_: lake)
+    monkeypatch.setattr(stages, "address_of", lambda *_: lake)
     monkeypatch.setattr(supervisor, "OPEN_S", 2.0)
     monkeypatch.setattr(supervisor, "EFFORT_S", 0.5)
 

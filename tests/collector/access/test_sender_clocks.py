@@ -35,8 +35,8 @@ def send(wire: Any, post: Any, bearer: Any, clock: Any) -> Any:
 
 @pytest.fixture(autouse=True)
 def _judged_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gpuwarden_collector.daemon.kernel_synchronised", lambda: True)
-    monkeypatch.setattr("gpuwarden_collector.daemon.CLOCK_LOOK_S", 0.01)
+    monkeypatch.setattr("gpuwarden_collector.stages.kernel_synchronised", lambda: True)
+    monkeypatch.setattr("gpuwarden_collector.stages.CLOCK_LOOK_S", 0.01)
 
 
 async def test_invented_agents_of_a_token_do_not_stop_other_senders(
@@ -122,7 +122,7 @@ async def test_each_change_of_what_the_clock_is_worth_is_logged_once(
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("gpuwarden_collector.daemon.kernel_synchronised", lambda: None)
+    monkeypatch.setattr("gpuwarden_collector.stages.kernel_synchronised", lambda: None)
     own = {node: grant(Scope.INGEST, node=node) for node in NODES}
 
     def said(part: str) -> list[str]:
@@ -165,7 +165,7 @@ async def test_a_node_whose_clock_is_apart_is_told_of_and_its_rows_are_stored(
 async def test_a_collector_whose_clock_nobody_confirmed_tells_of_no_node(
     start: Any, grant: Any, send: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gpuwarden_collector.daemon.kernel_synchronised", lambda: None)
+    monkeypatch.setattr("gpuwarden_collector.stages.kernel_synchronised", lambda: None)
     token = grant(Scope.INGEST, node="n1")
     async with start(require_tokens=True) as collector:
         assert (await send(collector.url, token, "n1", -7_200.0))[0] == 204

@@ -182,9 +182,9 @@ def test_a_certificate_says_what_it_is_for(certified: Any) -> None:
 async def test_a_head_that_does_not_end_is_given_up(
     start: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from gpuwarden_collector import daemon
+    from gpuwarden_collector.http import listen
 
-    monkeypatch.setattr(daemon, "IDLE_S", 0.3)
+    monkeypatch.setattr(listen, "IDLE_S", 0.3)
     async with start() as collector:
         reader, writer = await asyncio.open_connection(
             "127.0.0.1", int(collector.url.rpartition(":")[2])

@@ -29,7 +29,7 @@ from gpuwarden_collector.http.openapi import openapi_routes
 from gpuwarden_collector.http.receive import Ingest
 from gpuwarden_collector.http.saved_queries import query_routes
 from gpuwarden_collector.http.sql import SqlEndpoint
-from gpuwarden_collector.ingest.pacing import LOOK_S as PACING_LOOK_S
+from gpuwarden_collector.ingest.pacing import CHECK_INTERVAL_S as PACING_INTERVAL_S
 from gpuwarden_collector.ingest.pacing import Pacing
 from gpuwarden_collector.ingest.quota import SenderQuota
 from gpuwarden_collector.ingest.writer import StoredEvents
@@ -123,7 +123,7 @@ async def running(
         no_room = lambda: disk.refusal
         ingest = Ingest(writer, bodies, decode_pool, stats, clock, no_room, clock_check, quota)
         pacing = Pacing(clock, stats.acknowledge_seconds)
-        timetable.every("pacing", PACING_LOOK_S, pacing.look)
+        timetable.every("pacing", PACING_INTERVAL_S, pacing.update)
 
         # What the collector says of itself.
         levels = partial(

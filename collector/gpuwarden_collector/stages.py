@@ -22,7 +22,7 @@ from gpuwarden.clock import Clock
 from gpuwarden.lifecycle import StartError
 from gpuwarden_collector.auth.access_control import LOOK_S, AccessControl
 from gpuwarden_collector.http.bodies import BodyReader
-from gpuwarden_collector.ingest.clock_check import LOOK_S as CLOCK_LOOK_S
+from gpuwarden_collector.ingest.clock_check import CHECK_INTERVAL_S as CLOCK_CHECK_INTERVAL_S
 from gpuwarden_collector.ingest.clock_check import ClockCheck, kernel_synchronised
 from gpuwarden_collector.ingest.commit_plan import Known
 from gpuwarden_collector.ingest.decode_pool import DecodePool
@@ -360,12 +360,12 @@ async def start_storage(
     # A start of the storage process may take long, which `StorageProcess.trouble` tells.
     timetable.every("storage", STORAGE_LOOK_S, storage.look, late_s=None)
 
-    async def look_at_clock() -> None:
-        clock_check.look()
-        clock_check.tell()
+    async def check_clock() -> None:
+        clock_check.evaluate()
+        clock_check.log_change()
         storage.trust_clock(clock_check.confirmed_s)
 
-    timetable.every("clock", CLOCK_LOOK_S, look_at_clock)
+    timetable.every("clock", CLOCK_CHECK_INTERVAL_S, check_clock)
 
 
 def watch_disk(

@@ -189,7 +189,7 @@ def test_damaged_text_is_refused(wire: Any) -> None:
 def test_a_key_that_stands_twice_is_refused_by_name(wire: Any) -> None:
     rows = [*wire.gpu_rows(2, [0, 1]), wire.gpu_row(1, 1)]
     assert reason_for(wire, rows) == (
-        "gpu_samples: 1 keys stand more than once, such as "
+        "gpu_samples: 1 keys occur more than once, such as "
         "gpu_uuid GPU-1, ts 2026-03-01T12:00:01 2 times"
     )
 
@@ -266,7 +266,7 @@ def test_what_the_collector_says_of_nodes_no_agent_says(wire: Any, kind: str) ->
     assert refused is not None
     assert (refused.status, refused.reason) == (
         422,
-        f"events.kind: {kind} is an event of the collector's own",
+        f"events.kind: only the collector itself writes {kind}",
     )
 
 
@@ -288,7 +288,7 @@ def test_labels_that_would_fail_every_query_of_all_nodes_are_refused(
 ) -> None:
     refused = judged(wire, [node_row(labels)], "nodes")
     assert refused is not None and refused.status == 422
-    assert refused.reason.startswith("nodes.labels: no JSON object of printable texts, such as")
+    assert refused.reason.startswith("nodes.labels: must be a JSON object of printable texts, not")
     assert refused.reason.isprintable() and len(refused.reason) < 300
     event = {
         "ts": wire.now,

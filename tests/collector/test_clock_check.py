@@ -136,12 +136,12 @@ class Judged:
     def hear(self, agents: int, ahead_s: float) -> None:
         for number in range(agents):
             self.check.note(token_sender(f"t{number}"), "agent", ahead_s)
-        self.check.look()
+        self.check.evaluate()
 
     @property
     def verdict(self) -> tuple[bool, bool]:
         """Whether it is doubted and whether it is trusted, judged now."""
-        self.check.look()
+        self.check.evaluate()
         return self.check.reason is not None, self.check.is_trusted
 
 
@@ -303,7 +303,7 @@ YEAR_S = 400 * 86_400.0
 def forgetful(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing but agents confirms the clock; it is judged, and the ledger looked through, all the time."""
     monkeypatch.setattr("gpuwarden_collector.stages.kernel_synchronised", lambda: None)
-    monkeypatch.setattr("gpuwarden_collector.stages.CLOCK_LOOK_S", 0.01)
+    monkeypatch.setattr("gpuwarden_collector.stages.CLOCK_CHECK_INTERVAL_S", 0.01)
     monkeypatch.setattr("gpuwarden_collector.ingest.writer._EXPIRY_INTERVAL_S", 0.0)
 
 
@@ -373,7 +373,7 @@ async def test_a_storage_process_that_is_replaced_trusts_the_clock_no_more_than_
     eventually: Any,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("gpuwarden_collector.stages.CLOCK_LOOK_S", 1e6)
+    monkeypatch.setattr("gpuwarden_collector.stages.CLOCK_CHECK_INTERVAL_S", 1e6)
     async with start() as collector:
         await collector.alerts.save([resolved(wire)])
     clock.step(YEAR_S)

@@ -17,7 +17,7 @@ from gpuwarden.schema import WIRE_TABLES
 from gpuwarden.table import Column, Table
 from gpuwarden.wire import TABLE_KEY, BatchId
 from gpuwarden_collector.ingest.admit import _OBJECTS, window, without_controls
-from gpuwarden_collector.ingest.coalesce import Openings
+from gpuwarden_collector.ingest.coalesce import KnownSchemas
 from gpuwarden_collector.ingest.commit_plan import Batch, Stored
 from gpuwarden_collector.ingest.decode import Decoded, RefusedBody
 from gpuwarden_collector.ingest.decode_pool import Body, admit
@@ -209,7 +209,7 @@ async def test_a_value_at_its_edge_is_stored_or_refused_alone(
 ) -> None:
     table = WIRE_TABLES[name]
     admitted = window(NOW, 7200, 300)
-    openings, stats = Openings(), Stats()
+    schemas, stats = KnownSchemas(), Stats()
     writer = Writer(
         database, load_known(database, clock.now()), stats, clock, commit_interval_s=0.001
     )
@@ -223,7 +223,7 @@ async def test_a_value_at_its_edge_is_stored_or_refused_alone(
             good_row(case.number, 2),
         ]
         bodies = [Body(wire.written(table_of(table, [row])), "") for row in rows]
-        results = admit(bodies, admitted, openings, stats.faults)
+        results = admit(bodies, admitted, schemas, stats.faults)
         assert isinstance(results[0], Decoded), (case, results)
         assert isinstance(results[2], Decoded), (case, results)
         result = results[1]

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import gpuwarden_collector.ingest.decode_pool as intake_module
 from gpuwarden.clock import ManualClock
 from gpuwarden_collector.ingest.admit import window
-from gpuwarden_collector.ingest.coalesce import Openings
+from gpuwarden_collector.ingest.coalesce import KnownSchemas
 from gpuwarden_collector.ingest.decode import Decoded, RefusedBody
 from gpuwarden_collector.ingest.decode_pool import Body, DecodePool, admit
 from gpuwarden_collector.stats import Faults, Stats
@@ -50,9 +50,9 @@ def kind(result: Decoded | RefusedBody) -> object:
 def test_together_and_alone_are_the_same(wire: Any, data: st.DataObject) -> None:
     admitted = window(wire.now, 3600, 300)
     chosen = data.draw(st.lists(st.sampled_from(bodies_of(wire)), max_size=8))
-    openings = Openings()
-    admit(bodies_of(wire)[:1], admitted, openings)  # how gpu_samples begins is known from now on
-    together = admit(chosen, admitted, openings)
+    schemas = KnownSchemas()
+    admit(bodies_of(wire)[:1], admitted, schemas)  # how gpu_samples begins is known from now on
+    together = admit(chosen, admitted, schemas)
     alone = [admit([body], admitted)[0] for body in chosen]
     assert [kind(result) for result in together] == [kind(result) for result in alone]
 
@@ -68,7 +68,7 @@ def test_small_bodies_that_decode_to_much_are_not_all_held_at_once(
     assert 1 < len(admit([large] * 30, admitted)) < 20
 
     async def run() -> list[Decoded | RefusedBody]:
-        intake = DecodePool(clock, ts_past_max_s=3600, ts_future_max_s=300)
+        intake = DecodePool(clock, ts_past_max_s=3600, ts_future_max_s=300, stats=Stats())
         try:
             small = [intake.admit(body) for body in bodies_of(wire)]
             return await asyncio.gather(*(intake.admit(large) for _ in range(30)), *small)
@@ -82,7 +82,7 @@ def test_small_bodies_that_decode_to_much_are_not_all_held_at_once(
 
 def test_each_request_gets_its_own_answer(wire: Any, clock: ManualClock) -> None:
     async def run() -> list[Decoded | RefusedBody]:
-        intake = DecodePool(clock, ts_past_max_s=3600, ts_future_max_s=300)
+        intake = DecodePool(clock, ts_past_max_s=3600, ts_future_max_s=300, stats=Stats())
         try:
             return await asyncio.gather(*(intake.admit(body) for body in bodies_of(wire) * 20))
         finally:
@@ -94,7 +94,7 @@ def test_each_request_gets_its_own_answer(wire: Any, clock: ManualClock) -> None
 
 
 async def test_a_request_that_went_away_holds_up_nobody(wire: Any, clock: ManualClock) -> None:
-    intake = DecodePool(clock, ts_past_max_s=3600, ts_future_max_s=300)
+    intake = DecodePool(clock, ts_past_max_s=3600, ts_future_max_s=300, stats=Stats())
     body = bodies_of(wire)[0]
     async with asyncio.TaskGroup() as group:
         gone = [group.create_task(intake.admit(body)) for _ in range(5)]
@@ -109,7 +109,7 @@ async def test_a_request_that_went_away_holds_up_nobody(wire: Any, clock: Manual
 async def test_history_may_be_of_any_age_and_lets_nothing_old_in_beside_it(
     wire: Any, clock: ManualClock
 ) -> None:
-    intake = DecodePool(clock, ts_past_max_s=3600, ts_future_max_s=300)
+    intake = DecodePool(clock, ts_past_max_s=3600, ts_future_max_s=300, stats=Stats())
     old = wire.zstd(wire.stream("gpu_samples", wire.gpu_rows(1, [-86_400 * 900])))
     ahead = wire.zstd(wire.stream("gpu_samples", wire.gpu_rows(1, [86_400])))
     bodies = [
@@ -151,10 +151,10 @@ def test_a_body_that_raises_is_refused_alone(
     monkeypatch.setattr(intake_module, "checked", poisoned(intake_module.checked, error))
     good = [Body(wire.stream("gpu_samples", [wire.gpu_row(gpu)]), "") for gpu in range(4)]
     bad = Body(wire.stream("gpu_samples", [wire.gpu_row(4, node="poison")]), "")
-    admitted, openings, faults = window(wire.now, 3600, 300), Openings(), Faults()
-    admit(good[:1], admitted, openings)
+    admitted, schemas, faults = window(wire.now, 3600, 300), KnownSchemas(), Faults()
+    admit(good[:1], admitted, schemas)
     for _ in range(10):
-        results = admit([*good[:2], bad, *good[2:]], admitted, openings, faults)
+        results = admit([*good[:2], bad, *good[2:]], admitted, schemas, faults)
         assert [type(r) for r in results] == [Decoded, Decoded, RefusedBody, Decoded, Decoded]
         refused = results[2]
         assert isinstance(refused, RefusedBody)
@@ -186,7 +186,7 @@ def test_an_integer_that_no_float_is_equal_to_is_refused_with_its_column(
     body = Body(wire.stream("gpu_samples", [wire.gpu_row(memory_used_bytes=value)]), "")
     good = Body(wire.stream("gpu_samples", [wire.gpu_row(1)]), "")
     faults = Faults()
-    results = admit([good, body, good], window(wire.now, 3600, 300), Openings(), faults)
+    results = admit([good, body, good], window(wire.now, 3600, 300), KnownSchemas(), faults)
     assert [type(r) for r in results] == [Decoded, RefusedBody, Decoded]
     assert isinstance(results[1], RefusedBody)
     assert "gpu_samples.memory_used_bytes: 1 rows are outside" in results[1].reason

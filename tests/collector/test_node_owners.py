@@ -112,7 +112,7 @@ def test_of_two_agents_that_both_go_on_the_second_is_refused_and_both_are_named(
     assert told == 2, "an event in ten minutes"
     assert (event["node"], event["severity"], event["simulated"]) == ("n1", "warning", True)
     assert (
-        "two agents send as node n1: agent a at 10.0.0.1 (boot 1), which has the"
+        "two agents send as node n1: agent a at 10.0.0.1 (boot 1), which owns the"
         in event["message"]
     )
     assert "and agent b at 10.0.0.2 (boot 1), whose batches are refused" in event["message"]
@@ -122,7 +122,9 @@ def test_of_two_agents_that_both_go_on_the_second_is_refused_and_both_are_named(
     }  # fmt: skip
     (outcome,) = name.say(name.batch("b"))
     assert isinstance(outcome, Rejected) and outcome.status == 409
-    assert outcome.reason.startswith("node n1 is agent a at 10.0.0.1 (boot 1), and goes on sending")
+    assert outcome.reason.startswith(
+        "node n1 belongs to agent a at 10.0.0.1 (boot 1), which keeps sending"
+    )
 
 
 def test_a_restart_in_another_boot_passes_and_so_does_what_was_left_of_the_boot_before(

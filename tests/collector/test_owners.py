@@ -90,7 +90,7 @@ class Fleet:
         return stored
 
     def tell(self, node: str, *tables: str, **more: Any) -> int:
-        """A node speaks of the GPU; rows that were stored."""
+        """A node reports the GPU; the rows that were stored."""
         return self.say(self.batch(node, *tables, **more))[node]
 
     @property
@@ -116,7 +116,9 @@ def test_rows_about_anothers_gpu_are_left_out_counted_and_told(fleet: Fleet, nam
     (event,) = fleet.told
     assert (event["node"], event["gpu_uuid"], event["severity"]) == ("a", GPU, "warning")
     assert json.loads(event["details"]) == {"node": "a", "owner": "b", "rows": 1}
-    assert event["message"].startswith(f"node a speaks of {GPU}, which node b has: 1 rows of a")
+    assert event["message"].startswith(
+        f"node a reports {GPU}, which belongs to node b: 1 rows of a"
+    )
     assert event["simulated"] is True
     assert fleet.tell("b", *ABOUT) == len(ABOUT)
     assert not fleet.told
@@ -276,16 +278,16 @@ def test_it_is_told_once_in_ten_minutes_with_what_was_left_out_since(fleet: Flee
 def test_of_many_claims_a_bounded_number_is_told_and_all_are_counted(
     fleet: Fleet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(owners, "TOLD_MAX", 10)
+    monkeypatch.setattr(owners, "PAIRS_REPORTED_MAX", 10)
     names = [f"GPU-{n}" for n in range(50)]
     fleet.say(*(fleet.batch("b", gpu_uuid=name) for name in names))
     fleet.now += SECOND
     fleet.say(*(fleet.batch("a", gpu_uuid=name) for name in names))
     assert (len(fleet.told), fleet.plan.claims.left_out) == (10, {"gpu_samples": 50})
     fleet.say(*(fleet.batch("a", gpu_uuid=name) for name in names))
-    assert (len(fleet.told), len(fleet.known.told)) == (0, 10)
+    assert (len(fleet.told), len(fleet.known.gpu_reports)) == (0, 10)
     forget_gone(fleet.known, fleet.now + GONE_AFTER)
-    assert fleet.known.told == {} and fleet.known.owners == {}
+    assert fleet.known.gpu_reports == {} and fleet.known.owners == {}
 
 
 def invented(fleet: Fleet, node: str, first: int, until: int, *tables: str) -> list[Batch]:

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from gpuwarden_collector.ingest.pacing import (
     BUSY,
+    CHECK_INTERVAL_S,
     IDLE,
-    LOOK_S,
     REST_S,
     SLOW_S,
     STEPS_S,
@@ -24,7 +24,7 @@ looks = st.tuples(st.floats(0, 2), st.none() | st.floats(0, 30))
 def test_the_pace_moves_by_one_step_and_then_rests(several: list[Any]) -> None:
     pace = Pace()
     for number, (busy, acknowledge_s) in enumerate(several):
-        now_s = number * LOOK_S
+        now_s = number * CHECK_INTERVAL_S
         before, pace = pace, next_pace(pace, busy, acknowledge_s, now_s)
         if pace != before:
             assert abs(pace.step - before.step) == 1
@@ -35,12 +35,12 @@ def test_the_pace_moves_by_one_step_and_then_rests(several: list[Any]) -> None:
 def test_much_to_do_asks_for_longer_batches_and_time_for_shorter_ones() -> None:
     pace, seen = Pace(), []
     for number in range(100):
-        pace = next_pace(pace, BUSY + 0.1, None, number * LOOK_S)
+        pace = next_pace(pace, BUSY + 0.1, None, number * CHECK_INTERVAL_S)
         seen.append(STEPS_S[pace.step])
     assert list(dict.fromkeys(seen)) == [10, 20, 30]
     assert next_pace(pace, (BUSY + IDLE) / 2, 0.1, 1e6) == pace
     for number in range(100):
-        pace = next_pace(pace, IDLE / 2, 0.1, 1e6 + number * LOOK_S)
+        pace = next_pace(pace, IDLE / 2, 0.1, 1e6 + number * CHECK_INTERVAL_S)
     assert STEPS_S[pace.step] == 0
 
 

@@ -14,8 +14,8 @@ from gpuwarden_collector.ingest import coalesce as together
 from gpuwarden_collector.ingest.coalesce import (
     PLAIN_BYTES_MAX,
     CoalescedStreams,
-    Opening,
-    Openings,
+    KnownSchemas,
+    SchemaPrefix,
     Source,
     Stream,
     plain_streams,
@@ -39,14 +39,14 @@ def agent_body(seed: int) -> bytes:
 BODIES = [agent_body(seed) for seed in range(3)]
 
 
-def learned(*contents: bytes, seen: int = 0) -> Openings:
-    """Openings of contents that were met so often."""
-    openings = Openings()
+def learned(*contents: bytes, seen: int = 0) -> KnownSchemas:
+    """KnownSchemas of contents that were met so often."""
+    schemas = KnownSchemas()
     for content in contents:
-        openings.learn(content)
+        schemas.learn(content)
         for _ in range(seen):
-            plain_streams(content, openings)
-    return openings
+            plain_streams(content, schemas)
+    return schemas
 
 
 SEEN = st.sampled_from([0, 20])
@@ -56,12 +56,12 @@ SEEN = st.sampled_from([0, 20])
 @settings(max_examples=30, deadline=None)
 @given(st.lists(st.sampled_from(BODIES), min_size=1, max_size=20), SEEN)
 def test_read_as_one_or_one_by_one_gives_the_same_rows(contents: list[bytes], seen: int) -> None:
-    openings = learned(BODIES[0], seen=seen)
+    schemas = learned(BODIES[0], seen=seen)
     joined = CoalescedStreams()
     read: list[tuple[Stream, Any]] = []
     alone: dict[Source, list[Any]] = {}
     for content in contents:
-        streams = plain_streams(content, openings)
+        streams = plain_streams(content, schemas)
         assert streams is not None, "what an agent makes must not take the long way"
         joined.add(content, streams)
         decoded = decode_content(content)
@@ -79,7 +79,7 @@ def test_read_as_one_or_one_by_one_gives_the_same_rows(contents: list[bytes], se
 
 
 def test_nothing_is_plain_before_it_was_learned() -> None:
-    assert plain_streams(BODIES[0], Openings()) is None
+    assert plain_streams(BODIES[0], KnownSchemas()) is None
 
 
 def test_only_the_catalogues_own_schema_is_learned(wire: Any) -> None:
@@ -95,8 +95,8 @@ def test_so_many_openings_are_remembered_and_no_more(wire: Any, monkeypatch: Any
         table = wire.table("gpu_samples", [wire.gpu_row()])
         metadata = {TABLE_KEY: "gpu_samples", "n": str(number)}
         contents.append(wire.written(table.replace_schema_metadata(metadata)))
-    openings = learned(*contents)
-    assert [plain_streams(c, openings) is not None for c in contents] == [True, True, False]
+    schemas = learned(*contents)
+    assert [plain_streams(c, schemas) is not None for c in contents] == [True, True, False]
 
 
 @pytest.mark.parametrize("cut", [1, 8, 9, 100])
@@ -108,15 +108,15 @@ def test_a_body_that_is_cut_off_is_left_to_the_long_way(cut: int) -> None:
 @given(st.data(), SEEN)
 def test_damage_never_changes_what_neighbours_say(data: st.DataObject, seen: int) -> None:
     """A damaged body is left out, or makes the whole unreadable; it never shifts another's rows."""
-    openings = learned(BODIES[0], seen=seen)
+    schemas = learned(BODIES[0], seen=seen)
     damaged = bytearray(BODIES[1])
     for _ in range(data.draw(st.integers(1, 4))):
         damaged[data.draw(st.integers(0, len(damaged) - 1))] = data.draw(st.integers(0, 255))
-    streams = plain_streams(bytes(damaged), openings)
+    streams = plain_streams(bytes(damaged), schemas)
     if streams is None:
         return
     joined = CoalescedStreams()
-    before, after = plain_streams(BODIES[0], openings), plain_streams(BODIES[2], openings)
+    before, after = plain_streams(BODIES[0], schemas), plain_streams(BODIES[2], schemas)
     assert before and after
     joined.add(BODIES[0], before)
     joined.add(bytes(damaged), streams)
@@ -141,8 +141,8 @@ def _see_neighbours(joined: CoalescedStreams, before: list[Stream], after: list[
 def test_more_rows_than_there_are_bytes_for_are_left_to_the_long_way(wire: Any) -> None:
     """Columns on top of each other, say: a small body would become large once it is copied."""
     honest = wire.stream("gpu_samples", wire.gpu_rows(1, range(77)))
-    openings = learned(honest)
-    assert plain_streams(honest, openings) is not None
+    schemas = learned(honest)
+    assert plain_streams(honest, schemas) is not None
     said, claimed = ((rows).to_bytes(8, "little") for rows in (77, 7_700))
     claims = [
         honest[:at] + claimed + honest[at + 8 :]
@@ -151,7 +151,7 @@ def test_more_rows_than_there_are_bytes_for_are_left_to_the_long_way(wire: Any) 
     ]
     larger = [content for content in claims if walk(content, ROWS_MAX)[0].rows == 7_700]
     assert larger
-    assert not any(plain_streams(content, openings) for content in larger)
+    assert not any(plain_streams(content, schemas) for content in larger)
 
 
 def test_large_bodies_are_left_to_the_long_way(wire: Any) -> None:
@@ -160,11 +160,11 @@ def test_large_bodies_are_left_to_the_long_way(wire: Any) -> None:
     assert plain_streams(content, learned(content)) is None
 
 
-@pytest.mark.parametrize(("bodies", "source"), [(5, Opening), (6, Layout)])
+@pytest.mark.parametrize(("bodies", "source"), [(5, SchemaPrefix), (6, Layout)])
 def test_batches_of_a_layout_are_stacked_where_there_are_enough(bodies: int, source: Any) -> None:
-    openings = learned(BODIES[0], seen=4)
+    schemas = learned(BODIES[0], seen=4)
     joined = CoalescedStreams()
-    streams = plain_streams(BODIES[0], openings)
+    streams = plain_streams(BODIES[0], schemas)
     assert streams
     for _ in range(bodies):
         joined.add(BODIES[0], streams)
@@ -172,10 +172,10 @@ def test_batches_of_a_layout_are_stacked_where_there_are_enough(bodies: int, sou
 
 
 def test_a_layout_is_known_once_it_was_met_a_few_times() -> None:
-    openings = learned(BODIES[0])
+    schemas = learned(BODIES[0])
     kinds = []
     for _ in range(8):
-        streams = plain_streams(BODIES[0], openings)
+        streams = plain_streams(BODIES[0], schemas)
         assert streams
         kinds.append({stream.layout is not None for stream in streams})
     assert kinds == [{False}] * 4 + [{True}] * 4
@@ -184,7 +184,7 @@ def test_a_layout_is_known_once_it_was_met_a_few_times() -> None:
 def test_so_many_layouts_are_remembered_and_no_more(wire: Any, monkeypatch: Any) -> None:
     monkeypatch.setattr(together, "_LAYOUTS_MAX", 2)
     contents = [wire.stream("gpu_samples", wire.gpu_rows(1, range(n))) for n in (1, 2, 3)]
-    openings = learned(*contents)
+    schemas = learned(*contents)
     for _ in range(8):
-        found = [plain_streams(content, openings) for content in contents]
+        found = [plain_streams(content, schemas) for content in contents]
         assert [streams[0].layout for streams in found if streams] == [None] * 3

@@ -1,11 +1,11 @@
-"""Decides whether batches are admitted: a pure policy over decoded tables.
+"""Checks the values of decoded batches and admits or refuses each batch; pure.
 
-A batch is admitted or refused whole, so nothing is ever half done: one wrong row refuses the batch
-with the table, the column, how many rows are wrong and an example.
+A batch is admitted or refused whole: one wrong row refuses it, with the table, the column, the number of wrong rows
+and an example.
 
-A call of Arrow takes some 8 us however few rows it looks at, and a batch of 200 columns takes two for each.
-So the numbers of a table of few rows are looked at together first, all columns of a type at once; only
-columns that this does not clear are looked at one by one, and only that refuses.
+A call of Arrow takes some 8 us even for few rows, and a batch of 200 columns takes two for each column. So the
+numbers of a small table are checked first for all columns of one type at once. Only columns in which this finds
+something are checked one by one, and only the second check refuses.
 """
 
 import json
@@ -27,9 +27,9 @@ from gpuwarden.table import Column, Table
 from gpuwarden_collector.ingest.decode import RefusedBody, invalid
 
 NAME_BYTES_MAX = 256
-"""Longest text of a name or UUID."""
+"""Largest size of a name or UUID."""
 TEXT_BYTES_MAX = 65_536
-"""Longest text of any other cell."""
+"""Largest size of any other text."""
 
 _NAMES = ("node", "gpu_uuid")
 _CONTROLS = (
@@ -37,20 +37,20 @@ _CONTROLS = (
     r"\x{2060}-\x{206f}\x{feff}\x{fff9}-\x{fffb}\x{e0000}-\x{e007f}]"
 )
 _TOGETHER_ROWS_MAX = 2_000
-"""Columns with up to so many rows are looked at together: it copies them."""
+"""Columns with at most this many rows are checked together, which copies them."""
 _SETS_ROWS_MAX = 200
-"""Keys of up to so many rows are put into a set: it takes a time for each of them."""
+"""Keys of at most this many rows are put into a set: its time grows with each row."""
 _OBJECTS = {"nodes": "labels", "allocation_samples": "pod_labels", "gpus": "peers"}
-"""Columns of JSON objects of texts, which views and pages take apart: one that is none would fail each query of all
+"""Columns of JSON objects with texts, which views and pages parse: one invalid text would fail every query of all
 nodes."""
 _SAMPLE_TABLES = frozenset({"gpu_samples", "host_samples", "process_samples"})
-"""Tables in which a key may stand once a batch. Events of a kind may coincide, and of several
+"""Tables in which a key may occur once in a batch. Two events may have the same key, and of several
 inventory rows with one key the last counts."""
 
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """Which timestamps are admitted, in milliseconds since the epoch, ends included."""
+    """The timestamps that are admitted, in milliseconds since the epoch, ends included."""
 
     least_ms: int
     most_ms: int
@@ -70,33 +70,33 @@ def refusal(tables: Mapping[str, Any], admitted: Window) -> RefusedBody | None:
 
 
 def checked(tables: Mapping[str, Any], admitted: Window) -> dict[str, Any] | RefusedBody:
-    """The tables, each column in one piece, or why they are refused."""
+    """The tables, each column as one chunk, or why they are refused."""
     combined: dict[str, Any] = {}
     for name, data in tables.items():
         if reason := invalid(name, data):
             return RefusedBody(400, reason)
         table = WIRE_TABLES[name]
         data = data.combine_chunks()
-        found = _looked_at(table, data, admitted)
-        for place in found.not_cleared:
+        found = _scanned(table, data, admitted)
+        for place in found.suspect:
             column, values = table.columns[place], data.column(place)
             reason = _wrong_column(table, column, values, admitted)
             if reason:
                 return RefusedBody(422, reason, _admitting_ahead_s(column, values, admitted))
-        for place in found.odd_texts:
+        for place in found.not_ascii:
             clean = without_controls(data.column(place))
             data = data.set_column(place, data.schema.field(place), clean)
         combined[name] = data
         if reason := _wrong_json(name, data) or _wrong_kind(name, data):
             return RefusedBody(422, reason)
-        if name in _SAMPLE_TABLES and (key := _key_twice(table, data)):
+        if name in _SAMPLE_TABLES and (key := _repeated_key(table, data)):
             return RefusedBody(422, key)
     return combined
 
 
 @dataclass(frozen=True, slots=True)
-class _Alike:
-    """Columns whose values are looked at together: their places and bounds."""
+class _ColumnGroup:
+    """Columns of one type that are checked together: their indices and bounds."""
 
     dtype: Any
     places: tuple[int, ...]
@@ -114,21 +114,21 @@ _NUMBERS = {
 
 
 @dataclass(frozen=True, slots=True)
-class _Looks:
-    """How the columns of a table are looked at together, by their place."""
+class _TablePlan:
+    """How the columns of a table are checked together, by column index."""
 
-    numbers: tuple[_Alike, ...]
-    texts: _Alike
-    """The bounds are of their bytes."""
+    numbers: tuple[_ColumnGroup, ...]
+    texts: _ColumnGroup
+    """The bounds are of their size in bytes."""
     times: tuple[tuple[int, Column], ...]
     required: tuple[int, ...]
     free: frozenset[int]
-    """Whatever stands there is admitted."""
+    """Columns that admit any value."""
 
     @classmethod
     @cache
-    def of(cls, name: str) -> "_Looks":
-        """Those of a table."""
+    def of(cls, name: str) -> "_TablePlan":
+        """The plan of a table."""
         table = WIRE_TABLES[name]
         numbers: dict[Any, list[tuple[int, float, float]]] = {}
         texts, times, free = [], [], []
@@ -145,21 +145,21 @@ class _Looks:
                 free.append(place)
         required = (place for place, column in enumerate(table.columns) if column.required)
         return cls(
-            tuple(_alike(dtype, found) for dtype, found in numbers.items()),
-            _alike(np.int32, texts),
+            tuple(_column_group(dtype, found) for dtype, found in numbers.items()),
+            _column_group(np.int32, texts),
             tuple(times),
             tuple(required),
             frozenset(free),
         )
 
-    def bounded(self, admitted: Window) -> _Alike:
-        """The times, as whole milliseconds."""
+    def bounded(self, admitted: Window) -> _ColumnGroup:
+        """The columns of timestamps as integers, with the bounds of the window."""
         windows = [(place, _window_of(column, admitted)) for place, column in self.times]
-        return _alike(np.int64, [(place, w.least_ms, w.most_ms) for place, w in windows])
+        return _column_group(np.int64, [(place, w.least_ms, w.most_ms) for place, w in windows])
 
 
 def _bounds(column: Column, dtype: Any) -> tuple[float, float] | None:
-    """Of a number that is there; None: there are none."""
+    """Bounds of a number that is not NULL; None: no bounds."""
     if column.type in (Type.FLOAT32, Type.FLOAT64):
         reach = float(np.finfo(dtype).max)
         least, most = column.limits or (-reach, reach)
@@ -171,42 +171,43 @@ def _bounds(column: Column, dtype: Any) -> tuple[float, float] | None:
     return math.ceil(max(least, int(span.min))), math.floor(min(most, int(span.max)))
 
 
-def _alike(dtype: Any, found: Sequence[tuple[int, float, float]]) -> _Alike:
+def _column_group(dtype: Any, found: Sequence[tuple[int, float, float]]) -> _ColumnGroup:
     places, least, most = zip(*found, strict=True) if found else ((), (), ())
-    return _Alike(dtype, places, least, most)
+    return _ColumnGroup(dtype, places, least, most)
 
 
 @dataclass(frozen=True, slots=True)
-class _Found:
-    """Places of the columns in which something may be wrong, and of texts that may have control characters."""
+class _Scan:
+    """Indices of columns that may be wrong, and of texts that may have control characters."""
 
-    not_cleared: Sequence[int]
-    odd_texts: Sequence[int]
+    suspect: Sequence[int]
+    not_ascii: Sequence[int]
 
 
-def _looked_at(table: Table, data: Any, admitted: Window) -> _Found:
-    """`data` has its columns in one piece."""
+def _scanned(table: Table, data: Any, admitted: Window) -> _Scan:
+    """Check the columns together. Each column of `data` has one chunk."""
     rows = data.num_rows
     if not rows:
-        return _Found(range(data.num_columns), [])
-    looks = _Looks.of(table.name)
+        return _Scan(range(data.num_columns), [])
+    plan = _TablePlan.of(table.name)
     (batch,) = data.to_batches()
     arrays = batch.columns
     nulls = [values.null_count for values in arrays]
-    left = {place for place, missing in enumerate(nulls) if missing < rows} - looks.free
-    odd = _odd_texts(looks.texts, arrays, left, rows)
+    left = {place for place, missing in enumerate(nulls) if missing < rows} - plan.free
+    not_ascii = _not_ascii(plan.texts, arrays, left, rows)
     if rows > _TOGETHER_ROWS_MAX:
-        return _Found(range(data.num_columns), odd)
-    for alike in (*looks.numbers, looks.bounded(admitted)):
-        left -= _cleared(alike, arrays, left, rows)
-    left -= _cleared(looks.texts, arrays, left, rows, is_text=True)
-    return _Found(sorted(left.union(place for place in looks.required if nulls[place])), odd)
+        return _Scan(range(data.num_columns), not_ascii)
+    for group in (*plan.numbers, plan.bounded(admitted)):
+        left -= _within_bounds(group, arrays, left, rows)
+    left -= _within_bounds(plan.texts, arrays, left, rows, is_text=True)
+    missing = (place for place in plan.required if nulls[place])
+    return _Scan(sorted(left.union(missing)), not_ascii)
 
 
-def _odd_texts(alike: _Alike, arrays: Sequence[Any], of: set[int], rows: int) -> list[int]:
-    """Which of the columns have a byte that is not printable ASCII; looked at in one piece."""
+def _not_ascii(group: _ColumnGroup, arrays: Sequence[Any], of: set[int], rows: int) -> list[int]:
+    """The columns with a byte that is not printable ASCII; all texts are checked as one array."""
     found, pieces = [], []
-    for place in alike.places:
+    for place in group.places:
         if place in of:
             values = arrays[place]
             _, offsets, text = values.buffers()
@@ -217,7 +218,7 @@ def _odd_texts(alike: _Alike, arrays: Sequence[Any], of: set[int], rows: int) ->
     if not pieces:
         return []
     whole = np.concatenate(pieces)
-    # What is below a space becomes large: one comparison for both ends.
+    # A byte below 0x20 wraps around to a large one, so one comparison covers both ends.
     if (whole - 0x20).max() < 0x5F:
         return []
     return [
@@ -226,11 +227,11 @@ def _odd_texts(alike: _Alike, arrays: Sequence[Any], of: set[int], rows: int) ->
 
 
 def _wrong_kind(name: str, data: Any) -> str | None:
-    """What the collector says of nodes and GPUs becomes alerts in its words."""
+    """Refuse events of the kinds that only the collector writes: alerts quote their text."""
     if name != EVENTS.name:
         return None
     own = sorted(COLLECTOR_EVENTS.intersection(data["kind"].unique().to_pylist()))
-    return f"events.kind: {own[0]} is an event of the collector's own" if own else None
+    return f"events.kind: only the collector itself writes {own[0]}" if own else None
 
 
 def _wrong_json(name: str, data: Any) -> str | None:
@@ -239,12 +240,12 @@ def _wrong_json(name: str, data: Any) -> str | None:
         return None
     for text in pc.unique(data[column]).to_pylist():
         if text is not None and not _are_labels(text):
-            return f"{name}.{column}: no JSON object of printable texts, such as {text[:100]!r}"
+            return f"{name}.{column}: must be a JSON object of printable texts, not {text[:100]!r}"
     return None
 
 
 def _are_labels(text: str) -> bool:
-    """Whether a text is a JSON object of texts, each name once, that DuckDB reads as well."""
+    """Whether a text is a JSON object of texts with unique names, which DuckDB can parse as well."""
     try:
         pairs = json.loads(text, object_pairs_hook=tuple)
     except (ValueError, RecursionError):
@@ -259,30 +260,30 @@ def _are_labels(text: str) -> bool:
 
 
 def without_controls(texts: Any) -> Any:
-    """Texts in which control characters, and those that turn the direction of a line, are replaced by U+FFFD: names
-    come from whoever can start a process, and are shown in terminals. Line ends and tabs stay."""
+    """The texts with control characters and bidirectional controls replaced by U+FFFD: anyone who can start a process
+    chooses its name, and terminals show it. Line ends and tabs stay."""
     return pc.replace_substring_regex(texts, _CONTROLS, "\ufffd")
 
 
-def _cleared(
-    alike: _Alike, arrays: Sequence[Any], of: set[int], rows: int, *, is_text: bool = False
+def _within_bounds(
+    group: _ColumnGroup, arrays: Sequence[Any], of: set[int], rows: int, *, is_text: bool = False
 ) -> set[int]:
-    """Which of the columns have nothing but values within their bounds, also where they are NULL."""
+    """The columns in which all values are within the bounds, also the values under a NULL."""
     found, pieces = [], []
-    width, rows = alike.dtype().itemsize, rows + is_text
-    for place, least, most in zip(alike.places, alike.least, alike.most, strict=True):
+    width, rows = group.dtype().itemsize, rows + is_text
+    for place, least, most in zip(group.places, group.least, group.most, strict=True):
         if place in of:
             values = arrays[place]
             found.append((place, least, most))
             start = values.offset * width
-            pieces.append(np.frombuffer(values.buffers()[1], alike.dtype, rows, start))
+            pieces.append(np.frombuffer(values.buffers()[1], group.dtype, rows, start))
     if not found:
         return set()
     whole = np.concatenate(pieces).reshape(len(found), rows)
     if is_text:  # offsets
         whole = whole[:, 1:] - whole[:, :-1]
     least_of, most_of = whole.min(axis=1).tolist(), whole.max(axis=1).tolist()
-    # A comparison with NaN is false: what is no number is looked at by itself.
+    # A comparison with NaN is false, so a column with NaN is checked by itself.
     return {
         place
         for (place, least, most), low, high in zip(found, least_of, most_of, strict=True)
@@ -315,12 +316,12 @@ def _wrong_column(table: Table, column: Column, values: Any, admitted: Window) -
 
 
 def _window_of(column: Column, admitted: Window) -> Window:
-    # Only `ts` says when a row was made; a process may have started long ago.
+    # Only `ts` is the time of the row; a process may have started long ago.
     return admitted if column.name == "ts" else Window(to_ms(EPOCH), admitted.most_ms)
 
 
 def _admitting_ahead_s(column: Column, values: Any, admitted: Window) -> tuple[float, float] | None:
-    """As `RefusedBody` has it, of a column that is refused."""
+    """`RefusedBody.admitting_ahead_s` of a refused column."""
     if column.type is not Type.TIMESTAMP or (column.required and values.null_count):
         return None
     found = _extremes(values.cast(pa.int64()))
@@ -329,13 +330,13 @@ def _admitting_ahead_s(column: Column, values: Any, admitted: Window) -> tuple[f
     bounds = _window_of(column, admitted)
     least_s = (found[1] - bounds.most_ms) / 1000
     most_s = (found[0] - bounds.least_ms) / 1000
-    if bounds.least_ms == to_ms(EPOCH):  # whatever a clock shows
+    if bounds.least_ms == to_ms(EPOCH):  # any clock admits it
         most_s = math.inf if most_s >= 0 else -math.inf
     return (least_s, most_s) if least_s <= most_s else None
 
 
 def _not_finite(where: str, values: Any) -> str | None:
-    # The sum of finite values is finite but for overflow, and costs a tenth of looking at each.
+    # The sum of finite values is finite unless it overflows, and takes a tenth of the time of a check of each.
     total = pc.sum(values).as_py()
     if math.isfinite(total):
         return None
@@ -376,7 +377,7 @@ def _wrong_text(where: str, values: Any, bytes_max: int) -> str | None:
     if found is None:
         return None
     if bytes_max == NAME_BYTES_MAX and found[0] < 1:
-        return f"{where}: an empty text; it names what the row is about"
+        return f"{where}: the text is empty, and must name what the row is about"
     if found[1] > bytes_max:
         return f"{where}: a text of {found[1]} bytes; most is {bytes_max}"
     return None
@@ -390,7 +391,7 @@ def _extremes(values: Any) -> tuple[Any, Any] | None:
 
 def _rows_outside(values: Any, least: float, most: float) -> int:
     if pa.types.is_integer(values.type):
-        # With a float Arrow compares no integer beyond 2**53: it raises.
+        # Arrow raises when it compares an integer beyond 2**53 with a float.
         reach = 2 ** (values.type.bit_width - 1)
         least = math.ceil(max(least, -reach))
         most = math.floor(min(most, reach - 1))
@@ -398,7 +399,7 @@ def _rows_outside(values: Any, least: float, most: float) -> int:
     return int(pc.sum(outside).as_py() or 0)
 
 
-def _key_twice(table: Table, data: Any) -> str | None:
+def _repeated_key(table: Table, data: Any) -> str | None:
     if data.num_rows < 2:
         return None
     columns = [data.column(name) for name in table.key]
@@ -417,12 +418,12 @@ def _key_twice(table: Table, data: Any) -> str | None:
     example = ", ".join(f"{name} {_shown(first[name])}" for name in table.key)
     times = first["count_all"]
     return (
-        f"{table.name}: {twice.num_rows} keys stand more than once, such as {example} {times} times"
+        f"{table.name}: {twice.num_rows} keys occur more than once, such as {example} {times} times"
     )
 
 
 def _keys(values: Any) -> list[Any]:
-    """The values of a column that is part of a key; times as whole milliseconds, which take less time."""
+    """The values of a column of a key; timestamps as integers, which is faster."""
     if pa.types.is_timestamp(values.type):
         values = values.chunk(0).view(pa.int64())
     found: list[Any] = values.to_pylist()
@@ -430,9 +431,9 @@ def _keys(values: Any) -> list[Any]:
 
 
 def _all_differ(columns: Sequence[Any]) -> bool:
-    """Whether no two rows are equal. False may also mean that it cannot be told this way.
+    """Whether no two rows are equal. False may also mean that this way cannot decide it.
 
-    Ten times faster than grouping: each column becomes codes, the codes of a row one number.
+    Ten times faster than grouping: each column is dictionary-encoded, and the codes of a row become one number.
     """
     numbers = np.zeros(columns[0].length(), np.int64)
     possible = 1

@@ -1,15 +1,14 @@
-"""Judges the collector's own clock, by what agents say of theirs and by what was stored before.
+"""Checks the collector's own clock against the agents' clocks and against what was stored before.
 
-A wrong clock of the collector would refuse every batch as too old or in the future, and drop rows by a wrong age.
-While it is doubtful, batches of agents that do not agree with it get 503, which they wait out. Nothing is dropped by age before
-agents or the kernel have confirmed it, after each start and whenever it was set.
+With a wrong clock the collector would refuse every batch as too old or in the future, and would drop rows that are not
+old. While it doubts its clock, batches of agents that disagree with it get 503, and the agents keep them. After each
+start, and after the clock was set, nothing is dropped by age until agents or the kernel have confirmed the clock.
 
-Who an agent is it says itself, so that the holder of a token may invent many: those of one token for any node count
-as few, and those of a node's token as one.
+An agent names itself, so the holder of one token can invent many agents: those of a token for any node count as
+few, and those of a node's token count as one.
 """
 
 import ctypes
-import json
 import logging
 import statistics
 import sys
@@ -20,51 +19,48 @@ from datetime import datetime, timedelta
 from enum import Enum
 from typing import Any
 
-import pyarrow as pa
-
 from gpuwarden.clock import Clock
-from gpuwarden.schema import EVENTS
 from gpuwarden_collector.auth.senders import is_of_node
+from gpuwarden_collector.ingest.own_events import REPEAT_AFTER, event_table, warning
 from gpuwarden_collector.storage.retention import (
     WRONG_S,
     clock_offset_s,
     is_wrong_offset,
     shows_as_confirmed,
 )
-from gpuwarden_collector.storage.schemas import STORED_SCHEMAS
 
 log = logging.getLogger(__name__)
 
 MOST_OF = 3
-"""So many agents that agree with each other and not with the collector are right."""
-LOOK_S = 5.0
+"""This many agents that agree with each other and not with the collector are right."""
+CHECK_INTERVAL_S = 5.0
 _SAID_S_MAX = 1e12
-"""More seconds than a clock that shows a date can be wrong by."""
+"""No clock that shows a date is wrong by more seconds."""
 _RECENT_S = 600.0
 _SENDERS_MAX = 4_096
 _AGENTS_MAX = 256
-"""Most agents of a token for any node that are remembered."""
+"""Agents that are remembered of one token for any node."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClockEvidence:
-    """What there is to judge by."""
+    """What the clock is checked against."""
 
     offsets_s: Sequence[Sequence[float]]
-    """How far agents of the last minutes are ahead of the collector's clock, those of each sender together."""
+    """How far the agents of the last minutes are ahead of the collector's clock, grouped by sender."""
     behind_s: float
-    """How far the collector's clock is behind the newest time at which it heard of an agent; negative: it is not."""
+    """How far the collector's clock is behind the time at which it last stored a batch of an agent; negative: it is ahead."""
     is_synchronised: bool | None
-    """What the kernel says of the clock; None: it does not say."""
+    """Whether the kernel reports the clock as synchronised; None: unknown."""
 
 
 def doubt(evidence: ClockEvidence) -> str | None:
-    """Why the clock is not to be trusted, in a sentence; None: it is."""
+    """Why the clock cannot be trusted, in a sentence; None: it can."""
     agents = [offset for of_sender in evidence.offsets_s for offset in of_sender]
     middle_s = _median(evidence.offsets_s)
 
     def is_against(offset: float) -> bool:
-        # Clocks that are each wrong in its own way say nothing of the collector's.
+        # Agents whose clocks are wrong by different amounts say nothing about the collector's.
         return is_wrong_offset(offset) and not is_wrong_offset(offset - middle_s)
 
     against = [offset for offset in agents if is_against(offset)]
@@ -89,7 +85,7 @@ def doubt(evidence: ClockEvidence) -> str | None:
 
 
 def is_confirmed(evidence: ClockEvidence) -> bool:
-    """Whether somebody says that a clock that is not doubted is right."""
+    """Whether the kernel or agents confirm a clock that is not doubted."""
     return evidence.is_synchronised is True or _do_agree(evidence)
 
 
@@ -98,14 +94,14 @@ def _do_agree(evidence: ClockEvidence) -> bool:
 
 
 def _share(offsets_s: Sequence[Sequence[float]], holds: Callable[[float], bool]) -> float:
-    """The share of agents for which it holds, by weight."""
+    """The weighted share of agents for which `holds` is true."""
     weighed = _weighed(offsets_s)
     total = sum(weight for _, weight in weighed)
     return sum(weight for offset, weight in weighed if holds(offset)) / total if weighed else 0.0
 
 
 def _median(offsets_s: Sequence[Sequence[float]]) -> float:
-    """What half of the agents, by weight, are at most ahead."""
+    """The weighted median of the offsets."""
     weighed = sorted(_weighed(offsets_s))
     half, below = sum(weight for _, weight in weighed) / 2, 0.0
     for offset, weight in weighed:
@@ -116,7 +112,7 @@ def _median(offsets_s: Sequence[Sequence[float]]) -> float:
 
 
 def _weighed(offsets_s: Sequence[Sequence[float]]) -> list[tuple[float, float]]:
-    """Each agent's word with its weight: those of one sender count as MOST_OF at most."""
+    """Each offset with its weight: all agents of one sender weigh MOST_OF at most."""
     return [(offset, min(len(said), MOST_OF) / len(said)) for said in offsets_s for offset in said]
 
 
@@ -125,16 +121,16 @@ def apart_text(offset_s: float) -> str:
     return f"{timedelta(seconds=round(min(abs(offset_s), _SAID_S_MAX)))} {'ahead of' if offset_s > 0 else 'behind'}"
 
 
-class ClockWorth(Enum):
-    """What the collector's clock is worth."""
+class ClockTrust(Enum):
+    """Whether the collector's clock can be used to drop rows by age."""
 
-    UNCONFIRMED = "nobody says that it is right"
-    TRUSTED = "somebody does"
-    DOUBTED = "it is taken as wrong"
+    UNCONFIRMED = "neither agents nor the kernel confirm it"
+    TRUSTED = "agents or the kernel confirm it"
+    DOUBTED = "it is probably wrong"
 
 
 class ClockCheck:
-    """Collects the evidence; for the event loop."""
+    """Collects the evidence. Call it on the event loop only."""
 
     def __init__(
         self,
@@ -142,52 +138,52 @@ class ClockCheck:
         newest: datetime | None,
         is_synchronised: Callable[[], bool | None],
     ) -> None:
-        """`newest`: when the collector last heard of an agent, as it has stored it."""
+        """`newest`: the newest time at which the store has a batch of an agent."""
         self._clock = clock
         self._newest = newest
         self._is_synchronised = is_synchronised
         self._said: OrderedDict[str, OrderedDict[str, tuple[float, float]]] = OrderedDict()
-        """Agents' clocks less our monotonic one, and when it was, by sender and agent; the last heard of is last."""
+        """By sender and agent, the last seen last: the agent's clock minus our monotonic clock, and when it was read."""
         self.reason: str | None = None
         """Why the clock is doubted; None: it is not."""
         self.confirmed_s: float | None = None
-        """The clock less the monotonic one when it was last confirmed; None: it never was, or is doubted since."""
-        self._told = ClockWorth.UNCONFIRMED
-        """What was last logged; a start says nothing."""
-        self.look()
+        """The clock minus the monotonic clock when it was last confirmed; None: never, or doubted since."""
+        self._logged = ClockTrust.UNCONFIRMED
+        """What was last logged; the start logs nothing."""
+        self.evaluate()
 
     @property
     def is_trusted(self) -> bool:
-        """Whether rows and entries may go by the age that the clock says."""
+        """Whether rows and entries may be dropped by their age."""
         return shows_as_confirmed(self.confirmed_s, self._clock)
 
     @property
-    def worth(self) -> ClockWorth:
-        """What the clock is worth now."""
+    def trust(self) -> ClockTrust:
+        """Whether the clock is trusted now."""
         if self.reason is not None:
-            return ClockWorth.DOUBTED
-        return ClockWorth.TRUSTED if self.is_trusted else ClockWorth.UNCONFIRMED
+            return ClockTrust.DOUBTED
+        return ClockTrust.TRUSTED if self.is_trusted else ClockTrust.UNCONFIRMED
 
-    def tell(self) -> None:
-        """Log what the clock is worth if that is another than was last logged."""
-        told, self._told = self._told, self.worth
-        if self._told is told:
+    def log_change(self) -> None:
+        """Log whether the clock is trusted, if that has changed."""
+        before, self._logged = self._logged, self.trust
+        if self._logged is before:
             return
-        match self._told:
-            case ClockWorth.DOUBTED:
+        match self._logged:
+            case ClockTrust.DOUBTED:
                 log.error("%s", self.reason)
-            case ClockWorth.TRUSTED if told is ClockWorth.DOUBTED:
-                log.warning("the collector's clock is taken as right again")
-            case ClockWorth.TRUSTED:
+            case ClockTrust.TRUSTED if before is ClockTrust.DOUBTED:
+                log.warning("the collector's clock is trusted again")
+            case ClockTrust.TRUSTED:
                 log.info("the collector's clock is confirmed")
-            case ClockWorth.UNCONFIRMED:
+            case ClockTrust.UNCONFIRMED:
                 log.warning(
                     "nothing is dropped by age until agents or the kernel confirm the collector's clock: it was set, or"
-                    " agents that contradicted it are gone"
+                    " the agents that contradicted it have gone"
                 )
 
     def note(self, sender: str, agent_id: str, ahead_s: float) -> None:
-        """What an agent's request says of its clock; `sender`: who was let in (`deduplicate.py`)."""
+        """Record how far an agent's clock is ahead; `sender`: the authenticated one (`auth/senders.py`)."""
         of_sender = self._said.setdefault(sender, OrderedDict())
         is_news = agent_id not in of_sender
         of_sender[agent_id] = (clock_offset_s(self._clock) + ahead_s, self._clock.monotonic())
@@ -197,12 +193,12 @@ class ClockCheck:
             of_sender.popitem(last=False)
         if len(self._said) > _SENDERS_MAX:
             self._said.popitem(last=False)
-        # The first to come decide at once; later ones change what is looked at every few seconds.
+        # The first agents count at once; later ones at the next regular evaluation.
         if is_news and len(self._said) + len(of_sender) <= 2 * MOST_OF:
-            self.look()
+            self.evaluate()
 
-    def look(self) -> None:
-        """Judge anew."""
+    def evaluate(self) -> None:
+        """Check the clock again."""
         least_s = self._clock.monotonic() - _RECENT_S
         for sender, of_sender in list(self._said.items()):
             while of_sender and next(iter(of_sender.values()))[1] < least_s:
@@ -223,14 +219,14 @@ class ClockCheck:
 
 
 def kernel_synchronised() -> bool | None:
-    """Whether the kernel takes its clock as synchronised (adjtimex(2): TIME_ERROR); None: it cannot be asked."""
+    """Whether the kernel's clock is synchronised (adjtimex(2): TIME_ERROR); None: unknown."""
     if sys.platform != "linux":
         return None
     try:
         adjtimex = ctypes.CDLL(None, use_errno=True).adjtimex
     except (OSError, AttributeError):
         return None
-    # Zeroes in `modes` change nothing; the structure has 208 bytes on 64-bit Linux.
+    # `modes` 0 only reads; the structure has 208 bytes on 64-bit Linux.
     state = adjtimex(ctypes.create_string_buffer(512))
     return None if state < 0 else state != _TIME_ERROR
 
@@ -239,59 +235,50 @@ _TIME_ERROR = 5
 
 
 APART_S = 60.0
-"""Rows are in the wrong minute. A sender reads its clock before the request, which may take ten seconds."""
-TOLD_EVERY = timedelta(minutes=10)
+"""Rows of such a node are in the wrong minute. An agent reads its clock before the request, which may take ten
+seconds."""
 CLOCK_APART = "node_clock_apart"
 
 
 def is_apart(ahead_s: float) -> bool:
-    """Whether a clock that is so far ahead of the collector's gives rows wrong times."""
+    """Whether a node's clock differs so much from the collector's that its rows have wrong times."""
     return abs(ahead_s) >= APART_S
 
 
 @dataclass(slots=True)
 class ClockGaps:
-    """What a group of batches says of nodes' clocks; `told` itself stays as it is."""
+    """Nodes of one commit whose clocks are wrong. Does not change `event_at`."""
 
-    told: Mapping[str, datetime]
-    """When an event last told of a node."""
+    event_at: Mapping[str, datetime]
+    """By node: the time of the last event about its clock."""
     now: datetime
     changed: dict[str, datetime] = field(default_factory=dict)
     batches: int = 0
-    """Batches of senders whose clocks are apart."""
+    """Batches of agents whose clocks are wrong."""
     _rows: list[dict[str, Any]] = field(default_factory=list)
 
     def note(self, nodes: Iterable[str], ahead_s: float, *, simulated: bool) -> None:
-        """Take that a batch with rows of these nodes came from a clock that is apart."""
+        """Record a batch with rows of these nodes from an agent whose clock is wrong."""
         self.batches += 1
         for node in sorted(nodes):
-            told_at = self.changed.get(node) or self.told.get(node)
-            if told_at is not None and self.now - told_at < TOLD_EVERY:
+            last_at = self.changed.get(node) or self.event_at.get(node)
+            if last_at is not None and self.now - last_at < REPEAT_AFTER:
                 continue
             self.changed[node] = self.now
             message = (
                 f"the clock of {node} is {apart_text(ahead_s)} the collector's, which was confirmed: its rows have wrong"
                 " times"
             )
+            details = {"ahead_s": round(ahead_s, 1)}
             self._rows.append(
-                {
-                    "ts": self.now.replace(tzinfo=None),
-                    "node": node,
-                    "simulated": simulated,
-                    "kind": CLOCK_APART,
-                    "severity": "warning",
-                    "message": message,
-                    "details": json.dumps({"ahead_s": round(ahead_s, 1)}),
-                }
+                warning(CLOCK_APART, node, message, details, now=self.now, simulated=simulated)
             )
 
     def events(self) -> Any | None:
-        """Rows of `events`; None: there is nothing to tell."""
-        if not self._rows:
-            return None
-        return pa.Table.from_pylist(self._rows, schema=STORED_SCHEMAS[EVENTS.name])
+        """Rows of `events`; None: there are no events."""
+        return event_table(self._rows)
 
 
-def forgotten(told: Mapping[str, datetime], now: datetime) -> list[str]:
-    """Nodes that would be told of again."""
-    return [node for node, at in told.items() if now - at >= TOLD_EVERY]
+def forgotten(event_at: Mapping[str, datetime], now: datetime) -> list[str]:
+    """Nodes about whose clocks another event may be stored."""
+    return [node for node, at in event_at.items() if now - at >= REPEAT_AFTER]

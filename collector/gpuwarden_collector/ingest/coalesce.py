@@ -1,11 +1,10 @@
-"""Reads the streams of many bodies as if they were one.
+"""Reads the Arrow streams of many bodies as one stream.
 
-To open a stream and read a batch of forty rows costs ten times what its values do. Agents of one
-version begin their streams with the very same bytes, the schema; so the record batches of many
-bodies, put behind it one after another, are one stream that is opened and read once. Framing is
-walked before (`ipc_messages.py`), so a message cannot reach into its neighbour. Batches that are laid out
-alike, as most are, are not even read one by one (`stacked.py`). A body that is unusual in any way is left
-to `decode.py`, which judges it by itself.
+To open a stream and read forty rows takes ten times as long as their values. The streams of agents of one version
+begin with the same bytes, the schema message. So one schema followed by the record batches of many bodies is a valid
+stream, which is opened and read once. The framing is checked before (`ipc_messages.py`), so a message cannot reach
+into the next one. Record batches with the same layout, which most have, are read together (`stacked.py`). `decode.py`
+reads every other body by itself.
 """
 
 from collections import Counter
@@ -27,49 +26,42 @@ from gpuwarden_collector.ingest.ipc_messages import (
     walk,
 )
 from gpuwarden_collector.ingest.stacked import Layout, layout_of, stacked
+from gpuwarden_collector.storage.schemas import ARROW_TYPES
 
 PLAIN_BYTES_MAX = 256 * 1024
-"""Largest content that is read together with others'."""
+"""Larger contents are read by themselves."""
 _SCHEMAS_MAX = 64
 _SCHEMA_BYTES_MAX = 64 * 1024
 _LAYOUTS_MAX = 1_024
-"""Metadata of record batches remembered for an opening; then they are learned anew."""
+"""Metadata of record batches that are remembered for one schema; then all are forgotten."""
 _LAYOUT_SEEN_MIN = 4
-"""Times that a layout has been met before its batches are stacked: some never come again."""
+"""A layout is stacked after it was seen this often: some layouts come only once."""
 _STACKED_MIN = 6
-"""Batches of one layout below which pyarrow, which reads one after another, is faster."""
+"""With fewer batches of one layout pyarrow is faster, which reads them one by one."""
 _PREFIX_BYTES = 8
 _MARKER = b"\xff\xff\xff\xff"
 _END = _MARKER + b"\0\0\0\0"
 
-_BITS = {
-    Type.TIMESTAMP: 64,
-    Type.STRING: 32,  # the offset
-    Type.BOOL: 1,
-    Type.INT16: 16,
-    Type.INT32: 32,
-    Type.INT64: 64,
-    Type.FLOAT32: 32,
-    Type.FLOAT64: 64,
-}
+_OFFSET_BITS = 32
 
 
 def _row_bits(table: Table) -> int:
-    return sum(_BITS[column.type] for column in table.columns)
+    types = [column.type for column in table.columns]
+    return sum(_OFFSET_BITS if t is Type.STRING else ARROW_TYPES[t].bit_width for t in types)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Opening:
-    """The schema message that a table's stream begins with."""
+class SchemaPrefix:
+    """The schema message at the start of a table's stream."""
 
     content: bytes
     table: str
     row_bits: int
-    """Least that the columns of a row take up."""
-    _known: dict[bytes, "_Known"] = field(default_factory=dict)
+    """Smallest size of a row."""
+    _known: dict[bytes, "_KnownMetadata"] = field(default_factory=dict)
 
-    def batch(self, metadata: bytes) -> "_Known | None":
-        """What such metadata means; None: it is no record batch, or damaged."""
+    def batch(self, metadata: bytes) -> "_KnownMetadata | None":
+        """The record batch that the metadata describes; None: it is another message, or damaged."""
         known = self._known.get(metadata)
         if known is None:
             try:
@@ -80,87 +72,87 @@ class Opening:
                 return None
             if len(self._known) >= _LAYOUTS_MAX:
                 self._known.clear()
-            known = self._known[metadata] = _Known(batch, layout_of(self.table, batch))
+            known = self._known[metadata] = _KnownMetadata(batch, layout_of(self.table, batch))
         known.seen += 1
         return known
 
 
 @dataclass(slots=True)
-class _Known:
-    """Metadata that was met before. Threads may count at once and lose a count: it is no matter."""
+class _KnownMetadata:
+    """Metadata that was seen before. Two threads may lose a count, which does not matter."""
 
     batch: RecordBatch
     layout: Layout | None
     seen: int = 0
 
 
-class Openings:
-    """Openings that were seen and found to have the catalogue's own schema; for all threads."""
+class KnownSchemas:
+    """Schema messages of earlier bodies that have exactly the catalogue's schema. Thread-safe."""
 
     def __init__(self) -> None:
-        self._by_size: dict[int, tuple[Opening, ...]] = {}
+        self._by_size: dict[int, tuple[SchemaPrefix, ...]] = {}
         self._count = 0
 
-    def at(self, content: bytes, position: int) -> Opening | None:
-        """The opening that stands at `position`."""
+    def at(self, content: bytes, position: int) -> SchemaPrefix | None:
+        """The known schema message at `position`."""
         size = int.from_bytes(content[position + 4 : position + 8], "little")
-        for opening in self._by_size.get(size, ()):
-            if content.startswith(opening.content, position):
-                return opening
+        for prefix in self._by_size.get(size, ()):
+            if content.startswith(prefix.content, position):
+                return prefix
         return None
 
     def learn(self, content: bytes) -> None:
-        """Remember how the streams of an accepted content begin, where that is as it should be."""
+        """Remember the schema messages of an accepted content that have exactly the catalogue's schema."""
         for span in walk(content, ROWS_MAX):
             if self.at(content, span.start) is not None or self._count >= _SCHEMAS_MAX:
                 continue
             size = int.from_bytes(content[span.start + 4 : span.start + 8], "little")
             if size > _SCHEMA_BYTES_MAX:
                 continue
-            opening = content[span.start : span.start + _PREFIX_BYTES + size]
-            schema = pa.ipc.read_schema(pa.py_buffer(opening))
+            prefix = content[span.start : span.start + _PREFIX_BYTES + size]
+            schema = pa.ipc.read_schema(pa.py_buffer(prefix))
             table = (schema.metadata or {}).get(TABLE_KEY.encode(), b"").decode()
             if schema.equals(WIRE_SCHEMAS[table]):
                 known = self._by_size.get(size, ())
-                found = Opening(opening, table, _row_bits(WIRE_TABLES[table]))
+                found = SchemaPrefix(prefix, table, _row_bits(WIRE_TABLES[table]))
                 self._by_size[size] = (*known, found)
                 self._count += 1
 
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """The record batches of a table in one body: where they lie, and how many rows they have."""
+    """The record batches of a table in one body: their position and number of rows."""
 
-    opening: Opening
+    prefix: SchemaPrefix
     start: int
     end: int
     rows: int
     layout: Layout | None = None
     """Of the only record batch."""
     body: int = 0
-    """Where that one's body begins."""
+    """Where the body of that record batch begins."""
 
     @property
     def table(self) -> str:
-        """Of which the rows are."""
-        return self.opening.table
+        """The table of the rows."""
+        return self.prefix.table
 
 
-Source = Opening | Layout
+Source = SchemaPrefix | Layout
 """Record batches with the same source are read as one."""
 
 
-def plain_streams(content: bytes, openings: Openings) -> list[Stream] | None:
-    """The streams of a content as agents make it; None for any other."""
+def plain_streams(content: bytes, schemas: KnownSchemas) -> list[Stream] | None:
+    """The streams of a content in the form that agents send; None for any other content."""
     if not 0 < len(content) <= PLAIN_BYTES_MAX:
         return None
     streams: list[Stream] = []
     position = 0
     while position < len(content):
-        opening = openings.at(content, position)
-        if opening is None:
+        prefix = schemas.at(content, position)
+        if prefix is None:
             return None
-        found = _stream_at(content, position + len(opening.content), opening)
+        found = _stream_at(content, position + len(prefix.content), prefix)
         if found is None:
             return None
         stream, position = found
@@ -170,8 +162,8 @@ def plain_streams(content: bytes, openings: Openings) -> list[Stream] | None:
     return streams if len(names) == len(streams) and rows <= ROWS_MAX else None
 
 
-def _stream_at(content: bytes, start: int, opening: Opening) -> tuple[Stream, int] | None:
-    """The stream whose record batches begin at `start`, and where it ends."""
+def _stream_at(content: bytes, start: int, prefix: SchemaPrefix) -> tuple[Stream, int] | None:
+    """The stream whose record batches begin at `start`, and its end."""
     rows = batches = body = 0
     position = start
     layout: Layout | None = None
@@ -179,7 +171,7 @@ def _stream_at(content: bytes, start: int, opening: Opening) -> tuple[Stream, in
         body = position + _PREFIX_BYTES
         marker, size = content[position : position + 4], content[position + 4 : body]
         body += int.from_bytes(size, "little")
-        known = opening.batch(content[position + _PREFIX_BYTES : body])
+        known = prefix.batch(content[position + _PREFIX_BYTES : body])
         if marker != _MARKER or known is None:
             return None
         position = body + known.batch.body_bytes
@@ -188,39 +180,39 @@ def _stream_at(content: bytes, start: int, opening: Opening) -> tuple[Stream, in
         rows += known.batch.rows
         batches += 1
         layout = known.layout if known.seen > _LAYOUT_SEEN_MIN else None
-    # Columns may lie on top of each other and be large once they are copied: not such ones.
-    if rows * opening.row_bits > 8 * (position - start):
+    # Buffers of columns may overlap, so that a small body becomes large when copied: leave it to `decode.py`.
+    if rows * prefix.row_bits > 8 * (position - start):
         return None
     end = position + len(_END)
     if layout is not None and batches == 1:
-        return Stream(opening, start, position, rows, layout, body), end
-    return Stream(opening, start, position, rows), end
+        return Stream(prefix, start, position, rows, layout, body), end
+    return Stream(prefix, start, position, rows), end
 
 
 @dataclass(slots=True)
 class CoalescedStreams:
-    """Streams of many bodies, to be read as one for each source."""
+    """Streams of many bodies, which are read as one for each source."""
 
     _added: list[tuple[memoryview, Stream]] = field(default_factory=list)
-    _alike: Counter[Layout] = field(default_factory=Counter)
+    _of_layout: Counter[Layout] = field(default_factory=Counter)
 
     def add(self, content: bytes, streams: Sequence[Stream]) -> None:
-        """Take the streams of one body."""
+        """Add the streams of one body."""
         view = memoryview(content)
         for stream in streams:
             self._added.append((view, stream))
             if stream.layout is not None:
-                self._alike[stream.layout] += 1
+                self._of_layout[stream.layout] += 1
 
     def source_of(self, stream: Stream) -> Source:
-        """What the rows of a stream are read from, once all are added."""
+        """The source of a stream, once all streams are added."""
         layout = stream.layout
-        if layout is not None and self._alike[layout] >= _STACKED_MIN:
+        if layout is not None and self._of_layout[layout] >= _STACKED_MIN:
             return layout
-        return stream.opening
+        return stream.prefix
 
     def read(self) -> dict[Source, Any] | None:
-        """A table for each source, rows in the order of adding; None when some body is damaged."""
+        """A table for each source, rows in the order of adding; None: a body is damaged."""
         pieces: dict[Source, list[memoryview]] = {}
         rows: Counter[Source] = Counter()
         for view, stream in self._added:
@@ -233,7 +225,7 @@ class CoalescedStreams:
             match source:
                 case Layout():
                     table = stacked(source, found)
-                case Opening(content=content):
+                case SchemaPrefix(content=content):
                     table = _read(b"".join([content, *found, _END]))
             if table is None or table.num_rows != rows[source]:
                 return None

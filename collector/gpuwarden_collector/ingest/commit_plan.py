@@ -1,4 +1,8 @@
-"""Plans one group commit: pure from waiting batches and what is known to changes and new knowledge."""
+"""Plans one group commit from the waiting batches and the writer's state; pure.
+
+The plan has the rows to write, the answer to each batch, and the changes of the state, which `apply` makes once the
+rows are written.
+"""
 
 from bisect import bisect_right
 from collections import ChainMap, Counter
@@ -29,11 +33,10 @@ from gpuwarden_collector.ingest.deduplicate import (
     doubtful_rows,
 )
 from gpuwarden_collector.ingest.gpu_owners import (
-    TOLD_EVERY,
     Claims,
     GpuOwner,
-    Speaker,
-    Told,
+    LastReport,
+    Reporter,
     gone,
     stored_owner,
 )
@@ -52,6 +55,7 @@ from gpuwarden_collector.ingest.node_owners import (
     stored_node_owner,
     without_nodes,
 )
+from gpuwarden_collector.ingest.own_events import REPEAT_AFTER
 from gpuwarden_collector.ingest.prices import PriceBook
 from gpuwarden_collector.ingest.xid_gpus import at_that_time, places_of, with_gpus
 from gpuwarden_collector.storage.commit import Changes
@@ -71,55 +75,55 @@ LedgerRow = tuple[str, str, str, int, str, datetime]
 
 @dataclass(slots=True)
 class Known:
-    """What the database holds, as the writer remembers it."""
+    """The writer's state: what the store holds, kept in memory."""
 
     ledger: BatchLedger = field(default_factory=BatchLedger)
     items: dict[str, dict[str, Item]] = field(default_factory=lambda: {"nodes": {}, "gpus": {}})
     heard: dict[str, set[str]] = field(default_factory=lambda: {"nodes": set(), "gpus": set()})
-    """Keys heard of since `last_seen_at` was last written."""
+    """Keys seen since `last_seen_at` was last written."""
     places: dict[Place, str] = field(default_factory=dict)
-    """gpu_uuid of the board that was last told of there."""
+    """By node and PCI address: gpu_uuid of the board that was last reported there."""
     unsaved: set[LedgerKey] = field(default_factory=set)
-    """Entries of the ledger that the state file does not have as they are."""
+    """Entries of the ledger that differ from the state file."""
     owners: dict[str, GpuOwner] = field(default_factory=dict)
-    """By gpu_uuid: the node that each GPU belongs to."""
+    """By gpu_uuid: the owner of the GPU."""
     owned: Counter[str] = field(default_factory=Counter)
-    """How many of `owners` each node is."""
+    """Number of GPUs that each node owns."""
     rows_of: Counter[str] = field(default_factory=Counter)
-    """How many of `items["gpus"]` each node has."""
-    told: dict[tuple[str, str], Told] = field(default_factory=dict)
-    """By gpu_uuid and node: what was told of nodes that speak of another's GPU."""
+    """Number of rows of `gpus` that each node has."""
+    gpu_reports: dict[tuple[str, str], LastReport] = field(default_factory=dict)
+    """By gpu_uuid and node: the last event about a node that reports another node's GPU."""
     node_owners: dict[str, NodeOwner] = field(default_factory=dict)
-    """By node: the agent that its name belongs to."""
-    clocks_told: dict[str, datetime] = field(default_factory=dict)
-    """By node: when an event last told that its clock is apart."""
+    """By node: the agent that owns the name."""
+    clock_event_at: dict[str, datetime] = field(default_factory=dict)
+    """By node: the time of the last event about its clock."""
     left: set[str] = field(default_factory=set)
-    """Nodes that have left and are not back; see `departures.py`."""
+    """Nodes that have left (`departures.py`)."""
     closed_until: datetime | None = None
-    """Sample rows from before that (naive UTC) are late: their windows are to be noted."""
+    """Sample rows from before this time (naive UTC) are late: the plan notes their windows."""
     has_peers: bool = False
     """Whether other collectors seal into the same lake."""
 
     def own(self, gpu_uuid: str, owner: GpuOwner) -> None:
-        """Note whom a GPU belongs to."""
+        """Set the owner of a GPU."""
         self.disown(gpu_uuid)
         self.owners[gpu_uuid] = owner
         self.owned[owner.node] += 1
 
     def disown(self, gpu_uuid: str) -> None:
-        """Note that a GPU belongs to nobody known."""
+        """Remove the owner of a GPU."""
         owner = self.owners.pop(gpu_uuid, None)
         if owner is not None:
             _one_less(self.owned, owner.node)
 
     def keep_gpu(self, gpu_uuid: str, item: Item) -> None:
-        """Note a row of `gpus`."""
+        """Set a row of `gpus`."""
         self.forget_gpu(gpu_uuid)
         self.items["gpus"][gpu_uuid] = item
         self.rows_of[item.row["node"]] += 1
 
     def forget_gpu(self, gpu_uuid: str) -> None:
-        """Note that there is no such row."""
+        """Remove a row of `gpus`."""
         item = self.items["gpus"].pop(gpu_uuid, None)
         if item is not None:
             _one_less(self.rows_of, item.row["node"])
@@ -139,26 +143,26 @@ class Batch:
     decoded: Decoded
     body_bytes: int = 0
     sender: str = NOBODY
-    """Who was let in with it (see `deduplicate.py`), whatever the batch says of itself."""
+    """The authenticated sender (`auth/senders.py`)."""
     peer: str = ""
-    """Address that it came from."""
+    """Address of the client."""
     ahead_s: float | None = None
-    """How far the sender's clock is ahead of the collector's, which was confirmed; None: not known."""
+    """How far the sender's clock is ahead of the collector's confirmed clock; None: unknown."""
 
     @property
     def key(self) -> LedgerKey:
-        """Where the ledger has it."""
+        """Its key in the ledger."""
         return self.sender, self.id.agent_id, self.id.boot_id
 
     @property
-    def speaker(self) -> Speaker:
-        """Who says what is in it."""
-        return Speaker(self.sender, self.id.agent_id)
+    def reporter(self) -> Reporter:
+        """The sender and the agent."""
+        return Reporter(self.sender, self.id.agent_id)
 
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """The batch is stored; `is_duplicate`: it already was, or the same stands earlier in the group."""
+    """The batch is stored; `is_duplicate`: it was stored before, or is twice in the group."""
 
     is_duplicate: bool = False
 
@@ -184,7 +188,7 @@ Outcome = Stored | RetryLater | Rejected
 
 @dataclass(frozen=True, slots=True)
 class CommitPlan:
-    """What to write, what each batch is answered once it is written, and what is known then."""
+    """Rows to write, the answer to each batch, and the changes of `Known` once they are written."""
 
     changes: Changes
     outcomes: Sequence[Outcome]
@@ -198,7 +202,7 @@ class CommitPlan:
     clock_gaps: ClockGaps
     rows: Mapping[str, int]
     newest: datetime | None
-    """Newest timestamp of the stored sample rows that are no history."""
+    """Newest timestamp of the stored rows that are not imported."""
     imported_rows: int = 0
     """Rows that were read from files."""
 
@@ -209,23 +213,23 @@ class CommitPlan:
 
 
 def plan(known: Known, batches: Sequence[Batch], prices: PriceBook, now: datetime) -> CommitPlan:
-    """Which of the batches are new, and everything that storing them means. Changes nothing."""
+    """The plan that stores those of the batches that are new. Does not change `known`."""
     draft = Draft(known.ledger, {batch.key for batch in batches}, now)
     items: dict[str, dict[str, Item]] = {name: {} for name in _INVENTORY}
     places: dict[Place, str] = {}
     node_claims = NodeClaims(known.node_owners, now)
     outcomes, fresh = _outcomes(batches, draft, node_claims)
-    # History says nothing about who is there now.
+    # Imported history does not show which nodes and GPUs are there now.
     live = [batch for batch in fresh if not batch.id.is_import]
     history = [batch for batch in fresh if batch.id.is_import]
-    claims = Claims(known.owners, known.told, now, known.owned, known.rows_of)
-    of_live = claims.without_others(_concatenated(live), _Speakers(live))
-    of_history = claims.without_others(_concatenated(history), _Speakers(history), is_import=True)
-    told = dict.fromkeys(_INVENTORY, 0)
+    claims = Claims(known.owners, known.gpu_reports, now, known.owned, known.rows_of)
+    of_live = claims.without_others(_concatenated(live), _Reporters(live))
+    of_history = claims.without_others(_concatenated(history), _Reporters(history), is_import=True)
+    inventory_rows = dict.fromkeys(_INVENTORY, 0)
     heard: dict[str, set[str]] = {name: set() for name in _INVENTORY}
     for batch in fresh:
         for name, keys in _take_inventory(known, items, places, claims, batch, prices, now):
-            told[name] += len(keys)
+            inventory_rows[name] += len(keys)
             if not batch.id.is_import:
                 heard[name].update(keys)
                 heard["nodes"].update(batch.decoded.parts[name].data["node"].to_pylist())
@@ -262,7 +266,7 @@ def plan(known: Known, batches: Sequence[Batch], prices: PriceBook, now: datetim
         doubtful=_doubtful(fresh) if known.has_peers else None,
     )
     rows = {name: table.num_rows for name, table in tables.items()}
-    rows.update({name: count for name, count in told.items() if count})
+    rows.update({name: count for name, count in inventory_rows.items() if count})
     return CommitPlan(
         changes,
         outcomes,
@@ -281,7 +285,7 @@ def plan(known: Known, batches: Sequence[Batch], prices: PriceBook, now: datetim
 
 
 def _clock_gaps(known: Known, batches: Sequence[Batch], now: datetime) -> ClockGaps:
-    gaps = ClockGaps(known.clocks_told, now)
+    gaps = ClockGaps(known.clock_event_at, now)
     for batch in batches:
         if batch.ahead_s is not None and is_apart(batch.ahead_s):
             (nodes,) = nodes_of([batch.decoded.parts])
@@ -290,7 +294,7 @@ def _clock_gaps(known: Known, batches: Sequence[Batch], now: datetime) -> ClockG
 
 
 def _imported_rows(tables: Mapping[str, Any], batches: Sequence[Batch]) -> int:
-    """Rows of history: those that are kept of samples and events, and all of the inventory."""
+    """Number of imported rows: samples and events that are kept, and all rows of nodes and GPUs."""
     rows = sum(int(table.num_rows) for table in tables.values())
     for batch in batches:
         parts = batch.decoded.parts
@@ -311,11 +315,11 @@ def _doubtful(batches: Sequence[Batch]) -> Any | None:
 def _outcomes(
     batches: Sequence[Batch], draft: Draft, claims: NodeClaims
 ) -> tuple[list[Outcome], list[Batch]]:
-    """What becomes of each, and those that are new."""
+    """The outcome of each batch, and the batches that are new."""
     outcomes: list[Outcome] = []
     fresh: list[Batch] = []
-    spoken_of = nodes_of([{} if b.id.is_import else b.decoded.parts for b in batches])
-    for batch, nodes in zip(batches, spoken_of, strict=True):
+    named = nodes_of([{} if b.id.is_import else b.decoded.parts for b in batches])
+    for batch, nodes in zip(batches, named, strict=True):
         outcome, own = _outcome(batch, nodes, draft, claims)
         outcomes.append(outcome)
         if isinstance(outcome, Stored) and not outcome.is_duplicate:
@@ -326,7 +330,7 @@ def _outcomes(
 def _outcome(
     batch: Batch, nodes: AbstractSet[str], draft: Draft, claims: NodeClaims
 ) -> tuple[Outcome, Batch]:
-    """What becomes of a batch, and what of it is stored; if it is durable, `draft` has it."""
+    """The outcome of a batch, and the part of it that is stored. Notes a stored batch in `draft`."""
     entry = draft.get(batch.key)
     before = entry.stored if entry else StoredSequences()
     is_duplicate = before.has(batch.id.sequence)
@@ -350,7 +354,7 @@ def _outcome(
 def _own(
     batch: Batch, nodes: AbstractSet[str], claims: NodeClaims
 ) -> tuple[RetryLater | Rejected | None, Batch]:
-    """What stands against a batch whose nodes are another agent's, or the batch without those of several."""
+    """Why a batch is refused whose node names belong to another agent; or the batch without such nodes."""
     against: list[Claimed] = []
     agent = NodeAgent(batch.id.agent_id, batch.id.kernel_boot_id)
     for node in sorted(nodes):
@@ -382,7 +386,7 @@ def _take_inventory(
     prices: PriceBook,
     now: datetime,
 ) -> Iterator[tuple[str, list[str]]]:
-    """Merge what a batch says of nodes and GPUs; keys of those that it may speak of, by table."""
+    """Merge a batch's rows of nodes and GPUs; by table the keys of the rows that are kept."""
     source = BatchSource(batch.sender, batch.id.agent_id, batch.id.sequence, batch.id.is_import)
     for name in _INVENTORY:
         part = batch.decoded.parts.get(name)
@@ -392,8 +396,8 @@ def _take_inventory(
         keys = []
         for said in part.data.to_pylist():
             key = said[key_column]
-            # What history says replaces nothing.
-            if name == "gpus" and not source.is_import and not claims.admits(said, batch.speaker):
+            # Imported rows are merged without a change of owner.
+            if name == "gpus" and not source.is_import and not claims.admits(said, batch.reporter):
                 continue
             keys.append(key)
             before = items[name].get(key) or known.items[name].get(key)
@@ -417,7 +421,7 @@ def _settle(
     key: str,
     before: Item | None,
 ) -> None:
-    """Note that a board is where it says, and which one was there before."""
+    """Note the board at its PCI address, and the board that it replaces."""
     item = items[key]
     place = inventory.place_of(item.row)
     if place is None:
@@ -433,16 +437,16 @@ def _settle(
     places[place] = key
     if holder and inventory.replaces(item, before, holder):
         items[holder_key] = Item({**holder.row, "replaced_by": key}, holder.source)
-        claims.let_go(holder_key, holder.row["node"])
+        claims.release(holder_key, holder.row["node"])
 
 
 def _changed(known: Mapping[str, Item], items: Mapping[str, Item]) -> dict[str, Item]:
-    """Items whose row is not the one that is stored."""
+    """Items whose row differs from the stored one."""
     return {k: i for k, i in items.items() if k not in known or known[k].row != i.row}
 
 
 def _concatenated(batches: Sequence[Batch]) -> dict[str, Any]:
-    """Rows of samples and events by table, those that were decoded together in one piece."""
+    """Rows of samples and events by table. Rows that were decoded together stay in one piece."""
     found: dict[str, list[BatchRows]] = {}
     for batch in batches:
         for name, part in batch.decoded.parts.items():
@@ -456,24 +460,24 @@ def _concatenated(batches: Sequence[Batch]) -> dict[str, Any]:
     return {name: pa.concat_tables(part.data for part in p) for name, p in found.items()}
 
 
-class _Speakers:
+class _Reporters:
     """Who sent each row of `_concatenated` tables."""
 
     def __init__(self, batches: Sequence[Batch]) -> None:
         self._batches = batches
         self._by_table: dict[str, tuple[list[int], list[Batch]]] = {}
 
-    def __call__(self, name: str, row: int) -> Speaker:
+    def __call__(self, name: str, row: int) -> Reporter:
         if name not in self._by_table:
             having = [b for b in self._batches if name in b.decoded.parts]
             ends = list(accumulate(b.decoded.parts[name].rows for b in having))
             self._by_table[name] = ends, having
         ends, having = self._by_table[name]
-        return having[bisect_right(ends, row)].speaker
+        return having[bisect_right(ends, row)].reporter
 
 
 class _Whereabouts:
-    """Which GPU is or was at a place, by what is known and by what this group says."""
+    """Finds the GPU at a PCI address, from the stored inventory and from this commit."""
 
     def __init__(
         self,
@@ -481,7 +485,7 @@ class _Whereabouts:
         items: Mapping[str, Mapping[str, Item]],
         places: Mapping[Place, str] | None = None,
     ) -> None:
-        """`places`: the question is of now; None: of any time."""
+        """`places`: where boards are now; None: use the board that was there at the row's time."""
         self._known = known
         self._items = items
         self._places = places
@@ -514,7 +518,7 @@ def _joined(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, An
 
 
 def _hear(heard: Mapping[str, set[str]], tables: Mapping[str, Any]) -> None:
-    """Add nodes and GPUs that any row names."""
+    """Add the nodes and GPUs of all rows."""
     for table in tables.values():
         for name, column in _HEARD_COLUMNS.items():
             if column in table.schema.names:
@@ -533,12 +537,12 @@ def _rows_table(name: str, rows: Sequence[Mapping[str, Any]]) -> Any:
 
 
 def inventory_table(name: str, items: Mapping[str, Item]) -> Any:
-    """Rows of `nodes` or `gpus` as they are stored."""
+    """The items as rows of `nodes` or `gpus`."""
     return _rows_table(name, [item.row for item in items.values()])
 
 
 def ledger_rows(known: Known, keys: Iterable[LedgerKey]) -> list[LedgerRow]:
-    """Entries as the state file has them; keys that are forgotten have none."""
+    """Entries as rows of the state file; a forgotten key has no row."""
     return [
         (*key, entry.stored.floor, ranges_to_text(entry.stored.ranges), _naive(entry.heard_at))
         for key in keys
@@ -552,8 +556,8 @@ def loaded(
     batches: Iterable[BatchKey],
     now: datetime,
 ) -> Known:
-    """What rows of the state file mean, and batches in segments that it does not know yet. Timestamps of
-    rows are naive UTC."""
+    """The writer's state after a start, from rows of the state file (timestamps are naive UTC) and from batches in
+    segments that the state file does not have yet."""
     known = Known()
     for row in sorted(ledger, key=lambda one: one["heard_at"]):
         stored = StoredSequences(row["floor"], ranges_from_text(row["ranges"]))
@@ -579,9 +583,9 @@ def loaded(
             known.node_owners[node] = owner
         if departures.has_left(item.row):
             known.left.add(node)
-    # Boards that nobody has told of but history are not there.
-    told = {k: i for k, i in known.items["gpus"].items() if i.row.get("last_seen_at")}
-    for key, item in sorted(told.items(), key=lambda one: one[1].row["last_seen_at"]):
+    # A board that only imported rows name is not there.
+    present = {k: i for k, i in known.items["gpus"].items() if i.row.get("last_seen_at")}
+    for key, item in sorted(present.items(), key=lambda one: one[1].row["last_seen_at"]):
         place = inventory.place_of(item.row)
         if place is not None and item.row.get("replaced_by") is None:
             known.places[place] = key
@@ -594,7 +598,7 @@ def loaded(
 
 
 def apply(known: Known, done: CommitPlan) -> None:
-    """Remember a plan that has been written."""
+    """Change the state as a plan says that has been written."""
     known.ledger.forget(done.forgotten)
     known.ledger.update(done.ledger)
     known.unsaved.update(done.ledger, done.forgotten)
@@ -607,13 +611,13 @@ def apply(known: Known, done: CommitPlan) -> None:
     known.places.update(done.places)
     for key, owner in done.claims.changed.items():
         known.own(key, owner)
-    known.told.update(done.claims.changed_told)
+    known.gpu_reports.update(done.claims.changed_reports)
     known.node_owners.update(done.node_claims.changed)
-    known.clocks_told.update(done.clock_gaps.changed)
+    known.clock_event_at.update(done.clock_gaps.changed)
 
 
 def note_left(known: Known, nodes: Mapping[str, Item]) -> None:
-    """Remember which of these nodes have left."""
+    """Note which of these nodes have left."""
     for node, item in nodes.items():
         if departures.has_left(item.row):
             known.left.add(node)
@@ -622,19 +626,19 @@ def note_left(known: Known, nodes: Mapping[str, Item]) -> None:
 
 
 def forget_gone(known: Known, now: datetime) -> None:
-    """Let go of what does not matter any more about whom GPUs and nodes belong to."""
+    """Forget owners of GPUs and node names, and events, that are too old to matter."""
     for key in gone(known.owners, now):
         known.disown(key)
     for node in silent_nodes(known.node_owners, now):
         del known.node_owners[node]
-    for node in agent_clocks.forgotten(known.clocks_told, now):
-        del known.clocks_told[node]
-    for pair in [pair for pair, told in known.told.items() if now - told.at >= TOLD_EVERY]:
-        del known.told[pair]
+    for node in agent_clocks.forgotten(known.clock_event_at, now):
+        del known.clock_event_at[node]
+    reports = known.gpu_reports.items()
+    known.gpu_reports = {pair: last for pair, last in reports if now - last.at < REPEAT_AFTER}
 
 
 def forget_items(known: Known, gone: Mapping[str, set[str]]) -> None:
-    """Let go of what the state file has no longer, by table."""
+    """Forget the items, by table, that were removed from the state file."""
     for key in gone.get("nodes", ()):
         known.items["nodes"].pop(key, None)
     for key in gone.get("gpus", ()):
@@ -649,7 +653,7 @@ def forget_items(known: Known, gone: Mapping[str, set[str]]) -> None:
 
 
 def expired(known: Known, now: datetime) -> list[LedgerKey]:
-    """Agents and boots not heard of for longer than the ledger keeps them."""
+    """Agents and boots that were last seen more than LEDGER_KEPT_FOR ago."""
     return known.ledger.heard_before(now - LEDGER_KEPT_FOR)
 
 

@@ -1,9 +1,8 @@
-"""Body of a batch to tables in the catalogue's own types, or a refusal that says what is wrong.
+"""Decodes the body of a batch into tables with the catalogue's types, or refuses it and says why.
 
-Accepted besides the exact types: widening that loses nothing (int32 for int64, float32 for
-float64, timestamps in other units, large or dictionary-encoded strings, null columns where a
-value is optional). Columns that this collector does not know are left out and named. A column
-that is missing becomes NULL where that is allowed.
+Besides the exact types it accepts types that convert without loss: int32 for int64, float32 for float64, timestamps
+in other units, large or dictionary-encoded strings, and null columns where a value is optional. Columns that this
+collector does not know are left out and named. A missing column becomes NULL if it is optional.
 """
 
 from collections.abc import Mapping
@@ -20,12 +19,12 @@ from gpuwarden_collector.ingest.ipc_messages import BodyError, decompress, walk
 from gpuwarden_collector.storage.schemas import arrow_schema
 
 FIELDS_MAX = 1_000
-"""Most columns of a stream."""
+"""Columns of a stream at most."""
 _MEMORY_BYTES_MAX = 3 * DECODED_BYTES_MAX
-"""Most that the tables of a batch hold once missing columns are filled and texts written out."""
+"""Largest size of a batch's tables, with missing columns filled and dictionaries decoded."""
 
 ARROW_ERRORS = (pa.ArrowException, OSError, UnicodeDecodeError)
-"""What pyarrow raises on damaged data: OSError for metadata, the last for names of columns."""
+"""Exceptions of pyarrow for damaged data: OSError for metadata, UnicodeDecodeError for column names."""
 
 WIRE_SCHEMAS = {name: arrow_schema(table.columns) for name, table in WIRE_TABLES.items()}
 _KNOWN_COLUMNS = {name: frozenset(table.names) for name, table in WIRE_TABLES.items()}
@@ -33,19 +32,18 @@ _KNOWN_COLUMNS = {name: frozenset(table.names) for name, table in WIRE_TABLES.it
 
 @dataclass(frozen=True, slots=True)
 class RefusedBody:
-    """The batch is wrong and stays wrong: the HTTP status and one sentence. Of the statuses only 503
-    has it sent again."""
+    """The batch is refused: the HTTP status and one sentence. The agent sends it again only after 503."""
 
     status: int
     reason: str
     admitting_ahead_s: tuple[float, float] | None = None
-    """How far ahead of the collector's clock one would have to be, at least and at most, to admit the times that are
-    refused; None: no clock would, or it is about something else."""
+    """The clock that would admit the refused times: how far ahead of the collector's it is, at least and at most;
+    None: no clock admits them, or the refusal has another cause."""
 
 
 @dataclass(frozen=True, slots=True)
 class BatchRows:
-    """A batch's rows of a table, in a table that may hold those of many batches."""
+    """The rows of a batch within a table that may hold the rows of many batches."""
 
     whole: Any
     start: int
@@ -53,7 +51,7 @@ class BatchRows:
 
     @property
     def data(self) -> Any:
-        """The rows alone."""
+        """The rows as a table."""
         if self.rows == self.whole.num_rows:
             return self.whole
         return self.whole.slice(self.start, self.rows)
@@ -65,9 +63,9 @@ class Decoded:
 
     parts: Mapping[str, BatchRows]
     memory_bytes: int
-    """What the rows hold in memory."""
+    """Size of the rows in memory."""
     unknown_columns: frozenset[tuple[str, str]] = frozenset()
-    """(table, column) that the agent sent and this collector does not know."""
+    """(table, column) of the columns that this collector does not know."""
 
     @classmethod
     def of(
@@ -76,29 +74,29 @@ class Decoded:
         memory_bytes: int,
         unknown_columns: frozenset[tuple[str, str]] = frozenset(),
     ) -> "Decoded":
-        """A batch whose tables are its own."""
+        """A batch with tables of its own."""
         parts = {name: BatchRows(table, 0, table.num_rows) for name, table in tables.items()}
         return cls(parts, memory_bytes, unknown_columns)
 
     @property
     def rows(self) -> int:
-        """Rows of all tables."""
+        """Number of rows of all tables."""
         return sum(part.rows for part in self.parts.values())
 
     @property
     def tables(self) -> dict[str, Any]:
-        """Its rows by table."""
+        """The rows by table."""
         return {name: part.data for name, part in self.parts.items()}
 
 
 def decode(body: bytes, encoding: str) -> Decoded | RefusedBody:
-    """The tables in a body; `encoding` is the Content-Encoding, "" for none."""
+    """The tables of a body; `encoding` is the Content-Encoding, "" for none."""
     content = content_of(body, encoding)
     return content if isinstance(content, RefusedBody) else decode_content(content)
 
 
 def content_of(body: bytes, encoding: str) -> bytes | RefusedBody:
-    """The streams in a body, not compressed."""
+    """The decompressed body."""
     try:
         if encoding.lower() == "zstd":
             return decompress(body, DECODED_BYTES_MAX)
@@ -112,13 +110,13 @@ def content_of(body: bytes, encoding: str) -> bytes | RefusedBody:
 
 
 def decode_content(content: bytes) -> Decoded | RefusedBody:
-    """The tables in what `content_of` gave."""
+    """The tables of a decompressed body."""
     try:
         return _decode(content)
     except BodyError as error:
         return RefusedBody(error.status, error.reason)
     except MemoryError:
-        raise  # Arrow's own too, which says nothing of the body
+        raise  # also Arrow's subclass, which is no sign of a damaged body
     except ARROW_ERRORS as error:
         return RefusedBody(400, f"the body is not valid Arrow: {first_line(error)}")
 
@@ -147,7 +145,7 @@ def _decode(body: bytes) -> Decoded:
 
 
 def _read_stream(stream: Any, number: int) -> tuple[str, Any, list[str], int]:
-    """Table name, conforming data, names of columns left out, and bytes that the data holds."""
+    """Table name, data in the catalogue's schema, names of columns left out, and size of the data."""
     reader = pa.ipc.open_stream(stream)
     name = _name_of(reader.schema, number)
     schema = WIRE_SCHEMAS[name]
@@ -171,10 +169,10 @@ def _read_stream(stream: Any, number: int) -> tuple[str, Any, list[str], int]:
 
 
 def _held_bytes(name: str, data: Any, stream_bytes: int) -> int:
-    """Bytes of the columns. Raises BodyError when a small stream claims to hold large columns.
+    """Size of the columns. Raises BodyError when a small stream claims to hold large columns.
 
-    Buffers may lie on top of each other. Where even that cannot exceed the limit, the columns are
-    slices of the stream, and its size will do: adding up forty columns takes longer than decoding.
+    Buffers may overlap. If even that cannot exceed the limit, the size of the stream is enough, because the columns
+    are slices of it: adding up forty columns takes longer than decoding.
     """
     if stream_bytes * data.num_columns * 3 <= DECODED_BYTES_MAX:
         return stream_bytes
@@ -230,7 +228,7 @@ def _absent(table: Table, column: Column, rows: int, wanted: Any) -> Any:
 
 
 def _widened(where: str, values: Any, wanted: Any) -> Any:
-    """`values` in the type `wanted` if nothing is lost on the way."""
+    """`values` converted to the type `wanted` without loss. Raises BodyError."""
     types = pa.types
     got = values.type
     if types.is_dictionary(got) and types.is_string(wanted):
@@ -261,7 +259,7 @@ def _is_widening(got: Any, wanted: Any) -> bool:
 
 
 def _without_dictionary(where: str, values: Any) -> Any:
-    """Dictionary-encoded texts written out, unless short indices stand for a very long text."""
+    """Dictionary-encoded texts as plain texts. Raises BodyError if they become too large."""
     value_type = values.type.value_type
     if not (pa.types.is_string(value_type) or pa.types.is_large_string(value_type)):
         raise BodyError(422, f"{where} is {values.type}, must be string")
@@ -275,7 +273,7 @@ def _without_dictionary(where: str, values: Any) -> Any:
 
 
 def invalid(name: str, data: Any) -> str | None:
-    """Which column of a table `name` is damaged, or holds texts that are none; None: all is well."""
+    """Which column of the table `name` is damaged or holds invalid UTF-8; None: the table is valid."""
     try:
         data.validate(full=True)
     except ARROW_ERRORS as error:

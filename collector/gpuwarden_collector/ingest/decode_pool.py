@@ -1,13 +1,12 @@
-"""Decodes and admits bodies in threads, all that wait at once: values are checked column by column.
+"""Decodes and admits bodies in threads, all waiting bodies together.
 
-Looking at forty columns of forty rows costs as much as looking at forty columns of four thousand,
-so the bodies that arrived meanwhile are read and checked together, and their rows stay in the same
-tables on the way to the store. Only if that finds fault is each decoded and checked by itself, so
-one wrong batch never decides about another.
+To check forty columns of forty rows takes as long as forty columns of four thousand rows. So all bodies that have
+arrived are read and checked together, and their rows stay in the same tables on the way to the store. Only if that
+finds something wrong is each body decoded and checked by itself, so that one wrong batch never affects another.
 
-No thread can be ended: one that does not come back in time is left to itself and counted, another takes
-its place, and its bodies are to be sent again. What hung among others is then decoded by itself; what hung
-by itself is not tried again while that thread is still at it.
+A thread cannot be stopped. One that does not finish in time is abandoned and counted, another replaces it, and the
+agents must send its bodies again. A body that hung together with others is then decoded by itself; one that hung by
+itself is refused while its thread still runs.
 """
 
 import asyncio
@@ -26,7 +25,12 @@ import pyarrow as pa
 
 from gpuwarden.clock import Clock
 from gpuwarden_collector.ingest.admit import Window, checked, window
-from gpuwarden_collector.ingest.coalesce import CoalescedStreams, Openings, Stream, plain_streams
+from gpuwarden_collector.ingest.coalesce import (
+    CoalescedStreams,
+    KnownSchemas,
+    Stream,
+    plain_streams,
+)
 from gpuwarden_collector.ingest.decode import (
     BatchRows,
     Decoded,
@@ -42,19 +46,19 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 DECODE_S = 8.0
-"""Most time that a thread may take for what it decodes together: less than agents wait for an answer."""
+"""Most time that a thread may take for a group of bodies: less than agents wait for an answer."""
 HUNG_MAX = 8
-"""So many threads that do not come back, and nothing more is decoded: the process is to be replaced."""
+"""With this many hung threads nothing more is decoded: the process must be restarted."""
 DECODES_MAX = 2
-"""Threads that decode; each may hold several times `DECODED_BYTES_MAX`."""
+"""Threads that decode at the same time; each may hold several times `DECODED_BYTES_MAX`."""
 _TOGETHER_BYTES_MAX = 2 * 1024 * 1024
-"""Bodies are decoded together up to so many bytes, as sent."""
+"""Size of a group of bodies, as sent."""
 _GATHER_S_MIN, _GATHER_S_MAX = 0.01, 0.1
 _GATHER_S_PER_BODY = 0.002
-"""A body waits for others, the longer the more there were lately: a fraction of what it then waits
+"""A body waits for others, longer the more there were in the last group: a fraction of the time that it waits
 for its commit."""
 _HELD_BYTES_MAX = 32 * 1024 * 1024
-"""Decoded bytes at which a thread hands over what it has: small bodies can be large once decoded."""
+"""Decoded bytes after which a thread returns its results: small bodies can become large."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,21 +70,21 @@ class Body:
     is_import: bool = False
     """Whether its rows may be of any age."""
     node: str | None = None
-    """The only node that its rows may be of; None: any."""
+    """The only node whose rows it may have; None: any."""
 
 
 def admit(
     bodies: Sequence[Body],
     admitted: Window,
-    openings: Openings | None = None,
+    schemas: KnownSchemas | None = None,
     faults: Faults | None = None,
 ) -> list[Decoded | RefusedBody]:
-    """Each body decoded and admitted, or why not. `openings` is what earlier calls have learned.
+    """Each body decoded and admitted, or why it is refused. `schemas`: known from earlier calls.
 
-    Ends early, but not before the first, once the decoded tables hold much memory; the rest of the
-    bodies has no result then.
+    Stops early once the decoded tables take much memory, but not before the first; then the remaining bodies have no
+    result.
     """
-    openings, faults = openings or Openings(), faults or Faults()
+    schemas, faults = schemas or KnownSchemas(), faults or Faults()
     contents: list[bytes | RefusedBody] = []
     held_bytes = 0
     for body in bodies:
@@ -91,27 +95,27 @@ def admit(
         if held_bytes > _HELD_BYTES_MAX:
             break
     try:
-        results = _together(contents, admitted, openings)
+        results = _decode_together(contents, admitted, schemas)
         if results is not None:
             return _of_own_nodes(bodies, results)
-    except Exception as error:  # noqa: BLE001  whichever body it comes from, the others are good
+    except Exception as error:  # noqa: BLE001  one body is at fault, and the others are decoded alone
         if len(bodies) > 1:
             faults.note("decode_together", error)
-    return _alone(bodies, contents, admitted, openings, faults)
+    return _decode_alone(bodies, contents, admitted, schemas, faults)
 
 
 def _guarded(faults: Faults, work: Callable[[], T | RefusedBody]) -> T | RefusedBody:
-    """What is found of one body; its refusal where looking at it raises an exception.
+    """The result for one body, or a refusal if `work` raises an exception.
 
-    422, though the fault is the collector's: it would come again however often the body did, and the
-    agent would never get to what it has to send after it. Only memory may be there another time.
+    422, although the fault is the collector's: the same body would fail again, and the agent could never send the
+    batches after it. Only a lack of memory may pass.
     """
     try:
         return work()
     except MemoryError as error:
         faults.note("decode", error)
-        return RefusedBody(503, "the collector had no memory for the batch: give it more")
-    except Exception as error:  # noqa: BLE001  one body must not decide about the next
+        return RefusedBody(503, "the collector had not enough memory for the batch: give it more")
+    except Exception as error:  # noqa: BLE001  one body must not affect the next
         faults.note("decode", error)
         return RefusedBody(
             422,
@@ -132,11 +136,11 @@ def _of_own_nodes(
     ]
 
 
-def _alone(
+def _decode_alone(
     bodies: Sequence[Body],
     contents: Sequence[bytes | RefusedBody],
     admitted: Window,
-    openings: Openings,
+    schemas: KnownSchemas,
     faults: Faults,
 ) -> list[Decoded | RefusedBody]:
     results: list[Decoded | RefusedBody] = []
@@ -148,14 +152,16 @@ def _alone(
         if isinstance(content, RefusedBody):
             result = content
         else:
-            result = _guarded(faults, partial(_one, body, content, admitted, openings))
+            result = _guarded(faults, partial(_one, body, content, admitted, schemas))
         if isinstance(result, Decoded):
             held_bytes += result.memory_bytes
         results.append(result)
     return results
 
 
-def _one(body: Body, content: bytes, admitted: Window, openings: Openings) -> Decoded | RefusedBody:
+def _one(
+    body: Body, content: bytes, admitted: Window, schemas: KnownSchemas
+) -> Decoded | RefusedBody:
     result = decode_content(content)
     if isinstance(result, Decoded):
         found = checked(result.tables, admitted)
@@ -164,19 +170,19 @@ def _one(body: Body, content: bytes, admitted: Window, openings: Openings) -> De
         else:
             result = Decoded.of(found, result.memory_bytes, result.unknown_columns)
     if isinstance(result, Decoded):
-        openings.learn(content)
+        schemas.learn(content)
     return _of_own_nodes([body], [result])[0]
 
 
-def _together(
-    contents: Sequence[bytes | RefusedBody], admitted: Window, openings: Openings
+def _decode_together(
+    contents: Sequence[bytes | RefusedBody], admitted: Window, schemas: KnownSchemas
 ) -> list[Decoded | RefusedBody] | None:
-    """All of them at once; None when one of them must be at fault, or they hold much memory."""
+    """All bodies at once; None: at least one is wrong, or they take much memory."""
     group = _Group()
     for number, content in enumerate(contents):
         if isinstance(content, RefusedBody):
             group.refused[number] = content
-        elif (plain := plain_streams(content, openings)) is not None:
+        elif (plain := plain_streams(content, schemas)) is not None:
             group.plain[number] = len(content), plain
             group.joined.add(content, plain)
         else:
@@ -191,22 +197,22 @@ def _together(
         return None
     for number, content in enumerate(contents):
         if number in group.others and isinstance(content, bytes):
-            openings.learn(content)
+            schemas.learn(content)
     return [found.get(number) or group.refused[number] for number in range(len(contents))]
 
 
 @dataclass(slots=True)
 class _Group:
-    """Bodies by number: those that are read as one, those that were read alone, and the rest."""
+    """Bodies by number: those that are read together, those that were read alone, and refused ones."""
 
     plain: dict[int, tuple[int, list[Stream]]] = field(default_factory=dict)
-    """Bytes, and streams."""
+    """Size and streams."""
     joined: CoalescedStreams = field(default_factory=CoalescedStreams)
     others: dict[int, Decoded] = field(default_factory=dict)
     refused: dict[int, RefusedBody] = field(default_factory=dict)
 
     def decoded(self, admitted: Window) -> dict[int, Decoded] | None:
-        """All good bodies as parts of the same tables; None when not every one is admitted."""
+        """All bodies that are not refused, as parts of the same tables; None: one of them is not admitted."""
         tables = self.joined.read()
         if tables is None:
             return None
@@ -254,19 +260,19 @@ class _Waiting:
 
 
 class _DecodeThread:
-    """Does one thing at a time. Daemonic: a process does not wait at its end for one that hangs."""
+    """Runs one function at a time. It is a daemon thread, so the process can exit while it hangs."""
 
     def __init__(self) -> None:
-        """Raises RuntimeError: there can be no more threads."""
+        """Raises RuntimeError when the system has no more threads."""
         self._works: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         threading.Thread(target=self._run, name="decode", daemon=True).start()
 
     def do(self, work: Callable[[], None]) -> None:
-        """Have it do that next."""
+        """Run `work` next."""
         self._works.put(work)
 
     def end(self) -> None:
-        """Have it end when it has done what it does."""
+        """End the thread after its current work."""
         self._works.put(None)
 
     def _run(self) -> None:
@@ -276,13 +282,13 @@ class _DecodeThread:
 
 @dataclass(slots=True, eq=False)
 class _Decoding:
-    """What a thread decodes together."""
+    """A group of bodies that a thread decodes."""
 
     taken: Sequence[_Waiting]
     thread: _DecodeThread
     deadline: asyncio.TimerHandle | None = None
     digests: frozenset[bytes] = frozenset()
-    """Of its bodies, once it is late."""
+    """Digests of its bodies, once it is late."""
 
     @property
     def is_late(self) -> bool:
@@ -290,7 +296,7 @@ class _Decoding:
 
 
 class DecodePool:
-    """Hands bodies to the threads and their results back; belongs to the event loop."""
+    """Gives bodies to the threads and returns their results. Call it on the event loop only."""
 
     def __init__(
         self,
@@ -298,11 +304,11 @@ class DecodePool:
         *,
         ts_past_max_s: float,
         ts_future_max_s: float,
-        stats: Stats | None = None,
+        stats: Stats,
     ) -> None:
         self._clock = clock
-        self._stats = stats or Stats()
-        self._faults = self._stats.faults
+        self._stats = stats
+        self._faults = stats.faults
         self._ts_past_max_s = ts_past_max_s
         self._ts_future_max_s = ts_future_max_s
         self._waiting: deque[_Waiting] = deque()
@@ -311,18 +317,18 @@ class DecodePool:
         self._timer: asyncio.TimerHandle | None = None
         self._running = 0
         self._idle: list[_DecodeThread] = []
-        self._openings = Openings()
+        self._schemas = KnownSchemas()
         self._is_closed = False
         self._hung: set[_Decoding] = set()
 
     @property
     def hung(self) -> int:
-        """Threads that have still not come back."""
+        """Number of threads that hang."""
         return len(self._hung)
 
     @property
     def is_alive(self) -> bool:
-        """Whether bodies can be decoded."""
+        """Whether bodies are decoded: few enough threads hang."""
         return self.hung < HUNG_MAX
 
     async def admit(self, body: Body) -> Decoded | RefusedBody:
@@ -334,7 +340,7 @@ class DecodePool:
         return await answer
 
     def close(self) -> None:
-        """End the threads; what runs is finished first."""
+        """End the threads after their current work."""
         self._is_closed = True
         for thread in self._idle:
             thread.end()
@@ -363,7 +369,7 @@ class DecodePool:
             first.settle(RefusedBody(503, _HANGS))
             taken = []
         while taken and not suspects and self._waiting and size_bytes < _TOGETHER_BYTES_MAX:
-            # One window is for all that are looked at together.
+            # A group has one window of timestamps, which is another one for imports.
             if self._waiting[0].body.is_import != first.body.is_import:
                 break
             if self._suspects(self._waiting[0].body):
@@ -375,7 +381,7 @@ class DecodePool:
         return taken
 
     def _suspects(self, body: Body) -> list[_Decoding]:
-        """What hangs and has this body."""
+        """Hung groups that contain this body."""
         if not self._hung:
             return []
         digest = _digest(body)
@@ -390,7 +396,9 @@ class DecodePool:
         except RuntimeError as error:
             self._faults.note("decode", error)
             for waiting in taken:
-                waiting.settle(RefusedBody(503, f"the collector has no thread for it: {error}"))
+                waiting.settle(
+                    RefusedBody(503, f"the collector cannot start a thread to decode it: {error}")
+                )
             return
         decoding, loop = _Decoding(taken, thread), asyncio.get_running_loop()
 
@@ -398,8 +406,8 @@ class DecodePool:
             found: list[Decoded | RefusedBody] | BaseException
             try:
                 bodies = [waiting.body for waiting in taken]
-                found = admit(bodies, admitted, self._openings, self._faults)
-            except BaseException as error:  # noqa: BLE001  raised by whoever waits
+                found = admit(bodies, admitted, self._schemas, self._faults)
+            except BaseException as error:  # noqa: BLE001  raised where the result is awaited
                 found = error
             with suppress(RuntimeError):  # the loop was closed meanwhile
                 loop.call_soon_threadsafe(self._finish, decoding, found)
@@ -415,7 +423,7 @@ class DecodePool:
         self._hung.add(decoding)
         decoding.thread.end()
         log.error(
-            "a thread that decodes batches does not come back; they are to be sent again",
+            "a decoding thread hangs; agents must send its batches again",
             extra={"batches": len(decoding.taken), "hung": self.hung, "after_s": DECODE_S},
         )
         for waiting in decoding.taken:

@@ -1,12 +1,11 @@
-"""Decides to which node a GPU belongs: pure, from tables to the same without rows about another node's GPU.
+"""Decides which node owns a GPU, and removes rows about GPUs of other nodes; pure.
 
-A GPU belongs to the node whose samples of it came first. It goes to another that has samples of it once
-the first has let go of it (`gpu_lost`), once the first has been silent about it for a while, or at once
-when the same agent has another name. Until then the other's rows about it are left out, counted, and
-told as an event; what they say of the time before it belonged to anybody known is kept.
+A GPU belongs to the node whose samples of it came first. Another node that has samples of it gets it when the
+owner has released it (`gpu_lost`) or has sent nothing about it for a while, and at once when it is the same
+agent under a new node name. Until then the other node's rows about it are left out, counted, and reported as
+an event. Its rows from before the GPU had an owner are kept.
 """
 
-import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -21,46 +20,44 @@ import pyarrow.compute as pc
 from gpuwarden.clock import to_ms
 from gpuwarden.schema import EVENTS, WIRE_TABLES
 from gpuwarden_collector.auth.senders import NOBODY
-from gpuwarden_collector.storage.schemas import STORED_SCHEMAS
+from gpuwarden_collector.ingest.own_events import REPEAT_AFTER, event_table, warning
 
 GONE_AFTER = timedelta(minutes=10)
-"""A node that has said nothing of a GPU for so long does not have it any more, as when a board was moved."""
+"""A node that has sent nothing about a GPU for this long does not have it any more, as when a board was moved."""
 GONE_AFTER_WITHOUT_TOKENS = timedelta(minutes=1)
-"""The same where nobody is asked who he is. Only mistakes are found there, such as two machines made from
-one image, which both speak all the time; and a machine that comes back under another name is the rule."""
+"""The same where no tokens are required. There the check only finds mistakes, such as two machines with one
+image, which both send all the time; a machine that comes back under another name is normal."""
 NODE_GPUS_MAX = 1_024
-"""GPUs and MIG instances that a node may speak of within GONE_AFTER: eight times what the largest hosts have. Names
-fill memory, state file and pages, and who has a node's token can invent them."""
+"""GPUs and MIG instances that a node may report within GONE_AFTER: eight times what the largest hosts have. The
+holder of a node's token can invent names, and names fill memory, the state file and pages."""
 NODE_GPUS_KNOWN_MAX = 16_384
-"""Rows of `gpus` that a node may have in all; instances that were made anew leave theirs until they are forgotten."""
-TOLD_EVERY = timedelta(minutes=10)
-"""How often it is told at most that a node speaks of a certain GPU of another."""
-TOLD_MAX = 1_000
-"""Most pairs of GPU and node that are told of in that time; more are counted only."""
+"""Rows of `gpus` that a node may have in all: recreated MIG instances keep their old rows until these are forgotten."""
+PAIRS_REPORTED_MAX = 1_000
+"""Pairs of GPU and node with an event within REPEAT_AFTER; further pairs are only counted."""
 CLAIMED_TWICE = "gpu_claimed_twice"
 TOO_MANY = "gpus_too_many"
 _ANY = ""
-"""In the place of a gpu_uuid: more GPUs than a node may speak of."""
+"""In place of a gpu_uuid: the node reports more GPUs than it may."""
 _HEARD_STEP = timedelta(seconds=15)
-"""How exactly it is known when a node last spoke of a GPU."""
+"""Resolution of the time at which a node last reported a GPU."""
 _LOST = "gpu_lost"
 _SINCE_EVER_MS = -(2**62)
 _SEPARATOR = "\x1f"
 
-# An agent goes on to count what it misses of a GPU that is gone, and to tell of it.
-_SAYS_IT_IS_THERE = tuple(
+# Coverage and events do not count: an agent sends them also for a GPU that is gone.
+_SHOWS_PRESENCE = tuple(
     name
     for name, table in WIRE_TABLES.items()
     if {"ts", "gpu_uuid"} <= set(table.names) and name not in ("coverage", EVENTS.name)
 )
-_ABOUT_GPUS = (*_SAYS_IT_IS_THERE, "coverage", EVENTS.name)
+_ABOUT_GPUS = (*_SHOWS_PRESENCE, "coverage", EVENTS.name)
 
 
-class Speaker(NamedTuple):
-    """Who was let in, and the agent that its batch names."""
+class Reporter(NamedTuple):
+    """The authenticated sender of a batch, and the agent that the batch names."""
 
     sender: str | None
-    """None: not known, as from before this start."""
+    """None: unknown, because the batch came before this start."""
     agent_id: str | None
 
 
@@ -69,14 +66,14 @@ class GpuOwner(NamedTuple):
 
     node: str
     since_ms: int
-    """Rows of others from before that are no concern of its."""
+    """Other nodes' rows from before this time are kept."""
     heard_at: datetime
-    speaker: Speaker
-    has_let_go: bool = False
+    reporter: Reporter
+    is_released: bool = False
 
 
-class Told(NamedTuple):
-    """When an event last told of a GPU and a node that it does not belong to, and rows left out since."""
+class LastReport(NamedTuple):
+    """Time of the last event about a GPU and a node that does not own it, and rows left out since then."""
 
     at: datetime
     rows: int
@@ -84,57 +81,57 @@ class Told(NamedTuple):
 
 @dataclass(slots=True)
 class Claims:
-    """What a group of batches changes of who owns what; `owners` and `told` themselves stay as they are."""
+    """Changes of ownership by one commit. Does not change `owners` and `reported`."""
 
     owners: Mapping[str, GpuOwner]
     """By gpu_uuid."""
-    told: Mapping[tuple[str, str], Told]
+    reported: Mapping[tuple[str, str], LastReport]
     """By gpu_uuid and node."""
     now: datetime
     owned: Mapping[str, int] = field(default_factory=dict)
-    """How many GPUs each node has."""
+    """Number of GPUs that each node owns."""
     known: Mapping[str, int] = field(default_factory=dict)
-    """How many rows of `gpus` each node has."""
+    """Number of rows of `gpus` that each node has."""
     changed: dict[str, GpuOwner] = field(default_factory=dict)
-    changed_told: dict[tuple[str, str], Told] = field(default_factory=dict)
+    changed_reports: dict[tuple[str, str], LastReport] = field(default_factory=dict)
     left_out: Counter[str] = field(default_factory=Counter)
     """Rows by table."""
     _denied: dict[tuple[str, str], list[Any]] = field(default_factory=dict)
     """By gpu_uuid and node: rows left out, and whether the first of them was simulated."""
     _gained: Counter[str] = field(default_factory=Counter)
-    """By node: GPUs that this group has brought it, less those that it has lost."""
+    """By node: GPUs that it got in this commit minus GPUs that it lost."""
     _named: dict[str, set[str]] = field(default_factory=dict)
-    """By node: GPUs nobody has that this group tells of in `gpus`."""
+    """By node: GPUs without an owner in its rows of `gpus` in this commit."""
 
     def owner(self, gpu_uuid: str) -> GpuOwner | None:
-        """Whom a GPU belongs to."""
+        """The owner of a GPU."""
         return self.changed.get(gpu_uuid) or self.owners.get(gpu_uuid)
 
     def without_others(
         self,
         tables: Mapping[str, Any],
-        speaker_at: Callable[[str, int], Speaker],
+        reporter_at: Callable[[str, int], Reporter],
         *,
         is_import: bool = False,
     ) -> dict[str, Any]:
         """The tables without rows about GPUs of other nodes.
 
-        `speaker_at`: who sent a row of a table, by its number. `is_import`: they are history, which
-        says nothing about where a GPU is now.
+        `reporter_at`: who sent a row, by table and row number. `is_import`: the rows are history, which
+        does not show where a GPU is now.
         """
         kept = dict(tables)
         for name in _ABOUT_GPUS:
             if name in tables:
-                claims = name in _SAYS_IT_IS_THERE and not is_import
-                wrong = self._judge(name, tables[name], speaker_at, claims=claims)
+                claims = name in _SHOWS_PRESENCE and not is_import
+                wrong = self._judge(name, tables[name], reporter_at, claims=claims)
                 if wrong:
                     kept[name] = self._filtered(name, tables[name], wrong)
         if EVENTS.name in kept and not is_import:
-            self._let_go(kept[EVENTS.name])
+            self._release_lost(kept[EVENTS.name])
         return {name: table for name, table in kept.items() if table.num_rows}
 
-    def admits(self, row: Mapping[str, Any], speaker: Speaker) -> bool:
-        """Whether a node may say this row of `gpus`, of a GPU and what it is part of; else it is left out."""
+    def admits(self, row: Mapping[str, Any], reporter: Reporter) -> bool:
+        """Whether a row of `gpus` is kept: the node may report this GPU and its parent. Otherwise it is left out."""
         named: list[str] = [row["gpu_uuid"]]
         if (parent := row.get("parent_gpu_uuid")) is not None:
             named.append(parent)
@@ -144,64 +141,62 @@ class Claims:
                 self.left_out["gpus"] += 1
                 self._deny(_ANY, row["node"], 1, simulated=bool(row["simulated"]))
                 return False
-            if owner is None or owner.node == row["node"] or self._is_free(owner, speaker):
+            if owner is None or owner.node == row["node"] or self._is_free(owner, reporter):
                 continue
             self.left_out["gpus"] += 1
             self._deny(gpu_uuid, row["node"], 1, simulated=bool(row["simulated"]))
             return False
         return True
 
-    def let_go(self, gpu_uuid: str, node: str) -> None:
-        """The node has the GPU no more; nothing, if it did not have it."""
+    def release(self, gpu_uuid: str, node: str) -> None:
+        """Note that the node has no longer the GPU, if the node owned it."""
         owner = self.owner(gpu_uuid)
         if owner is not None and owner.node == node:
-            self.changed[gpu_uuid] = owner._replace(has_let_go=True)
+            self.changed[gpu_uuid] = owner._replace(is_released=True)
 
     def events(self) -> Any | None:
-        """Rows of `events` about what was left out; None: nothing is to be told."""
-        if not self._denied:
-            return None
+        """Rows of `events` about rows that were left out; None: there are no events."""
         rows = []
-        recent = sum(self.now - told.at < TOLD_EVERY for told in self.told.values())
+        recent = sum(self.now - last.at < REPEAT_AFTER for last in self.reported.values())
         for (gpu_uuid, node), (left_out, simulated) in self._denied.items():
-            before = self.told.get((gpu_uuid, node))
-            is_due = before is None or self.now - before.at >= TOLD_EVERY
+            before = self.reported.get((gpu_uuid, node))
+            is_due = before is None or self.now - before.at >= REPEAT_AFTER
             total = left_out + (before.rows if before else 0)
             if before is not None and not is_due:
-                self.changed_told[gpu_uuid, node] = Told(before.at, total)
-            elif recent < TOLD_MAX:
+                self.changed_reports[gpu_uuid, node] = LastReport(before.at, total)
+            elif recent < PAIRS_REPORTED_MAX:
                 recent += 1
-                self.changed_told[gpu_uuid, node] = Told(self.now, 0)
+                self.changed_reports[gpu_uuid, node] = LastReport(self.now, 0)
                 rows.append(self._event(gpu_uuid, node, total, simulated=simulated))
-        return pa.Table.from_pylist(rows, schema=STORED_SCHEMAS[EVENTS.name]) if rows else None
+        return event_table(rows)
 
     def _judge(
-        self, name: str, table: Any, speaker_at: Callable[[str, int], Speaker], *, claims: bool
+        self, name: str, table: Any, reporter_at: Callable[[str, int], Reporter], *, claims: bool
     ) -> dict[tuple[str, str], int]:
-        """Pairs of GPU and node that do not belong together, and since when they have not."""
+        """Pairs of GPU and node where the node is not the owner, and since when it is not."""
         wrong: dict[tuple[str, str], int] = {}
         pairs = _pairs_of(table)
         for gpu_uuid, node, pair in pairs:
             owner = self.owner(gpu_uuid)
             if owner is not None and owner.node == node:
-                if claims and (owner.has_let_go or self.now - owner.heard_at >= _HEARD_STEP):
-                    heard = GpuOwner(node, owner.since_ms, self.now, owner.speaker)
+                if claims and (owner.is_released or self.now - owner.heard_at >= _HEARD_STEP):
+                    heard = GpuOwner(node, owner.since_ms, self.now, owner.reporter)
                     self.changed[gpu_uuid] = heard
                 continue
             if owner is None and not claims:
                 continue
             first_row, first_ms = pairs.first(pair)
-            speaker = speaker_at(name, first_row)
-            if owner is None or self._is_free(owner, speaker):
+            reporter = reporter_at(name, first_row)
+            if owner is None or self._is_free(owner, reporter):
                 if claims and not self._has_room(node):
                     wrong[gpu_uuid, node] = _SINCE_EVER_MS
                 elif claims:
                     self._gained[node] += 1
                     if owner is not None:
                         self._gained[owner.node] -= 1
-                    # A clock that is ahead would leave the time until then to others.
+                    # Not the time of a clock that is ahead: other nodes' rows until then would be kept.
                     since_ms = min(first_ms, to_ms(self.now))
-                    self.changed[gpu_uuid] = GpuOwner(node, since_ms, self.now, speaker)
+                    self.changed[gpu_uuid] = GpuOwner(node, since_ms, self.now, reporter)
             else:
                 wrong[gpu_uuid, node] = owner.since_ms
         return wrong
@@ -210,7 +205,7 @@ class Claims:
         return self.owned.get(node, 0) + self._gained[node] < NODE_GPUS_MAX
 
     def _has_row(self, node: str, gpu_uuid: str) -> bool:
-        """Whether a node may have a row of `gpus` more."""
+        """Whether a node may have a row of `gpus` for this GPU."""
         named = self._named.setdefault(node, set())
         if gpu_uuid in named:
             return True
@@ -219,17 +214,17 @@ class Claims:
         named.add(gpu_uuid)
         return True
 
-    def _is_free(self, owner: GpuOwner, speaker: Speaker) -> bool:
-        """Whether another node may have the owner's GPU."""
-        is_open = speaker.sender == NOBODY
-        is_same_sender = owner.speaker.sender == speaker.sender or (
-            is_open and owner.speaker.sender is None
+    def _is_free(self, owner: GpuOwner, reporter: Reporter) -> bool:
+        """Whether another node may take over the owner's GPU."""
+        is_open = reporter.sender == NOBODY
+        is_same_sender = owner.reporter.sender == reporter.sender or (
+            is_open and owner.reporter.sender is None
         )
-        if is_same_sender and owner.speaker.agent_id == speaker.agent_id:
+        if is_same_sender and owner.reporter.agent_id == reporter.agent_id:
             return True
         silent = self.now - owner.heard_at
         gone_after = GONE_AFTER_WITHOUT_TOKENS if is_open else GONE_AFTER
-        return owner.has_let_go or silent >= gone_after
+        return owner.is_released or silent >= gone_after
 
     def _filtered(self, name: str, table: Any, wrong: Mapping[tuple[str, str], int]) -> Any:
         keys = pa.array([_SEPARATOR.join(pair) for pair in wrong], pa.string())
@@ -247,69 +242,60 @@ class Claims:
         numbered = list(wrong)
         for number, rows, is_simulated in zip(found, counts, simulated, strict=True):
             gpu_uuid, node = numbered[int(number)]
-            told_of = _ANY if wrong[gpu_uuid, node] == _SINCE_EVER_MS else gpu_uuid
-            self._deny(told_of, node, int(rows), simulated=is_simulated)
+            reported = _ANY if wrong[gpu_uuid, node] == _SINCE_EVER_MS else gpu_uuid
+            self._deny(reported, node, int(rows), simulated=is_simulated)
         self.left_out[name] += out.num_rows
         return table.filter(pc.invert(is_out))
 
     def _deny(self, gpu_uuid: str, node: str, rows: int, *, simulated: bool) -> None:
         self._denied.setdefault((gpu_uuid, node), [0, simulated])[0] += rows
 
-    def _let_go(self, events: Any) -> None:
-        # Rows of the same group may be younger than that; then the next ones say that it is there.
+    def _release_lost(self, events: Any) -> None:
+        # Samples in the same commit may be newer than the loss; then the next samples take the GPU back.
         lost = events.filter(pc.equal(events["kind"], _LOST)).select(["gpu_uuid", "node"])
         for row in lost.to_pylist():
-            self.let_go(row["gpu_uuid"], row["node"])
+            self.release(row["gpu_uuid"], row["node"])
 
     def _event(self, gpu_uuid: str, node: str, rows: int, *, simulated: bool) -> dict[str, Any]:
         if gpu_uuid == _ANY:
-            return self._crowd_event(node, rows, simulated=simulated)
+            return self._too_many_event(node, rows, simulated=simulated)
         owner = self.owner(gpu_uuid)
         assert owner is not None
         message = (
-            f"node {node} speaks of {gpu_uuid}, which node {owner.node} has: {rows} rows of {node} about it"
-            " were left out; see whether the two are copies of one machine, or revoke the token of the"
-            " one that does not have it"
+            f"node {node} reports {gpu_uuid}, which belongs to node {owner.node}: {rows} rows of {node} about it"
+            " were left out; check whether the two nodes are copies of one machine, or revoke the token of"
+            " the one that does not have the GPU"
         )
         details = {"node": node, "owner": owner.node, "rows": rows}
-        return {
-            "ts": self.now.replace(tzinfo=None),
-            "node": node,
-            "gpu_uuid": gpu_uuid,
-            "simulated": simulated,
-            "kind": CLAIMED_TWICE,
-            "severity": "warning",
-            "message": message,
-            "details": json.dumps(details, sort_keys=True),
-        }
-
-    def _crowd_event(self, node: str, rows: int, *, simulated: bool) -> dict[str, Any]:
-        message = (
-            f"node {node} speaks of more than {NODE_GPUS_MAX} GPUs, or {NODE_GPUS_KNOWN_MAX} in all: {rows} rows"
-            " about the others were left out; revoke its token if it is not what it should be"
+        return warning(
+            CLAIMED_TWICE,
+            node,
+            message,
+            details,
+            now=self.now,
+            simulated=simulated,
+            gpu_uuid=gpu_uuid,
         )
-        return {
-            "ts": self.now.replace(tzinfo=None),
-            "node": node,
-            "gpu_uuid": None,
-            "simulated": simulated,
-            "kind": TOO_MANY,
-            "severity": "warning",
-            "message": message,
-            "details": json.dumps({"node": node, "rows": rows}, sort_keys=True),
-        }
+
+    def _too_many_event(self, node: str, rows: int, *, simulated: bool) -> dict[str, Any]:
+        message = (
+            f"node {node} reports more than {NODE_GPUS_MAX} GPUs, or {NODE_GPUS_KNOWN_MAX} in all: {rows} rows"
+            " about further GPUs were left out; revoke its token if the node cannot have so many"
+        )
+        details = {"node": node, "rows": rows}
+        return warning(TOO_MANY, node, message, details, now=self.now, simulated=simulated)
 
 
 _FEW_ROWS = 200
 
 
 def _pairs_of(table: Any) -> "_Pairs | _FewPairs":
-    """GPUs and nodes that rows of a table name together. A row without either is for the store to refuse."""
+    """The pairs of GPU and node in a table. The store refuses a row without one of them."""
     return _FewPairs(table) if table.num_rows <= _FEW_ROWS else _Pairs(table)
 
 
 class _FewPairs:
-    """As `_Pairs`, for so few rows that each call of Arrow costs more than all of them."""
+    """`_Pairs` for a few rows, where one call of Arrow costs more than a loop over them."""
 
     def __init__(self, table: Any) -> None:
         self._ts = table["ts"]
@@ -322,7 +308,7 @@ class _FewPairs:
             yield gpu, node, number
 
     def first(self, pair: int) -> tuple[int, int]:
-        """As `_Pairs.first`."""
+        """The first row of a pair, and its first time in milliseconds."""
         named = self._pairs[pair]
         ts = pc.cast(self._ts, pa.int64()).to_pylist()
         times = [at for at, row in zip(ts, self._rows, strict=True) if row == named]
@@ -330,7 +316,7 @@ class _FewPairs:
 
 
 class _Pairs:
-    """By codes instead of texts, and nearly always without sorting: it is done for every row that comes."""
+    """Pairs of GPU and node by dictionary codes, nearly always without sorting: this runs for every row."""
 
     def __init__(self, table: Any) -> None:
         self._ts = table["ts"]
@@ -343,7 +329,7 @@ class _Pairs:
         self._node_of_row = nodes.indices.fill_null(0).to_numpy()[self._rows]
 
     def __iter__(self) -> Iterator[tuple[str, str, int]]:
-        """GPU, node, and where the pair is looked up with `first`."""
+        """GPU, node, and the number of the pair for `first`."""
         node_of_gpu = np.full(len(self.gpus), -1)
         node_of_gpu[self._gpu_of_row] = self._node_of_row
         if np.array_equal(node_of_gpu[self._gpu_of_row], self._node_of_row):
@@ -386,11 +372,11 @@ def _encoded(column: Any) -> Any:
 
 
 def stored_owner(row: Mapping[str, Any], agent_id: str | None, heard_at: datetime) -> GpuOwner:
-    """Whom a GPU belongs to by its stored row (times with their zone), and the agent of its node."""
+    """The owner of a GPU by its stored row (times with their zone); `agent_id`: the agent of its node."""
     first = row.get("first_seen_at") or heard_at
-    return GpuOwner(row["node"], to_ms(first), heard_at, Speaker(None, agent_id))
+    return GpuOwner(row["node"], to_ms(first), heard_at, Reporter(None, agent_id))
 
 
 def gone(owners: Mapping[str, GpuOwner], now: datetime) -> list[str]:
-    """GPUs whose owners have been silent about them for so long that anybody may have them."""
+    """GPUs whose owners have not reported them for GONE_AFTER, so that any node may have them."""
     return [key for key, owner in owners.items() if now - owner.heard_at >= GONE_AFTER]

@@ -1,15 +1,15 @@
-"""Decides which agent may send as a node: pure, from batches and what is known to what becomes of each.
+"""Decides which agent may send rows of a node; pure.
 
-A name belongs to one agent in one boot of its machine. The same agent in another boot has it at once, as
-after a restart, with the first rows of a later time: what its spool kept of an earlier boot claims nothing. Another agent, such as one of a machine that was installed anew, has it once the first
-has stopped in order or has been silent for a while; until then its batches are to be sent again. Where
-both go on, there are two machines with one name: batches of the second are refused with a sentence, and
-an event names both. What the earlier one kept of the time before it lost the name is stored.
+A node name belongs to one agent in one boot of its machine. After a reboot the same agent gets the name at once, with
+its first rows of a later time; rows that its spool kept from an earlier boot claim nothing. Another agent, for example
+after the machine was installed again, gets the name when the first agent has stopped in order or has been silent for a
+while; until then it must send its batches again. If both agents keep sending, two machines have one name: batches of
+the second are refused, and an event names both. Rows that the earlier agent kept from before it lost the name are
+stored.
 
-Time is that of arrival, as clocks of two machines need not agree.
+Times are times of arrival, because the clocks of two machines can differ.
 """
 
-import json
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,24 +21,22 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from gpuwarden.clock import to_ms
-from gpuwarden.schema import EVENTS
 from gpuwarden_collector.ingest.decode import BatchRows, Decoded, RefusedBody
-from gpuwarden_collector.storage.schemas import STORED_SCHEMAS
+from gpuwarden_collector.ingest.own_events import REPEAT_AFTER, event_table, warning
 
 SILENT_AFTER = timedelta(minutes=1)
-"""An agent that has sent nothing for so long has let go of the name: agents send every five seconds, and
-every 30 where a collector asks for it."""
+"""An agent that has sent nothing for this long loses the name: agents send every 5 s, or every 30 s when the
+collector asks for it."""
 BOTH_SPEAK_AFTER = timedelta(seconds=10)
-"""An agent that is heard so long after another first sent as its node is there: what comes before that may
-be a request that was under way when its process ended."""
+"""An agent that sends this long after another agent first sent its node name is running. A batch before that may
+be a request that was on its way when the process ended."""
 TRY_AGAIN_AFTER_S = 10
-TOLD_EVERY = timedelta(minutes=10)
 CLAIMED_TWICE = "node_claimed_twice"
 STOPPED = "agent_stopped"
 _OTHERS_MAX = 8
-"""Most agents that are remembered of a node besides its own."""
+"""Agents that are remembered of a node besides its owner."""
 _ID_CHARS = 12
-"""Of an agent's identity as sentences have it."""
+"""Characters of an agent's id in messages."""
 
 
 class NodeAgent(NamedTuple):
@@ -49,47 +47,48 @@ class NodeAgent(NamedTuple):
 
 
 class NodeOwner(NamedTuple):
-    """The agent that a node's name belongs to, and others that sent as the node."""
+    """The agent that owns a node name, and others that sent rows of the node."""
 
     agent: NodeAgent
     sender: str | None
-    """Who was let in; None: not known, as from before this start."""
+    """The authenticated sender; None: unknown, because it sent before this start."""
     peer: str
-    """Address that it sends from; "": not known."""
+    """Address of the client; "": unknown."""
     since_ms: int
     heard_at: datetime
     has_stopped: bool = False
     earlier: tuple[NodeAgent, ...] = ()
-    """Who had the name before."""
+    """Earlier owners of the name."""
     others: tuple[tuple[NodeAgent, datetime], ...] = ()
-    """Who sent as the node while it was another's, and when first."""
-    told_at: datetime | None = None
+    """Agents that sent rows of the node while another agent owned it, and when first."""
+    event_at: datetime | None = None
+    """Time of the last event about two agents with this name."""
     refused: int = 0
-    """Batches that were refused since an event told of it."""
+    """Batches that were refused since that event."""
 
 
 @dataclass(frozen=True, slots=True)
 class Claimed:
-    """The name is another agent's."""
+    """The name belongs to another agent."""
 
     node: str
     reason: str
     is_settled: bool
-    """Whether both go on; else the batch may be sent again, and taken then."""
+    """Whether both agents keep sending; otherwise the batch may be sent again."""
 
 
 @dataclass(slots=True)
 class NodeClaims:
-    """What a group of batches changes of whose nodes are whose; `owners` itself stays as it is."""
+    """Changes of node owners by one commit. Does not change `owners`."""
 
     owners: Mapping[str, NodeOwner]
     """By node."""
     now: datetime
     changed: dict[str, NodeOwner] = field(default_factory=dict)
-    _told: list[dict[str, Any]] = field(default_factory=list)
+    _events: list[dict[str, Any]] = field(default_factory=list)
 
     def owner(self, node: str) -> NodeOwner | None:
-        """Whom a node's name belongs to."""
+        """The owner of a node name."""
         return self.changed.get(node) or self.owners.get(node)
 
     def judge(
@@ -102,10 +101,10 @@ class NodeClaims:
         *,
         simulated: Callable[[], bool] = lambda: False,
     ) -> Claimed | None:
-        """What stands against a batch that speaks of the node; None: nothing.
+        """Why a batch with rows of the node is refused; None: it is not.
 
-        `newest_ms`: the time of its newest row; `simulated`: whether they are simulated. Both are asked
-        for where another agent has the name.
+        `newest_ms`: the time of its newest row; `simulated`: whether its rows are simulated. Both are called only
+        if another agent owns the name.
         """
         owner = self.owner(node)
         if owner is None:
@@ -128,23 +127,21 @@ class NodeClaims:
                 to_ms(self.now),
                 self.now,
                 earlier=earlier,
-                told_at=owner.told_at,
+                event_at=owner.event_at,
             )
             return None
-        return self._against(node, owner, agent, peer, simulated)
+        return self._refused(node, owner, agent, peer, simulated)
 
     def stopped(self, events: Any) -> None:
-        """Take note of agents that stopped in order: events that were admitted."""
+        """Note agents that stopped in order, from admitted events."""
         rows = events.filter(pc.equal(events["kind"], STOPPED))
         for node in rows["node"].to_pylist() if rows.num_rows else ():
             if (owner := self.owner(node)) is not None:
                 self.changed[node] = owner._replace(has_stopped=True)
 
     def events(self) -> Any | None:
-        """Rows of `events` about nodes that two agents send as; None: there is nothing to tell."""
-        if not self._told:
-            return None
-        return pa.Table.from_pylist(self._told, schema=STORED_SCHEMAS[EVENTS.name])
+        """Rows of `events` about nodes with two agents; None: there are no events."""
+        return event_table(self._events)
 
     def _is_free(self, owner: NodeOwner, agent: NodeAgent, sender: str) -> bool:
         if self.now - owner.heard_at >= SILENT_AFTER:
@@ -153,7 +150,7 @@ class NodeClaims:
             return True
         return owner.has_stopped and owner.sender in (sender, None)
 
-    def _against(
+    def _refused(
         self,
         node: str,
         owner: NodeOwner,
@@ -166,21 +163,21 @@ class NodeClaims:
             first_at = self.now
             others = (*owner.others, (agent, first_at))[-_OTHERS_MAX:]
             self.changed[node] = owner = owner._replace(others=others)
-        theirs = _named(owner.agent, owner.peer)
+        owned_by = _named(owner.agent, owner.peer)
         if owner.heard_at - first_at < BOTH_SPEAK_AFTER:
             reason = (
-                f"node {node} is {theirs}, heard of within the last minute; another agent may send as"
-                f" {node} once that one has stopped, or has been silent for a minute"
+                f"node {node} belongs to {owned_by}, which sent within the last minute; another agent may send as"
+                f" {node} once that agent has stopped or has been silent for a minute"
             )
             return Claimed(node, reason, is_settled=False)
-        self._tell(node, owner, agent, peer, simulated)
+        self._report(node, owner, agent, peer, simulated)
         reason = (
-            f"node {node} is {theirs}, and goes on sending: two machines must not have one name; give"
-            " this one another (setting node, or its host name), or stop the other"
+            f"node {node} belongs to {owned_by}, which keeps sending: two machines must not have one name; give"
+            " this one another name (setting node, or its host name), or stop the other"
         )
         return Claimed(node, reason, is_settled=True)
 
-    def _tell(
+    def _report(
         self,
         node: str,
         owner: NodeOwner,
@@ -189,12 +186,12 @@ class NodeClaims:
         simulated: Callable[[], bool],
     ) -> None:
         refused = owner.refused + 1
-        if owner.told_at is not None and self.now - owner.told_at < TOLD_EVERY:
+        if owner.event_at is not None and self.now - owner.event_at < REPEAT_AFTER:
             self.changed[node] = owner._replace(refused=refused)
             return
-        self.changed[node] = owner._replace(told_at=self.now, refused=0)
+        self.changed[node] = owner._replace(event_at=self.now, refused=0)
         message = (
-            f"two agents send as node {node}: {_named(owner.agent, owner.peer)}, which has the name, and"
+            f"two agents send as node {node}: {_named(owner.agent, owner.peer)}, which owns the name, and"
             f" {_named(agent, peer)}, whose batches are refused ({refused} since the last event); give one"
             " of the two machines another name"
         )
@@ -207,16 +204,8 @@ class NodeClaims:
             "other_boot": agent.boot_id,
             "other_address": peer or None,
         }
-        self._told.append(
-            {
-                "ts": self.now.replace(tzinfo=None),
-                "node": node,
-                "simulated": simulated(),
-                "kind": CLAIMED_TWICE,
-                "severity": "warning",
-                "message": message,
-                "details": json.dumps(details, sort_keys=True),
-            }
+        self._events.append(
+            warning(CLAIMED_TWICE, node, message, details, now=self.now, simulated=simulated())
         )
 
 
@@ -226,9 +215,9 @@ def _named(agent: NodeAgent, peer: str) -> str:
 
 
 def nodes_of(batches: Sequence[Mapping[str, BatchRows]]) -> list[frozenset[str]]:
-    """The nodes that rows of each batch name.
+    """The nodes in the rows of each batch.
 
-    Batches are rows of one table mostly, one after another: its names become codes once.
+    The rows of most batches follow each other in one table, so its node names are dictionary-encoded once.
     """
     found: list[set[str]] = [set() for _ in batches]
     wholes: dict[int, tuple[Any, list[tuple[int, int, int]]]] = {}
@@ -238,7 +227,7 @@ def nodes_of(batches: Sequence[Mapping[str, BatchRows]]) -> list[frozenset[str]]
                 spans = wholes.setdefault(id(part.whole), (part.whole, []))[1]
                 spans.append((part.start, part.start + part.rows, number))
     for whole, spans in wholes.values():
-        # A row without a node is for the store to refuse.
+        # The store refuses a row without a node.
         encoded = whole["node"].fill_null("").combine_chunks().dictionary_encode()
         names = encoded.dictionary.to_pylist()
         if len(names) == 1:
@@ -248,7 +237,7 @@ def nodes_of(batches: Sequence[Mapping[str, BatchRows]]) -> list[frozenset[str]]
         codes = encoded.indices.to_numpy(zero_copy_only=False)
         spans.sort()
         starts = np.array([start for start, _, _ in spans])
-        # Each span ends at most where the next begins; what lies between is of other groups.
+        # No span goes beyond the start of the next. Rows between two spans belong to other commits.
         lows, highs = np.minimum.reduceat(codes, starts), np.maximum.reduceat(codes, starts)
         for (start, end, number), low, high in zip(
             spans, lows.tolist(), highs.tolist(), strict=True
@@ -272,7 +261,7 @@ def without_nodes(batch: Decoded, nodes: Iterable[str]) -> Decoded:
 
 
 def newest_ms(batch: Decoded) -> int:
-    """The time of a batch's newest row; 0: none of its tables has times."""
+    """The time of a batch's newest row; 0: its tables have no times."""
     found = [
         pc.max(t["ts"].cast(pa.int64())).as_py()
         for t in batch.tables.values()
@@ -282,26 +271,26 @@ def newest_ms(batch: Decoded) -> int:
 
 
 def is_simulated(batch: Decoded) -> bool:
-    """Whether the first row of a batch is of something simulated."""
+    """Whether the first row of a batch is simulated."""
     return any(
         bool(table["simulated"][0].as_py()) for table in batch.tables.values() if table.num_rows
     )
 
 
 def stored_node_owner(row: Mapping[str, Any], now: datetime) -> NodeOwner | None:
-    """Whom a name belongs to by its stored row (times naive UTC): as if heard of now, as it was the
-    collector that was away; None: nobody, or it was away for long."""
+    """The owner of a node name by its stored row (times naive UTC), as if it had sent now: the collector was
+    stopped, not the agent. None: no owner, or the agent was last seen long ago."""
     agent_id, boot_id, seen_at = row.get("agent_id"), row.get("boot_id"), row.get("last_seen_at")
     if not agent_id or not boot_id or seen_at is None:
         return None
-    if now - seen_at.replace(tzinfo=UTC) >= TOLD_EVERY:
+    if now - seen_at.replace(tzinfo=UTC) >= REPEAT_AFTER:
         return None
     return NodeOwner(NodeAgent(agent_id, boot_id), None, "", to_ms(now), now)
 
 
 def silent_nodes(owners: Mapping[str, NodeOwner], now: datetime) -> list[str]:
-    """Nodes whose agents have been silent for so long that nothing of them matters any more."""
-    return [node for node, owner in owners.items() if now - owner.heard_at >= 2 * TOLD_EVERY]
+    """Nodes whose agents have been silent for so long that their entries can be forgotten."""
+    return [node for node, owner in owners.items() if now - owner.heard_at >= 2 * REPEAT_AFTER]
 
 
 _Runs = tuple[list[int], list[str | None]]
@@ -309,13 +298,13 @@ _Runs = tuple[list[int], list[str | None]]
 
 
 class NodeColumns:
-    """The columns `node` of tables as runs; for one group of batches."""
+    """Run-end encodes the columns `node` of tables, once for one group of batches."""
 
     def __init__(self) -> None:
         self._known: dict[int, _Runs] = {}
 
     def refusal(self, batch: Decoded, node: str) -> RefusedBody | None:
-        """Why a batch is not this node's; None: it is."""
+        """Why a batch has rows of other nodes; None: it has not."""
         for part in batch.parts.values():
             ends, names = self._runs(part.whole)
             end = part.start + part.rows
@@ -325,7 +314,7 @@ class NodeColumns:
                     return RefusedBody(
                         403,
                         f"the token is for node {node}, and the batch has rows of node {names[run]}:"
-                        " enroll that node, or give the agent its own name back",
+                        " enroll that node, or give the agent its old name",
                     )
                 if ends[run] >= end:
                     break

@@ -129,7 +129,7 @@ async def test_anothers_gpu_cannot_be_taken_over(
         assert await asked("SELECT count(*) FROM host_samples WHERE node = 'n2'") == [[2]]
         events = await asked("SELECT kind, node, gpu_uuid, message FROM events")
         assert [row[:3] for row in events] == [["gpu_claimed_twice", "n2", "GPU-0"]]
-        assert "node n2 speaks of GPU-0, which node n1 has" in events[0][3]
+        assert "node n2 reports GPU-0, which belongs to node n1" in events[0][3]
         async with session.get(collector.url + "/metrics", headers=bearer(reader)) as answer:
             metrics = await answer.text()
         assert 'gpuwarden_collector_left_out_rows_total{table="gpu_samples"} 2.0' in metrics

@@ -36,7 +36,7 @@ def send(wire: Any, post: Any, bearer: Any, clock: Any) -> Any:
 @pytest.fixture(autouse=True)
 def _judged_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gpuwarden_collector.stages.kernel_synchronised", lambda: True)
-    monkeypatch.setattr("gpuwarden_collector.stages.CLOCK_LOOK_S", 0.01)
+    monkeypatch.setattr("gpuwarden_collector.stages.CLOCK_CHECK_INTERVAL_S", 0.01)
 
 
 async def test_invented_agents_of_a_token_do_not_stop_other_senders(
@@ -136,9 +136,9 @@ async def test_each_change_of_what_the_clock_is_worth_is_logged_once(
         await asyncio.sleep(0.1)
         assert said("agents: set it right") == ["ERROR"]
         clock.step(-7_200.0)
-        await eventually(lambda: bool(said("taken as right again")))
+        await eventually(lambda: bool(said("trusted again")))
         await asyncio.sleep(0.1)
-        assert said("taken as right again") == ["WARNING"]
+        assert said("trusted again") == ["WARNING"]
         assert said("agents: set it right") == ["ERROR"]
 
 

@@ -1,11 +1,11 @@
-"""Remembers which batches are stored already: pure bookkeeping behind exactly-once ingest.
+"""Keeps the ledger of stored batches, so that a batch sent twice is stored once; pure.
 
-For each (sender, agent, boot with its spool's opening) it keeps a floor, below which nothing will be sent again, and the
-sequences at or above it that are stored, as ranges. Ranges close up as sequences arrive and vanish as
-the floor rises, so a healthy agent costs one short row however long it runs.
+For each sender, agent and boot it has a floor, below which the agent will send nothing again, and the stored sequences
+from the floor on, as ranges. Ranges merge as sequences arrive and disappear as the floor rises, so a healthy
+agent needs one short row.
 
-Agent and boot are what a batch says of itself; the sender is who was let in. What one sender says
-never decides about another's batches, and none can take up more than its share.
+Agent and boot are what the batch names; the sender is authenticated. Batches of one sender never affect those of
+another, and no sender can use more than its share of the ledger.
 """
 
 from bisect import bisect_right
@@ -24,20 +24,19 @@ from gpuwarden_collector.auth.senders import NOBODY, is_of_node, is_of_token, se
 from gpuwarden_collector.storage.state import Range
 
 RANGES_MAX = 4_096
-"""Most separate ranges of one agent and boot. Only an agent that leaves holes and never says that
-they are final comes near."""
+"""Ranges of one agent and boot. Only an agent that leaves gaps and never declares them final has so many."""
 
 LEDGER_KEYS_MAX = 500_000
-"""Most entries; a fleet of 100,000 nodes that all restart five times in 60 days."""
+"""Entries in all: 100,000 nodes that each restart five times in 60 days."""
 NODE_KEYS_MAX = 256
-"""Most agents and boots of a token that is bound to a node. Each start of an agent counts: one that ends
-after each batch, and is started again 5 s later, has its batches wait from the 256th on."""
+"""Agents and boots of a token that is bound to a node. Each start of an agent counts: the batches of an agent that
+ends after each batch and starts again 5 s later wait from the 256th start on."""
 TOKEN_KEYS_MAX = LEDGER_KEYS_MAX // 2
-"""Most of a token for any node, which a whole fleet may share."""
+"""Agents and boots of a token for any node, which a whole fleet may share."""
 FORGET_AFTER = timedelta(hours=1)
-"""An agent and boot that was heard of within that time is never forgotten to make room: a batch of it
-may be on its way a second time. Its spool sends the oldest first, so that what comes after many other
-boots of the same sender has been answered."""
+"""An agent and boot that was seen within this time is never forgotten to make room: a batch of it may be on its way a
+second time. A spool sends its oldest batches first, so batches of a boot are answered before those of many later boots
+of the same sender arrive."""
 
 LedgerKey = tuple[str, str, str]
 """Sender, agent and boot."""
@@ -45,24 +44,24 @@ LedgerKey = tuple[str, str, str]
 
 @dataclass(frozen=True, slots=True)
 class StoredSequences:
-    """What is stored of one agent and boot.
+    """The stored sequences of one agent and boot.
 
-    Every sequence below `floor` counts as stored; `ranges` (first, last; both included) are
-    sorted, apart by at least one sequence, and begin at or above `floor`.
+    Every sequence below `floor` counts as stored; `ranges` (first, last; both included) are sorted, have
+    gaps between them, and begin at or above `floor`.
     """
 
     floor: int = 1
     ranges: tuple[Range, ...] = ()
 
     def has(self, sequence: int) -> bool:
-        """Whether that batch is stored, or is never to be stored."""
+        """Whether the batch is stored, or will never be stored."""
         if sequence < self.floor:
             return True
         at = bisect_right(self.ranges, (sequence, 1 << 62)) - 1
         return at >= 0 and self.ranges[at][1] >= sequence
 
     def having(self, sequence: int) -> "StoredSequences":
-        """The same with that sequence stored."""
+        """A copy with this sequence stored."""
         if self.has(sequence):
             return self
         at = bisect_right(self.ranges, (sequence, 1 << 62))
@@ -75,12 +74,12 @@ class StoredSequences:
         return _settled(self.floor, (*before, (first, last), *after))
 
     def raised(self, floor: int) -> "StoredSequences":
-        """The same with nothing below `floor` to come; a floor never falls."""
+        """A copy with at least this floor; a floor never falls."""
         return _settled(floor, self.ranges) if floor > self.floor else self
 
 
 def _settled(floor: int, ranges: tuple[Range, ...]) -> StoredSequences:
-    """Ranges below the floor dropped, and the floor raised over a range that it touches."""
+    """Drop ranges below the floor, and raise the floor over a range that begins there."""
     kept = [(max(first, floor), last) for first, last in ranges if last >= floor]
     if kept and kept[0][0] == floor:
         floor = kept.pop(0)[1] + 1
@@ -89,14 +88,14 @@ def _settled(floor: int, ranges: tuple[Range, ...]) -> StoredSequences:
 
 @dataclass(frozen=True, slots=True)
 class LedgerEntry:
-    """What is stored of one sender, agent and boot, and when it was last heard of."""
+    """The stored sequences of one sender, agent and boot, and when it was last seen."""
 
     stored: StoredSequences
     heard_at: datetime
 
 
 class BatchLedger:
-    """Entries by key; of each sender in the order in which they were last heard of."""
+    """Entries by key; the entries of each sender are ordered by the time they were last seen."""
 
     def __init__(self, entries: Mapping[LedgerKey, LedgerEntry] | None = None) -> None:
         self._by_sender: dict[str, OrderedDict[LedgerKey, LedgerEntry]] = {}
@@ -112,20 +111,20 @@ class BatchLedger:
     __hash__ = None  # type: ignore[assignment]
 
     def get(self, key: LedgerKey) -> LedgerEntry | None:
-        """The entry, if there is one."""
+        """The entry of a key; None: there is none."""
         of_sender = self._by_sender.get(key[0])
         return None if of_sender is None else of_sender.get(key)
 
     def count(self, sender: str) -> int:
-        """Entries of a sender."""
+        """Number of entries of a sender."""
         return len(self._by_sender.get(sender, ()))
 
     def of(self, sender: str) -> Iterator[tuple[LedgerKey, LedgerEntry]]:
-        """Entries of a sender, the one first that was not heard of for longest."""
+        """Entries of a sender, the one that was seen longest ago first."""
         return iter(self._by_sender.get(sender, {}).items())
 
     def update(self, entries: Mapping[LedgerKey, LedgerEntry]) -> None:
-        """Take entries, which were heard of last, in the place of those that are there."""
+        """Add or replace entries; they are the last seen."""
         for key, entry in entries.items():
             of_sender = self._by_sender.setdefault(key[0], OrderedDict())
             self._count += key not in of_sender
@@ -133,7 +132,7 @@ class BatchLedger:
             of_sender.move_to_end(key)
 
     def forget(self, keys: Iterable[LedgerKey]) -> None:
-        """Let entries go."""
+        """Remove entries."""
         for key in keys:
             of_sender = self._by_sender[key[0]]
             del of_sender[key]
@@ -142,7 +141,7 @@ class BatchLedger:
                 del self._by_sender[key[0]]
 
     def heard_before(self, instant: datetime) -> list[LedgerKey]:
-        """Keys that were last heard of before that."""
+        """Keys that were last seen before `instant`."""
         return [
             key
             for entries in self._by_sender.values()
@@ -152,10 +151,10 @@ class BatchLedger:
 
 
 class Draft:
-    """What a group of batches changes of a ledger, which itself stays as it is."""
+    """The changes of the ledger by one commit. Does not change the ledger."""
 
     def __init__(self, ledger: BatchLedger, coming: AbstractSet[LedgerKey], now: datetime) -> None:
-        """`coming`: keys of all batches of the group; none of them is forgotten."""
+        """`coming`: keys of all batches of the commit, none of which is forgotten."""
         self._ledger = ledger
         self._coming = coming
         self._now = now
@@ -166,12 +165,12 @@ class Draft:
         self.forgotten: list[LedgerKey] = []
 
     def get(self, key: LedgerKey) -> LedgerEntry | None:
-        """What counts for a key: its own entry, or else what was stored before senders were told apart."""
+        """The entry of a key; or the one without a sender, from versions that did not record senders."""
         own = self.changed.get(key) or self._ledger.get(key)
         return own or self._ledger.get((NOBODY, *key[1:]))
 
     def refusal(self, key: LedgerKey) -> str | None:
-        """Why there is no room for a key; None: there is, or was made, by forgetting one of the sender."""
+        """Why there is no room for a key. None: there is, maybe because another entry of the sender was forgotten."""
         sender = key[0]
         if key in self.changed or self._ledger.get(key) is not None:
             return None
@@ -186,20 +185,20 @@ class Draft:
         if self._forget_of(giving) or (giving != sender and self._forget_of(sender)):
             return None
         return (
-            f"{count} agents and boots{whose} are known, which is the most, and each has sent within"
-            " the last hour: send it again later, and see what makes so many"
+            f"{count} agents and boots{whose} are known, which is the limit, and each has sent within"
+            " the last hour: send it again later, and find out what starts so many"
         )
 
     def put(self, key: LedgerKey, stored: StoredSequences) -> None:
-        """What is stored of a key from now on; there is room for it."""
+        """Set the stored sequences of a key for which there is room."""
         if key not in self.changed and self._ledger.get(key) is None:
             self._grown[key[0]] += 1
             self._total += 1
         self.changed[key] = LedgerEntry(stored, self._now)
 
     def _forget_of(self, sender: str) -> bool:
-        # Where it stands is remembered: to look through the forgotten ones again for each batch would
-        # take longer with each.
+        # The iterator continues where it stopped: to skip the forgotten entries again would take longer for each
+        # batch.
         oldest = self._oldest.setdefault(sender, self._ledger.of(sender))
         for key, entry in oldest:
             if self._now - entry.heard_at < FORGET_AFTER:
@@ -214,7 +213,7 @@ class Draft:
 
 
 def share_of(sender: str) -> int:
-    """Most entries of a sender."""
+    """Entries that a sender may have."""
     if is_of_node(sender):
         return NODE_KEYS_MAX
     return TOKEN_KEYS_MAX if is_of_token(sender) else LEDGER_KEYS_MAX
@@ -233,9 +232,9 @@ DOUBTFUL_SCHEMA = pa.schema(
 
 
 def doubtful_rows(batches: Sequence[tuple[BatchId, Mapping[str, Any]]]) -> Any | None:
-    """Time that the rows of each batch that was sent before span, by node; None: there is none.
+    """By node the time span of each batch that may also be stored by another collector; None: there is none.
 
-    `batches`: identity and Arrow tables of each.
+    `batches`: identity and Arrow tables of each batch.
     """
     found = [
         _spans(batch, [table for table in tables.values() if "ts" in table.schema.names])

@@ -1,7 +1,7 @@
-"""Notes until when the GPUs of a node are billed: pure, from what agents say and whom operators forget.
+"""Decides until when the GPUs of a node are billed; pure.
 
-A node has left when its agent was stopped in order or when it is forgotten, and is back when it is
-heard of again. What neither says, as a crash, is billed for as long as the price book has it.
+A node has left when its agent stopped in order or when an operator forgets the node, and is back when it sends again.
+After a crash its GPUs are billed for as long as the price book says.
 """
 
 from collections.abc import Iterable, Mapping
@@ -16,11 +16,11 @@ from gpuwarden_collector.ingest.prices import Billing
 
 _HOUR = timedelta(hours=1)
 HOURS_BACK_MAX = 72
-"""A node that is forgotten later than that has cost what it had cost by then."""
+"""Forgetting a node takes back the cost of at most these hours."""
 
 
 def has_left(row: Row) -> bool:
-    """Whether its GPUs are billed no more."""
+    """Whether the GPUs of the node are no longer billed."""
     return row.get("billed_until") is not None and row.get("billed_from") is None
 
 
@@ -32,8 +32,8 @@ def moved(
     billing: Billing,
     now: datetime,
 ) -> dict[str, Item]:
-    """Nodes that have left or are back. `events`: Arrow table of those that agents sent, in order;
-    `heard`: nodes that any row names; `left`: those that had left."""
+    """Nodes that have left or are back. `events`: Arrow table of the agents' events, in order; `heard`: nodes with
+    rows of any table; `left`: nodes that had left before."""
     found: dict[str, Item] = {}
     stopped = _stopped(events)
     for node in stopped & nodes.keys():
@@ -46,7 +46,7 @@ def moved(
 
 
 def _stopped(events: Any | None) -> set[str]:
-    """Nodes whose last word is that the agent stops."""
+    """Nodes whose last start or stop event is a stop."""
     if events is None:
         return set()
     said = zip(events["node"].to_pylist(), events["kind"].to_pylist(), strict=True)
@@ -55,7 +55,7 @@ def _stopped(events: Any | None) -> set[str]:
 
 
 def forgotten(item: Item, last_seen_at: datetime | None, billing: Billing, now: datetime) -> Item:
-    """A node that an operator says has left: it did when it was last heard of."""
+    """The row of a node that an operator forgets: it left when it was last seen."""
     row = {**item.row, "forgotten_at": now}
     if not has_left(item.row):
         since = min(last_seen_at.replace(tzinfo=UTC) if last_seen_at else now, now)
@@ -64,7 +64,7 @@ def forgotten(item: Item, last_seen_at: datetime | None, billing: Billing, now: 
 
 
 def unbilled_windows(node: str, since: datetime, now: datetime) -> Any | None:
-    """Hours that were rolled up and are not billed after all, as `Changes.late` wants them."""
+    """Hours that were rolled up as billed and must be rolled up again, for `Changes.late`."""
     end = now.replace(minute=0, second=0, microsecond=0, tzinfo=None)
     begin = max(since.replace(tzinfo=None), end - HOURS_BACK_MAX * _HOUR)
     hour = begin.replace(minute=0, second=0, microsecond=0)

@@ -1,7 +1,7 @@
-"""Merges what agents say of nodes and GPUs with what is stored; pure.
+"""Merges the rows of nodes and GPUs that agents send with the stored rows; pure.
 
-An absent value never erases a known one. A batch that is older than the one that last spoke of an
-item (the agent catches up after an outage) only fills in what is absent.
+An absent value never erases a known one. If an agent sends its backlog after an outage, an older batch only fills in
+values that are absent.
 """
 
 from dataclasses import dataclass
@@ -18,16 +18,16 @@ Place = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class BatchSource:
-    """Who spoke: who was let in, the agent that the batch names, and its sequence."""
+    """The origin of a row: authenticated sender, agent and sequence of the batch."""
 
     sender: str
     agent_id: str
     sequence: int
     is_import: bool = False
-    """Whether it told of the past."""
+    """Whether the batch is imported history."""
 
     def is_before(self, other: "BatchSource | None") -> bool:
-        """Whether the same agent said the other thing later. Another sender is another agent."""
+        """Whether the other row is a later one of the same agent and sender."""
         if other is None or (other.sender, other.agent_id) != (self.sender, self.agent_id):
             return False
         return self.sequence < other.sequence
@@ -35,14 +35,14 @@ class BatchSource:
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """A stored row of `nodes` or `gpus` and who last spoke of it; None: before this start."""
+    """A stored row of `nodes` or `gpus` and the origin of its last change; None: before this start."""
 
     row: Row
     source: BatchSource | None = None
 
 
 def merged(known: Item | None, said: Row, source: BatchSource, now: datetime) -> Item:
-    """The item after an agent has said `said` about it."""
+    """The item after an agent sent the row `said`."""
     if known is None:
         seen_at = None if source.is_import else now
         return Item({**said, "first_seen_at": now, "last_seen_at": seen_at}, source)
@@ -55,23 +55,23 @@ def merged(known: Item | None, said: Row, source: BatchSource, now: datetime) ->
         said = {name: value for name, value in said.items() if known.row.get(name) is None}
         source = last
     row = {**known.row, **said}
-    # `last_seen_at` alone is written in bulk; a row that has not changed is not written again.
+    # A row that has not changed is not written again: `last_seen_at` is written in bulk.
     seen_at = None if source.is_import else now
     return Item(known.row if row == known.row else {**row, "last_seen_at": seen_at}, source)
 
 
 def place_of(row: Row) -> Place | None:
-    """Where a board is; None: it does not say, or is a part of one."""
+    """Node and PCI address of a board; None: unknown, or a MIG instance."""
     node, address = row.get("node"), row.get("pci_bus_id")
     is_part = row.get("mig_instance") is not None or row.get("parent_gpu_uuid") is not None
     return None if is_part or node is None or address is None else (node, address)
 
 
 def replaces(item: Item, before: Item | None, holder: Item) -> bool:
-    """Whether a board that an agent tells of has replaced `holder`, the last one told of at its place.
+    """Whether a board has replaced `holder`, the board that was last reported at its address.
 
-    `before`: what was known of it. One that was at another address of the same node has not: boards are
-    numbered anew when one of them is gone, and that one is lost.
+    `before`: its stored item. A board that was at another address of the same node replaces nothing: when one board
+    is lost, the others can get new addresses.
     """
     place = place_of(item.row)
     if place is None or place_of(holder.row) != place:
@@ -80,7 +80,7 @@ def replaces(item: Item, before: Item | None, holder: Item) -> bool:
 
 
 def priced(row: Row, node: Row | None, book: PriceBook) -> Row:
-    """A row of `gpus` with its model in the catalogue, its price, and that of its energy.
+    """A row of `gpus` with its model in the catalogue, its price, and the price of energy.
 
     `node`: the row of its node; None: unknown.
     """

@@ -1,8 +1,7 @@
-"""Takes a request body apart within bounds: zstd frames, then the framing of Arrow IPC streams.
+"""Decompresses request bodies and checks the framing of their Arrow IPC streams, within bounds.
 
-Nothing here trusts a length that the body declares. Decompression stops at a limit whatever a
-frame promises, and the IPC framing is walked before pyarrow sees a byte: pyarrow would allocate
-what a compressed buffer or a dictionary claims to be.
+It trusts no length that a body declares. Decompression stops at a limit, and the IPC framing is checked before pyarrow
+reads the body: pyarrow would allocate as much memory as a compressed buffer or a dictionary claims to need.
 
 Framing (Arrow columnar format 1.x, "Encapsulated message format"): continuation marker 0xFFFFFFFF,
 int32 size of the metadata, flatbuffer metadata, body; metadata size 0 ends a stream.
@@ -18,17 +17,17 @@ else:
     from backports import zstd
 
 _WINDOW_LOG_MAX = 23
-"""Largest zstd window, as a power of two: what RFC 8878 asks decoders for, and what levels up to 19 use."""
+"""Largest zstd window, as a power of two: RFC 8878 recommends it for decoders, and levels up to 19 use it."""
 FRAMES_MAX = 1_000
-"""Most zstd frames of a body."""
+"""Zstd frames of a body."""
 MESSAGES_MAX = 10_000
-"""Most IPC messages of a body: schemas, dictionaries and record batches together."""
+"""IPC messages of a body: schemas, dictionaries and record batches together."""
 
 # One RLE block of 4 bytes becomes 128 KiB, so 512 bytes of input become at most 16 MiB.
 _FEED_BYTES = 512
 
 _ONE_FRAME_BYTES_MAX = 1024 * 1024
-"""Largest content that is decompressed in one step, into as much memory as the frame asks for."""
+"""Largest content that is decompressed in one step, with as much memory as the frame declares."""
 
 _SCHEMA, _DICTIONARY, RECORD_BATCH = 1, 2, 3
 _CONTINUATION = 0xFFFFFFFF
@@ -38,7 +37,7 @@ _ZSTD: dict[int, int] = {zstd.DecompressionParameter.window_log_max: _WINDOW_LOG
 
 
 class BodyError(ValueError):
-    """The body cannot be accepted; `status` is the HTTP status that says how."""
+    """The body cannot be accepted; `status` is the HTTP status of the answer."""
 
     def __init__(self, status: int, reason: str) -> None:
         super().__init__(reason)
@@ -48,7 +47,7 @@ class BodyError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class MessageSpan:
-    """Where one complete IPC stream lies in the body, and how many rows its batches declare."""
+    """Position of a complete IPC stream in the body, and the number of rows that its batches declare."""
 
     start: int
     end: int
@@ -89,23 +88,23 @@ def decompress(body: bytes, limit_bytes: int) -> bytes:
 
 
 def _one_frame(body: bytes) -> bytes | None:
-    """The content of a body as agents make it: one frame that says how small it is.
+    """The content of a body as agents send it: one frame that declares a small size.
 
-    None for any other, and where something is wrong with it: the long way says what.
+    None for any other body, and if something is wrong with it: `decompress` then finds out what.
     """
     try:
         size = zstd.get_frame_info(body).decompressed_size
         if size is None or not 0 < size <= _ONE_FRAME_BYTES_MAX:
             return None
         frame = zstd.ZstdDecompressor(options=_ZSTD)
-        content = frame.decompress(body, size)  # at most what it says, whatever it holds
+        content = frame.decompress(body, size)  # never more than the frame declares
     except zstd.ZstdError:
         return None
     return content if frame.eof and not frame.unused_data else None
 
 
 def walk(data: bytes, rows_max: int) -> list[MessageSpan]:
-    """The IPC streams that `data` consists of, from end to end.
+    """The IPC streams of `data`, which it consists of completely.
 
     Raises BodyError for anything else: truncated messages, streams without their end marker,
     compressed buffers, more messages or rows than allowed.
@@ -137,7 +136,7 @@ def walk(data: bytes, rows_max: int) -> list[MessageSpan]:
 
 @dataclass(frozen=True, slots=True)
 class IpcMessage:
-    """One message of a stream."""
+    """A message of a stream."""
 
     kind: int | None  # None: the end marker of a stream
     end: int
@@ -145,7 +144,7 @@ class IpcMessage:
 
 
 def message_at(data: bytes, position: int, where: str) -> IpcMessage:
-    """The message that begins at `position`, which `where` names. Raises BodyError."""
+    """The message at `position`; `where`: its name in errors. Raises BodyError."""
     try:
         marker, size = _PREFIX.unpack_from(data, position)
     except struct.error as error:
@@ -169,7 +168,7 @@ def message_at(data: bytes, position: int, where: str) -> IpcMessage:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """Rows and NULLs of a column."""
+    """Number of rows and NULLs of a column (FieldNode)."""
 
     rows: int
     nulls: int
@@ -177,7 +176,7 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Buffer:
-    """Where a buffer lies in the body of its message."""
+    """Position of a buffer in the body of its message."""
 
     start: int
     size: int
@@ -185,7 +184,7 @@ class Buffer:
 
 @dataclass(frozen=True, slots=True)
 class RecordBatch:
-    """What the metadata of a record batch says."""
+    """The metadata of a record batch."""
 
     rows: int
     body_bytes: int
@@ -194,12 +193,12 @@ class RecordBatch:
 
 
 def record_batch(metadata: bytes) -> RecordBatch | None:
-    """A record batch by its metadata; None for another message. Raises BodyError."""
+    """Parse the metadata of a record batch; None: it is another message. Raises BodyError."""
     try:
         kind, rows, body_bytes = _read_metadata(metadata, "the message")
         if kind != RECORD_BATCH:
             return None
-        # The header is there, as `_read_metadata` has followed it.
+        # `_read_metadata` has checked that the header exists.
         batch = _follow(metadata, _field(metadata, _follow(metadata, 0), 2) or 0)
         nodes = tuple(Node(*pair) for pair in _pairs(metadata, batch, 1))
         buffers = tuple(Buffer(*pair) for pair in _pairs(metadata, batch, 2))
@@ -209,7 +208,7 @@ def record_batch(metadata: bytes) -> RecordBatch | None:
 
 
 def _pairs(buffer: bytes, table: int, slot: int) -> list[tuple[int, int]]:
-    """A vector of structs of two 64 bit numbers."""
+    """A vector of structs with two 64 bit numbers."""
     at = _field(buffer, table, slot)
     if at is None:
         return []
@@ -222,7 +221,7 @@ def _pairs(buffer: bytes, table: int, slot: int) -> list[tuple[int, int]]:
 
 
 def _read_metadata(buffer: bytes, where: str) -> tuple[int, int, int]:
-    """Kind, rows and body size of a message; fields of Message.fbs by their slots."""
+    """Kind, rows and body size of a message; slots as in Message.fbs."""
     message = _follow(buffer, 0)
     kind_at, header_at, size_at = (_field(buffer, message, slot) for slot in (1, 2, 3))
     if kind_at is None or header_at is None:
@@ -230,7 +229,7 @@ def _read_metadata(buffer: bytes, where: str) -> tuple[int, int, int]:
     kind = buffer[kind_at]
     body_bytes = struct.unpack_from("<q", buffer, size_at)[0] if size_at is not None else 0
     if body_bytes < 0 or kind not in (_SCHEMA, _DICTIONARY, RECORD_BATCH):
-        raise BodyError(400, f"{where} is of a kind that batches do not have")
+        raise BodyError(400, f"{where} is of a kind that batches must not have")
     if kind == _SCHEMA:
         return kind, 0, body_bytes
     batch = _follow(buffer, header_at)
@@ -251,7 +250,7 @@ def _read_metadata(buffer: bytes, where: str) -> tuple[int, int, int]:
 
 
 def _follow(buffer: bytes, position: int) -> int:
-    """The position that the flatbuffer offset at `position` leads to."""
+    """The target of the flatbuffer offset at `position`."""
     target: int = position + struct.unpack_from("<I", buffer, position)[0]
     if target >= len(buffer):
         raise IndexError
@@ -259,7 +258,7 @@ def _follow(buffer: bytes, position: int) -> int:
 
 
 def _field(buffer: bytes, table: int, slot: int) -> int | None:
-    """Where the value in that slot of a flatbuffer table lies; None: it has the default."""
+    """Position of a field of a flatbuffer table; None: it has the default."""
     vtable: int = table - struct.unpack_from("<i", buffer, table)[0]
     if not 0 <= vtable < len(buffer):
         raise IndexError

@@ -1,4 +1,4 @@
-"""Finds rows that come after their minute was rolled up: pure, from tables to minutes of nodes."""
+"""Finds the minutes that must be rolled up again because rows came late; pure."""
 
 from collections.abc import Mapping
 from datetime import datetime
@@ -16,9 +16,9 @@ _MILLISECOND = pa.scalar(1, pa.duration("ms"))
 
 
 def late_windows(tables: Mapping[str, Any], closed_until: datetime | None) -> Any | None:
-    """The minutes before `closed_until` that rows of `tables` belong to, by node; None: none.
+    """By node the minutes before `closed_until` that have new rows; None: there are none.
 
-    `closed_until`: naive UTC; None: nothing was rolled up yet.
+    `closed_until`: the end of the rolled up minutes, naive UTC; None: nothing was rolled up yet.
     """
     if closed_until is None:
         return None
@@ -28,7 +28,7 @@ def late_windows(tables: Mapping[str, Any], closed_until: datetime | None) -> An
         if name not in _SAMPLES and name != _COVERAGE:
             continue
         ts = table["ts"]
-        # A row of coverage counts the minute that it ends.
+        # A row of coverage has the end of its minute as timestamp.
         first = _belongs(name, pc.min(ts))
         if first.as_py() >= closed_until:
             continue

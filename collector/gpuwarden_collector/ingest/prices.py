@@ -1,8 +1,7 @@
-"""Says what a GPU costs an hour, where that figure comes from, and what its power costs and emits: a
-book of prices, and pure functions.
+"""Finds the price of a GPU hour with its source, and the price and emissions of energy, in a book of prices.
 
-First the prices file, where the first entry that fits counts; then `[prices]` of the settings; then
-the default of the model catalogue. docs/money.md describes the file.
+The order is: the first entry of the prices file that matches; `[prices]` of the settings; the default of the model
+catalogue. docs/money.md describes the file. All but `load_book` is pure.
 """
 
 import math
@@ -32,7 +31,7 @@ class PricesError(StartError):
 
 @dataclass(frozen=True, slots=True)
 class Energy:
-    """What a kWh costs and emits, and how many a data centre takes for each that its computers do."""
+    """Price and emissions of a kWh, and the data centre's power usage effectiveness."""
 
     usd_per_kwh: float | None = None
     pue: float = 1.0
@@ -40,18 +39,18 @@ class Energy:
 
     @property
     def usd(self) -> float | None:
-        """Price of a kWh of a computer; None: unknown."""
+        """Price of a kWh at the computer; None: unknown."""
         return None if self.usd_per_kwh is None else self.usd_per_kwh * self.pue
 
     @property
     def co2_g(self) -> float | None:
-        """Grams of carbon dioxide of a kWh of a computer; None: unknown."""
+        """Grams of CO2 of a kWh at the computer; None: unknown."""
         return None if self.co2_g_per_kwh is None else self.co2_g_per_kwh * self.pue
 
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """What is otherwise where nodes have these labels."""
+    """Energy of the nodes with these labels."""
 
     labels: Mapping[str, str]
     energy: Energy
@@ -59,34 +58,34 @@ class Site:
 
 @dataclass(frozen=True, slots=True)
 class Billing:
-    """How long GPUs cost money that are not heard of any more."""
+    """How long GPUs of a node are billed that no longer sends."""
 
     after_stop: timedelta = timedelta(minutes=2)
-    """After their agent was stopped in order."""
+    """After the agent stopped in order."""
     after_silence: timedelta = timedelta(days=FORGOTTEN_AFTER_DAYS)
-    """After they were last heard of, where nothing said that they left."""
+    """After the node was last seen, if it did not leave in order."""
 
     def silent_s(self, *, is_simulated: bool) -> float:
-        """Seconds of `after_silence`. A simulation that is gone does not come back."""
+        """`after_silence` in seconds; shorter for a simulation, which does not come back."""
         silence = min(self.after_silence, SIMULATED_SILENCE) if is_simulated else self.after_silence
         return silence.total_seconds()
 
 
 @dataclass(frozen=True, slots=True)
 class Owned:
-    """Hardware that was bought: its price, shared by `gpus`, over its life."""
+    """Owned hardware: its price, divided by `gpus` and by its life."""
 
     cost_usd: float
     life_years: float
     gpus: int | None
     """None: as many as the node has."""
     watts: float | None
-    """Power of a GPU with its share of the node; None: the model's."""
+    """Power of a GPU with its share of the node; None: the power of the model."""
 
 
 @dataclass(frozen=True, slots=True)
 class PriceEntry:
-    """A price, and what it is for. Patterns are as in a shell, case counts for nothing."""
+    """A price and the GPUs that it applies to. Patterns are shell patterns; case is ignored."""
 
     where: str
     """File and line."""
@@ -101,27 +100,27 @@ class PriceEntry:
 
 @dataclass(frozen=True, slots=True)
 class PriceBook:
-    """All that is known of prices."""
+    """All prices of a collector."""
 
     entries: tuple[PriceEntry, ...] = ()
     by_model: Mapping[str, float] = field(default_factory=dict)
-    """`[prices]` of the settings: by the driver's name, or a start of the catalogue's."""
+    """`[prices]` of the settings: by the driver's name, or by a prefix of the catalogue's name."""
     energy: Energy = Energy()
     sites: tuple[Site, ...] = ()
-    """The first that fits a node counts before `energy`."""
+    """The first one that matches a node overrides `energy`."""
     billing: Billing = Billing()
 
 
 @dataclass(frozen=True, slots=True)
 class Priced:
-    """USD per hour (None: unknown) and where it comes from, in words."""
+    """USD per hour (None: unknown) and its source, as text."""
 
     usd_per_hour: float | None
     basis: str | None
 
 
 def price_of(gpu: Row, node: Row | None, book: PriceBook) -> Priced:
-    """What a GPU costs an hour. `gpu`, `node`: rows of those tables; None: the node is unknown.
+    """The price of a GPU. `gpu`, `node`: rows of those tables; None: the node is unknown.
 
     A MIG device has no price of its own: the whole GPU has.
     """
@@ -141,7 +140,7 @@ def price_of(gpu: Row, node: Row | None, book: PriceBook) -> Priced:
 
 
 def energy_of(node: Row | None, book: PriceBook) -> Energy:
-    """What a kWh costs and emits where a node is."""
+    """Price and emissions of energy at a node."""
     labels = _labels(node)
     found = (site.energy for site in book.sites if _has(labels, site.labels))
     return next(found, book.energy)
@@ -172,7 +171,7 @@ def _fits(entry: PriceEntry, gpu: Row, model: GpuModel | None, node: Row | None)
 def _labels(node: Row | None) -> dict[str, str]:
     try:
         labels = loads((node or {}).get("labels") or "{}")
-    except (ValueError, RecursionError):  # also of numbers and nesting beyond what Python reads
+    except (ValueError, RecursionError):  # also for numbers and nesting that Python cannot parse
         return {}
     return {str(k): str(v) for k, v in labels.items()} if isinstance(labels, dict) else {}
 
@@ -213,7 +212,7 @@ def _owned(
 def _matched(
     driver_name: str | None, model: GpuModel | None, prices: Mapping[str, float]
 ) -> str | None:
-    """The key of `prices`: the driver's name, or the longest start of the catalogue's."""
+    """The key of `prices`: the driver's name, or the longest prefix of the catalogue's name."""
     if driver_name is not None and driver_name in prices:
         return driver_name
     if model is None:
@@ -223,13 +222,13 @@ def _matched(
 
 
 def unmatched_prices(prices: Iterable[str], model_names: Iterable[str]) -> list[str]:
-    """Keys of `[prices]` that no model of the catalogue starts with; they may be driver names."""
+    """Keys of `[prices]` that are no prefix of a model in the catalogue; they may be driver names."""
     names = [name.upper() for name in model_names]
     return sorted(p for p in prices if not any(name.startswith(p.upper()) for name in names))
 
 
 def load_book(path: Path | None, by_model: Mapping[str, float]) -> PriceBook:
-    """The book of a prices file (None: there is none) and `[prices]`. Raises PricesError."""
+    """Read a prices file (None: there is none), with `[prices]` of the settings. Raises PricesError."""
     if path is None:
         return PriceBook((), by_model)
     try:
@@ -259,7 +258,7 @@ def _tables(top: "_Table", name: str, text: str) -> list["_Table"]:
 
 
 def _lines_of_entries(name: str, text: str) -> Iterator[int]:
-    """Lines of `[[name]]`, then 1 for those that are written otherwise; tomllib does not tell."""
+    """Line numbers of `[[name]]`, then 1 for entries in another syntax; tomllib has no line numbers."""
     for number, line in enumerate(text.splitlines(), 1):
         if re.match(rf"\s*\[\[\s*[\"']?{name}[\"']?\s*\]\]", line):
             yield number
@@ -274,7 +273,7 @@ def _line(text: str, header: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Table:
-    """A table of the file, whose values are taken by name and checked."""
+    """A table of the file; reads and checks its values by name."""
 
     name: str
     path: str
@@ -358,7 +357,7 @@ def _energy(table: _Table) -> Energy:
 
 
 def _energy_or(table: _Table, otherwise: Energy) -> Energy:
-    """What a table says of energy, and what it does not as otherwise."""
+    """Energy of a table; absent values are those of `otherwise`."""
     usd, pue, co2 = (table.number(n, 1.0 if n == "pue" else 0.0) for n in _ENERGY)
     return Energy(
         otherwise.usd_per_kwh if usd is None else usd,

@@ -1,9 +1,8 @@
-"""Reads record batches that are laid out alike as one: their bodies are stacked, and columns cut out.
+"""Reads record batches with the same layout together: stacks their bodies, and slices each column out of the stack.
 
-Agents whose GPUs can do the same send batches with the same number of rows and each buffer at the
-same place, so their metadata is the same to the byte. To stack a hundred bodies and cut each column
-out of all of them at once takes as long as pyarrow takes for three of them. What is cut out is checked
-afterwards as any other table is (`admission.checked`): here only bounds are.
+Agents with the same GPUs send batches with the same number of rows and the same buffer positions, so their metadata
+has the same bytes. To slice each column out of a hundred stacked bodies takes as long as pyarrow takes for three of
+them. This module checks bounds only; the table is then checked like any other (`admit.checked`).
 """
 
 from collections.abc import Sequence
@@ -22,7 +21,7 @@ from gpuwarden_collector.storage.schemas import ARROW_TYPES
 
 _OFFSET_BYTES = 4
 _TEXT_BYTES_MAX = 2**31 - 1
-"""What 32 bit offsets reach."""
+"""Largest 32 bit offset."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,13 +30,13 @@ class _Column:
     nulls: int
     validity: Buffer
     data: Buffer
-    """Values; of texts, their offsets."""
+    """Values; for texts, their offsets."""
     text: Buffer | None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Layout:
-    """Where the columns of a table lie in the body of a record batch."""
+    """Positions of the columns of a table in the body of a record batch."""
 
     table: str
     rows: int
@@ -46,9 +45,9 @@ class Layout:
 
 
 def layout_of(table: str, batch: RecordBatch) -> Layout | None:
-    """The layout that metadata describes; None when it is not as agents write it.
+    """The layout of a record batch; None: it is not in the form that agents send.
 
-    Every buffer lies within the body, behind the one before it, and is as large as the rows need.
+    Each buffer lies within the body, after the buffer before it, and is large enough for the rows.
     """
     columns = WIRE_TABLES[table].columns
     every = [Buffer(0, 0), *batch.buffers, Buffer(batch.body_bytes, 0)]
@@ -76,9 +75,9 @@ def layout_of(table: str, batch: RecordBatch) -> Layout | None:
 
 
 def stacked(layout: Layout, bodies: Sequence[memoryview]) -> Any | None:
-    """The rows of record batches of that layout, in their order, each column in one piece.
+    """The rows of record batches of this layout, in their order, each column as one chunk.
 
-    None when the offsets of texts leave their buffer.
+    None: offsets of texts point outside their buffer.
     """
     stack = np.frombuffer(b"".join(bodies), np.uint8).reshape(len(bodies), layout.body_bytes)
     rows = layout.rows * len(bodies)
@@ -100,12 +99,12 @@ def stacked(layout: Layout, bodies: Sequence[memoryview]) -> Any | None:
 
 
 def _cut(stack: Any, buffer: Buffer, size: int) -> Any:
-    """The first bytes of a buffer of all bodies, behind one another."""
+    """The first bytes of a buffer of each body, joined."""
     return pa.py_buffer(np.ascontiguousarray(stack[:, buffer.start : buffer.start + size]))
 
 
 def _bits(stack: Any, buffer: Buffer, rows: int) -> Any:
-    """As `_cut` for rows of one bit each: each body's begin where the ones before end."""
+    """As `_cut`, for rows of one bit: the bits of each body follow those of the body before."""
     size = _bytes(rows, 1)
     if rows % 8 == 0:
         return _cut(stack, buffer, size)
@@ -115,8 +114,8 @@ def _bits(stack: Any, buffer: Buffer, rows: int) -> Any:
 
 
 def _texts(stack: Any, offsets: Buffer, text: Buffer, rows: int) -> tuple[Any, Any] | None:
-    """Offsets into the texts of all bodies, and these. Offsets between the first and the last of a
-    body may be anything still."""
+    """Offsets into the joined texts of all bodies, and the texts. The offsets between the first and the last one of
+    a body are not checked here."""
     size = _OFFSET_BYTES * (rows + 1)
     within = np.ascontiguousarray(stack[:, offsets.start : offsets.start + size]).view("<i4")
     sizes = within[:, -1].astype(np.int64)

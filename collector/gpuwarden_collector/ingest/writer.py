@@ -1,8 +1,8 @@
-"""The one thread that writes: batches queue up, and one transaction commits all that wait.
+"""Writes to the store in one thread: batches wait in a queue, and one transaction commits all waiting batches.
 
-The event loop hands over batches (`store`) and calls (`call`) and awaits futures; the thread never
-touches the loop but to resolve them. A batch is answered when the transaction that holds it is
-durable. The queue is bounded in bytes; what does not fit is refused with `QueueFull`.
+The event loop passes batches (`store`) and functions (`do`) to the thread and awaits futures; the thread uses the loop
+only to resolve them. A batch is answered when its transaction is durable. The queue is bounded in bytes; a batch that
+does not fit raises `QueueFull`.
 """
 
 import asyncio
@@ -52,15 +52,19 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 GROUP_BYTES_MAX = 128 * 1024 * 1024
-"""Decoded bytes at which a group is committed without waiting for the interval."""
+"""Decoded bytes at which a group is committed without waiting for the commit interval."""
 IDLE_S = 1.0
 STUCK_AFTER_S = 30.0
-"""A writer that has not finished a cycle for so long is not alive."""
+"""A writer that has not finished a cycle for this time is not alive."""
 _HEARD_INTERVAL_S = 10.0
 _EXPIRY_INTERVAL_S = 3_600.0
 _RETRY_AFTER_S = 5
 _LEDGER_ROWS = 10_000
-_NO_MEMORY = "the collector has no memory for it: give it more"
+_NO_MEMORY = "the collector has not enough memory for it: give it more"
+
+
+WRITE_ERRORS = (StoreUnavailableError, RowsRefusedError, WriterStopped)
+"""Raised by `Writer.write` and `Writer.do`."""
 
 
 class QueueFull(Exception):  # noqa: N818  an expected outcome, named like queue.Full
@@ -77,13 +81,13 @@ class _Waiting:
 @dataclass(frozen=True, slots=True)
 class _Call:
     work: Callable[[], Any]
-    """What the thread does between two groups. Raises StoreUnavailableError, RowsRefusedError."""
+    """Runs in the thread between two groups. Raises StoreUnavailableError, RowsRefusedError."""
     answer: asyncio.Future[Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Unsaved:
-    """What segments up to `until` have stored, and maybe later ones, that the state file does not say."""
+    """Entries that segments up to `until`, and maybe later ones, have and the state file does not."""
 
     until: int
     ledger: Sequence[LedgerRow]
@@ -92,7 +96,7 @@ class Unsaved:
 
 
 def load_known(log: FrameLog, now: datetime, *, has_peers: bool = False) -> Known:
-    """What the store holds. Raises StoreUnavailableError."""
+    """Load the writer's state from the store. Raises StoreUnavailableError."""
     state = log.state
     rows = {name: state.rows(name) for name in ("nodes", "gpus")}
     known = loaded(state.rows("ledger"), rows, log.tail.batches, now)
@@ -102,7 +106,7 @@ def load_known(log: FrameLog, now: datetime, *, has_peers: bool = False) -> Know
 
 
 class NodeForgotten(Enum):
-    """What became of a wish to forget a node."""
+    """The result of forgetting a node."""
 
     DONE = "done"
     UNKNOWN = "unknown"
@@ -110,11 +114,11 @@ class NodeForgotten(Enum):
 
 
 HEARD_LATELY = timedelta(minutes=1)
-"""A node that was heard of within it sends data."""
+"""A node that was seen within this time sends data."""
 
 
 class Writer:
-    """Appends to the segment that is written, from `start` to `stop`."""
+    """Appends to the current segment, from `start` to `stop`."""
 
     def __init__(
         self,
@@ -129,8 +133,8 @@ class Writer:
         copy: Callable[[], None] = lambda: None,
         trusts_clock: Callable[[], bool] = lambda: True,
     ) -> None:
-        """`copy`: has what is stored in a second place too. Raises StoreUnavailableError. `trusts_clock`: whether
-        entries of the ledger may expire."""
+        """`copy`: sends what is stored to the standby; raises StoreUnavailableError. `trusts_clock`: whether entries
+        of the ledger may expire."""
         self._log = log
         self._known = known
         self._stats = stats
@@ -151,7 +155,7 @@ class Writer:
         self._thread = threading.Thread(target=self._run, name="writer", daemon=True)
 
     def start(self) -> "asyncio.Future[None]":
-        """Start the thread; the future ends with it, with the exception that ended it if any."""
+        """Start the thread; the future is done when it ends, with the exception that ended it."""
         self._loop = asyncio.get_running_loop()
         self._ended: asyncio.Future[None] = self._loop.create_future()
         self._thread.start()
@@ -163,44 +167,44 @@ class Writer:
         return self._queue_bytes
 
     def is_alive(self) -> bool:
-        """Whether the thread runs and has finished a cycle lately."""
+        """Whether the thread runs and has finished a cycle within STUCK_AFTER_S."""
         late_s = self._clock.monotonic() - self._progress_at
         is_running = self._thread.is_alive() and not self._ended.done()
         return is_running and late_s < STUCK_AFTER_S
 
     def is_failing(self) -> bool:
-        """Whether the last commit failed, as on a full disk, and lately.
+        """Whether the last commit failed within STUCK_AFTER_S, for example on a full disk.
 
-        What failed long ago may be over: only the next batch can tell.
+        After that time the fault may be over; the next batch shows it.
         """
         failed_at = self._failed_at
         return failed_at is not None and self._clock.monotonic() - failed_at < STUCK_AFTER_S
 
     async def store(self, batch: Batch) -> Outcome:
-        """Wait until the batch is durable or why not. Raises QueueFull, WriterStopped."""
+        """Wait until the batch is durable or refused. Raises QueueFull, WriterStopped."""
         size_bytes = batch.decoded.memory_bytes
         answer: asyncio.Future[Outcome] = self._loop.create_future()
         with self._condition:
             if self._is_stopping or self._ended.done():
                 raise WriterStopped("the collector is stopping")
-            # An empty queue takes any batch, or one larger than the queue could never pass.
+            # An empty queue takes any batch: one that is larger than the queue must pass, too.
             if self._queue_bytes and self._queue_bytes + size_bytes > self._queue_bytes_max:
                 raise QueueFull(f"{self._queue_bytes} bytes wait for the writer")
             self._queue_bytes += size_bytes
             self._batches.append(_Waiting(batch, size_bytes, answer))
             self._condition.notify()
-        # The batch may be committed all the same when the request is gone: never cancel it.
+        # Never cancel it: the batch may be committed although the client has closed the connection.
         return await asyncio.shield(answer)
 
     async def write(self, changes: Changes) -> None:
-        """Write changes in a transaction of their own; durable when it returns.
+        """Write changes in their own transaction; they are durable when it returns.
 
         Raises StoreUnavailableError, RowsRefusedError, WriterStopped.
         """
         await self.do(lambda: self._commit(changes))
 
     async def do(self, work: Callable[[], T]) -> T:
-        """Let the thread do something between two groups, as the owner of the connection.
+        """Run `work` in the thread, between two groups.
 
         Raises StoreUnavailableError, RowsRefusedError, WriterStopped.
         """
@@ -213,20 +217,20 @@ class Writer:
         return await asyncio.shield(answer)
 
     async def take_prices(self, prices: PriceBook) -> int:
-        """Price GPUs by another book; how many have another price now. Raises as `do`."""
+        """Use other prices; returns the number of GPUs whose price has changed. Raises as `do`."""
         return await self.do(lambda: self._take_prices(prices))
 
     async def forget_node(self, node: str) -> NodeForgotten:
-        """Take a node as one that has left when it was last heard of. Raises as `do`."""
+        """Note that a node left when it was last seen. Raises as `do`."""
         return await self.do(lambda: self._forget_node(node))
 
     async def forget_silent(self, before: datetime) -> Mapping[str, int]:
-        """Forget GPUs and nodes that were last heard of before that; how many, by table. Raises as `do`."""
+        """Forget GPUs and nodes that were last seen before that; returns their number by table. Raises as `do`."""
         return await self.do(lambda: self._forget_silent(before))
 
     async def close_windows(self, until: datetime) -> None:
-        """From now on rows from before `until` (naive UTC) are late: with them, the windows that they
-        belong to are noted. Raises as `do`.
+        """From now on rows from before `until` (naive UTC) are late: their windows are stored with them, and rolled up
+        again. Raises as `do`.
         """
         await self.do(lambda: self._close_windows(until))
 
@@ -235,8 +239,8 @@ class Writer:
         await self.do(self._log.freeze)
 
     async def save(self) -> None:
-        """Have the state file know what frozen segments have stored, so that they may go. Raises as `do`;
-        what it has not done then, the next call or the next start does."""
+        """Write to the state file what frozen segments have stored, so that they can be deleted. Raises as `do`; then
+        the next call or the next start completes it."""
         taken = await self.do(self._take_unsaved)
         try:
             await asyncio.to_thread(self._save, taken)
@@ -245,7 +249,7 @@ class Writer:
             raise
 
     async def stop(self, timeout_s: float = 30.0) -> None:
-        """Commit what waits and end the thread. Raises TimeoutError."""
+        """Commit the waiting batches and end the thread. Raises TimeoutError."""
         with self._condition:
             self._is_stopping = True
             self._condition.notify()
@@ -259,7 +263,7 @@ class Writer:
                 pass
         except BaseException as error:
             failure = error
-            log.exception("writer thread ended by a fault")
+            log.exception("the writer thread failed")
         finally:
             self._on_loop(self._end, failure)
 
@@ -276,7 +280,7 @@ class Writer:
             self._ended.set_exception(failure)
 
     def _cycle(self) -> bool:
-        """Wait for work and do it; False when all is done and the writer is to stop."""
+        """Wait for work and do it; False: all is done, and the writer stops."""
         with self._condition:
             self._condition.wait_for(self._has_work, IDLE_S)
             calls = list(self._calls)
@@ -325,45 +329,45 @@ class Writer:
         try:
             return list(self._try(batches, now))
         except RowsRefusedError as error:
-            # An admitted batch that cannot be stored is a bug, if only of what admits it.
+            # An admitted batch that cannot be stored is a bug, at least of the checks that admitted it.
             doing = "store" if len(group) == 1 else "store_together"
             self._stats.faults.note(doing, error.__cause__ or error)
             if len(group) == 1:
                 return [Rejected(f"the store cannot take the rows: {error}")]
-        # One batch is at fault: each on its own, so that it does not hold up the others.
+        # One batch is at fault: commit each by itself, so that the others are stored.
         return [outcome for waiting in group for outcome in self._outcomes([waiting], now)]
 
     def _try(self, batches: Sequence[Batch], now: datetime) -> Sequence[Outcome]:
-        """Commit batches at once. Raises RowsRefusedError."""
+        """Commit batches in one transaction. Raises RowsRefusedError."""
         try:
             planned = self._plan(batches, now)
             if not planned.is_empty:
                 self._commit(planned.changes)
         except StoreUnavailableError as error:
-            return self._put_off([None] * len(batches), error)
+            return self._retry_later([None] * len(batches), error)
         apply(self._known, planned)
         self._on_loop(self._count, planned, now)
         self._progress_at = self._clock.monotonic()
         try:
-            # Also for what was stored before: its copy may have failed then.
+            # Also for duplicates: their copy may have failed before.
             self._copy()
         except StoreUnavailableError as error:
-            return self._put_off(planned.outcomes, error)
+            return self._retry_later(planned.outcomes, error)
         self._set_failing(None)
         return planned.outcomes
 
-    def _put_off(
+    def _retry_later(
         self, outcomes: Sequence[Outcome | None], error: StoreUnavailableError
     ) -> list[Outcome]:
-        """What is neither stored for good nor refused is to be sent again."""
+        """Have agents send all batches again but those that are rejected."""
         self._set_failing(str(error))
         self._on_loop(self._count_failure)
         later = RetryLater(f"the store cannot take it now: {error}", _RETRY_AFTER_S)
         return [later if o is None or isinstance(o, Stored) else o for o in outcomes]
 
     def _plan(self, batches: Sequence[Batch], now: datetime) -> CommitPlan:
-        """Raises RowsRefusedError whatever the batches bring out but want of memory: planning changes nothing,
-        so what they are is all that can be at fault, and a batch that ended the thread would be sent again."""
+        """Raises RowsRefusedError for every exception but MemoryError: planning changes nothing, so only the batches can
+        be at fault; if one ended the thread, the agent would send it again after each restart."""
         try:
             return plan(self._known, batches, self._prices, now)
         except MemoryError as error:
@@ -397,7 +401,7 @@ class Writer:
     def _forget_silent(self, before: datetime) -> Mapping[str, int]:
         self._write_heard()
         if any(self._known.heard.values()):
-            return {}  # who was heard of just now is not in the state file: another day
+            return {}  # nodes seen just now are not in the state file yet: try again tomorrow
         with self._log.state.writing() as writing:
             gone = writing.forget_silent(before, self._clock.now())
         forget_items(self._known, gone)
@@ -411,7 +415,7 @@ class Writer:
         except MemoryError as error:
             raise StoreUnavailableError(_NO_MEMORY) from error
         except Exception as error:
-            # What of it was written is told by the next start; the batches are refused.
+            # The next start finds out which rows were written; the batches are refused.
             raise RowsRefusedError(_failed_on(error)) from error
 
     def _close_windows(self, until: datetime) -> None:
@@ -423,7 +427,7 @@ class Writer:
         keys, self._known.unsaved = self._known.unsaved, set()
         forgotten = [key for key in keys if self._known.ledger.get(key) is None]
         progress = {n: at for n, at in self._log.progress.items() if n != "closed_until"}
-        # The newest one may hold a frame that failed, which the next start stores.
+        # The newest segment may have a frame whose write failed, which the next start stores.
         until = self._log.last_number - 1
         return Unsaved(until, ledger_rows(self._known, keys), forgotten, progress)
 
@@ -432,7 +436,7 @@ class Writer:
         self._known.unsaved.update(unsaved.forgotten)
 
     def _save(self, unsaved: Unsaved) -> None:
-        """In pieces, so that a commit that changes the state file waits for one of them at most."""
+        """Write in parts, so that a commit that changes the state file waits for at most one part."""
         state, rows = self._log.state, unsaved.ledger
         for start in range(0, len(rows), _LEDGER_ROWS):
             with state.writing() as writing:
@@ -476,13 +480,13 @@ class Writer:
             self._known.unsaved.difference_update(gone)
 
     def _quietly(self, changes: Changes) -> bool:
-        """Write what can wait for the next time; whether it worked."""
+        """Write changes that can be written later as well; whether it worked."""
         try:
             self._commit(changes)
         except (StoreUnavailableError, RowsRefusedError) as error:
             if isinstance(error, RowsRefusedError):
                 self._stats.faults.note("housekeeping", error.__cause__ or error)
-            log.debug("housekeeping put off", extra={"reason": str(error)})
+            log.debug("housekeeping postponed", extra={"reason": str(error)})
             return False
         return True
 
@@ -497,7 +501,7 @@ class Writer:
         try:
             self._loop.call_soon_threadsafe(function, *arguments)
         except RuntimeError:
-            log.debug("event loop is closed; nobody waits for the answer")
+            log.debug("the event loop is closed; nothing waits for the answer")
 
     def _answer(self, answers: Sequence[tuple[_Waiting, Outcome]], seconds: float) -> None:
         self._stats.commit_seconds.observe(seconds)
@@ -539,18 +543,16 @@ def _settle(answer: asyncio.Future[Any], result: Any, error: Exception | None) -
         answer.set_exception(error)
 
 
-log = logging.getLogger(__name__)
-
-
 def reprice(frames: FrameLog, known: Known, prices: PriceBook) -> int:
-    """Give every GPU the price that the book has for it; how many have another one now.
+    """Set the price of each GPU from the book; returns the number of prices that have changed.
 
-    By the writer, or before it starts. Raises StoreUnavailableError and RowsRefusedError, and nothing
-    has changed.
+    Call it in the writer, or before it starts. Raises StoreUnavailableError and RowsRefusedError, and then changes
+    nothing.
     """
     if unknown := unmatched_prices(prices.by_model, [model.name for model in MODELS]):
         log.info(
-            "prices not in the catalogue; taken as the driver's names", extra={"names": unknown}
+            "no model of the catalogue matches these prices; they are used as driver names",
+            extra={"names": unknown},
         )
     changed = {}
     for key, item in known.items["gpus"].items():
@@ -568,23 +570,20 @@ Listener = Callable[[Collection[str]], None]
 
 
 class StoredEvents:
-    """Made on the event loop, which then calls the listener."""
+    """Calls a listener on the event loop when events are stored. Create it on that loop."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._listener: Listener = lambda kinds: None
 
     def listen(self, listener: Listener) -> None:
-        """Have it called with the kinds of what is stored from now on."""
+        """Call `listener` with the kinds of the events that are stored from now on."""
         self._listener = listener
 
     def add(self, tables: Mapping[str, Any]) -> None:
-        """These Arrow tables are stored, by name. From any thread."""
+        """Note stored Arrow tables, by name. Thread-safe."""
         rows = tables.get(EVENTS.name)
         if rows is not None and rows.num_rows:
             kinds = rows["kind"].unique().to_pylist()
             with suppress(RuntimeError):  # the loop has ended
-                self._loop.call_soon_threadsafe(self._tell, kinds)
-
-    def _tell(self, kinds: Collection[str]) -> None:
-        self._listener(kinds)
+                self._loop.call_soon_threadsafe(self._listener, kinds)

@@ -1,8 +1,8 @@
-"""Names the GPU of Xids that say only its PCI bus id; pure.
+"""Finds the GPU of Xids that only have a PCI bus id; pure.
 
-The driver names a bus id. An agent that started after the GPU fell off the bus, and an imported log, do
-not know whose it was; the inventory may. A bus id that it does not know becomes
-`pci-<bus id>@<node>`, so that Xids of several GPUs of a node stay apart.
+The driver logs a bus id. An agent that started after the GPU fell off the bus, and an imported log, do not know the GPU;
+the inventory may. An unknown bus id becomes `pci-<bus id>@<node>`, so that Xids of several GPUs of a node stay
+apart.
 """
 
 import json
@@ -19,11 +19,11 @@ from gpuwarden_collector.ingest.inventory import Place, place_of
 Row = Mapping[str, Any]
 """A row of `gpus`."""
 FindGpu = Callable[[Place, datetime], Row | None]
-"""The GPU that was at a place at an instant (naive UTC); None: not known."""
+"""Finds the GPU at a node and PCI address at a time (naive UTC); None: unknown."""
 
 
 def with_gpus(events: Any, find: FindGpu) -> Any:
-    """The rows of `events`, those of Xids with `gpu_uuid`, and `gpu` where the inventory has it."""
+    """The rows of `events`; Xids get `gpu_uuid`, and `gpu` if the inventory has it."""
     uuids = events["gpu_uuid"]
     is_placed = pc.fill_null(pc.starts_with(uuids, "pci-"), True)
     rows = pc.indices_nonzero(pc.and_(pc.equal(events["kind"], "xid"), is_placed)).to_pylist()
@@ -55,7 +55,7 @@ def _bus_id(details: str | None) -> str | None:
 
 
 def places_of(gpus: Iterable[Row]) -> dict[Place, list[Row]]:
-    """Whole GPUs by where they are or were, in the order in which they came there."""
+    """Whole GPUs by node and PCI address, in the order in which they were first seen there."""
     found: dict[Place, list[Row]] = {}
     for row in gpus:
         if (place := place_of(dict(row))) is not None:
@@ -66,7 +66,7 @@ def places_of(gpus: Iterable[Row]) -> dict[Place, list[Row]]:
 
 
 def at_that_time(rows: Sequence[Row], ts: datetime) -> Row | None:
-    """Of the GPUs of one place the last that had come by `ts`; else the first, for a log of the time before."""
+    """The last of these GPUs that was first seen by `ts`; the first GPU if `ts` is before all of them."""
     before = [row for row in rows if _first_seen(row) <= ts]
     return before[-1] if before else rows[0] if rows else None
 

@@ -20,7 +20,7 @@ from typing import Any
 
 from gpuwarden.clock import Clock
 from gpuwarden.lifecycle import StartError
-from gpuwarden_collector.auth.access_control import LOOK_S, AccessControl
+from gpuwarden_collector.auth.access_control import RELOAD_S, AccessControl
 from gpuwarden_collector.http.bodies import BodyReader
 from gpuwarden_collector.ingest.clock_check import CHECK_INTERVAL_S as CLOCK_CHECK_INTERVAL_S
 from gpuwarden_collector.ingest.clock_check import ClockCheck, kernel_synchronised
@@ -236,7 +236,7 @@ async def start_timetable(stack: AsyncExitStack, access: AccessControl) -> Timet
     stack.push_async_callback(access.close)
     timetable = Timetable()
     await stack.enter_async_context(timetable.running())
-    timetable.every("access", LOOK_S, access.look)
+    timetable.every("access", RELOAD_S, access.refresh)
     memory = Memory()
     stack.callback(memory.close)
 

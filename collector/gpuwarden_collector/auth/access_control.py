@@ -1,4 +1,4 @@
-"""Access as one thing for the collector: gate, endpoints and certificate, kept up to date with their files."""
+"""Controls access to the collector: tokens, endpoints and certificate, reloaded when their files change."""
 
 import asyncio
 import logging
@@ -27,24 +27,24 @@ from gpuwarden_collector.settings import CollectorSettings
 
 log = logging.getLogger(__name__)
 
-LOOK_S = 2.0
-"""How often the files are looked at: a token that is revoked holds for no longer."""
-USED_WRITTEN_EVERY_S = 60.0
-CERTIFICATE_TOLD_EVERY_S = 86_400.0
+RELOAD_S = 2.0
+"""Interval of `refresh`: a revoked token is valid for no longer than this."""
+LAST_USED_INTERVAL_S = 60.0
+CERTIFICATE_LOG_INTERVAL_S = 86_400.0
 
 
 def tokens_path(settings: CollectorSettings) -> Path:
-    """Where the tokens are."""
+    """Path of the file of tokens."""
     return settings.tokens_file or settings.data_dir / token_file.NAME
 
 
 class AccessControl:
-    """Who may come in. `look` every LOOK_S seconds; `close` at the end."""
+    """Decides who may use the collector. Call `refresh` every RELOAD_S seconds and `close` at the end."""
 
     def __init__(
         self, settings: CollectorSettings, clock: Clock, denied: Counter[str], descriptors: int
     ) -> None:
-        """`descriptors`: how many the process may have. Raises StartError for what would be unsafe, and for files that are wrong."""
+        """`descriptors`: the process's limit. Raises StartError for unsafe settings and invalid files."""
         self._clock = clock
         self._path = tokens_path(settings)
         self.exposure = exposure_of(settings)
@@ -54,8 +54,8 @@ class AccessControl:
         self._ca = settings.tls_ca
         self._ca_mark: Mark | None = None
         self.authority_ends_at: datetime | None = None
-        """When the authority ends that nodes are told to trust; None: there is none."""
-        self._look_at_authority()
+        """End of the authority's certificate, which nodes trust; None: there is none."""
+        self._read_authority()
         self._mark = mark_of(self._path)
         try:
             self._store = token_file.load(self._path)
@@ -63,24 +63,26 @@ class AccessControl:
             raise StartError(str(error)) from error
         limits = limits_of(descriptors, asks_tokens=self.exposure.asks_tokens)
         self.connections = Connections(limits)
-        """Those of HTTP."""
+        """Connections of HTTP."""
         self._gate = Gate(
             self.exposure, lambda: self._store, self.reload, clock, denied, self.connections
         )
         self._used_before = token_file.last_used(self._path)
         self._used_written: dict[str, datetime] = {}
         self._used_at_s = clock.monotonic()
-        self._told_at_s = clock.monotonic()
+        self._logged_at_s = clock.monotonic()
         routes = AccessRoutes(self._path, settings.tls_ca, clock, self.reload, self._gate.judged)
         self.routes: Iterable[web.AbstractRouteDef] = routes.routes()
-        self._tell()
+        self._log_warnings()
 
-    def _tell(self) -> None:
+    def _log_warnings(self) -> None:
         if self.tls is not None:
             self.tls.warn_if_it_ends(self._clock.now())
         if self.exposure.asks_tokens and not self._store.entries:
             remedy = "gpuwarden token enrolment, or gpuwarden token create"
-            log.warning("there are no tokens yet: nobody is let in", extra={"remedy": remedy})
+            log.warning(
+                "there are no tokens yet: every request is denied", extra={"remedy": remedy}
+            )
 
     @property
     def asks_tokens(self) -> bool:
@@ -89,36 +91,36 @@ class AccessControl:
 
     @property
     def middleware(self) -> Any:
-        """For aiohttp."""
+        """The middleware for aiohttp."""
         return self._gate.middleware
 
     def judged(self, token: str, need: Scope, client: str) -> Granted | Denied:
-        """Whether a token is enough, of a client that does not speak HTTP."""
+        """Check the token of a client that does not use HTTP."""
         return self._counted(self._gate.judged(token, need, client), client)
 
     def judged_as(self, name: str, need: Scope, client: str, *, is_it: bool) -> Granted | Denied:
-        """As `judged`, of the token with this id; `is_it`: the client has proved to have it."""
+        """As `judged`, for a token by its id; `is_it`: the client has proved that it has the token."""
         return self._counted(self._gate.judged_entry(name, need, client, is_it=is_it), client)
 
     def refused_connection(self, client: str) -> None:
-        """There was one from that address too many."""
-        why = "there are too many connections, or too many from one address that nobody has shown a token on"
+        """Count a connection that was closed because of a limit."""
+        why = "there are too many connections, or too many from one address without a valid token"
         self._gate.count(Denied("connections", why), client=client, path="")
 
     def is_guessing(self, client: str) -> bool:
-        """Whether an address has shown too many wrong tokens lately: it is not asked for another."""
+        """Whether an address has sent too many wrong tokens lately, so that no further token is checked."""
         return self._gate.is_guessing(client)
 
     def scram_of(self, name: str) -> str | None:
         """SCRAM verifier of the token with this id; None: there is none."""
         entry = self._store.get(name)
         if entry is None and ID.fullmatch(name):
-            self.reload()  # it may have been made this very second
+            self.reload()  # it may have been created just now
             entry = self._store.get(name)
         return None if entry is None else entry.scram
 
     def withdrawn(self, grant: Granted | None) -> Denied | None:
-        """Why somebody who was let in may go on no longer; None: they may."""
+        """Why a client may not continue that was let in before; None: it may."""
         if grant is None:
             return None
         entry = self._store.get(grant.entry.id)
@@ -133,19 +135,19 @@ class AccessControl:
 
     @property
     def ssl_context(self) -> ssl.SSLContext | None:
-        """What to listen with; None: without TLS."""
+        """The context to listen with; None: no TLS."""
         return None if self.tls is None else self.tls.context
 
     @property
     def certificate_ends_at(self) -> datetime | None:
-        """When the certificate ends; None: there is none."""
+        """End of the server's certificate; None: there is none."""
         return None if self.tls is None else self.tls.certificate.ends_at
 
     def reload(self) -> None:
-        """Take tokens and certificate anew where their files have changed."""
+        """Read tokens and certificate again if their files have changed."""
         if self.tls is not None:
             self.tls.reload()
-        self._look_at_authority()
+        self._read_authority()
         mark = mark_of(self._path)
         if mark == self._mark:
             return
@@ -153,9 +155,9 @@ class AccessControl:
         try:
             self._store = token_file.load(self._path)
         except TokenFileError as error:
-            log.error("tokens cannot be read; the old ones go on", extra={"why": str(error)})
+            log.error("tokens cannot be read; the old ones stay valid", extra={"why": str(error)})
 
-    def _look_at_authority(self) -> None:
+    def _read_authority(self) -> None:
         mark = None if self._ca is None else mark_of(self._ca)
         if self._ca is None or mark == self._ca_mark:
             return
@@ -166,19 +168,19 @@ class AccessControl:
             self.authority_ends_at = None
             log.warning("tls_ca cannot be read; no node can enroll", extra={"why": str(error)})
 
-    async def look(self) -> None:
-        """What is due: files that changed, when tokens were used, a certificate that ends."""
+    async def refresh(self) -> None:
+        """Read changed files, write when tokens were used, and warn of an expiring certificate, as it is due."""
         self.reload()
         now_s = self._clock.monotonic()
-        if now_s - self._used_at_s >= USED_WRITTEN_EVERY_S:
+        if now_s - self._used_at_s >= LAST_USED_INTERVAL_S:
             self._used_at_s = now_s
             await self._write_used()
-        if now_s - self._told_at_s >= CERTIFICATE_TOLD_EVERY_S:
-            self._told_at_s = now_s
-            self._tell()
+        if now_s - self._logged_at_s >= CERTIFICATE_LOG_INTERVAL_S:
+            self._logged_at_s = now_s
+            self._log_warnings()
 
     async def close(self) -> None:
-        """Write down when tokens were used."""
+        """Write when tokens were last used."""
         await self._write_used()
 
     async def _write_used(self) -> None:
@@ -190,5 +192,8 @@ class AccessControl:
         try:
             await asyncio.to_thread(token_file.write_last_used, self._path, known)
         except TokenFileError as error:
-            log.warning("it is not noted when tokens were used", extra={"why": str(error)})
+            log.warning(
+                "the times at which tokens were last used cannot be written",
+                extra={"why": str(error)},
+            )
         self._used_written = written

@@ -1,7 +1,7 @@
-"""A private authority and the collector's certificate, for those who have none.
+"""Creates a private certificate authority and the collector's certificate.
 
-Nodes trust the authority alone, so that the certificate can be renewed each year without their notice.
-The authority's key stays on the collector's host and signs nothing but this.
+Nodes trust only the authority, so the certificate can be renewed each year without a change on nodes. The authority's
+key stays on the collector's host and signs only the collector's certificate.
 """
 
 import ipaddress
@@ -28,16 +28,16 @@ from gpuwarden_collector.auth.tls import Certificate, certificate_of, described
 CA_LASTS = timedelta(days=3653)
 SERVER_LASTS = timedelta(days=365)
 _BACKDATED = timedelta(hours=1)
-"""Clocks of nodes may be behind."""
+"""The clocks of nodes may be behind."""
 
 
 class AuthorityError(Exception):
-    """One line: what, where, what to do."""
+    """One line: what is wrong, where, and what to do."""
 
 
 @dataclass(frozen=True, slots=True)
 class AuthorityFiles:
-    """Where the authority and the certificate are."""
+    """Paths of the authority and the certificate."""
 
     folder: Path
 
@@ -48,7 +48,7 @@ class AuthorityFiles:
 
     @property
     def ca_key(self) -> Path:
-        """The authority's key: the one that must not leak."""
+        """The authority's key: secret."""
         return self.folder / "ca.key"
 
     @property
@@ -63,9 +63,9 @@ class AuthorityFiles:
 
 
 def init(files: AuthorityFiles, names: Sequence[str], now: datetime) -> Certificate:
-    """Make an authority and a certificate for `names`; what is there already stays.
+    """Create an authority and a certificate for `names`, if they do not exist.
 
-    Raises AuthorityError, also where the certificate that is there is not for all of `names`.
+    Raises AuthorityError, also if the existing certificate lacks one of `names`.
     """
     try:
         if files.cert.exists():
@@ -81,16 +81,16 @@ def _kept(files: AuthorityFiles, names: Sequence[str]) -> Certificate:
     try:
         found = certificate_of(files.cert)
     except ValueError as error:
-        raise AuthorityError(f"{error}: --renew makes a new one") from error
+        raise AuthorityError(f"{error}: --renew creates a new one") from error
     if missing := [name for name in names if name not in found.names]:
         raise AuthorityError(
-            f"{files.cert} is there and not for {', '.join(missing)}: --renew with each --name makes another"
+            f"{files.cert} exists and is not for {', '.join(missing)}: --renew with each --name creates another one"
         )
     return found
 
 
 def renew(files: AuthorityFiles, names: Sequence[str], now: datetime) -> Certificate:
-    """A new key and certificate by the same authority; `names` empty: those of the old one.
+    """Create a new key and certificate with the same authority; `names` empty: those of the old one.
 
     Raises AuthorityError.
     """
@@ -129,7 +129,7 @@ def _issue(files: AuthorityFiles, names: Sequence[str], now: datetime) -> Certif
     ca, ca_key = _authority(files)
     if ca.not_valid_after_utc <= now:
         raise AuthorityError(
-            f"{files.ca} has expired: move it and {files.ca_key} away, make another, and enroll the nodes"
+            f"{files.ca} has expired: move it and {files.ca_key} away, create another one, and enroll the nodes"
             " again"
         )
     key = ec.generate_private_key(ec.SECP256R1())
@@ -146,7 +146,7 @@ def _issue(files: AuthorityFiles, names: Sequence[str], now: datetime) -> Certif
         .add_extension(identifier, critical=False)
         .sign(ca_key, hashes.SHA256())
     )
-    # The key first: a collector that looks in between finds a pair that does not fit, and looks again.
+    # The key first: a collector that reads both files in between finds that they do not match, and reads them again.
     write_whole(files.key, _pem(key))
     chain = certificate.public_bytes(Encoding.PEM) + ca.public_bytes(Encoding.PEM)
     write_whole(files.cert, chain, mode=0o644)
@@ -157,11 +157,11 @@ def _authority(files: AuthorityFiles) -> tuple[x509.Certificate, ec.EllipticCurv
     try:
         ca = x509.load_pem_x509_certificate(files.ca.read_bytes())
     except ValueError as error:
-        raise AuthorityError(f"{files.ca}: there is no certificate in PEM form in it") from error
+        raise AuthorityError(f"{files.ca}: the file has no PEM certificate") from error
     try:
         key = load_pem_private_key(files.ca_key.read_bytes(), None)
     except (ValueError, TypeError, UnsupportedAlgorithm) as error:
-        raise AuthorityError(f"{files.ca_key}: there is no key in PEM form in it") from error
+        raise AuthorityError(f"{files.ca_key}: the file has no PEM key") from error
     if not isinstance(key, ec.EllipticCurvePrivateKey) or key.public_key() != ca.public_key():
         raise AuthorityError(f"{files.ca_key}: this is not the key of {files.ca}")
     return ca, key
@@ -173,7 +173,7 @@ def _name(text: str) -> x509.GeneralName:
     except ValueError:
         pass
     if not text.isascii() or not text or any(c in text for c in " /:@,*"):
-        raise AuthorityError(f"--name {text}: this is neither the name of a host nor an address")
+        raise AuthorityError(f"--name {text}: this is neither a host name nor an address")
     return x509.DNSName(text)
 
 

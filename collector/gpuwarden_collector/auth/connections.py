@@ -1,7 +1,7 @@
-"""Bounds how many connections there are: the store must always have descriptors for its files.
+"""Limits the number of connections, so that the store always has file descriptors.
 
-Those of clients that were let in once are known. Of strangers, each of whom takes 6 KiB, or 90 KiB with TLS, there are
-few at a time, and fewer from one address.
+A connection is authenticated after its first request that was let in. Other connections, each of which takes 6 KiB, or
+90 KiB with TLS, have lower limits, in all and for one address.
 """
 
 from collections import Counter
@@ -9,21 +9,21 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 
 RESERVED = 256
-"""Descriptors of everything but HTTP's connections."""
+"""File descriptors that are kept for everything but HTTP."""
 
 
 @dataclass(frozen=True, slots=True)
 class ConnectionLimits:
-    """Most connections."""
+    """Limits of connections."""
 
     all: int
-    strangers: int
-    strangers_of_one: int
-    """Of one address."""
+    anonymous: int
+    anonymous_of_one: int
+    """From one address."""
 
 
 def limits_of(descriptors: int, *, asks_tokens: bool) -> ConnectionLimits:
-    """What a process with so many descriptors may have. Without tokens nobody can become known."""
+    """The limits of a process with this many descriptors. Without tokens no connection is ever authenticated."""
     most = max(descriptors - RESERVED, descriptors // 2)
     if not asks_tokens:
         return ConnectionLimits(most, most, most)
@@ -31,49 +31,49 @@ def limits_of(descriptors: int, *, asks_tokens: bool) -> ConnectionLimits:
 
 
 class Connections:
-    """Those that there are, by what tells them apart: address and port of the client."""
+    """The open connections, by address and port of the client."""
 
     def __init__(self, limits: ConnectionLimits) -> None:
         self._limits = limits
         self._hosts: dict[Hashable, str | None] = {}
-        """By connection the address of a stranger; None: it is known."""
-        self._strangers: Counter[str] = Counter()
+        """By connection: the client's address while it is anonymous; None: it is authenticated."""
+        self._anonymous: Counter[str] = Counter()
 
     def __len__(self) -> int:
         return len(self._hosts)
 
     @property
-    def strangers(self) -> int:
-        """How many are not known."""
-        return self._strangers.total()
+    def anonymous(self) -> int:
+        """Number of connections that are not authenticated."""
+        return self._anonymous.total()
 
     def take(self, peer: Hashable, host: str) -> bool:
-        """There is one more, of a stranger; False: it must be closed."""
+        """Add a connection; False: it must be closed."""
         limits = self._limits
         if (
             len(self._hosts) >= limits.all
-            or self._strangers[host] >= limits.strangers_of_one
-            or self.strangers >= limits.strangers
+            or self._anonymous[host] >= limits.anonymous_of_one
+            or self.anonymous >= limits.anonymous
         ):
             return False
         self._hosts[peer] = host
-        self._strangers[host] += 1
+        self._anonymous[host] += 1
         return True
 
-    def know(self, peer: Hashable) -> None:
-        """Who is behind it was let in."""
+    def authenticate(self, peer: Hashable) -> None:
+        """Note that a request of the connection was let in."""
         host = self._hosts.get(peer)
         if host is not None:
             self._hosts[peer] = None
             self._leave(host)
 
     def end(self, peer: Hashable) -> None:
-        """It is over."""
+        """Remove a closed connection."""
         host = self._hosts.pop(peer, None)
         if host is not None:
             self._leave(host)
 
     def _leave(self, host: str) -> None:
-        self._strangers[host] -= 1
-        if not self._strangers[host]:
-            del self._strangers[host]
+        self._anonymous[host] -= 1
+        if not self._anonymous[host]:
+            del self._anonymous[host]

@@ -1,5 +1,6 @@
-"""Decides from the settings whether tokens are asked for, and refuses settings that let strangers in. Pure
-but for names that the resolver is asked about.
+"""Decides from the settings whether tokens are required, and refuses unsafe settings.
+
+Pure, except that it resolves the host name.
 """
 
 import ipaddress
@@ -12,15 +13,15 @@ from gpuwarden_collector.settings import CollectorSettings
 
 @dataclass(frozen=True, slots=True)
 class Exposure:
-    """Who can reach the collector, and what is asked of them."""
+    """Who can reach the collector, and whether they need a token."""
 
     asks_tokens: bool
     is_local: bool
-    """Reached from this machine alone, so that a name other than its own in Host is a web page's trick."""
+    """Only this machine can reach it, so that another name in Host means DNS rebinding by a web page."""
 
 
 def exposure_of(settings: CollectorSettings) -> Exposure:
-    """Raises StartError for settings that would let strangers read along or in."""
+    """Raises StartError for settings that would expose data or admit clients without tokens."""
     if (settings.tls_cert is None) != (settings.tls_key is None):
         missing = "tls_key" if settings.tls_key is None else "tls_cert"
         raise StartError(f"tls_cert and tls_key belong together: set {missing} as well")
@@ -29,15 +30,15 @@ def exposure_of(settings: CollectorSettings) -> Exposure:
     if not is_open and settings.tls_cert is None:
         raise StartError(
             f"host = {settings.host} is open to other machines, and there is no TLS: run"
-            " `gpuwarden collector init`, or set tls_cert and tls_key (allow_insecure = true if something"
-            " before it does that)"
+            " `gpuwarden collector init`, or set tls_cert and tls_key (allow_insecure = true if a proxy in front"
+            " of it does TLS)"
         )
     asks = settings.require_tokens or not is_open
     return Exposure(asks, is_loopback and not asks and not settings.allow_insecure)
 
 
 def _is_loopback(host: str) -> bool:
-    """Whether every address of that name is this machine's own; a name that nobody knows is not."""
+    """Whether each address of the name is a loopback address; False for an unknown name."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:

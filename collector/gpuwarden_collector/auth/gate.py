@@ -1,4 +1,4 @@
-"""Stands before every handler: who asks, may they, and is it a web page that asks in their place."""
+"""Checks each HTTP request before its handler: the token, its scope, and requests that other web pages cause."""
 
 import base64
 import binascii
@@ -22,39 +22,39 @@ from gpuwarden_collector.auth.token_store import Granted, TokenStore
 log = logging.getLogger(__name__)
 
 GRANT = web.RequestKey("GRANT", Granted)
-"""Key of a request under which its `Granted` is; absent where no token was asked for."""
+"""Key of a request's `Granted`; absent where no token is required."""
 
 _SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
-_TOLD_EVERY_S = 60.0
+_LOG_INTERVAL_S = 60.0
 _FORWARDED = ("Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-Real-IP")
-"""Headers by which a proxy says for whom it asks: somebody else than this machine's own."""
+"""Headers of proxies: the client is on another machine."""
 _CHALLENGE = 'Basic realm="gpuwarden: any name, and a token as the password", charset="UTF-8"'
 
 GUESSES_MAX = 30
-"""Wrong tokens that an address may show in `GUESSES_S`; then wrong ones are refused unread. A right one never is."""
+"""Wrong tokens that an address may send in `GUESSES_S`; then wrong ones get 429. A right token always works."""
 GUESSES_S = 60.0
 _ADDRESSES_MAX = 10_000
 _LOCAL_ONLY = "without tokens this collector answers"
-_PROXY = "; if a proxy is before it, set require_tokens = true (docs/security.md)"
-_GUESSED = f"this address has shown {GUESSES_MAX} wrong tokens in a minute: see that the token is right, and try again later"
+_PROXY = "; if there is a proxy in front of it, set require_tokens = true (docs/security.md)"
+_GUESSED = f"this address has sent {GUESSES_MAX} wrong tokens in a minute: check the token, and try again later"
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class Guesses:
-    """Wrong tokens by address, of the last minute."""
+    """Counts wrong tokens of the last minute by address."""
 
     def __init__(self) -> None:
         self._since_s = 0.0
         self._counts: Counter[str] = Counter()
 
     def is_over(self, client: str, now_s: float) -> bool:
-        """Whether there were too many from there."""
+        """Whether the address has sent too many."""
         self._begin(now_s)
         return self._counts[client] >= GUESSES_MAX
 
     def note(self, client: str, now_s: float) -> None:
-        """There was one. Of addresses without number those that come later share a count."""
+        """Count a wrong token. Addresses beyond _ADDRESSES_MAX share one count."""
         self._begin(now_s)
         known = client in self._counts or len(self._counts) < _ADDRESSES_MAX
         self._counts[client if known else ""] += 1
@@ -65,7 +65,7 @@ class Guesses:
 
 
 class Gate:
-    """The decision for each request; `store` is whatever it is at that moment."""
+    """Decides on each request, with the current tokens."""
 
     def __init__(
         self,
@@ -76,21 +76,21 @@ class Gate:
         denied: Counter[str],
         connections: Connections,
     ) -> None:
-        """`refresh` looks whether `store` is another one now. `denied`: where denials are counted, by reason."""
+        """`store`: the current tokens; `refresh` reads them again if they have changed. `denied`: counts denials by reason."""
         self._exposure = exposure
         self._store = store
         self._refresh = refresh
         self._clock = clock
         self._denied = denied
         self._connections = connections
-        self._told_at_s: dict[str, float] = {}
+        self._logged_at_s: dict[str, float] = {}
         self._guesses = Guesses()
         self.last_used: dict[str, datetime] = {}
-        """By id of the token."""
+        """By token id: when it was last used."""
 
     @property
     def middleware(self) -> Any:
-        """For aiohttp."""
+        """The middleware for aiohttp."""
 
         @web.middleware
         async def guard(request: web.Request, handler: Handler) -> web.StreamResponse:
@@ -101,7 +101,7 @@ class Gate:
             if verdict is not None:
                 request[GRANT] = verdict
                 if request.transport is not None:
-                    self._connections.know(request.transport.get_extra_info("peername"))
+                    self._connections.authenticate(request.transport.get_extra_info("peername"))
             return await handler(request)
 
         return guard
@@ -115,7 +115,7 @@ class Gate:
     def _judged(self, request: web.Request) -> Granted | Denied | None:
         resource = request.match_info.route.resource
         if resource is None:
-            return None  # there is nothing here, and the answer says no more than that
+            return None  # the answer will be 404
         if (denied := self._as_web_page(request)) is not None:
             return denied
         need = need_of(request.method, resource.canonical)
@@ -123,18 +123,18 @@ class Gate:
             return None
         presented = request.headers.getall("Authorization", [])
         if len(presented) > 1:
-            return Denied("malformed", "header Authorization stands more than once")
+            return Denied("malformed", "header Authorization occurs more than once")
         token = token_in(presented[0]) if presented else request.cookies.get(COOKIE)
         return self.judged(token, need, request.remote)
 
     def judged(self, token: str | None, need: Need, client: str | None) -> Granted | Denied:
-        """Whether a token is enough; when it was used is noted. `client`: the address that shows it."""
+        """Whether a token is valid for `need`; records when it was used. `client`: the address that sent it."""
         now, now_s = self._clock.now(), self._clock.monotonic()
         verdict = self._store().judged(token, need, now)
         if isinstance(verdict, Denied) and verdict.why == "unknown":
             if self._guesses.is_over(client or "", now_s):
                 return Denied("guesses", _GUESSED, 429)
-            self._refresh()  # it may have been made this very second
+            self._refresh()  # it may have been created just now
             verdict = self._store().judged(token, need, now)
         self._note(verdict, client, now_s)
         if isinstance(verdict, Granted):
@@ -144,7 +144,7 @@ class Gate:
     def judged_entry(
         self, name: str, need: Need, client: str | None, *, is_it: bool
     ) -> Granted | Denied:
-        """As `judged`, of the token with this id, which its owner has proved to have without showing it."""
+        """As `judged`, for a token by its id; `is_it`: the client has proved that it has the token, without sending it."""
         now, now_s = self._clock.now(), self._clock.monotonic()
         verdict = self._store().judged_entry(name, need, now, is_it=is_it)
         self._note(verdict, client, now_s)
@@ -153,7 +153,7 @@ class Gate:
         return verdict
 
     def is_guessing(self, client: str) -> bool:
-        """Whether an address has shown too many wrong tokens lately."""
+        """Whether an address has sent too many wrong tokens lately."""
         return self._guesses.is_over(client, self._clock.monotonic())
 
     def _note(self, verdict: Granted | Denied, client: str | None, now_s: float) -> None:
@@ -161,7 +161,7 @@ class Gate:
             self._guesses.note(client or "", now_s)
 
     def _as_web_page(self, request: web.Request) -> Denied | None:
-        """A browser sends a password that it knows, and reaches loopback, for any page that asks it to."""
+        """Deny requests that a web page of another site causes: browsers send their cookie with them, and reach loopback."""
         host = request.headers.get("Host", "")
         if self._exposure.is_local:
             if not is_local_name(host):
@@ -182,13 +182,15 @@ class Gate:
         )
 
     def count(self, denied: Denied, *, client: str | None, path: str) -> None:
-        """Count a denial, and log it where none of its kind has been a minute ago."""
+        """Count a denial, and log it if none with the same reason was logged within a minute."""
         self._denied[denied.why] += 1
         now_s = self._clock.monotonic()
-        if now_s - self._told_at_s.get(denied.why, -_TOLD_EVERY_S) >= _TOLD_EVERY_S:
-            self._told_at_s[denied.why] = now_s
+        if now_s - self._logged_at_s.get(denied.why, -_LOG_INTERVAL_S) >= _LOG_INTERVAL_S:
+            self._logged_at_s[denied.why] = now_s
             extra = {"why": denied.reason, "client": client, "path": path}
-            log.warning("a request was denied; more of the kind are counted", extra=extra)
+            log.warning(
+                "a request was denied; further ones with this reason are only counted", extra=extra
+            )
 
     def _refused(self, request: web.Request, denied: Denied) -> web.Response:
         self.count(denied, client=request.remote, path=request.path)
@@ -206,19 +208,19 @@ class Gate:
 
 
 def node_of(request: web.Request) -> str | None:
-    """The only node that the request may speak of; None: any."""
+    """The only node whose rows the request may have; None: any."""
     grant = request.get(GRANT)
     return None if grant is None else grant.entry.node
 
 
 def sender_of(request: web.Request) -> str:
-    """Who the request comes from, as the ledger of what is stored tells senders apart."""
+    """The sender of the request (`senders.py`)."""
     grant = request.get(GRANT)
     return NOBODY if grant is None else grant.entry.sender
 
 
 def _is_browser(request: web.Request) -> bool:
-    """Whether a person waits for a page: they can log in."""
+    """Whether a browser asks for a page, so that a person can log in."""
     return "text/html" in request.headers.get("Accept", "")
 
 
@@ -230,7 +232,7 @@ def _login_of(request: web.Request, denied: Denied) -> str:
 
 
 def token_in(authorization: str) -> str:
-    """The token in the header: `Bearer TOKEN`, or as the password of `Basic`; "" where there is none."""
+    """The token in the header, of `Bearer TOKEN` or the password of `Basic`; "": there is none."""
     scheme, _, rest = authorization.partition(" ")
     rest = rest.strip()
     match scheme.lower():
@@ -249,5 +251,5 @@ def token_in(authorization: str) -> str:
 def _host_of(origin: str) -> str | None:
     try:
         return urlsplit(origin).netloc
-    except ValueError:  # as of `http://[`
+    except ValueError:  # such as `http://[`
         return None

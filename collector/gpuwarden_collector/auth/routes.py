@@ -1,4 +1,4 @@
-"""Endpoints of access: what a token is, the authority to trust, and a node's enrolment."""
+"""Serves the endpoints of access: a token's scope, the authority's certificate, enrolment and login."""
 
 import asyncio
 import json
@@ -23,7 +23,7 @@ _COOKIE_S = 30 * 86_400
 
 
 class AccessRoutes:
-    """Handlers; `changed` is told when the file of tokens is another one."""
+    """The handlers; they call `changed` after they have written the file of tokens."""
 
     def __init__(
         self,
@@ -40,7 +40,7 @@ class AccessRoutes:
         self._judged = judged
 
     def routes(self) -> Iterable[web.AbstractRouteDef]:
-        """For the application."""
+        """The routes for the application."""
         return [
             web.get("/v1/token", self.token),
             web.get("/v1/ca", self.authority),
@@ -50,7 +50,7 @@ class AccessRoutes:
         ]
 
     async def token(self, request: web.Request) -> web.Response:
-        """GET /v1/token: what the caller's own token is."""
+        """GET /v1/token: scope, node and expiry of the caller's token."""
         grant = request.get(GRANT)
         if grant is None:
             return web.json_response({"required": False})
@@ -68,7 +68,7 @@ class AccessRoutes:
     async def authority(self, request: web.Request) -> web.Response:
         """GET /v1/ca: the certificate of the authority that signed the collector's."""
         if self._ca is None:
-            return _error(404, "this collector names no authority of its own (tls_ca)")
+            return _error(404, "this collector has no authority of its own (tls_ca)")
         try:
             text = await asyncio.to_thread(self._ca.read_bytes)
         except OSError as error:
@@ -76,7 +76,7 @@ class AccessRoutes:
         return web.Response(body=text, content_type="application/x-pem-file")
 
     async def login(self, request: web.Request) -> web.Response:
-        """POST /login: put a token into the browser's cookie; back to the page that asked for it."""
+        """POST /login: put a token into a cookie, and redirect to the page that asked for it."""
         try:
             async with asyncio.timeout(BODY_S):
                 content = await request.content.readexactly(_length(request))
@@ -96,7 +96,7 @@ class AccessRoutes:
             COOKIE,
             token,
             httponly=True,
-            # A proxy that does TLS says so; who lies about it only loses their own cookie.
+            # A proxy that does TLS sets this header; a client that forges it only loses its own cookie.
             secure=request.secure or request.headers.get("X-Forwarded-Proto") == "https",
             samesite="Strict",
             max_age=_COOKIE_S,
@@ -104,18 +104,16 @@ class AccessRoutes:
         return answer
 
     async def logout(self, _request: web.Request) -> web.Response:
-        """POST /logout: take the token out of the browser."""
+        """POST /logout: delete the cookie."""
         answer = web.Response(status=303, headers={"Location": LOGIN_PATH})
         answer.del_cookie(COOKIE, httponly=True, samesite="Strict")
         return answer
 
     async def enroll(self, request: web.Request) -> web.Response:
-        """POST /v1/enroll: take up the token that a node has made for itself, by its hash."""
+        """POST /v1/enroll: register the token that a node has created for itself, by its hash."""
         grant = request.get(GRANT)
         if grant is None:
-            return _error(
-                409, "this collector asks for no tokens: set collector_url, and that is all"
-            )
+            return _error(409, "this collector requires no tokens: only set collector_url")
         try:
             node, name, digest = await _asked(request)
         except ValueError as error:
@@ -155,7 +153,7 @@ async def _asked(request: web.Request) -> tuple[str, str, str]:
     if not isinstance(node, str) or not 0 < len(node.encode()) <= NODE_BYTES_MAX:
         raise ValueError(f"node must be a name of at most {NODE_BYTES_MAX} bytes")
     if not node.isprintable():
-        raise ValueError("node has characters that cannot be shown")
+        raise ValueError("node has characters that are not printable")
     if not isinstance(name, str) or not ID.fullmatch(name):
         raise ValueError("id must be 12 small letters and digits")
     if not isinstance(digest, str) or not DIGEST.fullmatch(digest):

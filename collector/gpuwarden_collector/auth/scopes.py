@@ -1,6 +1,6 @@
-"""Defines the scope that each endpoint asks for: this table is the whole policy.
+"""Defines the scope that each endpoint requires: this table is the whole policy.
 
-An endpoint that is not listed needs an admin's token, and fails a test.
+An endpoint that is not listed requires scope admin, and fails a test.
 """
 
 from gpuwarden.access import (
@@ -27,7 +27,7 @@ Need = Scope | type[Anyone] | type[Holder]
 NEEDS: dict[tuple[str, str], Need] = {
     ("POST", INGEST_PATH): Scope.INGEST,
     ("POST", ENROLL_PATH): Scope.ENROLL,
-    ("GET", CA_PATH): Anyone,  # public by nature; whoever fetches it compares its fingerprint
+    ("GET", CA_PATH): Anyone,  # public; whoever fetches it compares its fingerprint
     ("GET", TOKEN_PATH): Holder,
     ("GET", "/healthz"): Anyone,
     ("GET", "/readyz"): Anyone,
@@ -51,7 +51,7 @@ NEEDS: dict[tuple[str, str], Need] = {
     ("GET", LOGIN_PATH): Anyone,
     ("POST", LOGIN_PATH): Anyone,  # the token is in its body
     ("POST", LOGOUT_PATH): Anyone,
-    ("GET", "/assets/{version}/{name}"): Anyone,  # the same for all, and no data in them
+    ("GET", "/assets/{version}/{name}"): Anyone,  # they have no data
     ("GET", "/v1/schema"): Scope.READ,
     ("GET", "/v1/fleet"): Scope.READ,
     ("GET", "/v1/fleet/past"): Scope.READ,
@@ -70,7 +70,7 @@ NEEDS: dict[tuple[str, str], Need] = {
     ("POST", "/mcp"): Scope.READ,  # its tools only read, as SQL does
     ("GET", "/v1/queries"): Scope.READ,
     ("POST", "/v1/queries"): Scope.READ,  # their number and size are bounded
-    ("DELETE", "/v1/queries/{name}"): Scope.READ,  # their own; an admin any
+    ("DELETE", "/v1/queries/{name}"): Scope.READ,  # their own queries; an admin all
     ("GET", "/v1/judgement"): Scope.READ,
     ("GET", "/v1/rules"): Scope.READ,
     ("GET", "/v1/rules/{name}"): Scope.READ,
@@ -80,7 +80,7 @@ NEEDS: dict[tuple[str, str], Need] = {
     ("GET", "/v1/silences/preview"): Scope.READ,
     ("POST", "/v1/silences"): Scope.ADMIN,
     ("DELETE", "/v1/silences/{id}"): Scope.ADMIN,
-    # A backtest reads and changes nothing, as SQL does; there is one at a time.
+    # A backtest only reads, as SQL does, and one runs at a time.
     ("GET", "/v1/backtests"): Scope.READ,
     ("POST", "/v1/backtests"): Scope.READ,
     ("GET", "/v1/backtests/{id}"): Scope.READ,
@@ -92,5 +92,5 @@ NEEDS: dict[tuple[str, str], Need] = {
 
 
 def need_of(method: str, path: str) -> Need:
-    """What a request to the endpoint must show; `path` as the route has it, with its {names}."""
+    """The scope that an endpoint requires; `path`: of its route, with {names}."""
     return NEEDS.get(("GET" if method == "HEAD" else method, path), Scope.ADMIN)

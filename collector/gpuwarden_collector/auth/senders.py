@@ -1,4 +1,4 @@
-"""Names the sender of a batch: what a token stands for, as ledger, quota and clock check count it."""
+"""Names the sender of a batch by its token; ledger, quota and clock check count by sender."""
 
 NOBODY = ""
 """The sender where no tokens are required."""

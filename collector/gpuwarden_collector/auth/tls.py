@@ -1,4 +1,4 @@
-"""The server's side of TLS: a certificate that can be replaced while connections stay."""
+"""Loads the server's certificate, and replaces it while connections stay open."""
 
 import hashlib
 import logging
@@ -21,30 +21,32 @@ ENDS_SOON = timedelta(days=14)
 
 @dataclass(frozen=True, slots=True)
 class Certificate:
-    """What a certificate says."""
+    """The parts of a certificate that the collector uses."""
 
     ends_at: datetime
     names: tuple[str, ...]
-    """DNS names and addresses that it is good for."""
+    """DNS names and addresses that it is valid for."""
     fingerprint: str
-    """`sha256:` and the hash of its DER form, in hexadecimal."""
+    """`sha256:` and the hexadecimal hash of its DER form."""
 
 
 def certificate_of(path: Path) -> Certificate:
-    """The first certificate of a PEM file. Raises ValueError: one line with the path."""
-    from cryptography import x509  # only here: a collector without TLS does without 8 MiB
+    """Read the first certificate of a PEM file. Raises ValueError: one line with the path."""
+    from cryptography import (
+        x509,  # not at the top: it takes 8 MiB, which a collector without TLS saves
+    )
 
     try:
         found = x509.load_pem_x509_certificate(path.read_bytes())
     except OSError as error:
         raise ValueError(f"{path}: {error.strerror}") from error
     except ValueError as error:
-        raise ValueError(f"{path}: there is no certificate in PEM form in it") from error
+        raise ValueError(f"{path}: the file has no PEM certificate") from error
     return described(found)
 
 
 def described(certificate: "x509.Certificate") -> Certificate:
-    """What matters of a certificate."""
+    """The parts of a certificate that the collector uses."""
     from cryptography import x509
     from cryptography.hazmat.primitives.serialization import Encoding
 
@@ -61,31 +63,33 @@ def described(certificate: "x509.Certificate") -> Certificate:
 
 
 class ServerTls:
-    """The context that the server listens with. `reload` looks whether the files are others now.
+    """The TLS context of the server. `reload` reads the files again if they have changed.
 
-    A handshake is given whatever certificate is the current one; what is connected keeps its own.
+    A handshake uses the current certificate; open connections keep theirs.
     """
 
     def __init__(self, cert: Path, key: Path) -> None:
         """Raises StartError."""
         self._cert, self._key = cert, key
-        self._marks = self._look()
+        self._marks = self._file_marks()
         try:
             self._current, self.certificate = _loaded(cert, key)
         except ValueError as error:
             raise StartError(f"{error}: see tls_cert and tls_key") from error
         self.context, _ = _loaded(cert, key)
-        self.context.sni_callback = self._give
+        self.context.sni_callback = self._use_current
 
-    def _give(self, connection: ssl.SSLObject, _name: str | None, _context: ssl.SSLContext) -> None:
+    def _use_current(
+        self, connection: ssl.SSLObject, _name: str | None, _context: ssl.SSLContext
+    ) -> None:
         connection.context = self._current
 
-    def _look(self) -> tuple[Mark | None, Mark | None]:
+    def _file_marks(self) -> tuple[Mark | None, Mark | None]:
         return mark_of(self._cert), mark_of(self._key)
 
     def reload(self) -> None:
-        """Take the files anew where they have changed; a wrong pair is told once, and the old goes on."""
-        marks = self._look()
+        """Read the files again if they have changed. If they are invalid, log it once and keep the old certificate."""
+        marks = self._file_marks()
         if marks == self._marks:
             return
         self._marks = marks
@@ -93,25 +97,26 @@ class ServerTls:
             self._current, self.certificate = _loaded(self._cert, self._key)
         except ValueError as error:
             log.warning(
-                "the new certificate is not used; the old one goes on", extra={"why": str(error)}
+                "the new certificate is invalid; the old one stays in use",
+                extra={"why": str(error)},
             )
             return
         log.info("new certificate", extra={"ends_at": self.certificate.ends_at.isoformat()})
 
     def warn_if_it_ends(self, now: datetime) -> None:
-        """Say so where the certificate is over or soon will be."""
+        """Log a warning if the certificate has expired or expires soon."""
         left = self.certificate.ends_at - now
         if left > ENDS_SOON:
             return
         extra = {
             "file": str(self._cert),
             "ends_at": self.certificate.ends_at.isoformat(),
-            "remedy": "gpuwarden collector init --renew, or your authority's way",
+            "remedy": "gpuwarden collector init --renew, or renew it with your authority",
         }
         if left <= timedelta(0):
             log.error("the certificate has expired; agents keep their batches", extra=extra)
         else:
-            log.warning("the certificate ends soon", extra=extra)
+            log.warning("the certificate expires soon", extra=extra)
 
 
 def _loaded(cert: Path, key: Path) -> tuple[ssl.SSLContext, Certificate]:
@@ -120,11 +125,15 @@ def _loaded(cert: Path, key: Path) -> tuple[ssl.SSLContext, Certificate]:
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.set_alpn_protocols(["http/1.1"])
     try:
-        # An empty password: a key that has one would make OpenSSL ask on the terminal.
+        # Without a password here OpenSSL would ask for that of an encrypted key on the terminal.
         context.load_cert_chain(cert, key, password="")
     except ssl.SSLError as error:
-        what = "the key is not the certificate's" if error.reason == "KEY_VALUES_MISMATCH" else None
-        what = what or "there is no key in PEM form without a password in it"
+        what = (
+            "the key does not match the certificate"
+            if error.reason == "KEY_VALUES_MISMATCH"
+            else None
+        )
+        what = what or "the file has no PEM key without a password"
         raise ValueError(f"{key}: {what}") from error
     except OSError as error:
         raise ValueError(f"{key}: {error.strerror}") from error

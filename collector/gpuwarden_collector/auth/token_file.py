@@ -1,7 +1,7 @@
-"""The file of tokens: JSON, mode 0600, shared by the collector and `gpuwarden token`.
+"""Reads and writes the file of tokens: JSON, mode 0600, used by the collector and by `gpuwarden token`.
 
-A change holds a lock, so that two at once do not undo each other; a reader needs none, for the file is
-always whole. When each token was last used is the collector's own to write, into a file beside it.
+A change holds a lock, so that two changes at the same time do not undo each other. A reader needs no lock, because the
+file is replaced as a whole. The collector alone writes when each token was last used, into a second file.
 """
 
 import fcntl
@@ -34,7 +34,7 @@ class _Document(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def load(path: Path) -> TokenStore:
-    """The tokens in a file; none where there is no file. Raises TokenFileError."""
+    """Read the tokens; none if there is no file. Raises TokenFileError."""
     try:
         content = path.read_bytes()
     except FileNotFoundError:
@@ -46,17 +46,17 @@ def load(path: Path) -> TokenStore:
     try:
         document = msgspec.json.decode(content, type=_Document)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        what = f"{path}: this is no file of tokens ({error})"
-        raise TokenFileError(f"{what}: restore it, or remove it and make new tokens") from error
+        what = f"{path}: this is not a file of tokens ({error})"
+        raise TokenFileError(f"{what}: restore it, or remove it and create new tokens") from error
     if document.version != VERSION:
         raise TokenFileError(f"{path}: version {document.version}; this gpuwarden knows {VERSION}")
     if any(entry.created_at.tzinfo is None for entry in document.tokens):
-        raise TokenFileError(f"{path}: an instant in it names no zone: write it as UTC, with a Z")
+        raise TokenFileError(f"{path}: a time in it has no time zone: write it as UTC, with a Z")
     return TokenStore(document.tokens)
 
 
 def edit(path: Path, change: Callable[[TokenStore], tuple[TokenStore, R]]) -> R:
-    """Change the tokens; what `change` raises leaves them as they are. Raises TokenFileError."""
+    """Change the tokens; if `change` raises, they stay as they were. Raises TokenFileError."""
     with _locked(path):
         before = load(path)
         after, result = change(before)
@@ -69,7 +69,7 @@ def edit(path: Path, change: Callable[[TokenStore], tuple[TokenStore, R]]) -> R:
 
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    # The file itself is replaced by each change, so that the lock is another one.
+    # A lock on the file itself would not work, because each change replaces the file.
     lock = path.with_name(f".{path.name}.lock")
     try:
         handle = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
@@ -83,7 +83,7 @@ def _locked(path: Path) -> Iterator[None]:
             raise
     except FileNotFoundError as error:
         raise TokenFileError(
-            f"{path.parent} is missing: start the collector once, which makes its data folder"
+            f"{path.parent} is missing: start the collector once, which creates its data folder"
         ) from error
     except OSError as error:
         raise TokenFileError(
@@ -99,11 +99,11 @@ def _write(path: Path, content: bytes) -> None:
     try:
         write_whole(path, content)
     except OSError as error:
-        raise TokenFileError(f"{path}: {error.strerror}: tokens are as they were") from error
+        raise TokenFileError(f"{path}: {error.strerror}: the tokens have not changed") from error
 
 
 def last_used(path: Path) -> dict[str, datetime]:
-    """When each token was last used, by id, to a minute or so; empty where nobody knows."""
+    """By id when each token was last used, to about a minute; empty: unknown."""
     try:
         found = msgspec.json.decode(_used_path(path).read_bytes(), type=dict[str, datetime])
     except (OSError, msgspec.DecodeError, UnicodeDecodeError):
@@ -112,7 +112,7 @@ def last_used(path: Path) -> dict[str, datetime]:
 
 
 def write_last_used(path: Path, used: Mapping[str, datetime]) -> None:
-    """Raises TokenFileError."""
+    """Write when each token was last used. Raises TokenFileError."""
     document = {name: at.isoformat(timespec="seconds") for name, at in used.items()}
     _write(_used_path(path), json.dumps(document, indent=1).encode() + b"\n")
 

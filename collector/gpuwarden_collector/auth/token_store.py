@@ -1,6 +1,6 @@
-"""The tokens that a collector knows, and every decision about them: pure.
+"""Holds the tokens of a collector and decides which are valid; pure.
 
-Stored is the SHA-256 of a token, and what SCRAM-SHA-256 compares with; never the token.
+It has the SHA-256 of each token and its SCRAM-SHA-256 verifier, never the token.
 """
 
 import hmac
@@ -29,82 +29,82 @@ class TokenEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_d
     """The only node whose rows it may send; None: any."""
     expires_at: datetime | None = None
     uses_left: int | None = None
-    """Of an enrolment: nodes that it may still bring in."""
+    """For enrolment: number of nodes that it can still enroll; None: any number."""
     comment: str = ""
     line: str | None = None
-    """Id of the first token that this one has come from by rotation; None: it is the first."""
+    """Id of the first token from which rotation made this one; None: it is the first."""
     scram: str | None = None
-    """SCRAM-SHA-256 verifier, for PostgreSQL's clients; None: they show the token itself."""
+    """SCRAM-SHA-256 verifier for PostgreSQL's clients; None: they send the token itself."""
 
     @property
     def name(self) -> str:
-        """What the list of tokens calls it."""
+        """Its name in lists: comment or id."""
         return self.comment or self.id
 
     @property
     def user(self) -> str:
-        """As whom the queue of queries knows who asks with it: rotation changes nothing."""
+        """Its user in the queue of queries; rotation does not change it."""
         return f"token {self.first_id}"
 
     @property
     def first_id(self) -> str:
-        """Its id, or that of the first token that it has come from by rotation."""
+        """The id of the token that it was before any rotation."""
         return self.line or self.id
 
     @property
     def sender(self) -> str:
-        """As whom the ledger knows who sends with it: rotation and another token of the node change nothing."""
+        """Its sender in the ledger; rotation, or another token of the same node, does not change it."""
         return token_sender(self.first_id) if self.node is None else node_sender(self.node)
 
     def is_over(self, now: datetime) -> bool:
-        """Whether its time is over."""
+        """Whether it has expired."""
         return self.expires_at is not None and self.expires_at <= now
 
 
 @dataclass(frozen=True, slots=True)
 class Granted:
-    """The request may pass."""
+    """The request is allowed."""
 
     entry: TokenEntry
 
 
 class TokenStoreError(ValueError):
-    """A change that cannot be made; one line for people."""
+    """The change cannot be made; one line for people."""
 
 
 class TokenStore:
-    """Tokens by id. A change makes another store."""
+    """Tokens by id. A change returns a new store."""
 
     def __init__(self, entries: Sequence[TokenEntry] = ()) -> None:
         self._entries = {entry.id: entry for entry in entries}
 
     @property
     def entries(self) -> list[TokenEntry]:
-        """All of them, the oldest first."""
+        """All tokens, the oldest first."""
         return list(self._entries.values())
 
     def get(self, name: str) -> TokenEntry | None:
-        """The token with this id."""
+        """The token with this id; None: there is none."""
         return self._entries.get(name)
 
     def judged(self, presented: str | None, need: Need, now: datetime) -> Granted | Denied:
-        """Whether a request with the token `presented` may do what needs `need`."""
+        """Whether the token `presented` is valid and has the scope `need`."""
         if presented is None:
             scope = "" if need is Holder else f" with scope {need}"
             return Denied("missing", f"this needs a token{scope}; {_remedy(need)}")
         try:
             token = Token.parse(presented)
         except ValueError:
-            return Denied("malformed", f"what was sent is no gpuwarden token; {_remedy(need)}")
+            return Denied("malformed", f"this is not a gpuwarden token; {_remedy(need)}")
         entry = self._entries.get(token.id)
-        # Compared also where there is no such token, and in constant time.
+        # Compare in constant time, also if there is no such token.
         is_it = hmac.compare_digest(entry.sha256 if entry else _NO_DIGEST, token.digest)
         return self.judged_entry(token.id, need, now, is_it=is_it)
 
     def judged_entry(
         self, name: str, need: Need, now: datetime, *, is_it: bool
     ) -> Granted | Denied:
-        """As `judged`, of a token by its id; `is_it`: whoever asks has proved to have it."""
+        """As `judged`, for a token by its id; `is_it`: the client has proved that it has the token."""
         entry = self._entries.get(name)
         if entry is None or not is_it:
             what = f"the token {name} is unknown or revoked"
@@ -118,11 +118,11 @@ class TokenStore:
         return Granted(entry)
 
     def with_entry(self, entry: TokenEntry) -> "TokenStore":
-        """One more, or another in its place."""
+        """Add or replace a token."""
         return TokenStore([*(e for e in self._entries.values() if e.id != entry.id), entry])
 
     def ingest_token(self, node: str, now: datetime) -> TokenEntry | None:
-        """A token of a node that holds now."""
+        """A valid ingest token of a node; None: there is none."""
         for entry in self._entries.values():
             is_its = entry.scope is Scope.INGEST and entry.node == node
             if is_its and not entry.is_over(now):
@@ -130,18 +130,18 @@ class TokenStore:
         return None
 
     def revoked(self, names: Sequence[str]) -> "TokenStore":
-        """Without these ids. Raises TokenStoreError for one that is not there."""
+        """Remove the tokens with these ids. Raises TokenStoreError for an unknown id."""
         for name in names:
             self._known(name)
         return TokenStore([e for e in self._entries.values() if e.id not in names])
 
     def rotated(self, name: str, fresh: Token, now: datetime, grace: timedelta) -> "TokenStore":
-        """`fresh` in the place of the token `name`, which goes on for `grace`. Raises TokenStoreError."""
+        """Replace the token `name` by `fresh`; the old one stays valid for `grace`. Raises TokenStoreError."""
         old = self._known(name)
         if old.scope is Scope.ENROLL:
-            raise TokenStoreError(f"the token {name} is for enrolment; make a new one instead")
+            raise TokenStoreError(f"the token {name} is for enrolment; create a new one instead")
         ends_at = min(now + grace, old.expires_at or now + grace)
-        line = None if old.node is not None else old.line or old.id
+        line = None if old.node is not None else old.first_id
         new = msgspec.structs.replace(
             old, id=fresh.id, sha256=fresh.digest, created_at=now, line=line, scram=scram_of(fresh)
         )
@@ -150,24 +150,24 @@ class TokenStore:
     def enrolled(
         self, by: str, node: str, name: str, digest: str, now: datetime
     ) -> "tuple[TokenStore, TokenEntry]":
-        """The store with a node's own token, brought in by the token `by`.
+        """Add a node's own token, with the enrolment token `by`.
 
-        The same once more changes nothing: an answer may have been lost. Raises TokenStoreError.
+        A repeated request changes nothing: the first answer may have been lost. Raises TokenStoreError.
         """
         old = self._entries.get(name)
         if old is not None:
             if (old.sha256, old.node, old.scope) == (digest, node, Scope.INGEST):
                 return self, old
-            raise TokenStoreError(f"there is a token {name} already: enroll again")
+            raise TokenStoreError(f"a token {name} already exists: enroll again")
         pass_ = self._known(by)
         if pass_.uses_left == 0:
             raise TokenStoreError(
-                f"the enrolment {by} is used up: `gpuwarden token enrolment` makes one"
+                f"the enrolment token {by} is used up: `gpuwarden token enrolment` creates another one"
             )
         if (held := self.ingest_token(node, now)) is not None:
             raise TokenStoreError(
-                f"node {node} has the token {held.id}: `gpuwarden token revoke {held.id}` on the"
-                " collector's host first if it is to have another"
+                f"node {node} has the token {held.id}: to give it another one, first run"
+                f" `gpuwarden token revoke {held.id}` on the collector's host"
             )
         store = self
         if pass_.uses_left is not None:
@@ -177,7 +177,7 @@ class TokenStore:
         return store.with_entry(entry), entry
 
     def without_old(self, now: datetime, kept: timedelta) -> "TokenStore":
-        """Without those whose time has been over for so long."""
+        """Remove tokens that expired at least `kept` ago."""
         return TokenStore([e for e in self._entries.values() if not e.is_over(now - kept)])
 
     def _known(self, name: str) -> TokenEntry:
@@ -188,7 +188,7 @@ class TokenStore:
 
 
 def scram_of(token: Token) -> str | None:
-    """What is stored for PostgreSQL's clients; None: it lets none of them in."""
+    """The verifier for PostgreSQL's clients; None: the token does not allow queries."""
     return str(Verifier.of(token.text)) if allows(token.scope, Scope.READ) else None
 
 

@@ -9,7 +9,7 @@ import pytest
 from gpuwarden.access import Scope
 from gpuwarden.clock import ManualClock
 from gpuwarden.lifecycle import StartError
-from gpuwarden_collector.auth.access_control import USED_WRITTEN_EVERY_S, AccessControl, tokens_path
+from gpuwarden_collector.auth.access_control import LAST_USED_INTERVAL_S, AccessControl, tokens_path
 from gpuwarden_collector.auth.token_file import NAME, last_used
 from gpuwarden_collector.settings import CollectorSettings
 
@@ -38,7 +38,7 @@ async def test_a_damaged_file_is_told_and_the_old_tokens_go_on(
 
 def test_a_damaged_file_at_the_start_is_one_line(tmp_path: Path, clock: ManualClock) -> None:
     (tmp_path / NAME).write_text("{")
-    with pytest.raises(StartError, match="this is no file of tokens"):
+    with pytest.raises(StartError, match="this is not a file of tokens"):
         AccessControl(CollectorSettings(data_dir=tmp_path), clock, Counter(), 1_024)
 
 
@@ -47,7 +47,7 @@ def test_nobody_can_come_in_yet_is_told(tmp_path: Path, clock: ManualClock, capl
         CollectorSettings(data_dir=tmp_path, require_tokens=True), clock, Counter(), 1_024
     )
     [record] = caplog.records
-    assert record.message == "there are no tokens yet: nobody is let in"
+    assert record.message == "there are no tokens yet: every request is denied"
 
 
 async def test_when_a_token_was_used_outlives_the_collector(
@@ -60,7 +60,7 @@ async def test_when_a_token_was_used_outlives_the_collector(
             session.get(collector.url + "/metrics", headers=bearer(token)) as answer,
         ):
             assert answer.status == 200
-        clock.advance(USED_WRITTEN_EVERY_S)
+        clock.advance(LAST_USED_INTERVAL_S)
     used = last_used(data_dir / NAME)
     assert set(used) == {first.id, second.id} and never.id not in used
-    assert (used[second.id] - used[first.id]).total_seconds() == USED_WRITTEN_EVERY_S
+    assert (used[second.id] - used[first.id]).total_seconds() == LAST_USED_INTERVAL_S

@@ -58,7 +58,7 @@ def test_what_is_there_stays(files: AuthorityFiles, clock: ManualClock) -> None:
     first = init(files, NAMES, clock.now())
     content = {p: p.read_bytes() for p in files.folder.iterdir()}
     assert init(files, ["localhost"], clock.now()) == first
-    with pytest.raises(AuthorityError, match="is there and not for other.example: --renew"):
+    with pytest.raises(AuthorityError, match="exists and is not for other.example: --renew"):
         init(files, ["other.example"], clock.now())
     assert {p: p.read_bytes() for p in files.folder.iterdir()} == content
 
@@ -89,7 +89,7 @@ def test_a_certificate_does_not_outlive_its_authority(
 def test_what_is_no_name_of_a_host_is_refused(
     files: AuthorityFiles, clock: ManualClock, name: str
 ) -> None:
-    with pytest.raises(AuthorityError, match="neither the name of a host nor an address"):
+    with pytest.raises(AuthorityError, match="neither a host name nor an address"):
         init(files, [name], clock.now())
     assert not files.cert.exists()
 
@@ -104,7 +104,7 @@ def test_what_is_wrong_with_the_files_is_named(files: AuthorityFiles, clock: Man
     with pytest.raises(AuthorityError, match=r"ca\.key: this is not the key of"):
         renew(files, [], clock.now())
     files.ca_key.write_text("rubbish")
-    with pytest.raises(AuthorityError, match=r"ca\.key: there is no key in PEM form"):
+    with pytest.raises(AuthorityError, match=r"ca\.key: the file has no PEM key"):
         renew(files, [], clock.now())
     files.ca_key.unlink()
     with pytest.raises(AuthorityError, match=r"ca\.key: No such file"):

@@ -22,7 +22,7 @@ from gpuwarden_collector.http import listen
 from gpuwarden_collector.http.listen import raise_descriptors
 
 PEERS, HOSTS = st.integers(0, 30), st.sampled_from(["a", "b", "c"])
-LIMITS = ConnectionLimits(all=12, strangers=6, strangers_of_one=3)
+LIMITS = ConnectionLimits(all=12, anonymous=6, anonymous_of_one=3)
 
 
 class AnyOrder(RuleBasedStateMachine):
@@ -37,15 +37,15 @@ class AnyOrder(RuleBasedStateMachine):
     def take(self, peer: int, host: str) -> None:
         if peer in self.open:
             return
-        strangers = [h for h, is_known in self.open.values() if not is_known]
-        has_room = len(self.open) < 12 and len(strangers) < 6 and strangers.count(host) < 3
+        anonymous = [h for h, is_known in self.open.values() if not is_known]
+        has_room = len(self.open) < 12 and len(anonymous) < 6 and anonymous.count(host) < 3
         assert self.connections.take(peer, host) == has_room
         if has_room:
             self.open[peer] = host, False
 
     @rule(peer=PEERS)
     def know(self, peer: int) -> None:
-        self.connections.know(peer)
+        self.connections.authenticate(peer)
         if peer in self.open:
             self.open[peer] = self.open[peer][0], True
 
@@ -57,7 +57,7 @@ class AnyOrder(RuleBasedStateMachine):
     @invariant()
     def counts(self) -> None:
         assert len(self.connections) == len(self.open)
-        assert self.connections.strangers == sum(not known for _, known in self.open.values())
+        assert self.connections.anonymous == sum(not known for _, known in self.open.values())
 
 
 TestAnyOrder = AnyOrder.TestCase
@@ -67,7 +67,7 @@ TestAnyOrder = AnyOrder.TestCase
 def test_some_descriptors_are_left_for_files(descriptors: int) -> None:
     for asks in (False, True):
         limits = limits_of(descriptors, asks_tokens=asks)
-        assert 0 < limits.strangers_of_one <= limits.strangers <= limits.all < descriptors
+        assert 0 < limits.anonymous_of_one <= limits.anonymous <= limits.all < descriptors
     assert descriptors < 1_024 or descriptors - limits.all >= 256
 
 
@@ -143,7 +143,7 @@ async def test_silent_connections_keep_nobody_out(
     *,
     has_tls: bool,
 ) -> None:
-    monkeypatch.setattr(daemon, "raise_descriptors", lambda: 300)  # of one address 37 strangers
+    monkeypatch.setattr(daemon, "raise_descriptors", lambda: 300)  # of one address 37 anonymous
     headers = bearer(grant(Scope.READ))
     tls = certified.settings if has_tls else {}
     trusting = certified.trusting() if has_tls else True

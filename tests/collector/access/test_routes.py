@@ -75,7 +75,7 @@ async def test_where_no_tokens_are_asked_for_there_is_nothing_to_enroll(
         status, answer = await enroll(
             session, collector.url, {}, asked("n1", Token.new(Scope.INGEST))
         )
-        assert (status, "asks for no tokens" in answer["error"]) == (409, True)
+        assert (status, "requires no tokens" in answer["error"]) == (409, True)
         async with session.get(collector.url + "/v1/token") as found:
             assert await found.json() == {"required": False}
 

@@ -77,7 +77,7 @@ async def test_a_pair_that_does_not_fit_is_told_once_and_the_old_one_goes_on(
         collector.reload()
         collector.reload()
         [record] = [r for r in caplog.records if "not used" in r.message]
-        assert record.why == f"{certified.key}: the key is not the certificate's"
+        assert record.why == f"{certified.key}: the key does not match the certificate"
         client = await Client().open(collector.url, certified.trusting())
         assert await client.ask() == b"HTTP/1.1 200 OK"
         certified.key.write_text(new_key)
@@ -132,7 +132,7 @@ async def test_the_page_of_metrics_says_when_it_ends(
     said = re.search(r"^gpuwarden_\w*certificate_ends_timestamp_seconds (\S+)$", text, re.MULTILINE)
     assert said is not None
     assert float(said[1]) == ends_at.timestamp()
-    [record] = [r for r in caplog.records if r.message == "the certificate ends soon"]
+    [record] = [r for r in caplog.records if r.message == "the certificate expires soon"]
     assert record.remedy.startswith("gpuwarden collector init --renew")
 
 
@@ -140,8 +140,8 @@ async def test_the_page_of_metrics_says_when_it_ends(
     ("cert", "key", "says"),
     [
         (None, None, "cert.pem: No such file"),
-        ("rubbish", None, "cert.pem: there is no certificate in PEM form"),
-        ("keep", "rubbish", "key.pem: there is no key in PEM form"),
+        ("rubbish", None, "cert.pem: the file has no PEM certificate"),
+        ("keep", "rubbish", "key.pem: the file has no PEM key"),
         ("keep", None, "key.pem: No such file"),
     ],
 )

@@ -67,7 +67,7 @@ def test_a_change_that_fails_leaves_the_file_as_it_is(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "says"),
     [
-        (b"", "this is no file of tokens"),
+        (b"", "this is not a file of tokens"),
         (b"\xff", "this is no file of tokens"),
         (b"[]", "this is no file of tokens"),
         (b'{"version": 1, "tokens": [{"id": 5}]}', "this is no file of tokens .*tokens\\[0\\]"),
@@ -86,7 +86,7 @@ def test_a_change_that_fails_leaves_the_file_as_it_is(tmp_path: Path) -> None:
                     ],
                 }
             ).encode(),
-            "an instant in it names no zone",
+            "a time in it has no time zone",
         ),
     ],
 )

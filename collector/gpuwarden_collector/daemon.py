@@ -1,4 +1,4 @@
-"""Starts the collector, stage by stage, and ends the stages in the opposite order."""
+"""Starts the collector stage by stage, and ends the stages in reverse order."""
 
 import logging
 from collections.abc import (
@@ -47,7 +47,7 @@ Routes = Callable[[Querier], Iterable[web.AbstractRouteDef]]
 
 
 def no_routes(querier: Querier) -> Iterable[web.AbstractRouteDef]:
-    """Nothing beside the API."""
+    """No routes besides the API."""
     return ()
 
 
@@ -56,34 +56,34 @@ class Collector:
     """A running collector."""
 
     url: str
-    """Where it listens, such as http://127.0.0.1:8750."""
+    """Its URL, such as http://127.0.0.1:8750."""
     querier: Querier
     rules_querier: Querier
-    """For rules: they must not wait until anything else is done."""
+    """For rules, which must not wait for other queries."""
     expect: Callable[[Sequence[ExpectedQuery]], None]
-    """Has what these need kept at hand for `rules_querier`."""
+    """Has the rows that these queries read kept in memory for `rules_querier`."""
     beside: Querier
-    """For what nobody waits for: in the rules' processes, which have the newest rows at hand; rules go first."""
+    """For background queries: they use the rules' processes, which have the newest rows in memory; rules go first."""
     alerts: AlertStore
     incidents: IncidentStore
     diagnoses: DiagnosisStore
     stats: Stats
     is_alive: Callable[[], bool]
-    """Whether batches are decoded and written: what feeds the watchdog."""
+    """Whether batches are decoded and written; for the watchdog."""
     queue_bytes: Callable[[], int]
     """Decoded bytes that wait for the writer."""
     endpoints: Sequence[tuple[str, str]]
-    """Method and path of all that it serves."""
+    """Method and path of each endpoint."""
     reload: Callable[[], None]
-    """Takes tokens and certificate anew; it does so by itself within seconds, too."""
+    """Reads tokens and certificate again; the collector also does so by itself within seconds."""
     take_prices: Callable[[], Awaitable[str | None]]
-    """Reads the prices file anew; what is wrong with it, and then the old prices go on."""
+    """Reads the prices file again. Returns what is wrong with it, and then keeps the old prices; None: nothing."""
     events: StoredEvents
-    """Whom it tells of events that it has stored."""
+    """Calls a listener when events are stored."""
     seal: Callable[[], Awaitable[int]]
-    """Moves to the lake what is hot; rows."""
+    """Moves all rows in segments to the lake; returns their number."""
     postgres: tuple[str, int] | None
-    """Address and port for PostgreSQL's clients; None: they are not served."""
+    """Address and port for PostgreSQL's clients; None: not served."""
 
 
 @asynccontextmanager
@@ -96,18 +96,18 @@ async def running(
     duties: Callable[[], Duties] = Duties,
     front: Front | None = None,
 ) -> AsyncIterator[Collector]:
-    """A collector that listens until the block is left; then what was taken is stored.
+    """Run a collector until the end of the block, and store all batches that it has received.
 
-    `more_metrics` gives Prometheus text that /metrics shows after the collector's own; `duties` what the
-    process does beside it. `front` listens on `postgres_port`, if that is set.
+    `more_metrics` returns Prometheus text that /metrics adds to the collector's own; `duties` the state of the
+    process's other duties. `front` listens on `postgres_port`, if that is set.
 
-    Raises StartError when it cannot start. A fault of the writer ends the block with WriterFailedError.
+    Raises StartError when it cannot start. If the writer fails, the block ends with WriterFailedError.
     """
     async with AsyncExitStack() as stack:
         stats = Stats()
         access = AccessControl(settings, clock, stats.denied, raise_descriptors())
 
-        # What keeps rows: the store, the writer that appends to it, the process that moves rows to the lake.
+        # Store rows: the store, the writer that appends to it, the process that moves rows to the lake.
         store = await stages.open_store(stack, settings, stats, clock)
         clock_check = stages.clock_check_of(store.frames, clock)
         writer, ended = stages.start_writer(stack, settings, store, stats, clock, clock_check)
@@ -116,7 +116,7 @@ async def running(
         await stages.start_storage(stack, store, writer, timetable, clock_check)
         disk = stages.watch_disk(timetable, settings, store, queriers)
 
-        # What takes batches.
+        # Receive batches.
         bodies = BodyReader(settings.body_bytes_in_flight_max, settings.body_timeout_s)
         decode_pool = stages.start_decode_pool(stack, settings, clock, stats)
         quota = SenderQuota(settings.agent_bytes_per_day_max, clock)
@@ -125,7 +125,7 @@ async def running(
         pacing = Pacing(clock, stats.acknowledge_seconds)
         timetable.every("pacing", PACING_INTERVAL_S, pacing.update)
 
-        # What the collector says of itself.
+        # Observe the collector itself.
         levels = partial(
             stages.levels_of, store, writer, timetable, disk, clock_check, bodies, decode_pool, pacing, quota, access
         )  # fmt: skip
@@ -134,17 +134,19 @@ async def running(
         await stages.sample_itself(timetable, health)
         await stages.take_commands(stack, settings, store.storage, health)
 
-        # What answers: HTTP, and the front's protocol.
+        # Answer requests: HTTP, and the front's protocol.
         queries = stages.query_service(settings, store, writer, querier, timetable, stats, clock)
-        make_api = partial(Api, more_metrics=more_metrics, pacing=pacing, guard=access.middleware)
-        api = make_api(ingest, stats, clock, levels, settings.body_timeout_s)
+        api = Api(
+            ingest, stats, clock, levels, body_timeout_s=settings.body_timeout_s, more_metrics=more_metrics,
+            pacing=pacing, guard=access.middleware,
+        )  # fmt: skip
         sql = SqlEndpoint(queries, bodies, send_s=settings.query_send_s)
         copies = copy_routes(CopyFolder(settings.data_dir), bodies, no_room)
         own = (*access.routes, *sql.routes(), *node_routes(writer), *copies)
         app = _application(api, [*own, *query_routes(state, clock), *routes(querier)])
         url = health.url = await serve(stack, settings, app, access, stats)
         postgres = await stages.listen_beside(stack, settings, front, queries, access, stats)
-        # First of all: whoever waits for an answer would keep the server from its end.
+        # This runs first at the end: a client that waits for an answer would delay the end of the server.
         stack.push_async_callback(querier.close)
         log.info("collector listens", extra={"url": url, "data": str(settings.data_dir)})
         rules = queriers.rules
@@ -172,7 +174,7 @@ async def running(
 
 
 def _application(api: Api, routes: Iterable[web.AbstractRouteDef]) -> web.Application:
-    """With the document of all that it serves."""
+    """The application, with the OpenAPI document of its endpoints."""
     served: list[tuple[str, str]] = []
     app = api.application([*routes, *openapi_routes(served)])
     served += endpoints_of(app)
@@ -180,7 +182,7 @@ def _application(api: Api, routes: Iterable[web.AbstractRouteDef]) -> web.Applic
 
 
 def endpoints_of(app: web.Application) -> list[tuple[str, str]]:
-    """Method and path of what an application serves."""
+    """Method and path of each endpoint of an application."""
     return [
         (route.method, route.resource.canonical)
         for route in app.router.routes()

@@ -1,7 +1,7 @@
-"""Examines a collector's host: files and rights, the store, and what the collector says of itself.
+"""Checks a collector's host: files and permissions, the store, and the health of the running collector.
 
-A running collector has its store to itself, so it is asked, over the socket in its data folder, which needs
-no token. Without one the store is opened for reading. Nothing is changed, and no secret is printed.
+A running collector has the store to itself, so the doctor asks it over the socket in its data folder, which needs no
+token. If none runs, the doctor opens the store for reading. It changes nothing and prints no secret.
 """
 
 import os
@@ -26,7 +26,7 @@ from gpuwarden_collector.auth.access_control import tokens_path
 from gpuwarden_collector.auth.exposure import exposure_of
 from gpuwarden_collector.auth.tls import ServerTls, certificate_of
 from gpuwarden_collector.auth.token_file import TokenFileError
-from gpuwarden_collector.ops.health_checks import findings
+from gpuwarden_collector.ops.health_checks import health_checks
 from gpuwarden_collector.processes import control_socket as control
 from gpuwarden_collector.settings import CollectorSettings
 from gpuwarden_collector.storage.address import CATALOGUE, FOLDER
@@ -48,89 +48,89 @@ _AS_ROOT = "run this as root, or as the collector's user"
 
 @dataclass(frozen=True, slots=True)
 class CollectorReply:
-    """What became of asking the collector."""
+    """The answer of a running collector."""
 
     document: dict[str, Any] | None = None
     trouble: str = ""
-    """Why it could not be asked though one may run."""
+    """Why there is no answer although a collector may run."""
 
 
 def examine(settings: CollectorSettings, clock: Clock, config: Path | None) -> list[Check]:
-    """Every check that makes sense here. `config`: the file of settings, if any. Blocks for some seconds."""
-    asked = _ask(settings.data_dir)
+    """Run every check that applies to this host. `config`: the file of settings, if any. Blocks for some seconds."""
+    reply = _ask(settings.data_dir)
     found = [
         check_unit("service", "collector"),
-        _check_running(settings, asked),
-        *_check_store(settings, asked),
-        _check_http(settings, asked.document) if asked.document else None,
+        _check_running(settings, reply),
+        *_check_store(settings, reply),
+        _check_http(settings, reply.document) if reply.document else None,
         *_check_rights(settings, config),
-        _check_room(settings, asked),
+        _check_room(settings, reply),
         *_check_tls(settings, clock),
         *_check_tokens(settings, clock),
         *_check_extensions(settings),
-        *(findings(asked.document, settings) if asked.document else ()),
+        *(health_checks(reply.document, settings) if reply.document else ()),
     ]
     return [check for check in found if check is not None]
 
 
 def _ask(data_dir: Path) -> CollectorReply:
     try:
-        said = control.ask(data_dir, "health", ASK_S)
+        answer = control.ask(data_dir, "health", ASK_S)
     except TimeoutError:
-        return CollectorReply(trouble=f"the collector gives no answer within {ASK_S:g} s")
+        return CollectorReply(trouble=f"the collector did not answer within {ASK_S:g} s")
     except (OSError, ValueError) as error:
         return CollectorReply(trouble=getattr(error, "strerror", None) or str(error))
-    if said is not None and "error" in said:
+    if answer is not None and "error" in answer:
         return CollectorReply(trouble="it is starting, or an older version runs")
-    return CollectorReply(said)
+    return CollectorReply(answer)
 
 
-def _check_running(settings: CollectorSettings, asked: CollectorReply) -> Check:
+def _check_running(settings: CollectorSettings, reply: CollectorReply) -> Check:
     name, where = "collector", settings.data_dir
-    if asked.trouble:
+    if reply.trouble:
         return Check(
-            name, FAIL, f"{where / control.NAME}: {asked.trouble}", f"{_AS_ROOT}, or {_RESTART}"
+            name, FAIL, f"{where / control.NAME}: {reply.trouble}", f"{_AS_ROOT}, or {_RESTART}"
         )
-    document = asked.document
+    document = reply.document
     if document is None:
         finding = f"no collector runs on {where}; agents keep their batches"
         return Check(name, FAIL, finding, "systemctl start gpuwarden-collector")
-    # Room is the disk's check; an older collector says nothing here.
+    # `_check_room` reports the disk. An older collector does not send this key.
     reasons = [r for check, r in document.get("not_ready", {}).items() if check != "room"]
     if reasons:
         return Check(name, FAIL, "; ".join(reasons), "journalctl -u gpuwarden-collector -p err")
     return Check(name, OK, f"runs on {where} and stores batches")
 
 
-def _check_store(settings: CollectorSettings, asked: CollectorReply) -> Iterator[Check]:
-    if asked.document is not None:
-        version = asked.document["schema_version"]
+def _check_store(settings: CollectorSettings, reply: CollectorReply) -> Iterator[Check]:
+    if reply.document is not None:
+        version = reply.document["schema_version"]
         yield Check("store", OK, f"open, schema version {version}")
         return
     if not settings.data_dir.exists():
         return
     try:
-        found = look(settings.data_dir)
+        found = store_version(settings.data_dir)
     except StartError as error:
         yield Check(
             "store", FAIL, str(error), "see docs/operate.md, versions, and docs/store.md, damage"
         )
         return
-    finding = "there is none yet" if found is None else f"can be opened, schema version {found}"
+    finding = "there is no store yet" if found is None else f"can be opened, schema version {found}"
     yield Check("store", OK, finding)
 
 
 def _check_http(settings: CollectorSettings, document: Mapping[str, Any]) -> Check | None:
-    """Whether it answers where it listens; whom it is known by is the agents' doctor's to say."""
+    """Whether the collector answers at its address; the agents' doctor checks its names."""
     if (known := document.get("url")) is None and settings.port == 0:
         return None
     host = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}.get(settings.host, settings.host)
     scheme = "http" if settings.tls_cert is None else "https"
     url = f"{scheme}://{f'[{host}]' if ':' in host else host}:{settings.port}"
-    # Another port was said on its command line, maybe.
+    # Its command line may set another port.
     url = f"{known or url}/healthz"
     scheme = url.partition(":")[0]
-    # Nothing is shown to it but this request, so its certificate need not be believed.
+    # The request has no secret, so the certificate is not verified.
     context = ssl._create_unverified_context() if scheme == "https" else None
     handlers = [urllib.request.ProxyHandler({})]
     opener = urllib.request.build_opener(*handlers, urllib.request.HTTPSHandler(context=context))
@@ -151,30 +151,30 @@ def _reason(error: urllib.error.HTTPError) -> str:
 
 def _check_rights(settings: CollectorSettings, config: Path | None) -> Iterator[Check]:
     if config is not None and (found := _stat(config)) is not None and found.st_mode & 0o022:
-        finding = f"{config} may be changed by others than its owner"
+        finding = f"others than the owner can change {config}"
         yield Check("settings", FAIL, finding, f"chmod 0640 {config}")
     folder = settings.data_dir
     try:
         entries = [(path, path.lstat()) for path in folder.iterdir()]
         owner = folder.stat()
     except FileNotFoundError:
-        yield Check("data_dir", FAIL, f"{folder} is not there", f"mkdir {folder}, or set data_dir")
+        yield Check(
+            "data_dir", FAIL, f"{folder} does not exist", f"mkdir {folder}, or set data_dir"
+        )
         return
     except OSError as error:
         yield Check("data_dir", FAIL, f"{folder}: {error.strerror}", _AS_ROOT)
         return
     others = [path for path, found in entries if found.st_uid != owner.st_uid]
     if others:
-        finding = (
-            f"{others[0]} does not belong to the owner of {folder}: the collector may not write it"
-        )
+        finding = f"{others[0]} does not belong to the owner of {folder}: the collector may be unable to write it"
         remedy = f"chown -R --reference={folder} {folder}"
         yield Check("data_dir", FAIL, finding, remedy)
     elif owner.st_mode & 0o007:
-        finding = f"{folder} is open to every user of this host"
+        finding = f"every user of this host can open {folder}"
         yield Check("data_dir", WARN, finding, f"chmod 0750 {folder}")
     else:
-        yield Check("data_dir", OK, f"{folder} and what is in it belong to one user")
+        yield Check("data_dir", OK, f"{folder} and its files belong to one user")
 
 
 def _stat(path: Path) -> os.stat_result | None:
@@ -184,27 +184,29 @@ def _stat(path: Path) -> os.stat_result | None:
         return None
 
 
-def _check_room(settings: CollectorSettings, asked: CollectorReply) -> Check | None:
+def _check_room(settings: CollectorSettings, reply: CollectorReply) -> Check | None:
     least, name, remedy = (
         settings.disk_free_bytes_min,
         "disk",
         "make room, or lower keep_samples_days",
     )
-    sample = asked.document["sample"] if asked.document else {}
+    sample = reply.document["sample"] if reply.document else {}
     if sample.get("refusal"):
-        return Check(name, FAIL, f"no batch is taken: {sample['refusal']}", remedy)
+        return Check(name, FAIL, f"batches are refused: {sample['refusal']}", remedy)
     try:
         free = free_bytes(settings.data_dir)
     except OSError:
         return None
-    finding = f"{size_text(free)} free; at {size_text(least)} no batch is taken"
+    finding = f"{size_text(free)} free; below {size_text(least)} batches are refused"
     if free < least:
         return Check(name, FAIL, finding, remedy)
     if free < 2 * least:
-        return Check(name, WARN, f"{finding}, and the oldest days of samples go", remedy)
+        return Check(
+            name, WARN, f"{finding}, and now the oldest days of samples are deleted", remedy
+        )
     used, most = sample.get("disk_used_bytes"), settings.disk_bytes_max
     if used is not None and most:
-        finding += f"; the store has {size_text(used)} of disk_bytes_max {size_text(most)}"
+        finding += f"; the store uses {size_text(used)} of disk_bytes_max {size_text(most)}"
     return Check(name, OK, finding)
 
 
@@ -214,7 +216,7 @@ def _check_tls(settings: CollectorSettings, clock: Clock) -> Iterator[Check]:
     except StartError as error:
         yield Check("exposure", FAIL, str(error), "gpuwarden collector init")
     if settings.tls_cert is not None and settings.tls_key is not None:
-        remedy = "`gpuwarden collector init --renew`, or your authority's way"
+        remedy = "`gpuwarden collector init --renew`, or renew it with your authority"
         try:
             ends_at = ServerTls(settings.tls_cert, settings.tls_key).certificate.ends_at
         except StartError as error:
@@ -223,7 +225,7 @@ def _check_tls(settings: CollectorSettings, clock: Clock) -> Iterator[Check]:
             yield check_life("certificate", str(settings.tls_cert), ends_at, clock.now(), remedy)
         yield from _check_key(settings.tls_key)
     if settings.tls_ca is not None:
-        remedy = "make a new one in another folder (`gpuwarden collector init --dir`) and enroll the nodes again"
+        remedy = "create a new one in another folder (`gpuwarden collector init --dir`) and enroll the nodes again"
         try:
             ends_at = certificate_of(settings.tls_ca).ends_at
         except ValueError as error:
@@ -237,9 +239,9 @@ def _check_key(path: Path) -> Iterator[Check]:
     found = _stat(path)
     if found is not None and found.st_mode & (stat.S_IRWXO | stat.S_IWGRP):
         finding = (
-            f"{path} may be read by every user of this host: who has it can pose as the collector"
+            f"every user of this host can read {path}, and whoever has it can pose as the collector"
         )
-        yield Check("key", FAIL, finding, f"chmod 0600 {path}, and make new ones")
+        yield Check("key", FAIL, finding, f"chmod 0600 {path}, and create new keys")
 
 
 def _check_tokens(settings: CollectorSettings, clock: Clock) -> Iterator[Check]:
@@ -253,31 +255,30 @@ def _check_tokens(settings: CollectorSettings, clock: Clock) -> Iterator[Check]:
         yield Check(name, FAIL, str(error))
         return
     if not entries:
-        finding = f"{path} has none" + (": nobody is let in" if asks else ", and none is asked for")
+        finding = f"{path} has none" + (
+            ": every request is denied" if asks else ", and none is required"
+        )
         yield Check(
             name, FAIL if asks else OK, finding, "gpuwarden token enrolment" if asks else ""
         )
         return
     found = _stat(path)
     if found is not None and found.st_mode & 0o077:
-        yield Check(name, WARN, f"{path} may be read by others", f"chmod 0600 {path}")
+        yield Check(name, WARN, f"others than the owner can read {path}", f"chmod 0600 {path}")
         return
     now = clock.now()
-    senders = [entry for entry in entries if entry.scope is Scope.INGEST and entry.expires_at]
     ending = sorted(
         (entry.expires_at, entry.id, entry.node or "any node")
-        for entry in senders
-        if entry.expires_at is not None and entry.expires_at - now <= ENDS_SOON
+        for entry in entries
+        if entry.scope is Scope.INGEST and entry.expires_at and entry.expires_at - now <= ENDS_SOON
     )
     if ending:
         ends_at, token, node = ending[0]
         more = f", and {len(ending) - 1} more" if len(ending) > 1 else ""
-        finding = f"token {token} of {node} ends on {ends_at:%Y-%m-%d}{more}"
+        finding = f"token {token} of {node} expires on {ends_at:%Y-%m-%d}{more}"
         yield Check(name, WARN, finding, f"gpuwarden token rotate {token}")
         return
-    yield Check(
-        name, OK, f"{path} has {len(entries)}" + ("" if asks else ", and none is asked for")
-    )
+    yield Check(name, OK, f"{path} has {len(entries)}" + ("" if asks else ", and none is required"))
 
 
 def _check_extensions(settings: CollectorSettings) -> Iterator[Check]:
@@ -292,13 +293,13 @@ def _check_extensions(settings: CollectorSettings) -> Iterator[Check]:
                 "extensions", FAIL, str(error), "install the bundle again, or the package named"
             )
             return
-    yield Check("extensions", OK, f"{', '.join(wanted)}: of DuckDB's own version")
+    yield Check("extensions", OK, f"{', '.join(wanted)}: same version as DuckDB")
 
 
-def look(data_dir: Path) -> int | None:
-    """The schema version of the store in a folder; None: there is no store yet. Changes nothing.
+def store_version(data_dir: Path) -> int | None:
+    """Read the schema version of the store in a folder; None: there is no store yet. Changes nothing.
 
-    Raises StartError as a start of the collector would: held by a process, damaged, or newer than this build.
+    Raises StartError for a store that a process uses, that is damaged, or that is newer than this build.
     """
     path, catalogue = data_dir / FILE_NAME, data_dir / FOLDER / CATALOGUE
     if not path.exists():

@@ -7,7 +7,7 @@ from gpuwarden_collector.processes.forkserver import QUERY, RULES, STORAGE, main
 
 
 def works() -> Mapping[bytes, Callable[[socket.socket], None]]:
-    """What each kind of process does, imported once for all of them."""
+    """Import the main function of each kind of process once for all processes."""
     import pyarrow.compute
     import pyarrow.dataset  # noqa: F401
 

@@ -1,4 +1,4 @@
-"""Seals the second copies of a lost collector into the lake that it shared with this one."""
+"""Moves the second copies of a lost collector's segments into the lake that it shared with this one."""
 
 from dataclasses import replace
 
@@ -12,7 +12,7 @@ from gpuwarden_collector.storage.segment import FOLDER, segment_numbers
 
 
 async def recover(settings: CollectorSettings, collector: str, clock: Clock) -> int:
-    """Rows that were sealed; its copies are deleted then, and it can send no more. May be run again.
+    """Seal the copies, delete them, and refuse further ones; returns the number of rows. May be run again.
 
     Raises StartError.
     """
@@ -26,9 +26,9 @@ async def recover(settings: CollectorSettings, collector: str, clock: Clock) -> 
         if settings.catalog is None:
             raise StartError(
                 "there is no lake that both collectors share (`catalog`): start a collector with"
-                f" --data-dir {data_dir} instead, which has the rows that were not sealed"
+                f" --data-dir {data_dir} instead, which serves the rows that were not sealed"
             )
-        # From here on what it appends would be taken for sealed.
+        # Before the copies are sealed: what the collector sent later would count as sealed.
         copies.note_recovered(collector, iso_text(clock.now()))
         alone = replace(
             settings, data_dir=data_dir, host="127.0.0.1", port=0, postgres_port=None, tls_cert=None,

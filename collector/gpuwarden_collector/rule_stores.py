@@ -1,8 +1,7 @@
-"""Stores what rules write: alerts with silences, incidents, diagnoses. Each is one of the contract's stores, on the
-writer and a reader of SQL.
+"""Stores alerts, silences, incidents and diagnoses: implements the contract's stores with the writer and SQL queries.
 
-Rows are written like those of batches, by the one writer, and durable when a `save` returns. A statement cannot update
-a row twice, so of several states of one row the last is written.
+Rows are durable when a `save` method returns. A statement cannot update a row twice, so only the last of several states
+of a row is written.
 """
 
 import json
@@ -51,7 +50,7 @@ _SILENCES_SQL = "FROM silences WHERE ends_at > $now ORDER BY starts_at, id"
 
 
 class SqlAlertStore:
-    """As of AlertStore."""
+    """Implements AlertStore."""
 
     def __init__(self, writer: Writer, querier: Querier, clock: Clock) -> None:
         self._writer = writer
@@ -86,7 +85,7 @@ class SqlAlertStore:
 
 
 def backdated_windows(alerts: Sequence[Alert]) -> Any | None:
-    """Hours of nodes, rolled up before, whose waste alerts that fire now tell of; None: none."""
+    """Hours of nodes that must be rolled up again, because waste alerts that fire now began in them; None: none."""
     found = set()
     for alert in alerts:
         node = alert.labels.get("node")
@@ -177,7 +176,7 @@ _FIELDS = {field.name for field in fields(Incident)} - {"members"}
 
 
 class SqlIncidentStore:
-    """As of IncidentStore."""
+    """Implements IncidentStore."""
 
     def __init__(self, writer: Writer, querier: Querier) -> None:
         self._writer = writer
@@ -243,7 +242,7 @@ _OPEN_SQL = f"SELECT {', '.join(DIAGNOSES.names)} FROM diagnoses WHERE ended_at 
 
 
 class SqlDiagnosisStore:
-    """As of DiagnosisStore."""
+    """Implements DiagnosisStore."""
 
     def __init__(self, writer: Writer, querier: Querier) -> None:
         self._writer = writer
@@ -261,7 +260,7 @@ class SqlDiagnosisStore:
 
 
 def diagnosis_row(diagnosis: Diagnosis) -> dict[str, Any]:
-    """As a row of the table."""
+    """The diagnosis as a row of its table."""
     row = {name: getattr(diagnosis, name) for name in DIAGNOSES.names}
     return row | {
         "bottleneck": diagnosis.bottleneck.value,

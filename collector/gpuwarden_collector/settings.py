@@ -1,4 +1,4 @@
-"""Settings of the collector: this declaration is the only list of them."""
+"""Declares the settings of the collector; command line, files and docs are made from this list."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,13 +11,13 @@ MIB = 1024 * 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CollectorSettings:
-    """What an operator may choose about the collector."""
+    """The settings of the collector."""
 
     host: str = setting("127.0.0.1", "Address to listen on; 0.0.0.0 for every interface.")
     port: int = setting(8750, "TCP port to listen on; 0 takes a free one.", least=0, most=65535)
     postgres_port: int | None = setting(
         None,
-        "TCP port on which PostgreSQL's clients query, read only; 0 takes a free one; none: they cannot.",
+        "TCP port for PostgreSQL's clients, read only; 0 takes a free one; none: not served.",
         least=0,
         most=65535,
     )
@@ -29,11 +29,11 @@ class CollectorSettings:
     tokens_file: Path | None = setting(None, "File of tokens; none: tokens.json in data_dir.")
     require_tokens: bool = setting(
         False,
-        "Whether tokens are required on loopback too, as behind a proxy; elsewhere they always are.",
+        "Whether tokens are required on loopback, too, as behind a proxy; elsewhere they always are.",
     )
     allow_insecure: bool = setting(
         False,
-        "Whether it may listen beyond loopback without TLS, and without tokens but for require_tokens.",
+        "Whether it may listen beyond loopback without TLS, and without tokens unless require_tokens is set.",
     )
     data_dir: Path = setting(Path("/var/lib/gpuwarden"), "Folder of the store.")
     catalog: str | None = setting(
@@ -44,7 +44,7 @@ class CollectorSettings:
         None, "Files of the lake: s3://bucket/prefix or a folder; none: in data_dir."
     )
     commit_interval_s: float = setting(
-        0.05, "Least time between two group commits.", least=0.001, most=10
+        0.05, "Least seconds between two group commits.", least=0.001, most=10
     )
     body_bytes_in_flight_max: int = setting(
         256 * MIB, "Most bytes of request bodies in memory at once; above it 429.", least=MIB
@@ -54,23 +54,25 @@ class CollectorSettings:
     )
     agent_bytes_per_day_max: int = setting(
         32 * 1024 * MIB,
-        "Most bytes of rows, as they take in memory, that an agent may send in a day, thirty times what one with eight"
-        " GPUs does; then its batches wait with 429; 0: no limit.",
+        "Most bytes of rows, in memory, that an agent may send in a day; above it 429. The default is thirty times what"
+        " an agent with eight GPUs sends; 0: no limit.",
         least=0,
     )
     body_timeout_s: float = setting(
-        30.0, "Most time that a request body may take to arrive.", least=0.1, most=600
+        30.0, "Most seconds that a request body may take to arrive.", least=0.1, most=600
     )
     memory_limit: str = setting("2GiB", "Most memory that DuckDB uses, such as 512MiB or 8GiB.")
     temp_limit: str = setting(
         "10GiB",
-        "Most disk that large queries may use for spilling; disk_free_bytes_min stays free.",
+        "Most disk space that large queries may use for spilling; disk_free_bytes_min stays free.",
     )
     spill_dir: Path | None = setting(
         None, "Folder that large queries spill to; none: spill in data_dir."
     )
     threads: int = setting(0, "Threads of DuckDB; 0: one for every two CPUs.", least=0, most=1024)
-    query_timeout_s: float = setting(30.0, "Most time that a query may take.", least=0.1, most=3600)
+    query_timeout_s: float = setting(
+        30.0, "Most seconds that a query may take.", least=0.1, most=3600
+    )
     query_rows_max: int = setting(
         100_000, "Most rows that a query returns, unless it asks for more.", least=1
     )
@@ -78,29 +80,29 @@ class CollectorSettings:
         20_000_000, "Most rows that a query may ask for, as `row_limit`.", least=1
     )
     query_send_s: float = setting(
-        60.0, "Most time that a client may take to receive its rows.", least=1, most=3600
+        60.0, "Most seconds that a client may take to receive its rows.", least=1, most=3600
     )
     query_processes: int = setting(
         2,
-        "People's queries that run at the same time, each in a process; one more where all are of one user and"
-        " another comes.",
+        "Clients' queries that run at the same time, each in a process; one more if all are of one user and another"
+        " user's query comes.",
         least=1,
         most=64,
     )
     rule_processes: int = setting(
         2,
-        "Queries of rules, and of the diagnosis after these, that run at the same time, each in a process.",
+        "Queries of rules, and then of the diagnosis, that run at the same time, each in a process.",
         least=1,
         most=64,
     )
     query_memory_limit: str | None = setting(
         None,
-        "Most memory that DuckDB uses for a query, such as 512MiB; none: an eighth of what there is, at most 1GiB.",
+        "Most memory that DuckDB uses for a query, such as 512MiB; none: an eighth of the memory, at most 1GiB.",
     )
     query_memory_bytes_max: int | None = setting(
         None,
-        "Most private memory of a query process, held by the kernel; 0: no limit; none: 2.5 times"
-        " query_memory_limit and 256 MiB.",
+        "Most private memory of a query process, enforced by the kernel; 0: no limit; none: 2.5 times"
+        " query_memory_limit plus 256 MiB.",
         least=0,
     )
     query_threads: int = setting(1, "Threads of a query.", least=1, most=1024)
@@ -108,52 +110,56 @@ class CollectorSettings:
         3600.0, "Seconds after which samples move from their segment to the lake.", least=1
     )
     seal_bytes_max: int = setting(
-        128 * MIB, "Bytes of a segment at which they move before that.", least=MIB
+        128 * MIB, "Size of a segment at which its samples move earlier.", least=MIB
     )
-    keep_samples_days: int = setting(14, "Days that samples are kept.", least=1)
-    keep_minutes_days: int = setting(90, "Days that rollups by the minute are kept.", least=1)
-    keep_hours_days: int = setting(730, "Days that rollups by the hour are kept.", least=1)
-    keep_events_days: int = setting(365, "Days that events and past alerts are kept.", least=1)
-    keep_query_log_days: int = setting(30, "Days that the query log is kept.", least=1)
+    keep_samples_days: int = setting(14, "Days for which samples are kept.", least=1)
+    keep_minutes_days: int = setting(90, "Days for which rollups by the minute are kept.", least=1)
+    keep_hours_days: int = setting(730, "Days for which rollups by the hour are kept.", least=1)
+    keep_events_days: int = setting(365, "Days for which events and past alerts are kept.", least=1)
+    keep_query_log_days: int = setting(30, "Days for which the query log is kept.", least=1)
     disk_bytes_max: int = setting(
-        0, "Most bytes in the data folder: the oldest days go before it; 0: no such limit.", least=0
+        0,
+        "Most bytes in the data folder: the oldest days are deleted before it is reached; 0: no limit.",
+        least=0,
     )
     disk_free_bytes_min: int = setting(
         1024 * MIB,
-        "Free space below which no batch is taken; below twice it the oldest samples go, where that makes room.",
+        "Free space below which batches are refused; below twice that the oldest samples are deleted, if that makes room.",
         least=0,
     )
     standby_url: str | None = setting(
         None,
-        "Collector that keeps a second copy of segments: batches are acknowledged when it has them too; none: no"
+        "Collector that keeps a second copy of segments: batches are acknowledged when it has them, too; none: no"
         " second copy.",
     )
     standby_token_file: Path | None = setting(
-        None, "File of the token, scope copy, that the standby asks for."
+        None, "File of the token, scope copy, that the standby requires."
     )
     standby_tls_ca: Path | None = setting(
         None, "PEM file of the authority of the standby's certificate; none: the system's."
     )
     ts_past_max_s: float = setting(
-        14 * 86_400.0, "Oldest sample that is admitted, counted back from now.", least=60
+        14 * 86_400.0, "Most seconds that an admitted sample may be old.", least=60
     )
     ts_future_max_s: float = setting(
-        float(AHEAD_S_MAX), "How far ahead of the collector's clock a sample may be.", least=0
+        float(AHEAD_S_MAX),
+        "Most seconds that an admitted sample may be ahead of the collector's clock.",
+        least=0,
     )
     prices: dict[str, float] = setting(
-        {}, "USD per GPU-hour by catalogue name, start of one, or the driver's name of the model."
+        {}, "USD per GPU-hour by the model's catalogue name, a prefix of it, or the driver's name."
     )
     prices_file: Path | None = setting(
         None,
-        "TOML file of prices by node, label and instance, of owned hardware and energy (docs/money.md).",
+        "TOML file of prices by node, label and instance, for owned hardware and energy (docs/money.md).",
     )
     rules_dirs: tuple[Path, ...] = setting(
-        (), "Folders of your own rules and overrides.yaml, beside the built-in pack."
+        (), "Folders of your own rules and overrides.yaml, in addition to the built-in pack."
     )
     notify_file: Path | None = setting(
         None, "Notification routing file (docs/notifications.md); none: no notifications."
     )
     log_level: str = setting(
-        "info", "Least level that is logged.", choices=("debug", "info", "warning", "error")
+        "info", "Lowest level that is logged.", choices=("debug", "info", "warning", "error")
     )
-    log_format: str = setting("text", "Form of the log on stderr.", choices=("text", "json"))
+    log_format: str = setting("text", "Format of the log on stderr.", choices=("text", "json"))

@@ -1,6 +1,6 @@
-"""Builds each stage of the collector from its settings; `daemon.py` has their order.
+"""Builds the stages of the collector from its settings; `daemon.py` has their order.
 
-What a stage starts ends as the stack unwinds.
+Everything that a stage starts ends when the stack unwinds.
 """
 
 import asyncio
@@ -29,7 +29,13 @@ from gpuwarden_collector.ingest.decode_pool import DecodePool
 from gpuwarden_collector.ingest.pacing import Pacing
 from gpuwarden_collector.ingest.prices import PriceBook, PricesError, load_book
 from gpuwarden_collector.ingest.quota import SenderQuota
-from gpuwarden_collector.ingest.writer import StoredEvents, Writer, load_known, reprice
+from gpuwarden_collector.ingest.writer import (
+    WRITE_ERRORS,
+    StoredEvents,
+    Writer,
+    load_known,
+    reprice,
+)
 from gpuwarden_collector.ops.health import SAMPLE_S, Health
 from gpuwarden_collector.ops.query_log import FLUSH_S, QueryLog, QueryService
 from gpuwarden_collector.processes import control_socket as control
@@ -46,7 +52,6 @@ from gpuwarden_collector.settings import CollectorSettings
 from gpuwarden_collector.stats import Levels, Stats
 from gpuwarden_collector.storage import maintenance, spill
 from gpuwarden_collector.storage.address import AddressError, LakeAddress, address_of
-from gpuwarden_collector.storage.commit import WriterStopped
 from gpuwarden_collector.storage.database import make_data_dir, starting
 from gpuwarden_collector.storage.disk import Budget, DiskMonitor
 from gpuwarden_collector.storage.engine import EngineLimits
@@ -67,26 +72,26 @@ from gpuwarden_collector.timetable import Timetable
 log = logging.getLogger(__name__)
 
 STOP_WRITER_S = 10.0
-"""Most time that the writer gets on stopping."""
+"""Time for the writer to stop."""
 
 
 @dataclass(frozen=True, slots=True)
 class OpenStore:
-    """Segments that batches are appended to, the lake, and the process that moves rows there."""
+    """The segments that batches are appended to, the lake, and the process that moves rows to the lake."""
 
     frames: SegmentLog
     storage: StorageProcess
     known: Known
     address: LakeAddress
     spill_dir: Path
-    """Folder that the processes of this run spill to."""
+    """Folder to which the processes of this run spill."""
     prices: PriceBook
 
 
 async def open_store(
     stack: AsyncExitStack, settings: CollectorSettings, stats: Stats, clock: Clock
 ) -> OpenStore:
-    """Open the store behind what the lake holds, with prices as the settings have them. Raises StartError."""
+    """Open the store after the last segment in the lake, with the prices of the settings. Raises StartError."""
     prices = load_book(settings.prices_file, settings.prices)
     address = _address(settings)
     frames, spill_dir = _frames(stack, settings)
@@ -103,7 +108,7 @@ def _address(settings: CollectorSettings) -> LakeAddress:
 
 
 def _frames(stack: AsyncExitStack, settings: CollectorSettings) -> tuple[SegmentLog, Path]:
-    """What batches are appended to, and the folder that this run's processes spill to."""
+    """The segments that batches are appended to, and the folder to which this run's processes spill."""
     make_data_dir(settings.data_dir)
     with starting(settings.data_dir):
         frames = SegmentLog(settings.data_dir)
@@ -123,7 +128,7 @@ async def _storage(
     clock: Clock,
 ) -> StorageProcess:
     group = await stack.enter_async_context(task_group())
-    asked = StorageSettings(
+    wanted = StorageSettings(
         settings.data_dir,
         address,
         EngineLimits(settings.memory_limit, settings.temp_limit, settings.threads),
@@ -134,7 +139,7 @@ async def _storage(
         clock,
         log.getEffectiveLevel(),
     )
-    return StorageProcess(asked, stats, group)
+    return StorageProcess(wanted, stats, group)
 
 
 async def _first_segment(
@@ -146,7 +151,7 @@ async def _first_segment(
     prices: PriceBook,
     clock: Clock,
 ) -> Known:
-    """Begin to write behind what the lake holds; what the store knows, prices as the settings have them."""
+    """Begin a segment after the last one in the lake, and load the writer's state with the prices of the settings."""
     try:
         frames.begin(await storage.start())
         if not address.is_shared:
@@ -154,15 +159,15 @@ async def _first_segment(
         known = load_known(frames, clock.now(), has_peers=address.is_shared)
         reprice(frames, known, prices)
     except (OSError, sqlite3.Error, StoreUnavailableError, RowsRefusedError) as error:
-        raise StartError(f"{settings.data_dir}: {error}: see that the disk has space") from error
+        raise StartError(f"{settings.data_dir}: {error}: check that the disk has space") from error
     return known
 
 
 def _kept_open(path: Path) -> sqlite3.Connection:
-    """The catalogue, open for as long as the collector runs.
+    """Open the catalogue for as long as the collector runs.
 
-    Its log and the log's index go with the last connection, and who may only read, as query processes
-    may, cannot make them again. This process has no other copy of SQLite that it could disturb.
+    SQLite deletes its write-ahead log and the log's index with the last connection, and query processes, which may only
+    read, cannot create them again. This process has no other copy of SQLite that it could disturb.
     """
     connection = sqlite3.connect(path, check_same_thread=False)
     connection.execute("SELECT count(*) FROM ducklake_snapshot").fetchone()
@@ -181,7 +186,7 @@ def _maintenance(settings: CollectorSettings) -> maintenance.MaintenancePolicy:
 
 
 def clock_check_of(frames: SegmentLog, clock: Clock) -> ClockCheck:
-    """Judge the clock by when the collector last heard of a node."""
+    """The check of the collector's clock, with the time at which a node was last seen."""
     heard = (row["last_seen_at"] for row in frames.state.rows("nodes"))
     newest = max((at for at in heard if at is not None), default=None)
     return ClockCheck(clock, newest and newest.replace(tzinfo=UTC), kernel_synchronised)
@@ -190,7 +195,7 @@ def clock_check_of(frames: SegmentLog, clock: Clock) -> ClockCheck:
 def _second_copy(
     stack: AsyncExitStack, settings: CollectorSettings, frames: SegmentLog, clock: Clock
 ) -> Callable[[], None]:
-    """Has the standby hold what is in the segments. Raises StartError."""
+    """Returns a function that copies the segments to the standby. Raises StartError."""
     if settings.standby_url is None:
         return lambda: None
     standby = Standby(settings.standby_url, settings.standby_token_file, settings.standby_tls_ca)
@@ -207,7 +212,7 @@ def start_writer(
     clock: Clock,
     clock_check: ClockCheck,
 ) -> "tuple[Writer, asyncio.Future[None]]":
-    """Start the one thread that appends batches; the future ends with it."""
+    """Start the thread that appends batches; the future is done when the thread ends."""
     writer = Writer(
         store.frames,
         store.known,
@@ -228,11 +233,11 @@ async def _stop_writer(writer: Writer) -> None:
     try:
         await writer.stop(STOP_WRITER_S)
     except TimeoutError:
-        log.error("the writer did not finish in time; unanswered batches stay with their agents")
+        log.error("the writer did not stop in time; agents keep batches that were not answered")
 
 
 async def start_timetable(stack: AsyncExitStack, access: AccessControl) -> Timetable:
-    """Start what is done by the clock, first of all to read tokens and certificate again."""
+    """Start the scheduled jobs: the first ones reload tokens and certificate, and return free memory to the system."""
     stack.push_async_callback(access.close)
     timetable = Timetable()
     await stack.enter_async_context(timetable.running())
@@ -240,16 +245,13 @@ async def start_timetable(stack: AsyncExitStack, access: AccessControl) -> Timet
     memory = Memory()
     stack.callback(memory.close)
 
-    async def give_back() -> None:
-        await asyncio.to_thread(memory.give_back_if_grown)
-
-    timetable.every("memory", GIVE_BACK_S, give_back)
+    timetable.every("memory", GIVE_BACK_S, partial(asyncio.to_thread, memory.give_back_if_grown))
     return timetable
 
 
 @dataclass(frozen=True, slots=True)
 class Queriers:
-    """Query processes for people and for rules, and what they read beside the store."""
+    """Query processes for clients and for rules, and the source of stored events."""
 
     people: SqlQuerier
     rules: SqlQuerier
@@ -265,15 +267,15 @@ def start_queriers(
     clock: Clock,
     front: Front | None,
 ) -> Queriers:
-    """Have processes for queries, and keep the newest rows and the waste of the hours that run for them."""
+    """Start the query processes, and keep for them the newest rows and the waste of the current hours."""
     newest_dir = store.spill_dir / LATEST
-    # What other collectors seal into a shared lake may be newer than what is kept here.
+    # In a shared lake other collectors may have newer rows than those kept here.
     latest = None if store.address.is_shared else LatestRows(newest_dir, clock)
     running = RunningWaste(newest_dir, clock)
     worker = _worker(settings, store, front)
     make = partial(_querier, stack, settings, stats, clock, latest)
     people = make(worker, settings.query_processes + SPARE, running)
-    # What alerts cost is counted from their rows, not from what was kept some time ago.
+    # Rules compute the cost of alerts from the rows themselves, not from the kept waste.
     keeping = replace(worker, recent_bytes_max=recent_bytes_max(worker.limits.memory))
     rules = make(keeping, settings.rule_processes, None, RULES)
     timetable.every("running_waste", RUNNING_LOOK_S, partial(label_running, running, rules.beside))
@@ -330,7 +332,7 @@ def _querier(
 def _follow(
     frames: SegmentLog, events: StoredEvents, latest: LatestRows | None, stats: Stats
 ) -> None:
-    """Tell of events, and keep the newest rows; where that fails they are read from the store again."""
+    """Pass stored rows to the events and to the newest rows; if that fails, read these from the store again."""
 
     def take(tables: Mapping[str, Any]) -> None:
         events.add(tables)
@@ -352,12 +354,12 @@ async def start_storage(
     timetable: Timetable,
     clock_check: ClockCheck,
 ) -> None:
-    """Let the storage process move rows to the lake, and drop rows by age only while the clock is trusted."""
+    """Have the storage process move rows to the lake, and drop rows by age only while the clock is trusted."""
     storage = store.storage
     storage.trust_clock(clock_check.confirmed_s)
     await storage.begin(writer)
     stack.push_async_callback(storage.stop)
-    # A start of the storage process may take long, which `StorageProcess.trouble` tells.
+    # A start of the storage process may take long; `StorageProcess.trouble` reports it.
     timetable.every("storage", STORAGE_LOOK_S, storage.look, late_s=None)
 
     async def check_clock() -> None:
@@ -371,7 +373,7 @@ async def start_storage(
 def watch_disk(
     timetable: Timetable, settings: CollectorSettings, store: OpenStore, queriers: Queriers
 ) -> DiskMonitor:
-    """Watch by the clock how much room there is: whether batches are taken, and how much may be spilled."""
+    """Check the free disk space regularly: whether batches are stored, and how much may be spilled."""
     spilling = (store.storage, queriers.people, queriers.rules)
 
     def limit_spill(bytes_max: int) -> None:
@@ -385,11 +387,7 @@ def watch_disk(
         limit_spill=limit_spill,
     )
     disk.look()
-
-    async def look() -> None:
-        await asyncio.to_thread(disk.look)
-
-    timetable.every("disk", DISK_LOOK_S, look)
+    timetable.every("disk", DISK_LOOK_S, partial(asyncio.to_thread, disk.look))
     return disk
 
 
@@ -416,7 +414,7 @@ def query_service(
     stats: Stats,
     clock: Clock,
 ) -> QueryService:
-    """Queries of clients, over HTTP and a front's protocol together."""
+    """The service for clients' queries, over HTTP and the front's protocol."""
     query_log = QueryLog(store.frames.state.collector, writer, clock)
     timetable.every("query_log", FLUSH_S, query_log.flush)
     return QueryService(querier, QueryQueue(settings.query_processes), query_log, stats)
@@ -425,7 +423,7 @@ def query_service(
 async def take_commands(
     stack: AsyncExitStack, settings: CollectorSettings, storage: StorageProcess, health: Health
 ) -> None:
-    """Take commands of this host, over the socket in the data folder."""
+    """Serve commands from this host over the socket in the data folder."""
     commands: dict[str, control.Command] = {
         "backup": storage.backup,
         "maintain": storage.maintain,
@@ -435,7 +433,7 @@ async def take_commands(
 
 
 async def sample_itself(timetable: Timetable, health: Health) -> None:
-    """The first sample comes before the first rule, which would else see a collector that is silent."""
+    """Sample the collector now and every SAMPLE_S seconds. Without a first sample, rules would see a silent collector."""
     await health.sample()
     timetable.every("sample", SAMPLE_S, health.sample)
 
@@ -448,32 +446,32 @@ async def listen_beside(
     access: AccessControl,
     stats: Stats,
 ) -> tuple[str, int] | None:
-    """Listen by the front's protocol until the stack unwinds, if that is wanted. Raises StartError."""
+    """Listen with the front's protocol until the stack unwinds, if `postgres_port` is set. Raises StartError."""
     if settings.postgres_port is None:
         return None
     if front is None:
-        raise StartError("postgres_port is set, and nothing here serves PostgreSQL's clients")
+        raise StartError("postgres_port is set, but this process cannot serve PostgreSQL's clients")
     group = await stack.enter_async_context(task_group())
     listening = front.listening(
         settings.host, settings.postgres_port, group, queries, access, stats
     )
     found = await stack.enter_async_context(listening)
     log.info(
-        "collector listens by another protocol",
+        "collector listens with another protocol",
         extra={"dialect": front.dialect, "host": found[0], "port": found[1]},
     )
     return found
 
 
 async def take_prices(settings: CollectorSettings, writer: Writer) -> str | None:
-    """Read the prices file anew, and price GPUs by it from now on; what is wrong with it, if anything is."""
+    """Read the prices file again and use its prices; returns what is wrong with it, or None."""
     if settings.prices_file is None:
         return None
     try:
         prices = await asyncio.to_thread(load_book, settings.prices_file, settings.prices)
         changed = await writer.take_prices(prices)
-    except (PricesError, StoreUnavailableError, RowsRefusedError, WriterStopped) as error:
-        log.error("prices not reloaded; the old ones go on", extra={"problem": str(error)})
+    except (PricesError, *WRITE_ERRORS) as error:
+        log.error("prices not reloaded; the old ones stay in use", extra={"problem": str(error)})
         return str(error)
     log.info("prices reloaded", extra={"entries": len(prices.entries), "gpus_changed": changed})
     return None
@@ -491,7 +489,7 @@ def levels_of(
     quota: SenderQuota,
     access: AccessControl,
 ) -> Levels:
-    """What /metrics, readiness and the doctor read of all stages."""
+    """The current levels of all stages, for /metrics, readiness and the doctor."""
     return Levels(
         queue_bytes=writer.queue_bytes,
         body_bytes_in_flight=bodies.in_flight_bytes,

@@ -1,6 +1,4 @@
-"""Counts what the collector does. Touched on the event loop only, but for the faults, which any thread may
-note.
-"""
+"""Counts what the collector does. Only the event loop may use it, except for `Faults`, which is thread-safe."""
 
 import logging
 import threading
@@ -17,21 +15,21 @@ _LAGS_MAX = 1_000
 log = logging.getLogger(__name__)
 
 _PLACES_MAX = 100
-"""Places that are told apart; what comes from others is told as one."""
+"""Places that are counted by themselves; further ones share one count."""
 _PACKAGE = __name__.partition(".")[0]
 
 
 class Faults:
-    """Counts them; for all threads."""
+    """Counts and logs unexpected exceptions. Thread-safe."""
 
     def __init__(self) -> None:
         self.counts: Counter[str] = Counter()
-        """By what was being done."""
+        """By the work that raised them."""
         self._lock = threading.Lock()
         self._places: Counter[tuple[str, str]] = Counter()
 
     def note(self, doing: str, error: BaseException) -> None:
-        """Count an exception that was kept, and tell of it if it is its turn."""
+        """Count an exception that was caught; log the first, second, fourth, eighth ... one of a place."""
         with self._lock:
             self.counts[doing] += 1
             place = (type(error).__name__, _place(error))
@@ -42,7 +40,7 @@ class Faults:
         if times & (times - 1):
             return
         log.error(
-            "an unexpected exception was kept to the batch that it came from",
+            "unexpected exception; only its own batch is affected",
             extra={
                 "doing": doing,
                 "exception": f"{place[0]} at {place[1]}",
@@ -54,7 +52,7 @@ class Faults:
 
 
 def _place(error: BaseException) -> str:
-    """The innermost line of the collector that the exception went through."""
+    """File and line of the innermost frame of the collector."""
     frames = traceback.extract_tb(error.__traceback__)
     own = [frame for frame in frames if _PACKAGE in Path(frame.filename).parts]
     return f"{Path(own[-1].filename).name}:{own[-1].lineno}" if own else "elsewhere"
@@ -68,48 +66,48 @@ class Stats(StorageStats):
     duplicates: int = 0
     rows: Counter[str] = field(default_factory=Counter)
     imported_rows: int = 0
-    """Of them, those that were read from files."""
+    """Rows of imported batches, which `rows` counts as well."""
     left_out_rows: Counter[str] = field(default_factory=Counter)
-    """Rows not stored because they are about a GPU of another node, by table."""
+    """By table: rows that were not stored because they are about a GPU of another node."""
     over_quota_batches: int = 0
-    """Batches that had to wait as their sender had sent too much in a day."""
+    """Batches that were refused because their sender was over its quota."""
     clock_apart_batches: int = 0
-    """Batches stored of senders whose clocks are apart from the collector's."""
+    """Stored batches of agents whose clocks are wrong."""
     body_bytes: int = 0
     refused: Counter[str] = field(default_factory=Counter)
     """By HTTP status."""
     unknown_columns: Counter[str] = field(default_factory=Counter)
-    """Batches that had a column this collector does not know, by table."""
+    """By table: batches with a column that this collector does not know."""
     commit_seconds: Histogram = field(default_factory=Histogram)
     commit_failures: int = 0
     acknowledge_seconds: Histogram = field(default_factory=Histogram)
     """From the first byte of a request to its answer 204."""
     ingest_lag_seconds: float | None = None
-    """Age of the newest row of the last stored batch; None before the first."""
+    """Age of the newest row of the last stored batch; None: no batch yet."""
     lags: deque[float] = field(default_factory=lambda: deque(maxlen=_LAGS_MAX))
-    """The same of the groups of batches stored since the collector's last sample of itself."""
+    """The same for each commit since the collector's last sample of itself."""
     query_seconds: Histogram = field(default_factory=Histogram)
     query_errors: Counter[str] = field(default_factory=Counter)
     query_restarts: int = 0
-    """Times that a query process had ended or did not answer when it was to take a query, and was replaced."""
+    """Query processes that had ended, or did not accept a query, and were replaced."""
     decode_hangs: int = 0
-    """Times that a thread that decodes did not come back in time and was replaced."""
+    """Decoding threads that hung and were replaced."""
     request_failures: int = 0
     denied: Counter[str] = field(default_factory=Counter)
-    """Requests that were not let in, by reason."""
+    """Denied requests, by reason."""
     malformed_requests: int = 0
-    """Requests that are not HTTP."""
+    """Requests that were not valid HTTP."""
     faults: Faults = field(default_factory=Faults)
 
     @property
     def rows_total(self) -> int:
-        """Rows stored, all tables."""
+        """Stored rows of all tables."""
         return self.rows.total()
 
 
 @dataclass(frozen=True, slots=True)
 class Levels:
-    """What is read when someone asks, beside the counters."""
+    """Current values, read on request."""
 
     queue_bytes: int
     body_bytes_in_flight: int
@@ -117,25 +115,25 @@ class Levels:
     is_alive: bool
     is_failing: bool
     is_decoding: bool = True
-    """Whether there are threads that decode."""
+    """Whether threads decode batches."""
     disk: Usage | None = None
     storage_trouble: str | None = None
     """Why rows do not move to the lake, or are not rolled up."""
     rollup_lag_s: float | None = None
     """Age of the end of the newest minute that is rolled up."""
     late_jobs: tuple[str, ...] = ()
-    """Jobs by the clock whose turn does not end."""
+    """Scheduled jobs whose current run does not end."""
     over_quota: tuple[str, ...] = ()
-    """Whose batches had to wait lately, as they have sent too much in a day."""
+    """Senders whose batches were refused lately because of the quota."""
     clock_doubt: str | None = None
-    """Why the collector's own clock is taken as wrong."""
+    """Why the collector doubts its own clock."""
     is_clock_confirmed: bool = True
-    """Whether somebody says that it is right, so that rows may go by age."""
+    """Whether agents or the kernel confirm the clock, so that rows may be dropped by age."""
     disk_refusal: str | None = None
-    """Why no batch is taken for want of room."""
+    """Why batches are refused because the disk is full."""
     certificate_ends_at: datetime | None = None
-    """Of the server; None: there is no TLS."""
+    """End of the server's certificate; None: no TLS."""
     authority_ends_at: datetime | None = None
-    """Of the authority that nodes are told to trust; None: there is none."""
+    """End of the certificate of the authority that nodes trust; None: there is none."""
     batch_s: int = 0
-    """Seconds of samples that agents are asked to put into a batch; 0: they are not asked."""
+    """Seconds of samples that agents are asked to put into a batch; 0: agents decide."""

@@ -1,4 +1,4 @@
-"""Ends the collector when a part of it fails that nothing can replace."""
+"""Ends the collector when a part fails that cannot be restarted."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
@@ -6,12 +6,12 @@ from contextlib import asynccontextmanager, contextmanager
 
 
 class WriterFailedError(RuntimeError):
-    """The writer thread ended by a fault; the process should end and be started again."""
+    """The writer thread failed; the process should end and be restarted."""
 
 
 @asynccontextmanager
 async def task_group() -> AsyncIterator[asyncio.TaskGroup]:
-    """A group of tasks that raises what its block raises as it is, when nothing else went wrong."""
+    """A TaskGroup that raises a single exception as it is, without an exception group."""
     try:
         async with asyncio.TaskGroup() as group:
             yield group
@@ -23,7 +23,7 @@ async def task_group() -> AsyncIterator[asyncio.TaskGroup]:
 
 @contextmanager
 def ending_with(ended: "asyncio.Future[None]") -> Iterator[None]:
-    """Ends the block with WriterFailedError should the writer fail: a bug must not go unnoticed."""
+    """End the block with WriterFailedError when the writer fails."""
     owner = asyncio.current_task()
     assert owner is not None
 
@@ -39,6 +39,6 @@ def ending_with(ended: "asyncio.Future[None]") -> Iterator[None]:
         if failure is None:
             raise
         owner.uncancel()
-        raise WriterFailedError(f"the writer has ended: {failure!r}") from failure
+        raise WriterFailedError(f"the writer has failed: {failure!r}") from failure
     finally:
         ended.remove_done_callback(end)

@@ -1,8 +1,8 @@
-"""Does things every so many seconds, whatever happens to the wall clock (APScheduler).
+"""Runs jobs at intervals with APScheduler, also when the wall clock is set.
 
-APScheduler goes by wall time: set back by an hour, the clock would stop every job for an hour; set
-forward by a year, its interval trigger counts through each turn of that year. So a job is next due
-an interval after it began, and a look by the loop's own clock finds those that are due too late.
+APScheduler uses wall time: if the clock is set back by an hour, no job runs for an hour; if it is set forward by a
+year, the interval trigger counts each run of that year. So a job is next due an interval after it began, and a timer
+with the loop's monotonic clock finds jobs that are due too late.
 """
 
 import asyncio
@@ -21,21 +21,21 @@ from gpuwarden.clock import SystemClock
 log = logging.getLogger(__name__)
 
 HEAL_S = 30.0
-"""How often it is looked for jobs that a clock set back has stopped, or that are late."""
+"""Interval of the search for jobs that a clock set back has stopped, or that are late."""
 LATE_S = 300.0
-"""Most time of a turn: longer than whatever it waits for, which has limits of its own."""
+"""A run that takes longer is late. Everything that a job waits for has a shorter limit."""
 
 Job = Callable[[], Awaitable[None]]
 
 
 class Every(BaseTrigger):  # type: ignore[misc]
-    """An interval from now, however long ago the last turn was."""
+    """Triggers an interval from now, independent of the last run."""
 
     def __init__(self, seconds: float) -> None:
         self.interval = timedelta(seconds=seconds)
 
     def get_next_fire_time(self, previous: datetime | None, now: datetime) -> datetime:
-        """When it is due next."""
+        """The time of the next run."""
         return now + self.interval
 
 
@@ -43,32 +43,32 @@ class Every(BaseTrigger):  # type: ignore[misc]
 class _RunningJob:
     began_s: float
     late_s: float | None
-    is_told: bool = False
+    is_logged: bool = False
 
     def is_late(self, now_s: float) -> bool:
         return self.late_s is not None and now_s - self.began_s >= self.late_s
 
 
 class Timetable:
-    """Jobs, each of which runs at most once at a time.
+    """Runs jobs at intervals, each at most once at a time.
 
-    One that does not end is not begun again: `late` has its name, and the log.
+    A job that does not end is not started again; `late` and the log have its name.
     """
 
     def __init__(self) -> None:
         self._jobs: dict[str, _RunningJob] = {}
-        """Those that run now."""
+        """Jobs that run now."""
         self._scheduler = AsyncIOScheduler(timezone="UTC")
         self._idle = asyncio.Event()
         self._idle.set()
 
     def every(self, name: str, seconds: float, job: Job, *, late_s: float | None = LATE_S) -> None:
-        """Do `job` so often, first after that time; a turn that comes while it runs is left out.
+        """Run `job` every `seconds`, first after that time; skip a run while the job still runs.
 
-        `late_s`: from when on a turn is late; None: it may take any time, and others see to it.
+        `late_s`: a longer run is late; None: a run may take any time.
         """
 
-        async def turn() -> None:
+        async def run() -> None:
             if name in self._jobs:
                 return
             self._jobs[name] = _RunningJob(asyncio.get_running_loop().time(), late_s)
@@ -76,29 +76,29 @@ class Timetable:
             try:
                 await job()
             finally:
-                if self._jobs.pop(name).is_told:
-                    log.warning("a job has ended after all", extra={"job": name})
+                if self._jobs.pop(name).is_logged:
+                    log.warning("a late job has ended", extra={"job": name})
                 if not self._jobs:
                     self._idle.set()
 
-        # Two at once, of which one returns: APScheduler would warn of every turn that is left out.
+        # Two instances, of which one returns at once: APScheduler would log a warning for each skipped run.
         self._scheduler.add_job(
-            turn, Every(seconds), max_instances=2, coalesce=True, misfire_grace_time=None
+            run, Every(seconds), max_instances=2, coalesce=True, misfire_grace_time=None
         )
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """Do the jobs for as long as the block runs; what runs at its end is waited for."""
+        """Run the jobs during the block, and wait at its end for those that still run."""
         loop = asyncio.get_running_loop()
         self._scheduler.start()
         timer = loop.call_later(HEAL_S, lambda: None)
 
-        def look() -> None:
+        def heal() -> None:
             nonlocal timer
             self.heal()
-            timer = loop.call_later(HEAL_S, look)
+            timer = loop.call_later(HEAL_S, heal)
 
-        look()
+        heal()
         try:
             yield
         finally:
@@ -109,17 +109,17 @@ class Timetable:
 
     @property
     def late(self) -> tuple[str, ...]:
-        """Names of the jobs whose turn is late."""
+        """Names of the jobs whose current run is late."""
         now_s = asyncio.get_running_loop().time()
         return tuple(sorted(name for name, job in self._jobs.items() if job.is_late(now_s)))
 
     def heal(self) -> None:
-        """Make due what would come later than an interval from now, and tell of what is late."""
+        """Run jobs now that are due later than they should be, and log jobs that are late."""
         for name in self.late:
-            if not self._jobs[name].is_told:
-                self._jobs[name].is_told = True
+            if not self._jobs[name].is_logged:
+                self._jobs[name].is_logged = True
                 log.error(
-                    "a job does not end, and is not done again until it has", extra={"job": name}
+                    "a job does not end, and does not run again until it has", extra={"job": name}
                 )
         now = SystemClock().now()  # as APScheduler does
         job: Any

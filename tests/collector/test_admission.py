@@ -111,7 +111,7 @@ def test_a_process_may_have_started_long_ago_but_not_in_the_future(wire: Any) ->
         ({"power_watts": float("nan")}, "power_watts: 1 rows are NaN or infinite"),
         ({"power_watts": float("inf")}, "power_watts: 1 rows are NaN or infinite"),
         ({"node": None}, "node is required, and 1 rows have no value"),
-        ({"node": ""}, "node: an empty text"),
+        ({"node": ""}, "node: the text is empty"),
         ({"gpu_uuid": "x" * (NAME_BYTES_MAX + 1)}, "gpu_uuid: a text of 257 bytes; most is 256"),
         ({"mig_instance": "x" * (TEXT_BYTES_MAX + 1)}, "mig_instance: a text of 65537 bytes"),
     ],

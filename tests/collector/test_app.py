@@ -84,7 +84,7 @@ async def test_a_header_that_stands_twice_is_refused(
         session.post(collector.url + INGEST_PATH, data=body, headers=headers) as answer,
     ):
         assert answer.status == 400
-        assert (await answer.json())["error"] == f"header {name} stands more than once"
+        assert (await answer.json())["error"] == f"header {name} occurs more than once"
 
 
 async def test_a_hundred_megabytes_are_refused_without_being_read(start: Any, post: Any) -> None:

@@ -13,7 +13,7 @@ from gpuwarden import __version__
 from gpuwarden.doctor import WARN
 from gpuwarden_collector.daemon import running
 from gpuwarden_collector.ops.health import QUESTIONS, Duties, Health, pressure_percent
-from gpuwarden_collector.ops.health_checks import findings
+from gpuwarden_collector.ops.health_checks import health_checks
 from gpuwarden_collector.processes import control_socket as control
 from gpuwarden_collector.settings import CollectorSettings
 from gpuwarden_collector.stats import Levels, Stats
@@ -74,7 +74,7 @@ async def test_a_job_that_does_not_end_is_in_the_row_and_in_the_doctors_document
                 await asyncio.sleep(0.05)
         finally:
             may_go.set()
-        (check,) = (c for c in findings(found, CollectorSettings()) if c.name == "jobs")
+        (check,) = (c for c in health_checks(found, CollectorSettings()) if c.name == "jobs")
         assert (check.status, "do not end" in check.finding, "disk" in check.finding) == (
             WARN,
             True,

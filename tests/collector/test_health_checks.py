@@ -6,7 +6,7 @@ import pytest
 
 from gpuwarden import __version__
 from gpuwarden.doctor import FAIL, OK, WARN, worst
-from gpuwarden_collector.ops.health_checks import findings
+from gpuwarden_collector.ops.health_checks import health_checks
 from gpuwarden_collector.settings import CollectorSettings
 
 SETTINGS = CollectorSettings()
@@ -33,8 +33,8 @@ def sample(**change: Any) -> dict[str, Any]:
     return {"sample": SAMPLE | change}
 
 
-def test_a_collector_that_is_well_has_nothing_to_mend() -> None:
-    found = list(findings(WELL, SETTINGS))
+def test_a_healthy_collector_passes_every_check() -> None:
+    found = list(health_checks(WELL, SETTINGS))
     assert worst(found) == OK
     assert {check.remedy for check in found} == {""}
 
@@ -44,15 +44,15 @@ def test_a_collector_that_is_well_has_nothing_to_mend() -> None:
     [
         ({"version": "0.0.9"}, "version", WARN, "0.0.9 runs"),
         (sample(ingest_lag_seconds=61.0), "lag", WARN, "61 s old"),
-        (sample(ingest_lag_seconds=None), "lag", OK, "nothing came"),
+        (sample(ingest_lag_seconds=None), "lag", OK, "no rows came"),
         (sample(queue_bytes=SETTINGS.queue_bytes_max), "lag", WARN, "wait for the writer"),
         (sample(clock_confirmed=False), "clock", WARN, "nothing is dropped by age"),
-        (sample(rules=None), "rules", WARN, "none runs"),
+        (sample(rules=None), "rules", WARN, "none run"),
         (sample(rules_failing="gpu_lost"), "rules", FAIL, "gpu_lost"),
         ({"unjudged": "Not judged yet, since 12:00."}, "rules", WARN, "Not judged yet"),
-        (sample(receivers_failing="chat, mail"), "notify", FAIL, "chat, mail took no message"),
+        (sample(receivers_failing="chat, mail"), "notify", FAIL, "the last message to chat, mail failed"),
         (sample(messages_waiting=101), "notify", WARN, "101 messages wait"),
-        (sample(messages_waiting=None), "notify", OK, "nobody is told"),
+        (sample(messages_waiting=None), "notify", OK, "notifications are off"),
         ({"nodes": [{"nodes": 0, "silent": 0, "silent_names": None}]}, "agents", WARN, "no agent"),
         ({"nodes": [{"nodes": 3, "silent": 1, "silent_names": ["n2"]}]}, "agents", WARN, "n2"),
         ({"nodes": [{"nodes": 1, "silent": 1, "silent_names": ["n2"]}]}, "agents", FAIL, "1 of 1"),
@@ -60,7 +60,7 @@ def test_a_collector_that_is_well_has_nothing_to_mend() -> None:
         ({"versions": [{"version": "0.0.1", "nodes": 1, "example": "n7"}]}, "versions", OK, "0.0.1"),
         ({"versions": []}, "versions", OK, "none"),
         ({"coverage": [{"percent": 80.0, "nodes": 2, "worst": "n2", "worst_percent": 60.0}]}, "coverage", WARN, "n2 has 60 %"),
-        ({"coverage": [{"percent": None, "nodes": 0, "worst": None, "worst_percent": None}]}, "coverage", OK, "no agent has counted"),
+        ({"coverage": [{"percent": None, "nodes": 0, "worst": None, "worst_percent": None}]}, "coverage", OK, "no agent has reported"),
         ({"clocks": [{"nodes": 3, "ahead": 1, "ahead_s": 9.0, "example": "n2"}]}, "clock", WARN, "the clock of n2 is ahead"),
         ({"clocks": [{"nodes": 3, "ahead": 3, "ahead_s": 9.0, "example": "n2"}]}, "clock", WARN, "this clock is behind"),
         ({"clocks": [{"nodes": 0, "ahead": 0, "ahead_s": None, "example": None}]}, "clock", OK, "no agent"),
@@ -68,7 +68,7 @@ def test_a_collector_that_is_well_has_nothing_to_mend() -> None:
     ],
 )  # fmt: skip
 def test_what_is_wrong_is_named(change: dict[str, Any], name: str, status: str, says: str) -> None:
-    found = {check.name: check for check in findings(WELL | change, SETTINGS)}
+    found = {check.name: check for check in health_checks(WELL | change, SETTINGS)}
     check = found[name]
     assert says in check.finding
     assert (check.status, bool(check.remedy)) == (status, status != OK)

@@ -106,7 +106,8 @@ def test_invented_agents_and_boots_of_a_node_take_up_its_own_share_alone(
         assert isinstance(outcome, Stored if number < NODE_KEYS_MAX else RetryLater)
     assert isinstance(outcome, RetryLater)
     assert (
-        f"{NODE_KEYS_MAX} agents and boots of node a are known, which is the limit" in outcome.reason
+        f"{NODE_KEYS_MAX} agents and boots of node a are known, which is the limit"
+        in outcome.reason
     )
     assert outcome.retry_after_s > 0
     assert collected.send((B, "agent", "boot", 1)) == [Stored()]

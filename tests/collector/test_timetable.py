@@ -108,6 +108,6 @@ async def test_a_job_that_does_not_end_is_named_and_told_once(
         await eventually(lambda: timetable.late == ())
     said = [record.getMessage() for record in caplog.records]
     assert said == [
-        "a job does not end, and is not done again until it has",
-        "a job has ended after all",
+        "a job does not end, and does not run again until it has",
+        "a late job has ended",
     ]

@@ -42,7 +42,7 @@ def test_an_agent_goes_on_with_new_settings_and_keeps_the_old_when_they_are_wron
                       str(world.folder / "store"), "--format", "json")  # fmt: skip
     checks = {c["name"]: c for c in json.loads(found.stdout)["checks"]}
     assert {checks[n]["status"] for n in ("collector", "store", "http", "version")} == {"ok"}
-    assert checks["agents"]["finding"] == "1 heard of within a minute"
+    assert checks["agents"]["finding"] == "1 sent within the last minute"
 
     assert agent.stop() == 0
     (rows, seconds) = world.ask("select count(*), count(distinct ts) from gpu_samples")[0]

@@ -1,4 +1,4 @@
-"""The HTTP API: ingest, SQL, health and metrics. `docs/api.md` is the full text.
+"""Serves the HTTP API: ingest, health, metrics and nodes; docs/api.md describes it.
 
 Every error is answered with `{"error": "one sentence", "status": n}`.
 """
@@ -16,25 +16,23 @@ from gpuwarden_collector.http.receive import Ingest
 from gpuwarden_collector.ingest.commit_plan import Rejected, RetryLater, Stored
 from gpuwarden_collector.ingest.decode import RefusedBody
 from gpuwarden_collector.ingest.pacing import Pacing
-from gpuwarden_collector.ingest.writer import NodeForgotten, Writer
+from gpuwarden_collector.ingest.writer import WRITE_ERRORS, NodeForgotten, Writer
 from gpuwarden_collector.ops.readiness import not_ready
 from gpuwarden_collector.stats import Levels, Stats
-from gpuwarden_collector.storage.commit import WriterStopped
-from gpuwarden_collector.storage.errors import RowsRefusedError, StoreUnavailableError
 
 log = logging.getLogger(__name__)
 
 _RETRY_AFTER_S = 5
 _BODY_SPARE_S = 1.0
-"""More than bodies have that are given up in another way."""
-_TOLD_EVERY_S = 60.0
-_TOLD_PATHS_MAX = 20
+"""Added to the time limit, so that `BodyReader` ends its bodies first."""
+_LOG_INTERVAL_S = 60.0
+_LOGGED_PATHS_MAX = 20
 
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class Api:
-    """Request handlers; `levels` reads the gauges of /metrics."""
+    """The request handlers; `levels` reads the gauges of /metrics."""
 
     def __init__(
         self,
@@ -42,28 +40,27 @@ class Api:
         stats: Stats,
         clock: Clock,
         levels: Callable[[], Levels],
-        body_timeout_s: float = 30.0,
         *,
-        more_metrics: Callable[[], str] = str,
-        pacing: Pacing | None = None,
-        guard: Any = None,
+        body_timeout_s: float,
+        more_metrics: Callable[[], str],
+        pacing: Pacing,
+        guard: Any,
     ) -> None:
-        """`body_timeout_s`: of bodies that have no limit of their own. `pacing`: how large batches should be; None: as agents like. `guard`: middleware that lets
-        requests in; None: all."""
+        """`body_timeout_s`: for bodies that `BodyReader` does not read. `guard`: the middleware that checks tokens."""
         self._ingest = ingest
         self._stats = stats
         self._clock = clock
         self._levels = levels
         self._more_metrics = more_metrics
-        self._pacing = pacing or Pacing(clock, stats.acknowledge_seconds)
+        self._pacing = pacing
         self._body_timeout_s = body_timeout_s
-        self._told: dict[str, float] = {}
-        """When a failure at a path was last told of."""
-        self._guards = () if guard is None else (guard,)
+        self._logged_at_s: dict[str, float] = {}
+        """By path: when a failure was last logged."""
+        self._guard = guard
 
     def application(self, more: Iterable[web.AbstractRouteDef] = ()) -> web.Application:
         """The aiohttp application with the API's routes and `more`."""
-        app = web.Application(middlewares=[self._answer_errors, *self._guards])
+        app = web.Application(middlewares=[self._answer_errors, self._guard])
         app.add_routes(
             [
                 web.post(INGEST_PATH, self.take_batch),
@@ -99,14 +96,14 @@ class Api:
         return web.json_response({"status": "ok"})
 
     async def readyz(self, request: web.Request) -> web.Response:
-        """GET /readyz: batches are being stored."""
+        """GET /readyz: whether batches can be stored."""
         found = not_ready(self._levels())
         for check, reason in found.items():
             return error_response(503, reason, check.retry_after_s, tuple(c.name for c in found))
         return web.json_response({"status": "ready"})
 
     async def metrics(self, request: web.Request) -> web.Response:
-        """GET /metrics: the collector about itself, and what else runs in its process."""
+        """GET /metrics: the metrics of the collector and of all else in its process."""
         from gpuwarden_collector.ops.exposition import exposition
 
         body = exposition(self._stats, self._levels()) + self._more_metrics().encode()
@@ -140,12 +137,13 @@ class Api:
         return answer_errors
 
     def _is_news(self, path: str) -> bool:
-        """Whether no failure there was logged within a minute: who asks can ask often."""
+        """Whether no failure at this path was logged within a minute: clients can send many requests."""
         now_s = self._clock.monotonic()
-        self._told = {p: at_s for p, at_s in self._told.items() if now_s - at_s < _TOLD_EVERY_S}
-        if path in self._told or len(self._told) >= _TOLD_PATHS_MAX:
+        logged = self._logged_at_s.items()
+        self._logged_at_s = {p: at_s for p, at_s in logged if now_s - at_s < _LOG_INTERVAL_S}
+        if path in self._logged_at_s or len(self._logged_at_s) >= _LOGGED_PATHS_MAX:
             return False
-        self._told[path] = now_s
+        self._logged_at_s[path] = now_s
         return True
 
 
@@ -156,14 +154,14 @@ def _asking(batch_s: int) -> dict[str, str]:
 def error_response(
     status: int, reason: str, retry_after_s: int | None = None, checks: Sequence[str] = ()
 ) -> web.Response:
-    """The one shape of errors. `checks`: names of those that failed."""
+    """The form of every error. `checks`: names of the failed checks."""
     headers = {} if retry_after_s is None else {"Retry-After": str(retry_after_s)}
     said = {"error": reason, "status": status, **({"checks": list(checks)} if checks else {})}
     return web.json_response(said, status=status, headers=headers)
 
 
 def closing(request: web.Request, answer: web.Response) -> web.Response:
-    """Close the connection when its body was not read to the end: the rest is not wanted."""
+    """Close the connection if the body was not read to its end, so that the rest is not sent."""
     if not request.content.is_eof():
         answer.force_close()
     return answer
@@ -177,24 +175,26 @@ def _sentence(request: web.Request, error: web.HTTPException) -> str:
     return error.reason
 
 
-log = logging.getLogger(__name__)
+def store_busy(error: Exception) -> web.Response:
+    """The answer when the store could not take a change."""
+    return error_response(503, f"the store cannot take it now: {error}", _RETRY_AFTER_S)
 
 
 def node_routes(writer: Writer) -> Iterable[web.AbstractRouteDef]:
-    """For the application."""
+    """The routes of nodes."""
 
     async def forget(request: web.Request) -> web.Response:
         node = request.match_info["node"]
         try:
             outcome = await writer.forget_node(node)
-        except (StoreUnavailableError, RowsRefusedError, WriterStopped) as error:
-            return error_response(503, f"the store cannot take it now: {error}", 5)
+        except WRITE_ERRORS as error:
+            return store_busy(error)
         match outcome:
             case NodeForgotten.UNKNOWN:
                 return error_response(404, f"there is no node {node!r}")
             case NodeForgotten.SENDS:
                 return error_response(
-                    409, f"{node} sends data: stop its agent first, and it leaves by itself"
+                    409, f"{node} sends data: stop its agent, and the node leaves by itself"
                 )
         log.info("node forgotten", extra={"node": node})
         return web.Response(status=204)

@@ -1,4 +1,4 @@
-"""Reads request bodies within bounds: size of one, memory of all, time of each."""
+"""Reads request bodies within bounds: the size of each, the memory of all, the time of each."""
 
 import asyncio
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ from gpuwarden_collector.ingest.decode import RefusedBody
 
 @dataclass(frozen=True, slots=True)
 class Busy:
-    """There is no room now; the client should come back."""
+    """The collector has no room now; the client should try again."""
 
     reason: str
     retry_after_s: int = 1
@@ -20,12 +20,12 @@ class Busy:
 
 
 class LateBodyError(TimeoutError):
-    """A body did not come in time. aiohttp, which reads what is left of one, takes a TimeoutError."""
+    """A body did not arrive in time. A TimeoutError, which aiohttp catches when it reads the rest of a body."""
 
 
 @contextmanager
 def within_time(request: web.Request, seconds: float) -> Iterator[None]:
-    """Whoever reads the body of the request in it, and nobody else, has LateBodyError where it is late."""
+    """Have reads of the request's body in the block raise LateBodyError if the body is late."""
 
     def end() -> None:
         if not request.content.is_eof():
@@ -43,7 +43,7 @@ def within_time(request: web.Request, seconds: float) -> Iterator[None]:
 
 
 class BodyReader:
-    """Reads bodies; `release` gives the room of one back once its request is answered."""
+    """Reads bodies. Call `release` for each one when its request is answered."""
 
     def __init__(self, in_flight_bytes_max: int, timeout_s: float) -> None:
         self._in_flight_bytes_max = in_flight_bytes_max
@@ -51,11 +51,11 @@ class BodyReader:
         self.in_flight_bytes = 0
 
     def release(self, size_bytes: int) -> None:
-        """Give back the room of a body that `read` returned."""
+        """Free the room of a body that `read` returned."""
         self.in_flight_bytes -= size_bytes
 
     async def read(self, request: web.Request, bytes_max: int) -> bytes | RefusedBody | Busy:
-        """The body, whose room the caller must release. Reads no further once it is refused."""
+        """Read the body; the caller must release its room. A refused body is not read to its end."""
         declared = request.content_length
         if declared is not None and declared > bytes_max:
             return RefusedBody(413, f"the body has {declared} bytes; most is {bytes_max}")
@@ -79,7 +79,7 @@ class BodyReader:
             is_kept = True
             return b"".join(pieces)
         except TimeoutError:
-            # Not 408: a 4xx would tell the agent that the batch itself is wrong.
+            # Not 408: after a 4xx the agent would take the batch itself as wrong.
             return Busy(f"the body did not arrive within {self._timeout_s:g} s", 5, 503)
         except (web.RequestPayloadError, ConnectionError) as error:
             return _damaged(error)
@@ -88,7 +88,7 @@ class BodyReader:
                 self.in_flight_bytes -= taken
 
     def _arrived(self, content: StreamReader, bytes_max: int) -> bytes | RefusedBody | Busy:
-        """A body that came with its head, as most do: nothing has to be waited for."""
+        """Read a body that arrived together with the request's head, as most do, without waiting."""
         try:
             body = content.read_nowait()
         except (web.RequestPayloadError, ConnectionError) as error:
@@ -101,7 +101,7 @@ class BodyReader:
         return body
 
     def _has_room(self, size_bytes: int) -> bool:
-        # With nothing in flight any allowed body passes, however small the room is set.
+        # If no other body is in memory, any body of allowed size passes, even if the room is smaller.
         return (
             not self.in_flight_bytes
             or self.in_flight_bytes + size_bytes <= self._in_flight_bytes_max

@@ -1,4 +1,4 @@
-"""Serves `/v1/copies`: takes second copies of other collectors' segments. docs/api.md is the full text."""
+"""Serves `/v1/copies`: stores second copies of other collectors' segments; docs/api.md describes it."""
 
 import asyncio
 from collections import defaultdict
@@ -24,8 +24,8 @@ Handler = Callable[[web.Request], Awaitable[web.Response]]
 def copy_routes(
     copies: CopyFolder, bodies: BodyReader, no_room: Callable[[], str | None]
 ) -> Iterable[web.AbstractRouteDef]:
-    """For the application; `no_room` says why nothing can be taken for want of disk."""
-    # A sender that has given up waiting may send the same piece again.
+    """The routes; `no_room`: why the disk has no room, or None."""
+    # A sender that timed out may send the same piece again.
     turns: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
 
     async def extents(request: web.Request) -> web.Response:

@@ -1,4 +1,4 @@
-"""Serves HTTP within bounds of how many connections there are (`auth/connections.py`)."""
+"""Serves HTTP with a limited number of connections (`auth/connections.py`)."""
 
 import asyncio
 import errno
@@ -23,20 +23,20 @@ from gpuwarden_collector.stats import Stats
 log = logging.getLogger(__name__)
 
 DRAIN_S = 10.0
-"""Most time that requests in flight get on stopping."""
+"""Time for open requests when the collector stops."""
 _LINGER_S = 2.0
 IDLE_S = 75.0
-"""How long a connection may be silent, and a request's head take to arrive; proxies close theirs before."""
+"""How long a connection may be idle, and the head of a request may take to arrive; proxies close theirs earlier."""
 UNREAD_S = 75.0
-"""How long a client may take nothing of an answer that waits for it (tcp(7), TCP_USER_TIMEOUT)."""
+"""How long a client may read nothing of an answer (tcp(7), TCP_USER_TIMEOUT)."""
 DESCRIPTORS_MAX = 65_536
-"""Most that are asked for, where the system allows them."""
+"""File descriptors that the process asks for, if the system allows them."""
 _TLS_BUFFER_BYTES = 64 * 1024
 _BACKLOG = 1_024
 
 
 class _Accepted(socket.socket):
-    """Tells when it is closed."""
+    """Calls `ended` when it is closed."""
 
     __slots__ = ("ended",)
     ended: Callable[[], None]
@@ -47,7 +47,7 @@ class _Accepted(socket.socket):
 
 
 class _Listener(socket.socket):
-    """Closes at once what there is no room for: also what has not yet begun to speak TLS."""
+    """Closes connections above the limits at once, before the TLS handshake."""
 
     __slots__ = ("connections", "refused")
     connections: Connections
@@ -68,7 +68,7 @@ class _Listener(socket.socket):
 
 
 def raise_descriptors() -> int:
-    """Have as many as the system gives, up to DESCRIPTORS_MAX; how many those are."""
+    """Raise the limit of file descriptors, up to DESCRIPTORS_MAX; returns the limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = DESCRIPTORS_MAX if hard == resource.RLIM_INFINITY else min(hard, DESCRIPTORS_MAX)
     if soft != resource.RLIM_INFINITY and soft < wanted:
@@ -85,10 +85,10 @@ async def listen(
     connections: Connections,
     refused: Callable[[str], None],
 ) -> None:
-    """Listen until the runner is cleaned up. `refused` is told the address of a connection that was closed at once.
+    """Listen until the runner is cleaned up. Calls `refused` with the address of each connection that was closed at once.
     Raises OSError."""
     if ssl_context is not None:
-        # Of each connection asyncio keeps a buffer of 256 KiB: 10,000 agents would have 2.5 GB.
+        # asyncio has a buffer of 256 KiB for each connection: 2.5 GB for 10,000 agents.
         sslproto.SSLProtocol.max_size = _TLS_BUFFER_BYTES
     loop = asyncio.get_running_loop()
     found = await loop.getaddrinfo(
@@ -100,7 +100,7 @@ async def listen(
             try:
                 listener = opened.enter_context(_Listener(family, kind, number))
             except OSError:
-                continue  # a name may have addresses of a family that this machine does not speak
+                continue  # a name may have addresses of a family that this machine does not support
             listener.connections, listener.refused = connections, refused
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             if family == socket.AF_INET6:
@@ -119,13 +119,13 @@ async def serve(
     access: AccessControl,
     stats: Stats,
 ) -> str:
-    """Serve the application until the stack unwinds; its URL. Raises StartError."""
+    """Serve the application until the stack unwinds; returns its URL. Raises StartError."""
     runner = web.AppRunner(
         app,
         access_log=None,
         logger=_http_log(stats),
         auto_decompress=False,
-        handler_cancellation=True,  # nobody waits for the rows of a client that has gone
+        handler_cancellation=True,  # ends the query of a client that has gone
         keepalive_timeout=IDLE_S,
         lingering_time=_LINGER_S,
         shutdown_timeout=DRAIN_S,
@@ -149,8 +149,8 @@ async def serve(
 
 
 class _MalformedCounted(logging.Filter):
-    """Counts requests that are not HTTP: aiohttp would log a stack trace for each, so anyone who
-    can connect could fill the log."""
+    """Counts requests that are not HTTP, instead of a log record for each: aiohttp logs a stack trace, so any client could
+    fill the log."""
 
     def __init__(self, stats: Stats) -> None:
         super().__init__()
@@ -164,8 +164,8 @@ class _MalformedCounted(logging.Filter):
 
 
 def _http_log(stats: Stats) -> logging.Logger:
-    """Of one collector, whichever others run in this process."""
-    # One of the registry would be shared. aiohttp says some of it as DEBUG.
+    """A logger for one collector; several may run in a process."""
+    # Not from `getLogger`, which would share it. aiohttp logs some malformed requests with level DEBUG.
     http_log = logging.Logger(f"{__name__}.http", logging.DEBUG)  # noqa: LOG001
     http_log.parent = log
     http_log.addFilter(_MalformedCounted(stats))

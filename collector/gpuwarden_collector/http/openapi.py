@@ -1,7 +1,7 @@
 """Describes the API as an OpenAPI document, served at `GET /v1/openapi.json`.
 
-ENDPOINTS has every endpoint of a collector, as `auth/scopes.py` has its scope; tests hold the two, the routes
-and docs/api.md together. The document names those that this process serves.
+ENDPOINTS has every endpoint of a collector, and `auth/scopes.py` its scope; tests compare both with the routes and with
+docs/api.md. The document has the endpoints that this process serves.
 """
 
 import json
@@ -25,12 +25,12 @@ _ERRORS: Mapping[int, str] = {
     403: "The token does not allow it.",
     404: "There is no such thing.",
     405: "The endpoint does not take that method.",
-    406: "The answer is of another type than asked for.",
-    409: "It does not fit to what is there.",
+    406: "The answer has another type than requested.",
+    409: "It conflicts with the current state.",
     413: "The body is too large.",
-    415: "The body is of another type.",
-    422: "What it names is wrong.",
-    429: "Too much at once: see Retry-After.",
+    415: "The body has an unsupported type.",
+    422: "The content is invalid.",
+    429: "Too many requests: see Retry-After.",
     501: "An optional package is not installed.",
     503: "Not now: see Retry-After.",
     504: "It took too long.",
@@ -59,7 +59,7 @@ def _object(required: Sequence[str], /, **properties: Any) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class QueryParameter:
-    """One of a query."""
+    """A parameter of the query string."""
 
     name: str
     schema: Mapping[str, Any]
@@ -76,7 +76,7 @@ def _integer(name: str, least: int, most: int | None = None) -> QueryParameter:
 
 
 def _texts(name: str, least: int, most: int) -> QueryParameter:
-    """One that is repeated."""
+    """A parameter that may be repeated."""
     items = {"type": "array", "items": _TEXT_SCHEMA, "minItems": least, "maxItems": most}
     return QueryParameter(name, items, is_required=least > 0)
 
@@ -119,20 +119,20 @@ _PLACE: tuple[str | QueryParameter, ...] = (
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """What a client must know of an endpoint."""
+    """The description of an endpoint for clients."""
 
     summary: str
     answers: tuple[str, ...] = (_JSON,)
-    """Media types."""
+    """Media types of answers."""
     status: int = 200
     query: tuple[str | QueryParameter, ...] = ()
     bodies: Mapping[str, Mapping[str, Any]] | None = None
     """Schema by media type."""
     errors: tuple[int, ...] = ()
     answer: Mapping[str, Any] | None = None
-    """Schema of what it answers as JSON."""
+    """Schema of its JSON answer."""
     error: Mapping[str, Any] | None = None
-    """Schema of its errors where it is another than that of all."""
+    """Schema of its errors, if it differs from that of other endpoints."""
 
 
 _SQL = _object(
@@ -248,10 +248,10 @@ ENDPOINTS: Mapping[tuple[str, str], Endpoint] = {
     ("GET", "/v1/backtests/{id}"): Endpoint("A backtest.", errors=(404, 503)),
     ("DELETE", "/v1/backtests/{id}"): Endpoint("Cancels a backtest.", (), 204, errors=(404, 503)),
     ("DELETE", "/v1/nodes/{node}"): Endpoint(
-        "Takes a silent node as one that has left.", (), 204, errors=(404, 409, 503)
+        "Forgets a silent node: it has left.", (), 204, errors=(404, 409, 503)
     ),
     ("GET", "/v1/copies/{collector}"): Endpoint(
-        "What of a collector's segments is copied here.", errors=(409, 503)
+        "Which parts of a collector's segments are copied here.", errors=(409, 503)
     ),
     ("PUT", "/v1/copies/{collector}/{segment}"): Endpoint(
         "Appends to the copy of a segment.", (), 204,
@@ -319,7 +319,7 @@ ENDPOINTS: Mapping[tuple[str, str], Endpoint] = {
 
 
 def document(served: Iterable[tuple[str, str]]) -> dict[str, Any]:
-    """The document of the endpoints that are served, by method and path."""
+    """The document for these endpoints, by method and path."""
     there = set(served)
     paths: dict[str, dict[str, Any]] = {}
     for (method, path), endpoint in ENDPOINTS.items():
@@ -344,7 +344,7 @@ _ERROR = _object(
     ["error", "status"],
     error={"type": "string", "description": "One sentence: what is wrong, and what to do."},
     status={"type": "integer"},
-    hint={"type": "string", "description": "What was likely meant."},
+    hint={"type": "string", "description": "What was probably meant."},
     position=_object(
         ["line", "column", "offset"],
         **{name: {"type": "integer"} for name in ("line", "column", "offset")},
@@ -393,7 +393,7 @@ def _described(one: QueryParameter, place: str) -> dict[str, Any]:
 
 
 def openapi_routes(served: Iterable[tuple[str, str]]) -> Iterable[web.AbstractRouteDef]:
-    """For the application; `served` is read when it is first asked, when all routes are there."""
+    """The route of the document. `served` is read at the first request, when all routes exist."""
     body: list[bytes] = []
 
     async def answer(request: web.Request) -> web.Response:
@@ -401,4 +401,4 @@ def openapi_routes(served: Iterable[tuple[str, str]]) -> Iterable[web.AbstractRo
             body.append(json.dumps(document(served)).encode())
         return web.Response(body=body[0], content_type="application/json")
 
-    return [web.get("/v1/openapi.json", answer)]
+    return [web.get(PATH, answer)]

@@ -1,4 +1,4 @@
-"""The way of a batch through the collector: read, decode, admit, hand over to the writer."""
+"""Receives a batch: reads, decodes and admits its body, and passes it to the writer."""
 
 import logging
 from collections.abc import Callable
@@ -38,7 +38,6 @@ from gpuwarden_collector.storage.retention import WRONG_S
 
 log = logging.getLogger(__name__)
 
-
 _ONCE = (
     VERSION_HEADER,
     AGENT_HEADER,
@@ -54,13 +53,13 @@ _ONCE = (
 
 
 class Ingest:
-    """Takes batches from requests; one for the whole collector."""
+    """Takes batches from requests; a collector has one instance."""
 
     def __init__(
         self,
         writer: Writer,
         bodies: BodyReader,
-        intake: DecodePool,
+        decode_pool: DecodePool,
         stats: Stats,
         clock: Clock,
         no_room: Callable[[], str | None] = lambda: None,
@@ -69,7 +68,7 @@ class Ingest:
     ) -> None:
         self._writer = writer
         self._bodies = bodies
-        self._intake = intake
+        self._decode_pool = decode_pool
         self._stats = stats
         self._clock = clock
         self._no_room = no_room
@@ -78,13 +77,13 @@ class Ingest:
         self._named_columns: set[tuple[str, str]] = set()
 
     async def take(self, request: web.Request) -> Outcome | RefusedBody | Busy:
-        """Store the request's batch; durable when the outcome says so."""
+        """Store the batch of a request; the outcome `Stored` means that it is durable."""
         started = self._clock.monotonic()
         if reason := self._no_room():
             return Busy(reason, NO_ROOM_RETRY_AFTER_S, 503)
-        # Of two values one would be taken at will; a proxy in between may take the other.
+        # Of two values a proxy could use one and the collector the other.
         if twice := sorted(name for name in _ONCE if len(request.headers.getall(name, ())) > 1):
-            return RefusedBody(400, f"header {twice[0]} stands more than once")
+            return RefusedBody(400, f"header {twice[0]} occurs more than once")
         try:
             batch_id = batch_id_of(request.headers)
             ahead_s = self._ahead_s(request)
@@ -102,7 +101,7 @@ class Ingest:
         body_bytes = len(body)
         try:
             encoding = request.headers.get("Content-Encoding", "")
-            decoded = await self._intake.admit(
+            decoded = await self._decode_pool.admit(
                 Body(body, encoding, batch_id.is_import, node_of(request))
             )
             del body
@@ -111,7 +110,7 @@ class Ingest:
         if isinstance(decoded, RefusedBody) and decoded.admitting_ahead_s is None:
             self._stats.denied["node"] += decoded.status == 403
             return decoded
-        # Only now: who cannot send a batch that would be admitted has no say about clocks.
+        # Not before: only agents with valid batches may contradict the collector's clock.
         self._note_clock(request, batch_id, ahead_s)
         if wait := _clock_wait(decoded, ahead_s, self._clock_check):
             return Busy(wait, CLOCK_RETRY_AFTER_S, 503)
@@ -142,7 +141,7 @@ class Ingest:
             return Busy(str(error), 5, 503)
 
     def _ahead_s(self, request: web.Request) -> float | None:
-        """How far the sender's clock is ahead of ours; None: it does not say. Raises WireError."""
+        """How far the sender's clock is ahead of ours; None: the request has no time. Raises WireError."""
         now_ms = now_ms_of(request.headers)
         return None if now_ms is None else (now_ms - to_ms(self._clock.now())) / 1000
 
@@ -153,12 +152,12 @@ class Ingest:
     def _name_unknown(self, decoded: Decoded) -> None:
         self._stats.unknown_columns.update({table for table, _ in decoded.unknown_columns})
         fresh = decoded.unknown_columns - self._named_columns
-        # Names come from outside: remember a bounded number of them.
+        # Clients choose the names, so remember a bounded number of them.
         if fresh and len(self._named_columns) < 1_000:
             self._named_columns |= fresh
             names = ", ".join(sorted(f"{table}.{column[:64]}" for table, column in fresh)[:20])
             log.warning(
-                "columns that this collector does not know are left out; a newer agent sends them",
+                "unknown columns are left out; a newer agent sends them",
                 extra={"columns": names},
             )
 
@@ -166,10 +165,10 @@ class Ingest:
 def _clock_wait(
     decoded: Decoded | RefusedBody, ahead_s: float | None, check: ClockCheck | None
 ) -> str | None:
-    """Why a batch has to wait until a clock was set right; None: it does not, and is refused if `decoded` says so.
+    """Why a batch must be sent again once a clock is right; None: it is admitted or refused as `decoded` says.
 
-    What is refused for good would be by its sender's clock too, and by a clock of ours that somebody has confirmed.
-    `ahead_s`: how far the sender's is ahead; None: not known.
+    A batch is refused for good only if the sender's clock would refuse it, too, and our clock is confirmed. `ahead_s`: how
+    far the sender's clock is ahead; None: unknown.
     """
     refused = decoded if isinstance(decoded, RefusedBody) else None
     is_apart = ahead_s is not None and abs(ahead_s) > WRONG_S
@@ -182,7 +181,7 @@ def _clock_wait(
         return f"this host's clock is {apart_text(ahead_s)} the collector's: set it right ({refused.reason})"
     if check is not None and not check.is_trusted:
         return (
-            "nobody has confirmed the collector's clock, no agent that agrees nor the kernel: run chrony or ntpd there"
+            "neither an agent nor the kernel has confirmed the collector's clock: run chrony or ntpd there"
             f" ({refused.reason})"
         )
     return None

@@ -1,6 +1,6 @@
-"""Serves `/v1/queries`: SQL that people have saved under a name. docs/api.md is the full text.
+"""Serves `/v1/queries`: SQL that people have saved under a name; docs/api.md describes it.
 
-A reader may save, so count and size are bounded, in all and for each token.
+Scope read may save queries, so their number and size are bounded, in all and for each token.
 """
 
 import asyncio
@@ -13,7 +13,7 @@ from aiohttp import web
 from gpuwarden.access import Scope
 from gpuwarden.clock import Clock, iso_text
 from gpuwarden_collector.auth.gate import GRANT
-from gpuwarden_collector.http.app import error_response
+from gpuwarden_collector.http.app import error_response, store_busy
 from gpuwarden_collector.storage.errors import RowsRefusedError, StoreUnavailableError
 from gpuwarden_collector.storage.state import SavedQuery, StateFile
 
@@ -26,7 +26,7 @@ _BODY_S = 10.0
 
 
 class _RequestError(ValueError):
-    """The text says what to change; `status` is that of the answer."""
+    """The request is wrong; the message says what to change, and `status` is the HTTP status."""
 
     def __init__(self, status: int, reason: str) -> None:
         super().__init__(reason)
@@ -34,21 +34,21 @@ class _RequestError(ValueError):
 
 
 def refusal(query: SavedQuery, kept: Sequence[SavedQuery], *, is_admin: bool) -> str | None:
-    """Why a query cannot be saved beside those that are kept; None: it can."""
+    """Why a query cannot be saved in addition to `kept`; None: it can."""
     others = [one for one in kept if one.name != query.name]
     if len(others) < len(kept):
         (old,) = (one for one in kept if one.name == query.name)
         if not is_admin and old.saved_by != query.saved_by:
             return f"{query.name} is saved by {old.author or 'somebody else'}: choose another name"
     if len(others) >= QUERIES_MAX:
-        return f"{QUERIES_MAX} queries are saved, and no more fit: delete one first"
+        return f"{QUERIES_MAX} queries are saved, which is the limit: delete one first"
     if sum(one.saved_by == query.saved_by for one in others) >= QUERIES_OF_ONE_MAX:
-        return f"you have saved {QUERIES_OF_ONE_MAX} queries, which is the most: delete one first"
+        return f"you have saved {QUERIES_OF_ONE_MAX} queries, which is the limit: delete one first"
     return None
 
 
 def query_routes(state: StateFile, clock: Clock) -> Iterable[web.AbstractRouteDef]:
-    """For the application."""
+    """The routes for the application."""
 
     async def listed(request: web.Request) -> web.Response:
         saver, is_admin, _ = _caller(request)
@@ -91,7 +91,9 @@ def query_routes(state: StateFile, clock: Clock) -> Iterable[web.AbstractRouteDe
                 if not found:
                     return error_response(404, f"no query {name!r} is saved")
                 if not is_admin and found[0].saved_by != saver:
-                    return error_response(403, "only who saved it and an admin may delete it")
+                    return error_response(
+                        403, "only the token that saved it and an admin may delete it"
+                    )
                 writing.delete_query(name)
             return web.Response(status=204)
 
@@ -114,27 +116,29 @@ def _answering(handler: Handler) -> Handler:
         except _RequestError as error:
             return error_response(error.status, str(error))
         except (StoreUnavailableError, RowsRefusedError) as error:
-            return error_response(503, f"the store cannot take it now: {error}", 5)
+            return store_busy(error)
 
     return answer
 
 
 def _caller(request: web.Request) -> tuple[str | None, bool, str | None]:
-    """The token that asks (that it was rotated changes nothing), whether it may do all, its comment or id."""
+    """The token of the request (its first id), whether it is an admin's, and its name."""
     grant = request.get(GRANT)
     if grant is None:
         return None, True, None
     entry = grant.entry
-    return entry.line or entry.id, entry.scope is Scope.ADMIN, entry.comment or entry.id
+    return entry.first_id, entry.scope is Scope.ADMIN, entry.name
 
 
 async def _asked(request: web.Request) -> tuple[str, str]:
-    """Name and SQL. Raises _RequestError."""
-    # A page of another site can send a form without asking, and JSON it cannot.
+    """Read name and SQL from the body. Raises _RequestError."""
+    # A page of another site can send a form without a preflight request, but not JSON.
     if request.content_type != "application/json":
-        raise _RequestError(415, "the body must be JSON, with that Content-Type")
+        raise _RequestError(415, "the body must be JSON, with Content-Type application/json")
     if (request.content_length or _BODY_BYTES_MAX + 1) > _BODY_BYTES_MAX:
-        raise _RequestError(413, f"the body must have at most {_BODY_BYTES_MAX} bytes, and say so")
+        raise _RequestError(
+            413, f"the body must have a Content-Length of at most {_BODY_BYTES_MAX} bytes"
+        )
     try:
         async with asyncio.timeout(_BODY_S):
             document: Any = json.loads(await request.read())
@@ -145,5 +149,5 @@ async def _asked(request: web.Request) -> tuple[str, str]:
     if not 0 < len(name) <= NAME_CHARACTERS_MAX or not name.isprintable():
         raise _RequestError(400, f"name must have 1 to {NAME_CHARACTERS_MAX} printable characters")
     if not 0 < len(sql) <= SQL_CHARACTERS_MAX or "\0" in sql:
-        raise _RequestError(400, f"sql must have 1 to {SQL_CHARACTERS_MAX} characters, none NUL")
+        raise _RequestError(400, f"sql must have 1 to {SQL_CHARACTERS_MAX} characters, without NUL")
     return name, sql

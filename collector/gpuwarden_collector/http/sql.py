@@ -1,4 +1,4 @@
-"""Serves `POST /v1/sql`: rows are sent as they come, and held by nobody. docs/api.md is the full text."""
+"""Serves `POST /v1/sql`: sends rows as they come, without holding them; docs/api.md describes it."""
 
 import asyncio
 import json
@@ -32,8 +32,7 @@ from gpuwarden_collector.query.querier import QueryStream
 log = logging.getLogger(__name__)
 
 LOOK_AHEAD_BYTES = 256 * 1024
-"""An answer that is smaller is sent whole, with a status and headers that know its end."""
-
+"""A smaller answer is sent as a whole, with the final status and `Gpuwarden-Truncated`."""
 
 SQL_BODY_BYTES_MAX = 1024 * 1024
 
@@ -50,17 +49,17 @@ class Form(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SqlRequest:
-    """A query as it was asked."""
+    """A query of a request."""
 
     sql: str
     params: Mapping[str, Any]
     form: Form
     row_limit: int | None = None
-    """Most rows that are wanted; None: as many as the settings say."""
+    """Most rows of the answer; None: the limit of the settings."""
 
 
 def sql_request_of(body: bytes, content_type: str, accept: str) -> SqlRequest:
-    """Read a request. `content_type` application/json or text/plain. Raises QueryError."""
+    """Parse a request. `content_type`: application/json or text/plain. Raises QueryError."""
     try:
         text = body.decode()
     except UnicodeDecodeError as error:
@@ -70,7 +69,7 @@ def sql_request_of(body: bytes, content_type: str, accept: str) -> SqlRequest:
         return SqlRequest(text, {}, form)
     try:
         asked = json.loads(text)
-        # JSON can escape half a character, which no text in the database can hold.
+        # JSON can escape half of a surrogate pair, which is no valid text.
         json.dumps(asked, ensure_ascii=False).encode()
     except (ValueError, RecursionError) as error:
         raise QueryError(f"the body is not valid JSON: {error}") from error
@@ -90,7 +89,7 @@ def sql_request_of(body: bytes, content_type: str, accept: str) -> SqlRequest:
 
 
 def _form(accept: str) -> Form:
-    """The first media type of the Accept header that there is; JSON when it names none."""
+    """The first supported media type of the Accept header; JSON if it has none."""
     for part in accept.split(","):
         media_type = part.partition(";")[0].strip().lower()
         if media_type in list(Form):
@@ -99,13 +98,13 @@ def _form(accept: str) -> Form:
 
 
 def _param(name: str, value: Any) -> Any:
-    """A JSON value as a parameter; `{"timestamp": "2026-01-01T00:00:00Z"}` is an instant."""
+    """A parameter from a JSON value; `{"timestamp": "2026-01-01T00:00:00Z"}` is a time."""
     if isinstance(value, dict) and value.keys() == {"timestamp"}:
         try:
             instant = datetime.fromisoformat(value["timestamp"])
             return instant.astimezone(UTC) if instant.tzinfo else instant.replace(tzinfo=UTC)
         except (TypeError, ValueError, OverflowError) as error:
-            raise QueryError(f"parameter ${name} is not an ISO 8601 instant") from error
+            raise QueryError(f"parameter ${name} is not an ISO 8601 time") from error
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
     if isinstance(value, list) and all(
@@ -116,16 +115,16 @@ def _param(name: str, value: Any) -> Any:
 
 
 class SqlEndpoint:
-    """Takes queries, and sends their rows."""
+    """Runs queries of requests and sends their rows."""
 
     def __init__(self, queries: QueryService, bodies: BodyReader, *, send_s: float) -> None:
-        """`send_s`: most time that a client may take to receive its rows."""
+        """`send_s`: time limit for a client to receive its rows."""
         self._queries = queries
         self._bodies = bodies
         self._send_s = send_s
 
     def routes(self) -> Iterable[web.AbstractRouteDef]:
-        """For the application."""
+        """The routes for the application."""
         return [web.post("/v1/sql", self.run)]
 
     async def run(self, request: web.Request) -> web.StreamResponse:
@@ -155,8 +154,8 @@ class SqlEndpoint:
     async def _answered(
         self, request: web.Request, asked: SqlRequest, note: QueryNote
     ) -> web.StreamResponse:
-        """The answer, sent as its rows come, while the turn is held: answers that nobody takes must not pile up.
-        Raises QueryError where nothing is sent yet."""
+        """Send the answer as its rows come, within the query's turn, so that unread answers cannot pile up.
+        Raises QueryError if nothing is sent yet."""
         form, first = asked.form.name.lower(), bytearray()
         sending = _Sending(request, self._send_s, note)
         async with self._queries.answering(
@@ -175,16 +174,16 @@ class SqlEndpoint:
 
 
 class _Sending:
-    """Sends an answer; a client that takes too long to receive it in all loses the connection."""
+    """Sends an answer; closes the connection of a client that takes too long to receive it."""
 
     def __init__(self, request: web.Request, most_s: float, note: QueryNote) -> None:
-        """`note`: what came of it is noted there."""
+        """`note`: the query's log entry, which gets size and outcome."""
         self._request = request
         self._note = note
         self._left_s = most_s
 
     async def whole(self, answer: web.Response, rows: QueryStream) -> web.StreamResponse:
-        """Send an answer that is complete."""
+        """Send a complete answer."""
         with suppress(ConnectionError):
             await self._within(self._begun(answer, b""))
             await self._within(answer.write_eof())
@@ -194,7 +193,7 @@ class _Sending:
     async def rows(
         self, asked: SqlRequest, first: bytes | bytearray, rows: QueryStream
     ) -> web.StreamResponse:
-        """Send rows as they come. Where they cannot be completed the client is not let believe so."""
+        """Send rows as they come. If the query fails, the client can see that rows are missing."""
         answer = web.StreamResponse(headers=_row_headers(asked.form))
         with suppress(ConnectionError):
             await self._within(self._begun(answer, first))
@@ -232,10 +231,10 @@ class _Sending:
                 await sending
         except TimeoutError:
             log.info(
-                "a client did not take its rows in time", extra={"client": self._request.remote}
+                "a client did not receive its rows in time", extra={"client": self._request.remote}
             )
             self._abort()
-            raise ConnectionResetError("the client did not take its rows in time") from None
+            raise ConnectionResetError("the client did not receive its rows in time") from None
         self._left_s -= asyncio.get_running_loop().time() - began_s
 
 
@@ -251,6 +250,6 @@ def _status_of(error: QueryError) -> int:
 
 
 def _error_line(error: QueryError, sql: str) -> bytes:
-    """What stands at the end of NDJSON that could not be completed."""
+    """The last line of incomplete NDJSON."""
     status = _status_of(error)
     return json.dumps({ERROR: error.document(sql, status)}).encode() + b"\n"

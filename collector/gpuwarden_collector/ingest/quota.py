@@ -104,7 +104,9 @@ class SenderQuota:
             " the collector"
         )
         if now_s - self._logged_at.get(key, -math.inf) >= LOG_INTERVAL_S:
-            self._logged_at = {k: at for k, at in self._logged_at.items() if now_s - at < LOG_INTERVAL_S}
+            self._logged_at = {
+                k: at for k, at in self._logged_at.items() if now_s - at < LOG_INTERVAL_S
+            }
             self._logged_at[key] = now_s
             log.warning("a sender is over its quota", extra={"reason": reason})
         return reason, max(RETRY_S_MIN, math.ceil(wait_s))

@@ -1,6 +1,6 @@
-"""The collector about itself: a row of `collector_samples` each minute, and all that its doctor asks.
+"""Writes a row of `collector_samples` each minute, and answers the doctor's questions about a running collector.
 
-What rules and notifications are up to is told by `duties`; this part knows neither.
+`duties` reports the state of rules and notifications, which this part does not know.
 """
 
 import logging
@@ -18,12 +18,11 @@ from gpuwarden import __version__
 from gpuwarden.clock import Clock
 from gpuwarden.collector_samples import COLLECTOR_SAMPLES
 from gpuwarden.query import Querier, QueryError
-from gpuwarden_collector.ingest.writer import Writer
+from gpuwarden_collector.ingest.writer import WRITE_ERRORS, Writer
 from gpuwarden_collector.ops.readiness import not_ready
 from gpuwarden_collector.stats import Levels, Stats
-from gpuwarden_collector.storage.commit import Changes, WriterStopped, naive
+from gpuwarden_collector.storage.commit import Changes, naive
 from gpuwarden_collector.storage.disk import Budget
-from gpuwarden_collector.storage.errors import RowsRefusedError, StoreUnavailableError
 from gpuwarden_collector.storage.schemas import arrow_schema
 from gpuwarden_collector.storage.state import SCHEMA_VERSION
 
@@ -62,28 +61,28 @@ QUESTIONS: Mapping[str, str] = {
             WHERE ts > $now::TIMESTAMP - INTERVAL 1 MINUTE GROUP BY node
         )""",
 }
-"""What the doctor asks the store; `$now` is bound."""
+"""The doctor's queries, with the parameter `$now`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Duties:
-    """What else the process does, as far as it can go wrong."""
+    """The state of the process's other duties: rules and notifications."""
 
     rules: int | None = None
-    """Rules that run; None: it evaluates none."""
+    """Number of rules; None: the process evaluates none."""
     rules_failing: tuple[str, ...] = ()
     receivers_failing: tuple[str, ...] = ()
-    """Whose last message failed."""
+    """Receivers whose last message failed."""
     messages_waiting: int | None = None
-    """None: nobody is told of anything."""
+    """Messages in the queue; None: there are no notifications."""
     unjudged: str | None = None
-    """Why that nothing fires means nothing now, in a sentence; None: the rules have judged the fleet."""
+    """Why the rules have not evaluated the whole fleet, in a sentence; None: they have."""
     rules_slow: tuple[tuple[float, float], ...] = ()
-    """Of each whose last evaluation took longer than its interval: both, in seconds."""
+    """Time and interval, in seconds, of each rule whose last evaluation took longer than its interval."""
 
 
 class Health:
-    """Samples the collector; `sample` each SAMPLE_S, `document` for its doctor."""
+    """Samples the collector. Call `sample` every SAMPLE_S seconds; `document` answers the doctor."""
 
     def __init__(
         self,
@@ -96,7 +95,7 @@ class Health:
         budget: Budget,
         duties: Callable[[], Duties],
     ) -> None:
-        """`identity`: of the collector's store."""
+        """`identity`: the id of the collector's store."""
         self._identity = identity
         self._writer = writer
         self._stats = stats
@@ -107,22 +106,22 @@ class Health:
         self._duties = duties
         self._before = dict.fromkeys(_COUNTS, 0)
         self.url: str | None = None
-        """Where the collector listens; None: not yet."""
+        """Its URL; None: it does not listen yet."""
 
     async def sample(self) -> None:
-        """Write a row; where the store does not take it, the next one tells of both minutes."""
+        """Write a row; if that fails, the next row counts both minutes."""
         counts, row = self._counts(), self.row(self._clock.now())
         table = pa.Table.from_pylist([row], schema=_SCHEMA)
         try:
             await self._writer.write(Changes(appended={COLLECTOR_SAMPLES.name: table}))
-        except (StoreUnavailableError, RowsRefusedError, WriterStopped) as error:
-            log.debug("no sample of the collector itself", extra={"reason": str(error)})
+        except WRITE_ERRORS as error:
+            log.debug("the collector's own sample was not written", extra={"reason": str(error)})
             return
         self._before = counts
         self._stats.lags.clear()
 
     def row(self, now: datetime) -> dict[str, Any]:
-        """The collector as it is now; counts are those since the last sample."""
+        """The current state of the collector, with counts since the last sample."""
         levels, duties, counts = self._levels(), self._duties(), self._counts()
         disk = levels.disk
         return {
@@ -156,21 +155,20 @@ class Health:
         }
 
     async def document(self) -> dict[str, Any]:
-        """What the doctor is told, as JSON has it."""
+        """The answer to the doctor, with values that JSON has."""
         now, levels = self._clock.now(), self._levels()
         return {
             "version": __version__,
             "url": self.url,
             "schema_version": SCHEMA_VERSION,
             "not_ready": {check.name: reason for check, reason in not_ready(levels).items()},
-            "disk_bytes_max": self._budget.bytes_max,
             "unjudged": self._duties().unjudged,
             "sample": {name: _plain(value) for name, value in self.row(now).items()},
             **{name: await self._asked(sql, now) for name, sql in QUESTIONS.items()},
         }
 
     async def _asked(self, sql: str, now: datetime) -> list[dict[str, Any]] | str:
-        """Rows; a text where the question failed, which is an answer as well."""
+        """The rows of a query; if it fails, the error text."""
         try:
             result = await self._querier.query(sql, {"now": now}, timeout_s=10.0)
         except QueryError as error:
@@ -196,7 +194,7 @@ PRESSURE = Path("/proc/pressure/cpu")
 
 
 def pressure_percent(path: Path = PRESSURE) -> float | None:
-    """Share of the last minute in which something waited for a CPU; None: the kernel does not say."""
+    """Share of the last minute in which tasks waited for a CPU; None: the kernel does not report it."""
     try:
         words = path.read_text().split()
         # some avg10=1.20 avg60=0.85 avg300=0.60 total=1234

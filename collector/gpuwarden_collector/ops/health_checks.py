@@ -1,4 +1,4 @@
-"""Turns a running collector's health document (`health.py`) into checks; pure."""
+"""Makes the doctor's checks from a running collector's health document (`health.py`); pure."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -9,7 +9,7 @@ from gpuwarden.doctor import FAIL, OK, WARN, Check
 from gpuwarden_collector.settings import CollectorSettings
 
 LAG_S_MAX = 60.0
-"""Rows are five seconds old when an agent sends them; older than this, somebody is behind."""
+"""Rows are five seconds old when an agent sends them; if they are older than this, something is behind."""
 QUEUE_MAX = 0.5
 COVERAGE_PERCENT_MIN = 90.0
 NODE_PERCENT_MIN = 75.0
@@ -17,7 +17,7 @@ NODE_PERCENT_MIN = 75.0
 MESSAGES_MAX = 100
 
 
-def findings(document: Mapping[str, Any], settings: CollectorSettings) -> Iterator[Check]:
+def health_checks(document: Mapping[str, Any], settings: CollectorSettings) -> Iterator[Check]:
     """Checks of versions, lag, fleet, rules and notifications."""
     yield _version(document)
     yield _lag(document["sample"], settings)
@@ -31,12 +31,12 @@ def findings(document: Mapping[str, Any], settings: CollectorSettings) -> Iterat
         rows = document[question]
         if isinstance(rows, str):
             yield Check(
-                name, WARN, f"the store does not say: {rows}", "journalctl -u gpuwarden-collector"
+                name, WARN, f"the query failed: {rows}", "journalctl -u gpuwarden-collector"
             )
         else:
             yield judge(rows)
     if not document["sample"]["clock_confirmed"]:
-        finding = "no agent agrees with this clock, nor does the kernel say that it is synchronised: nothing is dropped by age"
+        finding = "neither an agent nor the kernel confirms this clock: nothing is dropped by age"
         yield Check("clock", WARN, finding, "run chrony or ntpd here")
     yield _jobs(document["sample"])
     yield _rules(document["sample"], document.get("unjudged"))
@@ -61,10 +61,10 @@ def _lag(sample: Mapping[str, Any], settings: CollectorSettings) -> Check:
             "lag", WARN, finding, "give it a faster disk, or another collector (docs/cluster.md)"
         )
     if lag_s is None:
-        return Check("lag", OK, "nothing came in the last minute, and nothing waits")
+        return Check("lag", OK, "no rows came in the last minute, and none wait")
     if lag_s > LAG_S_MAX:
         finding = f"rows are {lag_s:.0f} s old when they are stored"
-        remedy = "agents that send their backlog pass; else look at the disk, and at clocks"
+        remedy = "wait if agents send their backlog; otherwise check the disk and the clocks"
         return Check("lag", WARN, finding, remedy)
     return Check("lag", OK, f"rows are {max(0.0, lag_s):.0f} s old when they are stored")
 
@@ -73,11 +73,11 @@ def _agents(rows: list[Mapping[str, Any]]) -> Check:
     nodes, silent = rows[0]["nodes"], rows[0]["silent"]
     if not nodes:
         remedy = "set one up on a GPU host: docs/install.md"
-        return Check("agents", WARN, "no agent was heard of in a week", remedy)
+        return Check("agents", WARN, "no agent has sent anything for a week", remedy)
     if not silent:
-        return Check("agents", OK, f"{nodes} heard of within a minute")
+        return Check("agents", OK, f"{nodes} sent within the last minute")
     names = ", ".join(rows[0]["silent_names"]) + (", ..." if silent > 5 else "")
-    finding = f"{silent} of {nodes} not heard of for a minute: {names}"
+    finding = f"{silent} of {nodes} have sent nothing for a minute: {names}"
     remedy = "on them: `gpuwarden agent doctor --config /etc/gpuwarden/agent.toml`"
     return Check("agents", FAIL if silent == nodes else WARN, finding, remedy)
 
@@ -89,7 +89,7 @@ def _versions(rows: list[Mapping[str, Any]]) -> Check:
         finding = (
             f"the agent of {newer[0]['example']} is {newer[0]['version']}, this is {__version__}"
         )
-        return Check("versions", WARN, finding, "upgrade the collector: collectors go first")
+        return Check("versions", WARN, finding, "upgrade the collector: upgrade collectors first")
     return Check("versions", OK, f"agents: {said}")
 
 
@@ -101,8 +101,8 @@ def _coverage(rows: list[Mapping[str, Any]]) -> Check:
     row = rows[0]
     percent, worst = row["percent"], row["worst_percent"]
     if percent is None or worst is None:
-        return Check("coverage", OK, "no agent has counted yet")
-    finding = f"{percent:.1f} % of the readings due in ten minutes were taken"
+        return Check("coverage", OK, "no agent has reported coverage yet")
+    finding = f"{percent:.1f} % of the readings due in the last ten minutes were taken"
     if percent < COVERAGE_PERCENT_MIN or worst < NODE_PERCENT_MIN:
         finding += f"; {row['worst']} has {worst:.0f} %"
         return Check("coverage", WARN, finding, "gpuwarden alerts list; docs/rules/coverage_low.md")
@@ -112,9 +112,9 @@ def _coverage(rows: list[Mapping[str, Any]]) -> Check:
 def _clock(rows: list[Mapping[str, Any]]) -> Check:
     row = rows[0]
     if not row["nodes"]:
-        return Check("clock", OK, "no agent's samples to compare with")
+        return Check("clock", OK, "there are no samples of agents to compare with")
     if not row["ahead"]:
-        return Check("clock", OK, "no agent's samples come from the future")
+        return Check("clock", OK, "no agent's samples are in the future")
     ahead = f"by {row['ahead_s']:.0f} s"
     if row["nodes"] > 1 and row["ahead"] > row["nodes"] / 2:
         finding = f"this clock is behind those of {row['ahead']} of {row['nodes']} nodes, {ahead}"
@@ -125,14 +125,14 @@ def _clock(rows: list[Mapping[str, Any]]) -> Check:
 
 def _jobs(sample: Mapping[str, Any]) -> Check:
     if late := sample.get("late_jobs"):  # an older collector says nothing here
-        finding = f"these do not end, and are not done again until they have: {late}"
+        finding = f"these scheduled jobs do not end: {late}"
         return Check("jobs", WARN, finding, "systemctl restart gpuwarden-collector")
-    return Check("jobs", OK, "all that is done by the clock is done")
+    return Check("jobs", OK, "all scheduled jobs run in time")
 
 
 def _rules(sample: Mapping[str, Any], unjudged: str | None) -> Check:
     if sample["rules"] is None:
-        return Check("rules", WARN, "none runs yet", "journalctl -u gpuwarden-collector")
+        return Check("rules", WARN, "none run yet", "journalctl -u gpuwarden-collector")
     if sample["rules_failing"]:
         finding = f"of {sample['rules']} these fail: {sample['rules_failing']}"
         return Check("rules", FAIL, finding, "gpuwarden rules list, then gpuwarden rules check")
@@ -144,9 +144,9 @@ def _rules(sample: Mapping[str, Any], unjudged: str | None) -> Check:
 def _notifications(sample: Mapping[str, Any]) -> Check:
     waiting, failing = sample["messages_waiting"], sample["receivers_failing"]
     if waiting is None:
-        return Check("notify", OK, "nobody is told of alerts: notify_file is not set")
+        return Check("notify", OK, "notifications are off: notify_file is not set")
     if failing:
-        finding = f"{failing} took no message when last tried; {waiting} wait"
+        finding = f"the last message to {failing} failed; {waiting} wait"
         first = failing.split(", ")[0]
         return Check("notify", FAIL, finding, f"gpuwarden notify test --receiver {first}")
     if waiting > MESSAGES_MAX:

@@ -1,6 +1,6 @@
-"""Runs queries of people in a fair order, and logs each as a row of `query_log` some seconds later.
+"""Runs clients' queries in a fair order, and writes each to `query_log` some seconds later.
 
-Nothing waits for the log: where the store takes no rows, or too many come, the oldest are dropped and counted.
+No query waits for the log. If the store takes no rows, or too many come, the oldest entries are dropped and counted.
 """
 
 import itertools
@@ -19,14 +19,13 @@ from gpuwarden.clock import Clock
 from gpuwarden.query import QueryError, QueryTimeoutError
 from gpuwarden.query_log import QUERY_LOG, SQL_CHARACTERS_MAX
 from gpuwarden_collector.auth.token_store import Granted
-from gpuwarden_collector.ingest.writer import Writer
+from gpuwarden_collector.ingest.writer import WRITE_ERRORS, Writer
 from gpuwarden_collector.query.fair_queue import QueryQueue, QueueFullError, user_at
 from gpuwarden_collector.query.guard import ALL
 from gpuwarden_collector.query.port import RowStream
 from gpuwarden_collector.query.querier import QueryStream, SqlQuerier
 from gpuwarden_collector.stats import Stats
-from gpuwarden_collector.storage.commit import Changes, WriterStopped, naive
-from gpuwarden_collector.storage.errors import RowsRefusedError, StoreUnavailableError
+from gpuwarden_collector.storage.commit import Changes, naive
 from gpuwarden_collector.storage.schemas import arrow_schema
 
 log = logging.getLogger(__name__)
@@ -38,7 +37,7 @@ _SCHEMA = arrow_schema(QUERY_LOG.columns)
 
 @dataclass(slots=True)
 class QueryNote:
-    """One query, filled in while it is answered."""
+    """The log entry of a query, filled in while it runs."""
 
     ts: datetime
     began_s: float
@@ -48,7 +47,7 @@ class QueryNote:
     sql: str = ""
     form: str = "json"
     outcome: str = "left"
-    """Unless it comes to another end."""
+    """The client left, unless the query ends in another way."""
     error: str | None = None
     wait_seconds: float | None = None
     rows: int | None = None
@@ -56,22 +55,22 @@ class QueryNote:
     memory_bytes: int | None = None
 
     def failed(self, outcome: str, error: str) -> None:
-        """It ends without all its rows."""
+        """Note that the query failed."""
         self.outcome, self.error = outcome, error
 
     def ended(self, rows: QueryStream) -> None:
-        """All its rows are with the client."""
+        """Note that the client has all its rows."""
         self.outcome = "truncated" if rows.truncated else "ok"
         self.rows, self.memory_bytes = rows.rows, rows.memory_bytes
 
 
 def outcome_of(error: QueryError) -> str:
-    """Of a query that failed."""
+    """The outcome of a failed query."""
     return "timeout" if isinstance(error, QueryTimeoutError) else "wrong"
 
 
 class QueryLog:
-    """Takes notes; `flush` every FLUSH_S."""
+    """Collects log entries. Call `flush` every FLUSH_S seconds."""
 
     def __init__(self, collector: str, writer: Writer, clock: Clock) -> None:
         self._collector = collector
@@ -82,16 +81,16 @@ class QueryLog:
         self._dropped = 0
 
     def begin(self, grant: Granted | None, address: str | None) -> QueryNote:
-        """A query that has come."""
+        """Begin the entry of a query."""
         name, token = (None, None) if grant is None else (grant.entry.name, grant.entry.first_id)
         return QueryNote(self._clock.now(), self._clock.monotonic(), name, token, address)
 
     def elapsed_s(self, note: QueryNote) -> float:
-        """Since it came."""
+        """Time since the query arrived."""
         return self._clock.monotonic() - note.began_s
 
     def end(self, note: QueryNote) -> None:
-        """It is answered."""
+        """Add the entry of an answered query."""
         if len(self._held) >= _HELD_MAX:
             self._held.popleft()
             self._dropped += 1
@@ -116,26 +115,26 @@ class QueryLog:
         )
 
     async def flush(self) -> None:
-        """Write what is held."""
+        """Write the collected entries."""
         if not self._held:
             return
         rows = list(self._held)
         table = pa.Table.from_pylist(rows, _SCHEMA)
         try:
             await self._writer.write(Changes(appended={QUERY_LOG.name: table}))
-        except (StoreUnavailableError, RowsRefusedError, WriterStopped) as error:
-            log.debug("the query log is not written now", extra={"reason": str(error)})
+        except WRITE_ERRORS as error:
+            log.debug("the query log could not be written", extra={"reason": str(error)})
             return
         for _ in rows:
             if self._held:
                 self._held.popleft()
         if self._dropped:
-            log.warning("notes of queries were dropped", extra={"queries": self._dropped})
+            log.warning("entries of the query log were dropped", extra={"queries": self._dropped})
             self._dropped = 0
 
 
 class QueryService:
-    """Runs queries of clients: each in turn, as its token allows, and logged."""
+    """Runs clients' queries: each waits for its turn, is limited by its token, and is logged."""
 
     def __init__(
         self, querier: SqlQuerier, queue: QueryQueue, query_log: QueryLog, stats: Stats
@@ -147,7 +146,7 @@ class QueryService:
 
     @asynccontextmanager
     async def logged(self, grant: Granted | None, address: str | None) -> AsyncIterator[QueryNote]:
-        """Note a query that has come; it is logged at the end of the block, if its SQL is known by then."""
+        """Log a query at the end of the block, if its SQL is known by then."""
         note = self._log.begin(grant, address)
         try:
             yield note
@@ -168,8 +167,8 @@ class QueryService:
         row_limit: int | None = None,
         dialect: str = "",
     ) -> AsyncIterator[QueryStream]:
-        """The rows, once it is the query's turn, which it holds to the end of the block. `form`, `dialect` and the
-        rest as of `SqlQuerier.stream`. Raises QueryError, QueueFullError, here and from the stream."""
+        """Wait for the query's turn, which lasts to the end of the block, and yield its rows. `form`, `dialect` and the
+        others are those of `SqlQuerier.stream`. Raises QueryError, QueueFullError, here and from the stream."""
         note.sql, note.form = sql, form
         user = user_at(note.address) if grant is None else grant.entry.user
         sees_all = grant is None or grant.entry.scope is Scope.ADMIN
@@ -208,7 +207,7 @@ class QueryService:
         row_limit: int | None,
         dialect: str,
     ) -> AsyncIterator[RowStream]:
-        """As of `Queries`."""
+        """`Queries.run`."""
         async with (
             self.logged(grant, address) as note,
             self.answering(
@@ -226,7 +225,7 @@ class QueryService:
 
 
 class _NotedRows:
-    """Rows of which it is noted what becomes of them."""
+    """Rows of a query that notes their size and end in its log entry."""
 
     def __init__(self, rows: QueryStream, note: QueryNote) -> None:
         self._rows = rows

@@ -1,4 +1,4 @@
-"""Says whether batches can be stored, and why not: the one list for /readyz, the doctor and docs/api.md; pure."""
+"""Lists the checks of whether batches can be stored, for /readyz, the doctor and docs/api.md; pure."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,13 +12,13 @@ CLOCK_RETRY_AFTER_S = 30
 
 @dataclass(frozen=True, slots=True)
 class ReadyCheck:
-    """One thing without which batches are not stored for good."""
+    """A condition without which batches are not stored."""
 
     name: str
     meaning: str
-    """What it sees, for the docs."""
+    """The condition, for the docs."""
     reason: Callable[[Levels], str | None]
-    """Why it fails, in a sentence; None: it does not."""
+    """Why the check fails, in a sentence; None: it passes."""
     retry_after_s: int = SOON_S
 
 
@@ -30,14 +30,14 @@ READY_CHECKS = (
     ),
     ReadyCheck(
         "decode",
-        "there are threads that decode batches",
+        "threads decode batches",
         lambda levels: (
             None if levels.is_decoding else "batches are not decoded; see the collector's log"
         ),
     ),
     ReadyCheck(
         "commit",
-        "the last commit did not fail, or long ago",
+        "no commit has failed lately",
         lambda levels: (
             "the store takes no batches; see the collector's log" if levels.is_failing else None
         ),
@@ -64,6 +64,6 @@ READY_CHECKS = (
 
 
 def not_ready(levels: Levels) -> dict[ReadyCheck, str]:
-    """The checks that fail, in their order, and why."""
+    """The checks that fail, in order, with the reasons."""
     found = {check: check.reason(levels) for check in READY_CHECKS}
     return {check: reason for check, reason in found.items() if reason is not None}

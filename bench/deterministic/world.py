@@ -45,6 +45,7 @@ from gpuwarden_collector.ingest.clock_check import ClockCheck
 from gpuwarden_collector.ingest.commit_plan import Rejected, RetryLater, Stored
 from gpuwarden_collector.ingest.decode import WIRE_SCHEMAS, Decoded, RefusedBody
 from gpuwarden_collector.ingest.decode_pool import Body
+from gpuwarden_collector.ingest.quota import SenderQuota
 from gpuwarden_collector.ingest.writer import Writer, load_known
 from gpuwarden_collector.stats import Stats
 from gpuwarden_collector.storage.address import local_address
@@ -287,7 +288,9 @@ class Collector:
             self,  # type: ignore[arg-type]
             stats,
             self.clock,
+            no_room=lambda: None,
             clock_check=self.clock_check,
+            quota=SenderQuota(0, self.clock),
         )
         log.follow(self._follow, lambda error: None)
         policy = SealPolicy(3.0, 1 << 30)
@@ -434,7 +437,7 @@ class Collector:
         while True:
             await asyncio.sleep(1.0)
             self.writer.keep_house()
-            self.clock_check.look()
+            self.clock_check.evaluate()
 
     async def _seal(self) -> None:
         while True:

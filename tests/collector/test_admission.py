@@ -15,10 +15,21 @@ from hypothesis import strategies as st
 
 from gpuwarden_collector.ingest import admit, gpu_owners, node_owners
 from gpuwarden_collector.ingest import clock_check as agent_clocks
-from gpuwarden_collector.ingest.admit import NAME_BYTES_MAX, TEXT_BYTES_MAX, refusal, window
+from gpuwarden_collector.ingest.admit import (
+    NAME_BYTES_MAX,
+    TEXT_BYTES_MAX,
+    Window,
+    checked,
+    window,
+)
 from gpuwarden_collector.ingest.decode import WIRE_SCHEMAS, RefusedBody
 
 HOUR = 3600
+
+
+def refusal(tables: dict[str, Any], admitted: Window) -> RefusedBody | None:
+    result = checked(tables, admitted)
+    return result if isinstance(result, RefusedBody) else None
 
 
 def judged(wire: Any, rows: list[dict[str, Any]], table: str = "gpu_samples") -> RefusedBody | None:

@@ -410,7 +410,7 @@ async def test_no_day_goes_for_room_that_other_names_hold(
         assert len(store.days()) == 3
         assert store.stats.dropped_rows == {}
         assert store.stats.pinned_bytes == sum(file.stat().st_size for file in store.files())
-        assert caplog.text.count("other hard links") == 1
+        assert caplog.text.count("other names hold their files") == 1
         shutil.rmtree(links)
         await store.maintainer.run_once()
         assert len(store.days()) == 2

@@ -27,7 +27,7 @@ from gpuwarden.wire import (
     BatchId,
     headers_of,
 )
-from gpuwarden_collector.ingest.admit import NAME_BYTES_MAX, TEXT_BYTES_MAX, refusal, window
+from gpuwarden_collector.ingest.admit import NAME_BYTES_MAX, TEXT_BYTES_MAX, checked, window
 from gpuwarden_collector.ingest.decode import WIRE_SCHEMAS, Decoded, decode
 from gpuwarden_collector.ingest.ipc_messages import FRAMES_MAX, MESSAGES_MAX
 
@@ -101,7 +101,7 @@ def test_the_golden_batch_decodes_as_it_always_did() -> None:
         # Columns may be added later; those of the golden file keep their names and values.
         got = sent_rows(decoded.tables[name])
         assert [{k: row[k] for k in rows[0]} for row in got] == rows
-    assert refusal(decoded.tables, window(from_ms(TS_MS), 60, 60)) is None
+    assert checked(decoded.tables, window(from_ms(TS_MS), 60, 60)) == decoded.tables
 
 
 async def test_the_golden_request_is_stored(start: Any, session: Any) -> None:

@@ -62,10 +62,11 @@ class Ingest:
         decode_pool: DecodePool,
         stats: Stats,
         clock: Clock,
-        no_room: Callable[[], str | None] = lambda: None,
-        clock_check: ClockCheck | None = None,
-        quota: SenderQuota | None = None,
+        no_room: Callable[[], str | None],
+        clock_check: ClockCheck,
+        quota: SenderQuota,
     ) -> None:
+        """`no_room`: why the disk has no room, or None."""
         self._writer = writer
         self._bodies = bodies
         self._decode_pool = decode_pool
@@ -118,18 +119,17 @@ class Ingest:
             return decoded
         sender = sender_of(request)
         charge = (sender, batch_id.agent_id, decoded.memory_bytes)
-        if self._quota is not None and (over := self._quota.take(*charge)):
+        if over := self._quota.take(*charge):
             self._stats.over_quota_batches += 1
             return Busy(*over)
         self._name_unknown(decoded)
         peer = request.remote or ""
-        check = self._clock_check
-        known_s = ahead_s if check is not None and check.is_trusted else None
+        known_s = ahead_s if self._clock_check.is_trusted else None
         outcome = await self._stored(Batch(batch_id, decoded, body_bytes, sender, peer, known_s))
-        if self._quota is not None and not isinstance(outcome, Stored):
-            self._quota.give_back(*charge)
         if isinstance(outcome, Stored):
             self._stats.acknowledge_seconds.observe(self._clock.monotonic() - started)
+        else:
+            self._quota.give_back(*charge)
         return outcome
 
     async def _stored(self, batch: Batch) -> Outcome | Busy:
@@ -146,7 +146,7 @@ class Ingest:
         return None if now_ms is None else (now_ms - to_ms(self._clock.now())) / 1000
 
     def _note_clock(self, request: web.Request, batch: BatchId, ahead_s: float | None) -> None:
-        if self._clock_check is not None and ahead_s is not None and not batch.is_import:
+        if ahead_s is not None and not batch.is_import:
             self._clock_check.note(sender_of(request), batch.agent_id, ahead_s)
 
     def _name_unknown(self, decoded: Decoded) -> None:
@@ -163,7 +163,7 @@ class Ingest:
 
 
 def _clock_wait(
-    decoded: Decoded | RefusedBody, ahead_s: float | None, check: ClockCheck | None
+    decoded: Decoded | RefusedBody, ahead_s: float | None, check: ClockCheck
 ) -> str | None:
     """Why a batch must be sent again once a clock is right; None: it is admitted or refused as `decoded` says.
 
@@ -172,14 +172,14 @@ def _clock_wait(
     """
     refused = decoded if isinstance(decoded, RefusedBody) else None
     is_apart = ahead_s is not None and abs(ahead_s) > WRONG_S
-    if check is not None and check.reason is not None and (is_apart or refused):
+    if check.reason is not None and (is_apart or refused):
         return check.reason
     if refused is None or refused.admitting_ahead_s is None:
         return None
     least_s, most_s = refused.admitting_ahead_s
     if ahead_s is not None and (is_apart or least_s <= ahead_s <= most_s):
         return f"this host's clock is {apart_text(ahead_s)} the collector's: set it right ({refused.reason})"
-    if check is not None and not check.is_trusted:
+    if not check.is_trusted:
         return (
             "neither an agent nor the kernel has confirmed the collector's clock: run chrony or ntpd there"
             f" ({refused.reason})"

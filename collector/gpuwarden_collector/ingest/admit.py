@@ -63,12 +63,6 @@ def window(now: datetime, past_max_s: float, future_max_s: float) -> Window:
     )
 
 
-def refusal(tables: Mapping[str, Any], admitted: Window) -> RefusedBody | None:
-    """Why the tables are refused; None admits them."""
-    result = checked(tables, admitted)
-    return result if isinstance(result, RefusedBody) else None
-
-
 def checked(tables: Mapping[str, Any], admitted: Window) -> dict[str, Any] | RefusedBody:
     """The tables, each column as one chunk, or why they are refused."""
     combined: dict[str, Any] = {}

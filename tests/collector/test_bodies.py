@@ -84,7 +84,7 @@ async def test_a_body_that_does_not_say_its_size_is_refused_on_the_way(
     assert echo.reader.in_flight_bytes == 0
 
 
-async def test_without_room_the_client_is_told_to_come_back(
+async def test_without_room_the_client_must_try_again(
     client: aiohttp.ClientSession, eventually: Any
 ) -> None:
     echo = Echo(100_000, 10)

@@ -44,7 +44,7 @@ def each_of_its_own(offsets: Sequence[float]) -> list[list[float]]:
     st.floats(-1e9, 1e9),
     st.sampled_from([None, True, False]),
 )
-def test_with_most_agents_the_clock_is_right_whatever_was_stored(
+def test_a_clock_that_most_agents_confirm_is_right_despite_stored_times(
     good: list[float], bad: list[float], behind_s: float, is_synchronised: bool | None
 ) -> None:
     bad = bad[: len(good) - 1]
@@ -59,7 +59,7 @@ def test_with_most_agents_the_clock_is_right_whatever_was_stored(
     st.floats(-1e9, 1e9),
     st.sampled_from([None, True, False]),
 )
-def test_against_most_of_several_agents_that_agree_it_is_wrong(
+def test_a_clock_that_several_agents_contradict_is_wrong(
     good: list[float],
     there: float,
     apart: list[float],
@@ -119,7 +119,7 @@ def test_agents_of_one_sender_do_not_outvote_those_of_four(
     st.floats(-1e20, 1e20),
     st.sampled_from([None, True, False]),
 )
-def test_what_is_said_of_any_clock_can_be_said(
+def test_every_offset_can_be_written_as_text(
     offsets: list[float], behind_s: float, is_synchronised: bool | None
 ) -> None:
     doubt(ClockEvidence(each_of_its_own(offsets), behind_s, is_synchronised))
@@ -156,7 +156,7 @@ def test_a_clock_is_trusted_once_an_agent_or_the_kernel_has_confirmed_it() -> No
     assert by_few.verdict == (False, False), "two do not outweigh it, nor do they confirm it"
 
 
-def test_it_stays_trusted_without_agents_until_it_is_set() -> None:
+def test_a_clock_stays_trusted_without_agents_until_it_is_set() -> None:
     judged = Judged()
     judged.hear(1, 0.0)
     judged.clock.advance(86_400)
@@ -171,7 +171,7 @@ def test_it_stays_trusted_without_agents_until_it_is_set() -> None:
     assert judged.verdict == (False, True), "an agent says that it was right to set it"
 
 
-def test_what_agents_said_counts_when_the_clock_was_set_since() -> None:
+def test_offsets_of_agents_stay_valid_after_the_clock_was_set() -> None:
     judged = Judged()
     judged.hear(3, 7_200.0)
     assert judged.verdict == (True, False)
@@ -182,7 +182,7 @@ def test_what_agents_said_counts_when_the_clock_was_set_since() -> None:
     assert judged.verdict == (True, False)
 
 
-def test_what_was_confirmed_and_then_doubted_is_to_be_confirmed_again() -> None:
+def test_a_clock_that_was_doubted_must_be_confirmed_again() -> None:
     judged = Judged()
     judged.kernel = True
     judged.hear(3, 7_200.0)
@@ -274,7 +274,7 @@ async def test_a_wrong_clock_of_the_collector_discards_nothing_and_all_is_stored
     assert refused == []
 
 
-async def test_an_agent_whose_clock_is_ahead_keeps_its_batches_and_hears_why(
+async def test_an_agent_whose_clock_is_ahead_keeps_its_batches_and_gets_the_reason(
     start: Any, wire: Any, eventually: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The clock is set right: what was stamped before is set aside, what comes then is stored."""
@@ -336,7 +336,7 @@ async def maintained(data_dir: Path) -> None:
 
 @pytest.mark.usefixtures("forgetful")
 @pytest.mark.parametrize("is_confirmed", [False, True])
-async def test_nothing_is_dropped_by_the_age_that_a_clock_says_before_it_is_confirmed(
+async def test_nothing_is_dropped_by_age_before_the_clock_is_confirmed(
     is_confirmed: bool,
     start: Any,
     wire: Any,

@@ -97,7 +97,9 @@ def test_hours_of_long_ago_keep_what_they_cost() -> None:
 
 
 @pytest.mark.parametrize(("simulated", "seconds"), [(True, 600.0), (False, 43_200.0)])
-def test_a_crash_is_billed_for_as_long_as_the_book_has_it(simulated: bool, seconds: float) -> None:
+def test_a_crash_is_billed_for_as_long_as_the_price_book_says(
+    simulated: bool, seconds: float
+) -> None:
     """A simulation that was killed does not come back."""
     book = PriceBook(billing=Billing(after_silence=timedelta(hours=12)))
     row = priced({"model": "x", "simulated": simulated}, None, book)

@@ -13,7 +13,7 @@ def raised(error: Exception) -> Exception:
         return caught
 
 
-def test_a_place_is_traced_once_and_told_again_as_often_as_its_number_doubles(
+def test_a_place_is_traced_once_and_logged_each_time_its_count_doubles(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     faults = Faults()
@@ -26,7 +26,7 @@ def test_a_place_is_traced_once_and_told_again_as_often_as_its_number_doubles(
     assert {r.reason for r in caplog.records} == {"x", "'another'"}
 
 
-def test_any_number_of_places_is_told_in_a_bounded_number_of_lines(
+def test_any_number_of_places_is_logged_in_a_bounded_number_of_lines(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     faults = Faults()

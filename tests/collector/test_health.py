@@ -99,7 +99,7 @@ async def test_the_document_has_what_came_since_the_last_row(
     assert all(isinstance(found[name], list) for name in QUESTIONS), found
 
 
-async def test_the_document_tells_of_the_fleet(
+async def test_the_document_describes_the_fleet(
     start: Any, wire: Any, post: Any, clock: Any, tmp_path: Path
 ) -> None:
     def node(name: str, version: str) -> dict[str, Any]:
@@ -136,7 +136,7 @@ async def test_the_document_tells_of_the_fleet(
     ]
 
 
-async def test_what_else_the_process_does_is_in_the_row(tmp_path: Path, clock: Any) -> None:
+async def test_the_process_duties_are_in_the_row(tmp_path: Path, clock: Any) -> None:
     settings = CollectorSettings(port=0, data_dir=tmp_path, threads=1)
     duties = Duties(64, ("a", "b"), ("chat",), 7, rules_slow=((17.5, 5.0), (16.0, 10.0)))
     async with running(settings, clock, duties=lambda: duties) as collector:

@@ -43,14 +43,14 @@ def test_an_older_batch_of_the_agent_only_fills_in_what_is_absent() -> None:
     assert item.source == BatchSource("s", "a", 9)
 
 
-def test_another_agent_on_the_node_is_believed_whatever_its_sequence() -> None:
+def test_another_agent_on_the_node_replaces_values_with_any_sequence() -> None:
     known = Item({"node": "n1", "kernel": "6.1"}, BatchSource("s", "old", 500))
     assert merged(known, {"node": "n1", "kernel": "6.2"}, BatchSource("s", "new", 1), NOW).row[
         "kernel"
     ] == ("6.2")
 
 
-def test_another_sender_is_another_agent_whatever_id_and_sequence_its_batch_has() -> None:
+def test_the_same_agent_id_of_another_sender_is_another_agent() -> None:
     """Or one could speak of the future once, and the agent itself would only fill in from then on."""
     known = Item({"node": "n1", "kernel": "6.1"}, BatchSource("token:t1", "a", 10**17))
     said = merged(known, {"node": "n1", "kernel": "6.2"}, BatchSource("node:n1", "a", 5), NOW)

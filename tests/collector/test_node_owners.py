@@ -94,7 +94,9 @@ def name(wire: Any) -> Name:
     return Name(wire)
 
 
-def test_of_two_agents_that_both_go_on_the_second_is_refused_and_both_are_named(name: Name) -> None:
+def test_of_two_agents_that_both_keep_sending_the_second_is_refused_and_both_are_named(
+    name: Name,
+) -> None:
     stored = told = 0
     outcomes = []
     for _ in range(1, 300):
@@ -166,7 +168,7 @@ def test_two_machines_of_one_image_do_not_have_the_name_in_turns(name: Name) -> 
 
 
 @pytest.mark.parametrize("how", ["silent", "stopped"])
-def test_a_machine_that_was_installed_anew_has_the_name_once_the_old_agent_is_gone(
+def test_a_machine_that_was_installed_again_gets_the_name_once_the_old_agent_is_gone(
     name: Name, how: str
 ) -> None:
     assert name.tell("old", kind="agent_stopped" if how == "stopped" else None) is STORED
@@ -182,7 +184,7 @@ def test_a_machine_that_was_installed_anew_has_the_name_once_the_old_agent_is_go
     assert not name.told
 
 
-def test_stopping_in_order_hands_the_name_to_nobody_with_another_token(name: Name) -> None:
+def test_stopping_in_order_gives_the_name_to_no_other_token(name: Name) -> None:
     assert name.tell("a", sender=token_sender("t1"), kind="agent_stopped") is STORED
     assert name.tell("b", sender=token_sender("t2")) is WAITS
     assert name.tell("a", sender=token_sender("t1")) is STORED
@@ -212,7 +214,7 @@ def test_history_claims_no_name_and_a_duplicate_stays_one(name: Name) -> None:
     assert name.say(again) == [Stored(is_duplicate=True)]
 
 
-def test_the_name_is_still_the_agents_after_the_collector_was_away(name: Name) -> None:
+def test_the_agent_keeps_the_name_while_the_collector_is_stopped(name: Name) -> None:
     row = {"node": "n1", "agent_id": "a", "boot_id": "1", "simulated": False}
     batch = Batch(BatchId("a", "1", 90), Decoded.of({"nodes": name.wire.table("nodes", [row])}, 9))
     name.say(batch)
@@ -225,7 +227,7 @@ def test_the_name_is_still_the_agents_after_the_collector_was_away(name: Name) -
 
 @settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.tuples(st.sampled_from("ab"), st.integers(1, 50)), min_size=1, max_size=60))
-def test_nobody_has_a_name_while_another_speaks_and_who_is_alone_gets_it(
+def test_no_agent_gets_a_name_while_its_owner_sends_and_a_single_agent_gets_it(
     wire: Any, turns: list[tuple[str, int]]
 ) -> None:
     name, owner, heard = Name(wire), "", {}

@@ -32,7 +32,7 @@ def test_the_pace_moves_by_one_step_and_then_rests(several: list[Any]) -> None:
         assert 0 <= pace.step < len(STEPS_S)
 
 
-def test_much_to_do_asks_for_longer_batches_and_time_for_shorter_ones() -> None:
+def test_a_busy_collector_asks_for_longer_batches_and_an_idle_one_for_shorter_ones() -> None:
     pace, seen = Pace(), []
     for number in range(100):
         pace = next_pace(pace, BUSY + 0.1, None, number * CHECK_INTERVAL_S)
@@ -44,7 +44,7 @@ def test_much_to_do_asks_for_longer_batches_and_time_for_shorter_ones() -> None:
     assert STEPS_S[pace.step] == 0
 
 
-def test_acknowledgements_that_take_long_ask_for_longer_batches_too() -> None:
+def test_slow_acknowledgements_ask_for_longer_batches_too() -> None:
     """As where other programs have the processors: the collector computes little, and waits."""
     assert next_pace(Pace(), 0.1, SLOW_S + 0.1, 0.0).step == 1
     assert next_pace(Pace(1), 0.1, SLOW_S - 0.1, 0.0).step == 1

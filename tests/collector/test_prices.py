@@ -56,7 +56,7 @@ def file(tmp_path: Path) -> Any:
     return write
 
 
-def test_the_first_entry_that_fits_counts(file: Any) -> None:
+def test_the_first_entry_that_matches_counts(file: Any) -> None:
     book = load_book(file(BOOK), {"H100": 1.0})
     assert price_of(H100, NODE, book) == Priced(2.29, "prices.toml:11: 2.29 USD/h")
     at_13 = {**H100, "node": "dgx-13"}
@@ -112,7 +112,7 @@ def test_power_costs_and_emits_what_it_does_at_the_site(file: Any) -> None:
     assert book.billing == Billing(timedelta(minutes=2), timedelta(hours=12))
 
 
-def test_what_cannot_be_divided_has_no_price(file: Any) -> None:
+def test_an_instance_without_a_number_of_gpus_has_no_price(file: Any) -> None:
     text = '[[price]]\nnode = "n*"\ninstance_usd_per_hour = 10\n'
     for node in (None, {"gpus": None}, {"gpus": 0}, {"gpus": -(2**31)}):
         price = price_of({"model": "NVIDIA H100", "node": "n1"}, node, load_book(file(text), {}))
@@ -167,13 +167,13 @@ def test_prices_of_the_settings_match_as_they_did() -> None:
         ("[[price]\n", "prices.toml: not valid TOML"),
     ],
 )  # fmt: skip
-def test_a_wrong_file_is_told_where_and_what(file: Any, text: str, said: str) -> None:
+def test_the_error_for_an_invalid_file_names_line_and_key(file: Any, text: str, said: str) -> None:
     with pytest.raises(PricesError) as caught:
         load_book(file(text), {})
     assert said in str(caught.value)
 
 
-def test_a_missing_file_is_told(tmp_path: Path) -> None:
+def test_a_missing_file_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(PricesError, match="cannot be read: No such file"):
         load_book(tmp_path / "none.toml", {})
 

@@ -10,7 +10,7 @@ READY = Levels(
 )
 
 
-def test_each_check_sees_its_own_trouble_and_all_are_told() -> None:
+def test_each_check_finds_its_own_fault_and_all_are_listed() -> None:
     assert not_ready(READY) == {}
     troubles = {
         "writer": {"is_alive": False},

@@ -77,7 +77,9 @@ def test_a_sequence_of_another_sender_swallows_nothing(
     assert collected.send((victim, "agent", "next boot", 3)) == [Stored()]
 
 
-def test_nor_in_the_same_group(collected: Collected) -> None:
+def test_a_sequence_of_another_sender_swallows_nothing_in_the_same_group(
+    collected: Collected,
+) -> None:
     forged, real = (A, "agent", "boot", 7), (B, "agent", "boot", 7)
     assert collected.send(forged, real, real) == [
         Stored(),
@@ -86,7 +88,7 @@ def test_nor_in_the_same_group(collected: Collected) -> None:
     ]
 
 
-def test_what_was_stored_before_senders_were_told_apart_is_stored_for_each(
+def test_batches_stored_without_a_sender_are_stored_for_each_sender(
     collected: Collected,
 ) -> None:
     """An upgrade, or tokens that are asked for from now on: what is on its way comes again."""
@@ -114,7 +116,7 @@ def test_invented_agents_and_boots_of_a_node_take_up_its_own_share_alone(
     assert collected.send((A, "agent0", "boot", 2)) == [Stored()]
 
 
-def test_nor_does_one_group_that_is_full_of_them(collected: Collected) -> None:
+def test_invented_agents_of_one_group_take_up_their_own_share_alone(collected: Collected) -> None:
     many = [(A, "agent", f"boot{n}", 1) for n in range(1000)]
     outcomes = collected.send(*many, (B, "agent", "boot", 1))
     assert [isinstance(o, Stored) for o in outcomes].count(True) == NODE_KEYS_MAX + 1
@@ -146,7 +148,7 @@ def test_a_node_that_reboots_often_is_never_locked_out(collected: Collected) -> 
     assert collected.known.ledger.count(A) == NODE_KEYS_MAX
 
 
-def test_what_was_heard_of_within_the_hour_is_not_forgotten(collected: Collected) -> None:
+def test_entries_seen_within_the_hour_are_not_forgotten(collected: Collected) -> None:
     for number in range(NODE_KEYS_MAX):
         collected.send((A, "agent", f"boot{number}", 1))
     collected.now += FORGET_AFTER - timedelta(seconds=1)
@@ -169,7 +171,7 @@ def test_a_boot_that_comes_in_the_same_group_is_not_forgotten_for_another(
     ]
 
 
-def test_a_ledger_that_nobody_in_particular_has_filled_makes_room(
+def test_a_ledger_filled_without_tokens_makes_room(
     wire: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ledger, "LEDGER_KEYS_MAX", 2)

@@ -40,7 +40,7 @@ def test_histogram_buckets_are_cumulative_and_include_their_edge() -> None:
     assert (found["commit_seconds_sum",], found["commit_seconds_count",]) == (100.003, 3)
 
 
-def test_counters_and_levels_are_told_each_once() -> None:
+def test_each_counter_and_level_is_exported_once() -> None:
     stats = Stats(batches=2, ingest_lag_seconds=1.5)
     stats.rows["gpu_samples"] += 16
     stats.refused["422"] += 1
@@ -52,7 +52,7 @@ def test_counters_and_levels_are_told_each_once() -> None:
     assert (found["writer_alive",], found["store_failing",]) == (1, 0)
 
 
-def test_what_is_kept_what_went_and_what_room_there_is() -> None:
+def test_the_lake_deleted_rows_and_free_space_are_exported() -> None:
     day = date(2026, 3, 1)
     parts = (
         LakeDay("gpu_samples", day, rows=10, bytes=100, files=2),

@@ -40,7 +40,7 @@ async def test_a_clock_set_back_does_not_stop_jobs(eventually: Any) -> None:
         await eventually(lambda: turns > before)
 
 
-async def test_a_turn_that_takes_long_is_alone_and_waited_for(
+async def test_a_long_run_is_alone_and_waited_for(
     eventually: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     begun = ended = together = most = 0
@@ -89,7 +89,7 @@ async def test_a_job_that_fails_is_logged_and_comes_again(
     assert "a bug" in caplog.text
 
 
-async def test_a_job_that_does_not_end_is_named_and_told_once(
+async def test_a_job_that_does_not_end_is_named_and_logged_once(
     eventually: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     may_end = asyncio.Event()

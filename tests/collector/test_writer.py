@@ -99,7 +99,7 @@ async def test_a_restarted_writer_knows_what_is_stored(
     again.close()
 
 
-async def test_a_full_queue_is_said_and_takes_batches_again_later(run: Run, wire: Any) -> None:
+async def test_a_full_queue_refuses_batches_and_takes_them_later(run: Run, wire: Any) -> None:
     async with run(queue_bytes_max=2500) as writer:
         results = await asyncio.gather(
             *(writer.store(batch(wire, n)) for n in range(1, 6)), return_exceptions=True
@@ -167,7 +167,7 @@ async def test_on_a_full_disk_batches_wait_at_the_agent_and_nothing_is_lost_or_d
         "gpuwarden_collector.storage.commit._stored",
     ],
 )
-async def test_want_of_memory_puts_batches_off_and_stores_them_once(
+async def test_without_memory_batches_are_refused_for_now_and_stored_once(
     where: str, run: Run, wire: Any, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: Any) -> None:
@@ -183,7 +183,7 @@ async def test_want_of_memory_puts_batches_off_and_stores_them_once(
     assert counted(database) == (2, 2)
 
 
-async def test_a_frame_is_stored_once_whatever_becomes_of_who_follows_it(
+async def test_a_frame_is_stored_once_even_if_its_follower_fails(
     run: Run, wire: Any, database: Database, data_dir: Path
 ) -> None:
     def fail(tables: Any) -> None:
@@ -280,7 +280,7 @@ async def test_a_writer_without_progress_is_not_alive(
     assert not writer.is_alive()
 
 
-async def test_what_waits_is_committed_before_the_writer_ends(
+async def test_waiting_batches_are_committed_before_the_writer_ends(
     run: Run, wire: Any, database: Database
 ) -> None:
     async with asyncio.TaskGroup() as group:
@@ -302,7 +302,7 @@ async def test_changes_that_the_store_refuses_are_raised_to_their_writer(run: Ru
         await writer.write(Changes())
 
 
-async def test_a_fault_of_the_writer_fails_what_waits_and_is_told(
+async def test_a_fault_of_the_writer_fails_waiting_batches_and_is_logged(
     database: Database, wire: Any, stats: Stats, clock: ManualClock
 ) -> None:
     class Faulty(ManualClock):

@@ -14,12 +14,12 @@ from gpuwarden_collector.auth.token_file import NAME, last_used
 from gpuwarden_collector.settings import CollectorSettings
 
 
-def test_tokens_are_in_the_data_folder_unless_said_otherwise() -> None:
+def test_tokens_are_in_the_data_folder_by_default() -> None:
     assert tokens_path(CollectorSettings(data_dir=Path("/d"))) == Path("/d/tokens.json")
     assert tokens_path(CollectorSettings(tokens_file=Path("/t"))) == Path("/t")
 
 
-async def test_a_damaged_file_is_told_and_the_old_tokens_go_on(
+async def test_a_damaged_file_is_logged_and_the_old_tokens_stay_valid(
     start: Any, session: Any, grant: Any, bearer: Any, data_dir: Path, caplog: Any
 ) -> None:
     token = grant(Scope.READ)
@@ -42,7 +42,9 @@ def test_a_damaged_file_at_the_start_is_one_line(tmp_path: Path, clock: ManualCl
         AccessControl(CollectorSettings(data_dir=tmp_path), clock, Counter(), 1_024)
 
 
-def test_nobody_can_come_in_yet_is_told(tmp_path: Path, clock: ManualClock, caplog: Any) -> None:
+def test_a_collector_without_tokens_logs_a_warning(
+    tmp_path: Path, clock: ManualClock, caplog: Any
+) -> None:
     AccessControl(
         CollectorSettings(data_dir=tmp_path, require_tokens=True), clock, Counter(), 1_024
     )
@@ -50,7 +52,7 @@ def test_nobody_can_come_in_yet_is_told(tmp_path: Path, clock: ManualClock, capl
     assert record.message == "there are no tokens yet: every request is denied"
 
 
-async def test_when_a_token_was_used_outlives_the_collector(
+async def test_the_last_use_of_a_token_outlives_the_collector(
     start: Any, session: Any, grant: Any, bearer: Any, data_dir: Path, clock: ManualClock
 ) -> None:
     first, second, never = grant(Scope.READ), grant(Scope.READ), grant(Scope.READ)

@@ -30,7 +30,7 @@ async def greeted(url: str, ca: Path) -> bool:
     return True
 
 
-async def test_a_renewed_certificate_is_believed_by_who_trusted_the_old_one(
+async def test_clients_that_trusted_the_old_certificate_trust_the_renewed_one(
     start: Any, files: AuthorityFiles, tmp_path: Path
 ) -> None:
     now = SystemClock().now()
@@ -54,7 +54,7 @@ def test_keys_are_private_and_lives_are_as_said(files: AuthorityFiles, clock: Ma
     assert (certificate_of(files.cert).ends_at - clock.now()).days in (364, 365)
 
 
-def test_what_is_there_stays(files: AuthorityFiles, clock: ManualClock) -> None:
+def test_existing_files_stay(files: AuthorityFiles, clock: ManualClock) -> None:
     first = init(files, NAMES, clock.now())
     content = {p: p.read_bytes() for p in files.folder.iterdir()}
     assert init(files, ["localhost"], clock.now()) == first
@@ -86,7 +86,7 @@ def test_a_certificate_does_not_outlive_its_authority(
 @pytest.mark.parametrize(
     "name", ["", "a b", "https://x", "x:8750", "*.example", "ü.example", "a,b"]
 )
-def test_what_is_no_name_of_a_host_is_refused(
+def test_an_invalid_host_name_is_refused(
     files: AuthorityFiles, clock: ManualClock, name: str
 ) -> None:
     with pytest.raises(AuthorityError, match="neither a host name nor an address"):

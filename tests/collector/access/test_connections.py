@@ -112,7 +112,7 @@ async def closed(sockets: list[socket.socket]) -> int:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="Linux's TCP_USER_TIMEOUT")
-async def test_an_answer_that_nobody_reads_is_given_up(
+async def test_an_answer_that_is_not_read_is_dropped(
     start: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(listen, "UNREAD_S", 1.0)
@@ -134,7 +134,7 @@ async def test_an_answer_that_nobody_reads_is_given_up(
 
 
 @pytest.mark.parametrize("has_tls", [False, True])
-async def test_silent_connections_keep_nobody_out(
+async def test_silent_connections_do_not_block_other_clients(
     start: Any,
     grant: Any,
     bearer: Any,

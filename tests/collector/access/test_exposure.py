@@ -12,7 +12,7 @@ TLS = {"tls_cert": Path("c"), "tls_key": Path("k")}
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.8.9.1", "::1", "localhost"])
-def test_loopback_asks_for_nothing_unless_told(host: str) -> None:
+def test_loopback_requires_no_token_by_default(host: str) -> None:
     assert exposure_of(CollectorSettings(host=host)) == Exposure(asks_tokens=False, is_local=True)
     asking = exposure_of(CollectorSettings(host=host, require_tokens=True))
     assert asking == Exposure(asks_tokens=True, is_local=False)
@@ -27,13 +27,13 @@ def test_elsewhere_there_is_tls_with_tokens_or_no_start(host: str) -> None:
     assert exposure_of(CollectorSettings(host=host, **TLS)) == Exposure(True, False)
 
 
-def test_who_insists_gets_it() -> None:
+def test_require_tokens_and_allow_insecure_work() -> None:
     insisting = {"host": "0.0.0.0", "allow_insecure": True}
     assert exposure_of(CollectorSettings(**insisting)) == Exposure(False, False)
     assert exposure_of(CollectorSettings(**insisting, require_tokens=True)) == Exposure(True, False)
 
 
 @pytest.mark.parametrize(("given", "missing"), [("tls_cert", "tls_key"), ("tls_key", "tls_cert")])
-def test_half_of_tls_is_none(given: str, missing: str) -> None:
+def test_a_certificate_without_its_key_is_refused(given: str, missing: str) -> None:
     with pytest.raises(StartError, match=f"set {missing} as well"):
         exposure_of(CollectorSettings(**{given: Path("x")}))

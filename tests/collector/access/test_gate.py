@@ -25,13 +25,13 @@ def basic(text: str) -> dict[str, str]:
 
 
 @given(st.text())
-def test_any_header_is_read_as_something(text: str) -> None:
+def test_any_header_can_be_parsed(text: str) -> None:
     assert isinstance(token_in(text), str)
     assert token_in(f"Bearer {text}") == text.strip()
     assert token_in(basic(f"x:{text}")["Authorization"]) == text
 
 
-async def test_a_token_is_shown_as_bearer_or_as_a_password(
+async def test_a_token_is_sent_as_bearer_or_as_a_password(
     start: Any, session: Any, grant: Any, bearer: Any
 ) -> None:
     token = grant(Scope.READ)
@@ -85,7 +85,7 @@ def test_guesses_are_counted_by_address_and_minute(guesses: list[tuple[str, floa
         made.append((client, now_s))
 
 
-async def test_two_of_them_are_none(start: Any, grant: Any) -> None:
+async def test_two_authorization_headers_are_refused(start: Any, grant: Any) -> None:
     token = grant(Scope.READ)
     line = f"Authorization: Bearer {token.text}\r\n"
     async with start(require_tokens=True) as collector:
@@ -109,7 +109,7 @@ async def test_tokens_come_and_go_while_it_runs(
         assert await status(session, url, bearer(token)) == 401
 
 
-async def test_a_token_is_revoked_without_a_word_to_the_collector(
+async def test_a_token_is_revoked_by_a_change_of_the_file_alone(
     start: Any, session: Any, grant: Any, bearer: Any, data_dir: Any
 ) -> None:
     token = grant(Scope.READ)
@@ -122,7 +122,7 @@ async def test_a_token_is_revoked_without_a_word_to_the_collector(
                 await asyncio.sleep(0.1)
 
 
-async def test_an_expired_token_is_out(
+async def test_an_expired_token_is_denied(
     start: Any, session: Any, grant: Any, bearer: Any, clock: Any
 ) -> None:
     token = grant(Scope.READ, expires_at=clock.now() + timedelta(seconds=10))
@@ -162,7 +162,7 @@ HOSTS = {
 }
 
 
-async def test_without_tokens_no_name_of_the_web_leads_here(start: Any, session: Any) -> None:
+async def test_without_tokens_only_local_host_names_are_answered(start: Any, session: Any) -> None:
     async with start() as collector:
         url = collector.url + "/metrics"
         assert {h: await status(session, url, {"Host": h}) for h in HOSTS} == HOSTS
@@ -193,7 +193,7 @@ async def test_a_proxy_on_this_host_does_not_make_strangers_admins(
         assert {await status(session, url, headers) for headers in told} == {401}
 
 
-async def test_denials_are_counted_and_told_once_a_minute_without_the_token(
+async def test_denials_are_counted_and_logged_once_a_minute_without_the_token(
     start: Any, session: Any, grant: Any, bearer: Any, clock: Any, caplog: Any
 ) -> None:
     caplog.set_level(logging.DEBUG)

@@ -60,7 +60,7 @@ async def test_rows_of_another_node_are_refused_counted_and_not_stored(
         assert collector.stats.refused == {"403": 1}
 
 
-async def test_what_a_node_says_of_itself_swallows_no_batch_of_another(
+async def test_ids_that_a_node_invents_swallow_no_batch_of_another(
     start: Any, grant: Any, bearer: Any, wire: Any, post: Any, data_dir: Any, clock: Any
 ) -> None:
     own, other = grant(Scope.INGEST, node="n1"), grant(Scope.INGEST, node="n2")

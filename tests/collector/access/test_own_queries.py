@@ -92,7 +92,7 @@ async def test_an_error_of_a_reader_s_condition_tells_nothing_of_rows_of_others(
         assert "hunter2" not in str(await asked(url, bob, sql)), sql
 
 
-async def test_what_stands_for_the_log_cannot_be_named_otherwise(fleet: Any) -> None:
+async def test_the_log_cannot_be_read_by_another_name(fleet: Any) -> None:
     collector, bob, _ = fleet
     sql = "WITH query_log AS (SELECT 1) FROM query_log"
     assert "a table is called so" in (await asked(collector.url, bob, sql))["error"]

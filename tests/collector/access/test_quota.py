@@ -67,7 +67,7 @@ def test_a_batch_that_is_not_stored_uses_nothing_up(
     assert used_at(tried, PER_DAY, later_s) == pytest.approx(wanted, abs=1e-6)
 
 
-def test_those_that_have_used_most_stay_known(
+def test_senders_that_have_used_most_stay_known(
     clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(quota, "KEYS_MAX", 10)
@@ -78,7 +78,7 @@ def test_those_that_have_used_most_stay_known(
     assert limited.take("token:t", "greedy", 1) is not None
 
 
-def test_many_that_wait_are_named_in_a_bounded_line(clock: ManualClock) -> None:
+def test_many_refused_senders_are_listed_in_a_bounded_line(clock: ManualClock) -> None:
     limited = SenderQuota(PER_DAY, clock)
     for number in range(14):
         for _ in range(2):

@@ -17,7 +17,7 @@ def asked(node: Any, token: Token) -> dict[str, Any]:
     return {"node": node, "id": token.id, "sha256": token.digest}
 
 
-async def test_a_node_is_in_with_the_token_that_it_made(
+async def test_a_node_can_send_with_the_token_that_it_created(
     start: Any, session: Any, grant: Any, bearer: Any, data_dir: Any
 ) -> None:
     by, own, other = (
@@ -57,7 +57,7 @@ RUBBISH: list[Any] = [
 ]
 
 
-async def test_rubbish_is_refused_and_costs_no_use(
+async def test_an_invalid_enrolment_is_refused_and_costs_no_use(
     start: Any, session: Any, grant: Any, bearer: Any, data_dir: Any
 ) -> None:
     by = grant(Scope.ENROLL, uses_left=1)
@@ -68,9 +68,7 @@ async def test_rubbish_is_refused_and_costs_no_use(
     assert [e.uses_left for e in load(data_dir / NAME).entries] == [1]
 
 
-async def test_where_no_tokens_are_asked_for_there_is_nothing_to_enroll(
-    start: Any, session: Any
-) -> None:
+async def test_without_required_tokens_there_is_nothing_to_enroll(start: Any, session: Any) -> None:
     async with start() as collector:
         status, answer = await enroll(
             session, collector.url, {}, asked("n1", Token.new(Scope.INGEST))
@@ -80,7 +78,9 @@ async def test_where_no_tokens_are_asked_for_there_is_nothing_to_enroll(
             assert await found.json() == {"required": False}
 
 
-async def test_the_authority_is_given_to_anybody(start: Any, session: Any, certified: Any) -> None:
+async def test_any_client_gets_the_authoritys_certificate(
+    start: Any, session: Any, certified: Any
+) -> None:
     async with start(require_tokens=True, tls_ca=certified.ca) as collector:
         async with session.get(collector.url + "/v1/ca") as answer:
             assert await answer.read() == certified.ca.read_bytes()

@@ -52,7 +52,7 @@ async def test_who_saved_a_query_may_replace_and_delete_it_and_an_admin_any(
             assert answer.status == 415  # what a form of another site's page could send
 
 
-def test_readers_fill_no_disk() -> None:
+def test_readers_cannot_fill_the_disk() -> None:
     def saved(by: str, number: int) -> SavedQuery:
         return SavedQuery(f"{by}{number}", "SELECT 1", by, by, AT)
 

@@ -14,7 +14,7 @@ from gpuwarden_collector.auth.scopes import NEEDS, Anyone, Holder, need_of
 from gpuwarden_collector.settings import CollectorSettings
 
 
-def test_what_nobody_thought_of_needs_an_admin() -> None:
+def test_an_unlisted_endpoint_requires_admin() -> None:
     assert need_of("POST", "/v1/new") is Scope.ADMIN
     assert need_of("HEAD", "/metrics") is Scope.READ
 

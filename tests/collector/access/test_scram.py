@@ -35,7 +35,7 @@ def test_the_example_of_rfc_7677() -> None:
     assert rfc_exchange().final((FINAL + proof).encode()) == server
 
 
-def test_another_proof_is_of_somebody_else() -> None:
+def test_a_proof_with_another_token_is_denied() -> None:
     proof = base64.b64encode(bytes(32)).decode()
     assert rfc_exchange().final((FINAL + proof).encode()) is None
 
@@ -67,7 +67,7 @@ def test_a_nonce_of_another_login_is_refused() -> None:
         rfc_exchange().final(FINAL.replace("k0,p=", "k1,p=").encode() + base64.b64encode(bytes(32)))
 
 
-def test_what_is_stored_is_postgresqls_own_form_and_holds_no_password() -> None:
+def test_the_stored_verifier_has_postgresqls_form_and_no_password() -> None:
     verifier = Verifier.of("pencil", bytes(16))
     text = str(verifier)
     assert Verifier.parse(text) == verifier

@@ -56,7 +56,7 @@ async def test_invented_agents_of_a_token_do_not_stop_other_senders(
             assert (await send(collector.url, token, node, 0.1))[0] == 204
 
 
-async def test_a_token_of_a_node_has_one_voice(
+async def test_the_agents_of_a_nodes_token_count_as_one(
     start: Any, grant: Any, send: Any, session: Any
 ) -> None:
     liar, honest = grant(Scope.INGEST, node="n1"), grant(Scope.INGEST, node="n2")
@@ -69,7 +69,7 @@ async def test_a_token_of_a_node_has_one_voice(
             assert ready.status == 200, await ready.text()
 
 
-async def test_only_batches_that_could_be_admitted_say_what_a_clock_shows(
+async def test_only_batches_that_could_be_admitted_count_for_the_clock(
     start: Any, grant: Any, send: Any, session: Any
 ) -> None:
     own = {node: grant(Scope.INGEST, node=node) for node in NODES}
@@ -99,7 +99,7 @@ async def test_while_the_clock_is_doubted_batches_of_agents_that_agree_with_it_a
         assert (await send(collector.url, own["n5"], "n5", 0.1))[0] == 204
 
 
-async def test_a_clock_of_no_calendar_is_refused_and_breaks_nothing(
+async def test_a_time_outside_the_calendar_is_refused(
     start: Any, grant: Any, wire: Any, post: Any, bearer: Any, send: Any
 ) -> None:
     token = grant(Scope.INGEST)
@@ -113,7 +113,7 @@ async def test_a_clock_of_no_calendar_is_refused_and_breaks_nothing(
         assert (await send(collector.url, token, "n1", 0.1))[0] == 204
 
 
-async def test_each_change_of_what_the_clock_is_worth_is_logged_once(
+async def test_each_change_of_trust_in_the_clock_is_logged_once(
     start: Any,
     grant: Any,
     send: Any,
@@ -142,7 +142,7 @@ async def test_each_change_of_what_the_clock_is_worth_is_logged_once(
         assert said("agents: set it right") == ["ERROR"]
 
 
-async def test_a_node_whose_clock_is_apart_is_told_of_and_its_rows_are_stored(
+async def test_a_node_whose_clock_is_wrong_is_reported_and_its_rows_are_stored(
     start: Any, grant: Any, send: Any, clock: Any
 ) -> None:
     own = {node: grant(Scope.INGEST, node=node) for node in NODES}
@@ -162,7 +162,7 @@ async def test_a_node_whose_clock_is_apart_is_told_of_and_its_rows_are_stored(
         assert len((await collector.querier.query(told)).rows) == 3
 
 
-async def test_a_collector_whose_clock_nobody_confirmed_tells_of_no_node(
+async def test_a_collector_with_an_unconfirmed_clock_reports_no_node(
     start: Any, grant: Any, send: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("gpuwarden_collector.stages.kernel_synchronised", lambda: None)

@@ -37,7 +37,7 @@ class Client:
         return head.split(b"\r\n")[0]
 
 
-async def test_a_new_certificate_is_given_out_and_no_connection_is_lost(
+async def test_a_new_certificate_is_used_and_no_connection_is_lost(
     start: Any, certified: Any
 ) -> None:
     async with start(**certified.settings) as collector:
@@ -66,7 +66,7 @@ async def test_a_client_that_names_no_host_gets_the_new_one_too(start: Any, cert
         client.writer.close()
 
 
-async def test_a_pair_that_does_not_fit_is_told_once_and_the_old_one_goes_on(
+async def test_a_key_that_does_not_match_is_logged_once_and_the_old_certificate_stays(
     start: Any, certified: Any, caplog: Any
 ) -> None:
     async with start(**certified.settings) as collector:
@@ -157,7 +157,7 @@ def test_files_that_cannot_be_used_are_named(
         ServerTls(certified.cert, certified.key)
 
 
-def test_a_key_with_a_password_asks_nobody(certified: Any, tmp_path: Path) -> None:
+def test_a_key_with_a_password_causes_no_prompt(certified: Any, tmp_path: Path) -> None:
     from cryptography.hazmat.primitives.serialization import (
         BestAvailableEncryption,
         Encoding,
@@ -173,13 +173,13 @@ def test_a_key_with_a_password_asks_nobody(certified: Any, tmp_path: Path) -> No
         ServerTls(certified.cert, certified.key)
 
 
-def test_a_certificate_says_what_it_is_for(certified: Any) -> None:
+def test_a_certificate_has_its_names(certified: Any) -> None:
     found = certificate_of(certified.cert)
     assert found.names == ("localhost", "127.0.0.1")
     assert found.fingerprint.startswith("sha256:") and len(found.fingerprint) == 71
 
 
-async def test_a_head_that_does_not_end_is_given_up(
+async def test_a_request_whose_head_does_not_end_is_closed(
     start: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from gpuwarden_collector.http import listen

@@ -102,12 +102,12 @@ def test_a_damaged_file_is_named_and_never_overwritten(
     assert path.read_bytes() == content
 
 
-def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
+def test_a_missing_folder_is_named(tmp_path: Path) -> None:
     with pytest.raises(TokenFileError, match="no is missing: start the collector once"):
         add(tmp_path / "no" / "tokens.json")
 
 
-def test_when_tokens_were_used_is_beside_them_and_rubbish_there_is_no_matter(
+def test_the_last_uses_are_in_a_second_file_that_may_be_damaged(
     tmp_path: Path,
 ) -> None:
     path = tmp_path / "tokens.json"

@@ -21,7 +21,7 @@ def made(scope: Scope, **more) -> tuple[Token, TokenEntry]:
     return token, TokenEntry(token.id, scope, token.digest, NOW, **more)
 
 
-def test_a_token_is_good_until_the_instant_that_it_ends() -> None:
+def test_a_token_is_valid_until_it_expires() -> None:
     token, entry = made(Scope.READ, expires_at=NOW + HOUR)
     book = TokenStore([entry])
     assert book.judged(token.text, Scope.READ, NOW + HOUR - timedelta(seconds=1)) == Granted(entry)
@@ -43,7 +43,7 @@ def test_a_scope_is_enough_for_itself_and_admin_for_all(held: Scope, need: Scope
         assert (verdict.why, verdict.status) == ("scope", 403)
 
 
-def test_denials_say_what_to_do_and_repeat_no_secret() -> None:
+def test_denials_name_a_remedy_and_repeat_no_secret() -> None:
     token, _ = made(Scope.INGEST)
     other = Token.new(Scope.INGEST)
     forged = f"gw_ingest_{token.id}_{other.text.rpartition('_')[2]}"
@@ -64,7 +64,7 @@ def test_denials_say_what_to_do_and_repeat_no_secret() -> None:
             assert secret.rpartition("_")[2] not in denied.reason
 
 
-def test_secrets_are_compared_in_constant_time_also_where_there_is_none(monkeypatch) -> None:
+def test_secrets_are_compared_in_constant_time_also_without_an_entry(monkeypatch) -> None:
     compared = []
 
     def watched(a: str, b: str) -> bool:
@@ -79,7 +79,7 @@ def test_secrets_are_compared_in_constant_time_also_where_there_is_none(monkeypa
     assert compared == [(64, 64), (64, 64)]
 
 
-def test_what_takes_a_tokens_place_has_its_rights_and_the_old_one_its_grace() -> None:
+def test_a_rotated_token_has_the_old_scope_and_the_old_one_its_grace() -> None:
     old, entry = made(Scope.INGEST, node="n1", comment="rack 4")
     fresh = Token.new(Scope.INGEST)
     book = TokenStore([entry]).rotated(old.id, fresh, NOW, HOUR)
@@ -90,7 +90,7 @@ def test_what_takes_a_tokens_place_has_its_rights_and_the_old_one_its_grace() ->
     assert isinstance(book.judged(old.text, Scope.INGEST, NOW + HOUR), Denied)
 
 
-def test_who_sends_is_the_node_or_else_the_line_of_rotated_tokens() -> None:
+def test_the_sender_is_the_node_or_else_the_first_token_before_rotation() -> None:
     _, bound = made(Scope.INGEST, node="n1")
     _, again = made(Scope.INGEST, node="n1")
     assert bound.sender == again.sender == "node:n1"
@@ -113,7 +113,7 @@ def test_a_grace_does_not_lengthen_a_life() -> None:
     assert isinstance(book.judged(old.text, Scope.READ, NOW + HOUR), Denied)
 
 
-def test_revoking_names_what_is_not_there_and_then_ends_nothing() -> None:
+def test_revoking_an_unknown_token_revokes_none() -> None:
     token, entry = made(Scope.READ)
     with pytest.raises(TokenStoreError, match="there is no token nope"):
         TokenStore([entry]).revoked([token.id, "nope"])
@@ -129,7 +129,7 @@ def test_the_same_enrolment_once_more_changes_nothing_even_when_it_is_used_up() 
     assert isinstance(book.judged(own.text, Scope.INGEST, NOW), Granted)
 
 
-def test_a_node_that_is_in_cannot_be_taken_over_with_another_enrolment() -> None:
+def test_an_enrolled_node_cannot_be_taken_over_with_another_enrolment() -> None:
     by, entry = made(Scope.ENROLL, uses_left=5)
     own, other = Token.new(Scope.INGEST), Token.new(Scope.INGEST)
     book, _ = TokenStore([entry]).enrolled(by.id, "n1", own.id, own.digest, NOW)
@@ -151,7 +151,7 @@ def test_a_node_that_is_in_cannot_be_taken_over_with_another_enrolment() -> None
     st.integers(1, 4),
     st.lists(st.tuples(st.integers(0, 5), st.integers(0, 2)), max_size=20),
 )
-def test_an_enrolment_brings_in_as_many_nodes_as_it_says(uses: int, tries: list) -> None:
+def test_an_enrolment_enrolls_at_most_its_number_of_nodes(uses: int, tries: list) -> None:
     """Whatever is tried, and tried again: never more nodes than uses, one token a node."""
     by, entry = made(Scope.ENROLL, uses_left=uses)
     tokens = {(n, k): Token.new(Scope.INGEST) for n in range(6) for k in range(3)}
@@ -167,7 +167,7 @@ def test_an_enrolment_brings_in_as_many_nodes_as_it_says(uses: int, tries: list)
     assert len(nodes) == len(set(nodes)) == uses - book.get(by.id).uses_left <= uses
 
 
-def test_what_is_long_over_leaves_the_list() -> None:
+def test_tokens_that_expired_long_ago_are_removed() -> None:
     old, entry = made(Scope.READ, expires_at=NOW)
     book = TokenStore([entry, made(Scope.READ)[1]])
     assert book.without_old(NOW + HOUR, 2 * HOUR).get(old.id) == entry

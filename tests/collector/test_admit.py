@@ -145,7 +145,7 @@ TEXTS = {"node": ["n", "", "x" * NAME_BYTES_MAX, "é" * 129, None], "mig_instanc
 
 @settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data())
-def test_columns_looked_at_together_are_judged_as_one_by_one(wire: Any, data: Any) -> None:
+def test_columns_checked_together_get_the_result_of_single_checks(wire: Any, data: Any) -> None:
     """Also with anything under a NULL, where a sender need not write zero."""
     rows = data.draw(st.integers(1, 4))
     table = wire.table("gpu_samples", wire.gpu_rows(1, range(rows)))
@@ -197,7 +197,7 @@ def test_damaged_text_is_refused(wire: Any) -> None:
     assert refused.reason.startswith("gpu_samples.node is not valid Arrow")
 
 
-def test_a_key_that_stands_twice_is_refused_by_name(wire: Any) -> None:
+def test_a_key_that_occurs_twice_is_refused_by_name(wire: Any) -> None:
     rows = [*wire.gpu_rows(2, [0, 1]), wire.gpu_row(1, 1)]
     assert reason_for(wire, rows) == (
         "gpu_samples: 1 keys occur more than once, such as "
@@ -206,7 +206,7 @@ def test_a_key_that_stands_twice_is_refused_by_name(wire: Any) -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3), st.integers(0, 2)), max_size=12))
-def test_process_keys_are_told_apart_as_a_set_would(
+def test_process_keys_are_compared_as_a_set_would(
     keys: list[tuple[int, int, int]],
 ) -> None:
     now = datetime(2026, 3, 1, tzinfo=UTC)
@@ -270,7 +270,7 @@ SELECT from_json($1, '"MAP(VARCHAR, VARCHAR)"'), $1 ->> 'rack', count(*) FROM js
         agent_clocks.CLOCK_APART,
     ],
 )
-def test_what_the_collector_says_of_nodes_no_agent_says(wire: Any, kind: str) -> None:
+def test_agents_cannot_send_the_collectors_own_events(wire: Any, kind: str) -> None:
     event = {"ts": wire.now, "node": "n1", "severity": "warning", "message": "m", "simulated": True}
     assert judged(wire, [{**event, "kind": "xid"}], "events") is None
     refused = judged(wire, [{**event, "kind": "xid"}, {**event, "kind": kind}], "events")

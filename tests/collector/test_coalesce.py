@@ -78,7 +78,7 @@ def test_read_as_one_or_one_by_one_gives_the_same_rows(contents: list[bytes], se
         assert table.equals(pa.concat_tables(alone[source]))
 
 
-def test_nothing_is_plain_before_it_was_learned() -> None:
+def test_nothing_is_plain_before_its_schema_was_learned() -> None:
     assert plain_streams(BODIES[0], KnownSchemas()) is None
 
 
@@ -88,7 +88,7 @@ def test_only_the_catalogues_own_schema_is_learned(wire: Any) -> None:
     assert plain_streams(content, learned(content)) is None
 
 
-def test_so_many_openings_are_remembered_and_no_more(wire: Any, monkeypatch: Any) -> None:
+def test_the_number_of_known_schemas_is_bounded(wire: Any, monkeypatch: Any) -> None:
     monkeypatch.setattr(together, "_SCHEMAS_MAX", 2)
     contents = []
     for number in range(3):
@@ -100,13 +100,13 @@ def test_so_many_openings_are_remembered_and_no_more(wire: Any, monkeypatch: Any
 
 
 @pytest.mark.parametrize("cut", [1, 8, 9, 100])
-def test_a_body_that_is_cut_off_is_left_to_the_long_way(cut: int) -> None:
+def test_a_body_that_is_cut_off_is_not_plain(cut: int) -> None:
     assert plain_streams(BODIES[0][:-cut], learned(BODIES[0])) is None
 
 
 @settings(max_examples=200, deadline=None)
 @given(st.data(), SEEN)
-def test_damage_never_changes_what_neighbours_say(data: st.DataObject, seen: int) -> None:
+def test_damage_never_changes_the_rows_of_others(data: st.DataObject, seen: int) -> None:
     """A damaged body is left out, or makes the whole unreadable; it never shifts another's rows."""
     schemas = learned(BODIES[0], seen=seen)
     damaged = bytearray(BODIES[1])
@@ -138,7 +138,7 @@ def _see_neighbours(joined: CoalescedStreams, before: list[Stream], after: list[
             assert whole.slice(start, stream.rows).equals(tables_alone[stream.table])
 
 
-def test_more_rows_than_there_are_bytes_for_are_left_to_the_long_way(wire: Any) -> None:
+def test_more_rows_than_there_are_bytes_for_are_not_plain(wire: Any) -> None:
     """Columns on top of each other, say: a small body would become large once it is copied."""
     honest = wire.stream("gpu_samples", wire.gpu_rows(1, range(77)))
     schemas = learned(honest)
@@ -154,14 +154,14 @@ def test_more_rows_than_there_are_bytes_for_are_left_to_the_long_way(wire: Any) 
     assert not any(plain_streams(content, schemas) for content in larger)
 
 
-def test_large_bodies_are_left_to_the_long_way(wire: Any) -> None:
+def test_large_bodies_are_not_plain(wire: Any) -> None:
     row = wire.gpu_row()
     content = wire.stream("gpu_samples", [row] * (PLAIN_BYTES_MAX // 100))
     assert plain_streams(content, learned(content)) is None
 
 
 @pytest.mark.parametrize(("bodies", "source"), [(5, SchemaPrefix), (6, Layout)])
-def test_batches_of_a_layout_are_stacked_where_there_are_enough(bodies: int, source: Any) -> None:
+def test_batches_of_a_layout_are_stacked_when_there_are_enough(bodies: int, source: Any) -> None:
     schemas = learned(BODIES[0], seen=4)
     joined = CoalescedStreams()
     streams = plain_streams(BODIES[0], schemas)
@@ -171,7 +171,7 @@ def test_batches_of_a_layout_are_stacked_where_there_are_enough(bodies: int, sou
     assert {type(joined.source_of(stream)) for stream in streams} == {source}
 
 
-def test_a_layout_is_known_once_it_was_met_a_few_times() -> None:
+def test_a_layout_is_used_after_it_was_seen_a_few_times() -> None:
     schemas = learned(BODIES[0])
     kinds = []
     for _ in range(8):
@@ -181,7 +181,7 @@ def test_a_layout_is_known_once_it_was_met_a_few_times() -> None:
     assert kinds == [{False}] * 4 + [{True}] * 4
 
 
-def test_so_many_layouts_are_remembered_and_no_more(wire: Any, monkeypatch: Any) -> None:
+def test_the_number_of_known_layouts_is_bounded(wire: Any, monkeypatch: Any) -> None:
     monkeypatch.setattr(together, "_LAYOUTS_MAX", 2)
     contents = [wire.stream("gpu_samples", wire.gpu_rows(1, range(n))) for n in (1, 2, 3)]
     schemas = learned(*contents)

@@ -51,7 +51,7 @@ def test_text_and_back_is_the_same(steps: list[tuple[str, int]]) -> None:
     assert ranges_from_text(ranges_to_text(ledger.ranges)) == ledger.ranges
 
 
-def test_what_is_stored_already_changes_nothing() -> None:
+def test_storing_a_stored_sequence_changes_nothing() -> None:
     ledger = StoredSequences().having(5)
     assert ledger.having(5) is ledger
     assert ledger.raised(1) is ledger

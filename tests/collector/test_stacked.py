@@ -90,7 +90,7 @@ def test_texts_of_other_lengths_in_buffers_of_one_size() -> None:
 
 @settings(max_examples=100, deadline=None)
 @given(st.data())
-def test_damaged_bodies_never_change_what_neighbours_say(data: st.DataObject) -> None:
+def test_damaged_bodies_never_change_the_rows_of_others(data: st.DataObject) -> None:
     table = some_table("abc", "defg", "h")
     found = layout(table)
     whole = message(table)[1]
@@ -130,6 +130,6 @@ def honest() -> RecordBatch:
         lambda b: replace(b, body_bytes=8),
     ],
 )
-def test_metadata_that_is_not_as_agents_write_it_is_no_layout(wrong: Any) -> None:
+def test_metadata_in_another_form_than_agents_send_has_no_layout(wrong: Any) -> None:
     assert layout_of(TABLE, honest())
     assert layout_of(TABLE, wrong(honest())) is None

@@ -107,7 +107,9 @@ def fleet(wire: Any) -> Fleet:
 
 
 @pytest.mark.parametrize("name", ABOUT)
-def test_rows_about_anothers_gpu_are_left_out_counted_and_told(fleet: Fleet, name: str) -> None:
+def test_rows_about_another_nodes_gpu_are_left_out_counted_and_reported(
+    fleet: Fleet, name: str
+) -> None:
     assert fleet.tell("b", "gpu_samples") == 1
     fleet.now += SECOND
     assert fleet.tell("a", name, "host_samples", gpu=3) == 1, "the rest is stored"
@@ -124,7 +126,7 @@ def test_rows_about_anothers_gpu_are_left_out_counted_and_told(fleet: Fleet, nam
     assert not fleet.told
 
 
-def test_the_row_in_gpus_stays_that_of_the_node_which_has_the_gpu(fleet: Fleet) -> None:
+def test_the_row_in_gpus_stays_that_of_the_owner(fleet: Fleet) -> None:
     fleet.tell("b", "gpu_samples", "gpus", serial="right")
     fleet.now += SECOND
     fleet.tell("a", "gpus", serial="wrong", pci_bus_id="0000:01:00.0")
@@ -138,14 +140,14 @@ def test_the_row_in_gpus_stays_that_of_the_node_which_has_the_gpu(fleet: Fleet) 
     assert set(fleet.known.items["gpus"]) == {GPU, "MIG-2"}
 
 
-def test_of_two_in_one_group_one_has_it(fleet: Fleet) -> None:
+def test_of_two_nodes_in_one_group_one_owns_the_gpu(fleet: Fleet) -> None:
     one, other = fleet.batch("b", *ABOUT, "gpus"), fleet.batch("a", *ABOUT, "gpus")
     assert fleet.say(one, other) == {"b": len(ABOUT)}
     assert fleet.known.items["gpus"][GPU].row["node"] == "b"
     assert len(fleet.told) == 1
 
 
-def test_a_gpu_that_its_node_is_silent_about_goes_to_another(fleet: Fleet) -> None:
+def test_a_gpu_goes_to_another_node_when_its_owner_is_silent_about_it(fleet: Fleet) -> None:
     """A board was moved. The node itself may still speak, of the place or of what the agent does there."""
     fleet.tell("b")
     fleet.now += GONE_AFTER - SECOND
@@ -159,14 +161,14 @@ def test_a_gpu_that_its_node_is_silent_about_goes_to_another(fleet: Fleet) -> No
     assert json.loads(fleet.told[0]["details"])["owner"] == "a"
 
 
-def test_speaking_of_it_all_the_time_does_not_take_it(fleet: Fleet) -> None:
+def test_reporting_a_gpu_all_the_time_does_not_take_it_over(fleet: Fleet) -> None:
     for _ in range(400):
         fleet.now += 5 * SECOND
         assert fleet.say(fleet.batch("a"), fleet.batch("b")) in ({"a": 1}, {"b": 1})
         assert fleet.known.owners[GPU].node == "a"
 
 
-def test_what_the_old_node_kept_of_the_time_before_is_stored(fleet: Fleet) -> None:
+def test_backlog_of_the_old_owner_is_stored(fleet: Fleet) -> None:
     fleet.tell("b")
     fleet.now += 2 * GONE_AFTER
     assert fleet.tell("a", ago=30 * SECOND) == 1
@@ -176,14 +178,14 @@ def test_what_the_old_node_kept_of_the_time_before_is_stored(fleet: Fleet) -> No
     assert fleet.tell("b", ago=30 * SECOND) == 0
 
 
-def test_a_node_whose_clock_is_ahead_has_its_gpu_from_now_on(fleet: Fleet) -> None:
+def test_a_node_whose_clock_is_ahead_owns_its_gpu_from_now_on(fleet: Fleet) -> None:
     assert fleet.tell("b", ago=-200 * SECOND) == 1
     fleet.now += SECOND
     assert fleet.tell("a") == 0
 
 
 @pytest.mark.parametrize("by", ["gpu_lost", "another board"])
-def test_a_node_that_lets_go_of_a_gpu_does_not_hold_it_up(fleet: Fleet, by: str) -> None:
+def test_a_gpu_that_its_owner_has_released_is_free_at_once(fleet: Fleet, by: str) -> None:
     """As when it is handed from one virtual machine to another."""
     place = {"pci_bus_id": "0000:0a:00.0"}
     fleet.tell("b", "gpu_samples", "gpus", **place)
@@ -197,7 +199,7 @@ def test_a_node_that_lets_go_of_a_gpu_does_not_hold_it_up(fleet: Fleet, by: str)
     assert fleet.tell("a") == 1
 
 
-def test_a_gpu_that_was_lost_and_came_back_is_still_the_nodes(fleet: Fleet) -> None:
+def test_a_gpu_that_was_lost_and_came_back_keeps_its_owner(fleet: Fleet) -> None:
     fleet.tell("b")
     fleet.tell("b", "events", kind="gpu_lost")
     fleet.tell("b")
@@ -227,7 +229,7 @@ def test_without_tokens_a_minute_of_silence_is_enough(fleet: Fleet) -> None:
     assert fleet.tell("a", sender=NOBODY) == 1
 
 
-def test_history_claims_nothing_and_does_not_speak_of_now(fleet: Fleet) -> None:
+def test_imported_history_changes_no_owner(fleet: Fleet) -> None:
     fleet.tell("a", is_import=True)
     assert fleet.known.owners == {}
     assert fleet.tell("b") == 1
@@ -241,13 +243,13 @@ def test_history_claims_nothing_and_does_not_speak_of_now(fleet: Fleet) -> None:
     assert fleet.known.owners[GPU].node == "b"
 
 
-def test_events_and_coverage_alone_claim_nothing(fleet: Fleet) -> None:
+def test_events_and_coverage_alone_change_no_owner(fleet: Fleet) -> None:
     assert fleet.tell("a", "events", "coverage", "gpus") == 2
     assert fleet.tell("b") == 1
     assert fleet.known.owners[GPU].node == "b"
 
 
-def test_rows_without_a_gpu_are_nobodys_business(fleet: Fleet) -> None:
+def test_rows_without_a_gpu_are_kept(fleet: Fleet) -> None:
     fleet.tell("b")
     assert fleet.tell("a", "events", "coverage", gpu_uuid=None) == 2
     assert not fleet.plan.claims.left_out
@@ -265,7 +267,7 @@ def test_a_row_without_a_node_is_left_to_the_store(fleet: Fleet) -> None:
     assert fleet.known.owners[GPU].node == "b"
 
 
-def test_it_is_told_once_in_ten_minutes_with_what_was_left_out_since(fleet: Fleet) -> None:
+def test_an_event_comes_once_in_ten_minutes_with_the_rows_left_out_since(fleet: Fleet) -> None:
     fleet.tell("b")
     told = []
     for _ in range(241):
@@ -275,7 +277,7 @@ def test_it_is_told_once_in_ten_minutes_with_what_was_left_out_since(fleet: Flee
     assert told == [1, 120, 120]
 
 
-def test_of_many_claims_a_bounded_number_is_told_and_all_are_counted(
+def test_the_number_of_reported_pairs_is_bounded_and_all_are_counted(
     fleet: Fleet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(owners, "PAIRS_REPORTED_MAX", 10)
@@ -299,7 +301,7 @@ def crowd_events(fleet: Fleet) -> list[dict[str, Any]]:
     return [row for row in rows if row["kind"] == owners.TOO_MANY]
 
 
-def test_a_node_that_invents_gpus_is_stopped_and_told_of(
+def test_a_node_that_invents_gpus_is_stopped_and_reported(
     fleet: Fleet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(owners, "NODE_GPUS_MAX", 3)
@@ -319,7 +321,7 @@ def test_a_node_that_invents_gpus_is_stopped_and_told_of(
     assert fleet.say(*invented(fleet, "a", 9, 12)) == {"a": 3}, "others, once those are gone"
 
 
-def test_a_node_has_so_many_rows_of_gpus_and_no_more(
+def test_the_rows_of_gpus_of_a_node_are_bounded(
     fleet: Fleet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(owners, "NODE_GPUS_KNOWN_MAX", 3)
@@ -336,7 +338,7 @@ def test_a_node_has_so_many_rows_of_gpus_and_no_more(
     assert known.rows_of == fleet.known.rows_of
 
 
-def test_who_has_what_is_known_again_after_a_restart(fleet: Fleet, wire: Any) -> None:
+def test_owners_are_restored_after_a_restart(fleet: Fleet, wire: Any) -> None:
     fleet.tell("b", "gpu_samples", "gpus")
     naive = fleet.now.replace(tzinfo=None)
     row = {"gpu_uuid": GPU, "node": "b", "first_seen_at": naive, "last_seen_at": naive}

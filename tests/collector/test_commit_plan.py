@@ -36,7 +36,7 @@ def batch(wire: Any, sequence: int, oldest: int = 0, **tables: list[dict[str, An
     return Batch(BatchId("a", "b", sequence, oldest), Decoded.of(made, 100))
 
 
-def test_a_batch_that_stands_twice_in_a_group_is_written_once(wire: Any) -> None:
+def test_a_batch_twice_in_a_group_is_written_once(wire: Any) -> None:
     planned = plan(Known(), [batch(wire, 1), batch(wire, 2), batch(wire, 1)], PriceBook(), wire.now)
     assert planned.outcomes == [Stored(), Stored(), Stored(is_duplicate=True)]
     assert planned.changes.appended["gpu_samples"].num_rows == 2
@@ -66,7 +66,7 @@ def test_the_oldest_sequence_raises_the_floor(wire: Any) -> None:
     assert planned.ledger["", "a", "b"].stored == StoredSequences(7, ((9, 9),))
 
 
-def test_an_agent_that_never_closes_its_gaps_is_told_to(wire: Any) -> None:
+def test_an_agent_that_never_closes_its_gaps_is_rejected(wire: Any) -> None:
     ranges = tuple((n, n) for n in range(3, 3 + 2 * RANGES_MAX, 2))
     known = Known(
         ledger=BatchLedger({("", "a", "b"): LedgerEntry(StoredSequences(1, ranges), wire.now)})
@@ -81,7 +81,7 @@ def test_an_agent_that_never_closes_its_gaps_is_told_to(wire: Any) -> None:
     assert raised == Stored()
 
 
-def test_a_full_ledger_puts_new_agents_off_and_keeps_known_ones(
+def test_a_full_ledger_refuses_new_agents_for_now_and_keeps_known_ones(
     wire: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("gpuwarden_collector.ingest.deduplicate.LEDGER_KEYS_MAX", 1)
@@ -115,13 +115,13 @@ def test_two_rows_of_one_gpu_in_a_group_become_one(wire: Any) -> None:
     assert [(r["serial"], r["catalogue_model"]) for r in rows] == [("s1", "A100-SXM-80GB")]
 
 
-def test_samples_say_which_nodes_and_gpus_were_heard_of(wire: Any) -> None:
+def test_samples_show_which_nodes_and_gpus_were_seen(wire: Any) -> None:
     planned = plan(Known(), [batch(wire, 1)], PriceBook(), wire.now)
     assert planned.heard == {"nodes": {"n1"}, "gpus": {"GPU-0"}}
     assert planned.newest == wire.now + timedelta(seconds=1)
 
 
-def test_what_the_database_holds_is_known_after_loading(wire: Any) -> None:
+def test_loading_restores_the_writers_state(wire: Any) -> None:
     naive = wire.now.replace(tzinfo=None)
     ledger_row = {
         "sender": "",
@@ -151,13 +151,13 @@ def test_what_the_database_holds_is_known_after_loading(wire: Any) -> None:
     assert without.unsaved == set()
 
 
-def test_agents_not_heard_of_for_long_expire(wire: Any) -> None:
+def test_agents_not_seen_for_long_expire(wire: Any) -> None:
     known = Known(ledger=BatchLedger({("", "a", "b"): LedgerEntry(StoredSequences(), wire.now)}))
     assert expired(known, wire.now + LEDGER_KEPT_FOR) == []
     assert expired(known, wire.now + LEDGER_KEPT_FOR + timedelta(seconds=1)) == [("", "a", "b")]
 
 
-def test_history_is_stored_but_says_nothing_about_now(wire: Any) -> None:
+def test_imported_history_is_stored_and_changes_no_current_state(wire: Any) -> None:
     live = batch(wire, 1)
     past = wire.table("gpu_samples", [wire.gpu_row(gpu=7, second=99)])
     told = Batch(BatchId("import", "0f", 1, is_import=True), Decoded.of({"gpu_samples": past}, 100))

@@ -93,7 +93,7 @@ def test_each_request_gets_its_own_answer(wire: Any, clock: ManualClock) -> None
     assert [kind(r) for r in results] == [kind(r) for r in expected]
 
 
-async def test_a_request_that_went_away_holds_up_nobody(wire: Any, clock: ManualClock) -> None:
+async def test_a_cancelled_request_does_not_block_others(wire: Any, clock: ManualClock) -> None:
     intake = DecodePool(clock, ts_past_max_s=3600, ts_future_max_s=300, stats=Stats())
     body = bodies_of(wire)[0]
     async with asyncio.TaskGroup() as group:
@@ -106,7 +106,7 @@ async def test_a_request_that_went_away_holds_up_nobody(wire: Any, clock: Manual
     intake.close()
 
 
-async def test_history_may_be_of_any_age_and_lets_nothing_old_in_beside_it(
+async def test_imports_may_be_of_any_age_and_admit_no_other_old_batch(
     wire: Any, clock: ManualClock
 ) -> None:
     intake = DecodePool(clock, ts_past_max_s=3600, ts_future_max_s=300, stats=Stats())
@@ -163,7 +163,7 @@ def test_a_body_that_raises_is_refused_alone(
     assert faults.counts == {"decode_together": 10, "decode": 10}
 
 
-def test_reading_whose_rows_they_are_may_raise_for_one_alone(
+def test_an_exception_while_nodes_are_read_refuses_one_body_alone(
     wire: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refusal(self: Any, batch: Decoded, node: str) -> None:
@@ -193,7 +193,7 @@ def test_an_integer_that_no_float_is_equal_to_is_refused_with_its_column(
     assert not faults.counts
 
 
-async def test_a_thread_that_hangs_costs_nobody_a_batch_and_is_replaced(
+async def test_a_thread_that_hangs_is_replaced_and_no_batch_is_lost(
     wire: Any, clock: ManualClock, monkeypatch: pytest.MonkeyPatch, eventually: Any
 ) -> None:
     """What hangs is to be sent again, by itself, and not at all while it hangs by itself; others are decoded."""
@@ -235,7 +235,7 @@ async def test_a_thread_that_hangs_costs_nobody_a_batch_and_is_replaced(
         pool.close()
 
 
-async def test_where_every_thread_hangs_all_is_to_be_sent_again_and_the_collector_not_ready(
+async def test_when_every_thread_hangs_bodies_are_refused_for_now_and_the_collector_is_not_ready(
     start: Any, wire: Any, post: Any, session: Any, monkeypatch: pytest.MonkeyPatch, eventually: Any
 ) -> None:
     may_go = threading.Event()

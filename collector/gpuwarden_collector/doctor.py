@@ -77,7 +77,7 @@ def _ask(data_dir: Path) -> CollectorReply:
     try:
         answer = control.ask(data_dir, "health", ASK_S)
     except TimeoutError:
-        return CollectorReply(trouble=f"the collector did not answer within {ASK_S:g} s")
+        return CollectorReply(trouble=f"no answer within {ASK_S:g} s")
     except (OSError, ValueError) as error:
         return CollectorReply(trouble=getattr(error, "strerror", None) or str(error))
     if answer is not None and "error" in answer:

@@ -61,4 +61,4 @@ def test_readers_cannot_fill_the_disk() -> None:
     assert refusal(saved("ada", 7), kept, is_admin=False) is None  # in place of the old one
     assert refusal(saved("bob", 1), kept, is_admin=False) is None
     full = [saved(f"user{number}", number) for number in range(QUERIES_MAX)]
-    assert "no more fit" in str(refusal(saved("bob", 1), full, is_admin=True))
+    assert "200 queries are saved" in str(refusal(saved("bob", 1), full, is_admin=True))

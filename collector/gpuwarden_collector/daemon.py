@@ -129,7 +129,7 @@ async def running(
         levels = partial(
             stages.levels_of, store, writer, timetable, disk, clock_check, bodies, decode_pool, pacing, quota, access
         )  # fmt: skip
-        state, querier = store.frames.state, queriers.people
+        state, querier = store.frames.state, queriers.clients
         health = Health(state.collector, writer, stats, clock, querier, levels, disk.budget, duties)
         await stages.sample_itself(timetable, health)
         await stages.take_commands(stack, settings, store.storage, health)

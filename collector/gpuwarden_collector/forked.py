@@ -1,4 +1,4 @@
-"""Runs the fork server of the collector's processes: queries of people, queries of rules, storage."""
+"""Runs the fork server of the collector's processes: queries of clients, queries of rules, and storage."""
 
 import socket
 from collections.abc import Callable, Mapping

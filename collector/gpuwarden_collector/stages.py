@@ -253,7 +253,7 @@ async def start_timetable(stack: AsyncExitStack, access: AccessControl) -> Timet
 class Queriers:
     """Query processes for clients and for rules, and the source of stored events."""
 
-    people: SqlQuerier
+    clients: SqlQuerier
     rules: SqlQuerier
     events: StoredEvents
 
@@ -274,7 +274,7 @@ def start_queriers(
     running = RunningWaste(newest_dir, clock)
     worker = _worker(settings, store, front)
     make = partial(_querier, stack, settings, stats, clock, latest)
-    people = make(worker, settings.query_processes + SPARE, running)
+    clients = make(worker, settings.query_processes + SPARE, running)
     # Rules compute the cost of alerts from the rows themselves, not from the kept waste.
     keeping = replace(worker, recent_bytes_max=recent_bytes_max(worker.limits.memory))
     rules = make(keeping, settings.rule_processes, None, RULES)
@@ -283,7 +283,7 @@ def start_queriers(
     _follow(store.frames, events, latest, stats)
     if latest is not None:
         timetable.every("newest_rows", LATEST_S, partial(take_stored, latest, rules.beside))
-    return Queriers(people, rules, events)
+    return Queriers(clients, rules, events)
 
 
 def _worker(settings: CollectorSettings, store: OpenStore, front: Front | None) -> WorkerSettings:
@@ -374,7 +374,7 @@ def watch_disk(
     timetable: Timetable, settings: CollectorSettings, store: OpenStore, queriers: Queriers
 ) -> DiskMonitor:
     """Check the free disk space regularly: whether batches are stored, and how much may be spilled."""
-    spilling = (store.storage, queriers.people, queriers.rules)
+    spilling = (store.storage, queriers.clients, queriers.rules)
 
     def limit_spill(bytes_max: int) -> None:
         for process in spilling:

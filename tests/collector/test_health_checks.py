@@ -63,7 +63,7 @@ def test_a_healthy_collector_passes_every_check() -> None:
         ({"coverage": [{"percent": None, "nodes": 0, "worst": None, "worst_percent": None}]}, "coverage", OK, "no agent has reported"),
         ({"clocks": [{"nodes": 3, "ahead": 1, "ahead_s": 9.0, "example": "n2"}]}, "clock", WARN, "the clock of n2 is ahead"),
         ({"clocks": [{"nodes": 3, "ahead": 3, "ahead_s": 9.0, "example": "n2"}]}, "clock", WARN, "this clock is behind"),
-        ({"clocks": [{"nodes": 0, "ahead": 0, "ahead_s": None, "example": None}]}, "clock", OK, "no agent"),
+        ({"clocks": [{"nodes": 0, "ahead": 0, "ahead_s": None, "example": None}]}, "clock", OK, "no samples of agents"),
         ({"clocks": "the query took longer than 10 s"}, "clock", WARN, "took longer"),
     ],
 )  # fmt: skip

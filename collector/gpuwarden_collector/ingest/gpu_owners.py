@@ -3,7 +3,7 @@
 A GPU belongs to the node whose samples of it came first. Another node that has samples of it gets it when the
 owner has released it (`gpu_lost`) or has sent nothing about it for a while, and at once when it is the same
 agent under a new node name. Until then the other node's rows about it are left out, counted, and reported as
-an event. Its rows from before the GPU had an owner are kept.
+an event. Its rows from before the owner got the GPU are kept.
 """
 
 from collections import Counter
@@ -149,13 +149,15 @@ class Claims:
         return True
 
     def release(self, gpu_uuid: str, node: str) -> None:
-        """Note that the node has no longer the GPU, if the node owned it."""
+        """Note that the node no longer has the GPU, if the node owned it."""
         owner = self.owner(gpu_uuid)
         if owner is not None and owner.node == node:
             self.changed[gpu_uuid] = owner._replace(is_released=True)
 
     def events(self) -> Any | None:
         """Rows of `events` about rows that were left out; None: there are no events."""
+        if not self._denied:
+            return None
         rows = []
         recent = sum(self.now - last.at < REPEAT_AFTER for last in self.reported.values())
         for (gpu_uuid, node), (left_out, simulated) in self._denied.items():

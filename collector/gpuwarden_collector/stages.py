@@ -387,7 +387,11 @@ def watch_disk(
         limit_spill=limit_spill,
     )
     disk.look()
-    timetable.every("disk", DISK_LOOK_S, partial(asyncio.to_thread, disk.look))
+
+    async def look() -> None:
+        await asyncio.to_thread(disk.look)
+
+    timetable.every("disk", DISK_LOOK_S, look)
     return disk
 
 

@@ -76,7 +76,7 @@ async def test_a_key_that_does_not_match_is_logged_once_and_the_old_certificate_
         certified.key.write_text(key)  # the old key beside the new certificate
         collector.reload()
         collector.reload()
-        [record] = [r for r in caplog.records if "not used" in r.message]
+        [record] = [r for r in caplog.records if "new certificate is invalid" in r.message]
         assert record.why == f"{certified.key}: the key does not match the certificate"
         client = await Client().open(collector.url, certified.trusting())
         assert await client.ask() == b"HTTP/1.1 200 OK"

@@ -68,9 +68,9 @@ def test_a_change_that_fails_leaves_the_file_as_it_is(tmp_path: Path) -> None:
     ("content", "says"),
     [
         (b"", "this is not a file of tokens"),
-        (b"\xff", "this is no file of tokens"),
-        (b"[]", "this is no file of tokens"),
-        (b'{"version": 1, "tokens": [{"id": 5}]}', "this is no file of tokens .*tokens\\[0\\]"),
+        (b"\xff", "this is not a file of tokens"),
+        (b"[]", "this is not a file of tokens"),
+        (b'{"version": 1, "tokens": [{"id": 5}]}', "this is not a file of tokens .*tokens\\[0\\]"),
         (b'{"version": 2, "tokens": []}', "version 2; this gpuwarden knows 1"),
         (
             json.dumps(

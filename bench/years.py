@@ -67,7 +67,7 @@ class Years:
         disk = DiskMonitor(self._folder, Budget(0, 0))
         disk.look()
         policy = MaintenancePolicy(dict.fromkeys(Tier, KEPT_DAYS))
-        upkeep = Maintainer(database, StorageStats(), self.clock, disk, policy, sealer.turn)
+        upkeep = Maintainer(database, writer, StorageStats(), self.clock, sealer, disk, policy)
         self.seal_s, self.ask_s, self.upkeep_s = [], [], []
         try:
             for _ in range(days):

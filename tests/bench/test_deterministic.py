@@ -87,7 +87,7 @@ def _failure_after_the_frame(patch: pytest.MonkeyPatch) -> None:
 def _no_sync(patch: pytest.MonkeyPatch) -> None:
     def append(self: SegmentWriter, frame: Any) -> None:
         parts, size = segment._frame_parts(frame, self._salt)
-        segment._write_all(self._file, parts, self.end)
+        segment.write_all(self._file, parts, self.end)
         self.end += size
 
     patch.setattr(SegmentWriter, "append", append)

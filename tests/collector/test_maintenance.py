@@ -165,14 +165,7 @@ class Store:
         self.sealer = Sealer(database, self.writer, self.stats, clock, SealPolicy(3600, 10**9))
         self.disk = DiskMonitor(database.data_dir, Budget(0, 2**30), free=self.free)
         self.maintainer = Maintainer(
-            database,
-            self.stats,
-            clock,
-            self.disk,
-            POLICY,
-            self.sealer.turn,
-            seal=lambda: self.sealer.seal_due(is_forced=True),
-            forget_silent=self.writer.forget_silent,
+            database, self.writer, self.stats, clock, self.sealer, self.disk, POLICY
         )
 
     def free(self, folder: Path) -> int:
@@ -410,7 +403,7 @@ async def test_no_day_goes_for_room_that_other_names_hold(
         assert len(store.days()) == 3
         assert store.stats.dropped_rows == {}
         assert store.stats.pinned_bytes == sum(file.stat().st_size for file in store.files())
-        assert caplog.text.count("other names hold their files") == 1
+        assert caplog.text.count("hard links to their files exist") == 1
         shutil.rmtree(links)
         await store.maintainer.run_once()
         assert len(store.days()) == 2

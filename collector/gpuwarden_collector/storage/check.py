@@ -23,6 +23,7 @@ from gpuwarden_collector.storage.lake_files import LakeFile, live_files, set_asi
 from gpuwarden_collector.storage.segment import FOLDER as SEGMENTS
 from gpuwarden_collector.storage.segment import SegmentError, segment_numbers, segment_path
 from gpuwarden_collector.storage.segment_log import held
+from gpuwarden_collector.storage.sql import text_sql
 from gpuwarden_collector.storage.state import FILE_NAME, SCHEMA_VERSION, ranges_from_text
 
 
@@ -225,10 +226,10 @@ def _known_names(connection: duckdb.DuckDBPyConnection) -> set[str]:
 def _attach(connection: duckdb.DuckDBPyConnection, data_dir: Path) -> None:
     load_extension(connection, "ducklake")
     load_extension(connection, "sqlite_scanner")
-    folder = str(data_dir / FOLDER).replace("'", "''")
+    folder = data_dir / FOLDER
     connection.execute(
-        f"ATTACH 'ducklake:sqlite:{folder}/{CATALOGUE}' AS lake "
-        f"(DATA_PATH '{folder}/{FILES}', OVERRIDE_DATA_PATH true, READ_ONLY)"
+        f"ATTACH {text_sql(f'ducklake:sqlite:{folder}/{CATALOGUE}')} AS lake "
+        f"(DATA_PATH {text_sql(f'{folder}/{FILES}')}, OVERRIDE_DATA_PATH true, READ_ONLY)"
     )
 
 

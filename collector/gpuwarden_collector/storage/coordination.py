@@ -1,8 +1,8 @@
-"""Coordinates the collectors of one lake through PostgreSQL: elects who maintains it, and orders seals.
+"""Coordinates the collectors of one lake through PostgreSQL: elects the maintenance leader, and orders seals.
 
-Both are advisory locks, each held by a session of its own for as long as a transaction is open on
-it: a collector that dies takes its session with it, and the lock is free. At READ COMMITTED an open
-transaction that waits holds no snapshot, so it does not keep PostgreSQL from vacuuming.
+Both are advisory locks. A session of its own holds each lock while a transaction is open on it; when a
+collector dies, its session ends and the lock is free. At READ COMMITTED an idle transaction holds no
+snapshot, so PostgreSQL can vacuum.
 """
 
 import threading
@@ -15,17 +15,18 @@ import duckdb
 from gpuwarden_collector.storage.address import LakeAddress
 from gpuwarden_collector.storage.errors import StoreUnavailableError, one_line
 from gpuwarden_collector.storage.extensions import load_extension
+from gpuwarden_collector.storage.sql import scalar, text_sql
 
 _SPACE = 0x67707577
 """First half of the locks' numbers: "gpuw"."""
 _MAINTAINING, _SEALING = 1, 2
 SEAL_WAIT_S = 60.0
-"""Most time to wait for the other collectors' sealing."""
+"""Longest wait for other collectors to finish sealing."""
 _LOOK_S = 0.2
 
 
 class Coordination:
-    """Agreement with the other collectors; with a local catalogue there are none."""
+    """Locks that the collectors of a lake share; a local catalogue has one collector and needs none."""
 
     def __init__(self, address: LakeAddress) -> None:
         self._address = address
@@ -40,9 +41,9 @@ class Coordination:
         return self._address.is_shared
 
     def is_leader(self) -> bool:
-        """Whether this collector is the one that maintains the lake, taking the office if it is free.
+        """Try to become the maintenance leader; whether this collector is it.
 
-        False while PostgreSQL cannot be asked. Blocks for as long as PostgreSQL takes to answer.
+        False while PostgreSQL does not answer. Blocks until it answers or fails.
         """
         if not self.is_shared:
             return True
@@ -55,14 +56,11 @@ class Coordination:
                 return False
 
     @contextmanager
-    def sealing(self, *, is_exclusive: bool) -> Iterator["Sealing"]:
-        """A turn at sealing: alone, or beside others that are not alone.
+    def sealing(self, *, is_exclusive: bool) -> Iterator["SealingTurn"]:
+        """Hold the lock for sealing in a shared lake, shared with other collectors unless `is_exclusive`.
 
-        Raises StoreUnavailableError when PostgreSQL cannot be asked, or others take too long.
+        Raises StoreUnavailableError when PostgreSQL does not answer, or others hold the lock too long.
         """
-        if not self.is_shared:
-            yield Sealing(None)
-            return
         session = None
         try:
             try:
@@ -74,17 +72,17 @@ class Coordination:
                         raise StoreUnavailableError("other collectors are sealing")
             except duckdb.Error as error:
                 raise StoreUnavailableError(one_line(error)) from error
-            yield Sealing(session)
+            yield SealingTurn(session)
         finally:
             if session is not None:
                 session.close()
 
     def interrupt(self) -> None:
-        """End the wait for a turn at sealing, for good: the collector stops."""
+        """End the wait for the lock for sealing, for good: the collector stops."""
         self._interrupted.set()
 
     def close(self) -> None:
-        """Let go of everything."""
+        """Release the locks and close the connections."""
         with self._turn:
             self._forget()
             if self._server is not None:
@@ -97,39 +95,37 @@ class Coordination:
             self._leading = None
 
     def _cursor(self) -> duckdb.DuckDBPyConnection:
-        """A cursor of a DuckDB that has nothing but the way to the server: one for the samples would
-        show it to whoever may ask."""
+        """A cursor of a DuckDB instance of its own: in the instance with the samples a query could read
+        the server's tables."""
         if self._server is None:
             server = duckdb.connect(config={"threads": 1, "memory_limit": "64MiB"})
             load_extension(server, "postgres_scanner")
-            conninfo = self._address.catalog.replace("'", "''")
+            conninfo = text_sql(self._address.catalog)
             server.execute(
-                f"ATTACH '{conninfo}' AS server (TYPE postgres, ISOLATION_LEVEL 'READ COMMITTED')"
+                f"ATTACH {conninfo} AS server (TYPE postgres, ISOLATION_LEVEL 'READ COMMITTED')"
             )
             self._server = server
         return self._server.cursor()
 
 
-class Sealing:
-    """A turn at sealing that lasts until its block ends, or the connection is lost."""
+class SealingTurn:
+    """The lock for sealing, held until its block ends or the connection is lost."""
 
-    def __init__(self, session: "_Session | None") -> None:
+    def __init__(self, session: "_Session") -> None:
         self._session = session
 
     def check(self) -> None:
-        """Raise StoreUnavailableError when the turn has been lost."""
-        if self._session is None:
-            return
+        """Raise StoreUnavailableError when the lock was lost."""
         try:
             is_same = self._session.is_same()
         except duckdb.Error as error:
             raise StoreUnavailableError(one_line(error)) from error
         if not is_same:
-            raise StoreUnavailableError("the connection that kept the turn at sealing was lost")
+            raise StoreUnavailableError("the connection that held the lock for sealing was lost")
 
 
 class _Session:
-    """A transaction on one connection to PostgreSQL, which DuckDB's pool leaves alone until its end."""
+    """A transaction on one connection to PostgreSQL; DuckDB's pool does not reuse it before the end."""
 
     def __init__(self, cursor: duckdb.DuckDBPyConnection) -> None:
         self._cursor = cursor
@@ -137,7 +133,7 @@ class _Session:
         self._pid = self._ask("SELECT pg_backend_pid()::INT")
 
     def locks(self, number: int, *, is_exclusive: bool) -> bool:
-        """Whether the lock is this session's, taking it if it is free."""
+        """Try to take the lock; whether this session holds it."""
         function = f"pg_try_advisory_xact_lock{'' if is_exclusive else '_shared'}"
         return bool(self._ask(f"SELECT {function}({_SPACE}, {number})"))
 
@@ -146,8 +142,7 @@ class _Session:
         return self._ask("SELECT pg_backend_pid()::INT") == self._pid
 
     def _ask(self, sql: str) -> object:
-        row = self._cursor.execute("SELECT * FROM postgres_query('server', $1)", [sql]).fetchone()
-        return row[0] if row else None
+        return scalar(self._cursor, "SELECT * FROM postgres_query('server', $1)", [sql])
 
     def close(self) -> None:
         with suppress(duckdb.Error):

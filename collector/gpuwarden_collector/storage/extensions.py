@@ -5,6 +5,8 @@ from pathlib import Path
 
 import duckdb
 
+from gpuwarden_collector.storage.sql import text_sql
+
 
 def extension_path(name: str) -> Path:
     """The extension for this DuckDB. Raises FileNotFoundError, which says what to install."""
@@ -22,5 +24,4 @@ def extension_path(name: str) -> Path:
 
 def load_extension(connection: duckdb.DuckDBPyConnection, name: str) -> None:
     """Load an extension. Raises FileNotFoundError, duckdb.Error."""
-    path = str(extension_path(name)).replace("'", "''")
-    connection.execute(f"LOAD '{path}'")
+    connection.execute(f"LOAD {text_sql(str(extension_path(name)))}")

@@ -20,13 +20,14 @@ from typing import Any
 
 import pyarrow as pa
 
+from gpuwarden_collector.storage.segment import padded, write_all
+
 BLOCK_BYTES = 8 * 1024 * 1024
 """Most that a process holds of a block that is being written, for itself alone."""
 SUFFIX = ".rows"
 _UNFINISHED = ".rows.new"
 _MAGIC = b"GPUWROWS"
 _HEAD = struct.Struct("<8sI")
-_ALIGN = 64
 
 Block = tuple[int, int]
 """Number of the segment, and of the block in it."""
@@ -59,18 +60,20 @@ def write_joined(folder: Path, block: Block, batches: Mapping[str, Any]) -> None
     places, position = {}, 0
     for name, message in messages.items():
         places[name] = position, message.size
-        position += _padded(message.size)
+        position += padded(message.size)
     said = json.dumps(places).encode()
     head = _HEAD.pack(_MAGIC, len(said)) + said
+    parts: list[Any] = [head.ljust(padded(len(head)), b"\0")]
+    for message in messages.values():
+        parts += [message, bytes(padded(message.size) - message.size)]
     path = joined_path(folder, block)
     unfinished = path.with_suffix(_UNFINISHED)
     try:
         number = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o640)
-        with open(number, "wb", buffering=0) as file:
-            _write(file, head.ljust(_padded(len(head)), b"\0"))
-            for message in messages.values():
-                _write(file, message)
-                _write(file, bytes(_padded(message.size) - message.size))
+        try:
+            write_all(number, parts, 0)
+        finally:
+            os.close(number)
         unfinished.rename(path)
     except OSError:
         with suppress(OSError):
@@ -91,7 +94,7 @@ class JoinedRows:
             raise ValueError(f"{path} is no file of joined rows")
         _, size = _HEAD.unpack_from(content)
         places = json.loads(content.slice(_HEAD.size, size).to_pybytes())
-        begin = _padded(_HEAD.size + size)
+        begin = padded(_HEAD.size + size)
         self.batches: Mapping[str, Any] = {
             name: pa.ipc.read_record_batch(content.slice(begin + position, length), schemas[name])
             for name, (position, length) in places.items()
@@ -110,13 +113,3 @@ def remove_joined(folder: Path, until: int | None = None) -> None:
         segment = name.partition("-")[0]
         if until is None or (segment.isdigit() and int(segment) <= until):
             (folder / name).unlink(missing_ok=True)
-
-
-def _write(file: Any, part: Any) -> None:
-    waiting = memoryview(part).cast("B")
-    while waiting:
-        waiting = waiting[file.write(waiting) :]
-
-
-def _padded(size: int) -> int:
-    return -(-size // _ALIGN) * _ALIGN

@@ -28,6 +28,7 @@ from gpuwarden_collector.storage.lake_files import (
     live_files,
 )
 from gpuwarden_collector.storage.resent import LAKE_SQL
+from gpuwarden_collector.storage.sql import scalar, text_sql
 
 SEALED_TABLES = tuple(name for name in TABLES if name not in UPSERTED)
 """Tables whose rows move to the lake: all that are only ever appended to."""
@@ -118,7 +119,9 @@ def _attach_sql(address: LakeAddress) -> str:
         options = (
             f", OVERRIDE_DATA_PATH true, META_BUSY_TIMEOUT {_BUSY_MS}, META_JOURNAL_MODE 'WAL'"
         )
-    return f"ATTACH {_text(address.ducklake)} AS lake (DATA_PATH {_text(address.data)}{options})"
+    return (
+        f"ATTACH {text_sql(address.ducklake)} AS lake (DATA_PATH {text_sql(address.data)}{options})"
+    )
 
 
 def _tell_keys(connection: duckdb.DuckDBPyConnection, scope: str, keys: S3Keys) -> None:
@@ -132,9 +135,9 @@ def _tell_keys(connection: duckdb.DuckDBPyConnection, scope: str, keys: S3Keys) 
         scheme, _, place = keys.endpoint.rpartition("://")
         options |= {"ENDPOINT": place.rstrip("/"), "URL_STYLE": "path"}
         options["USE_SSL"] = "false" if scheme == "http" else "true"
-    said = ", ".join(f"{n} {_text(v)}" for n, v in options.items() if v is not None)
+    said = ", ".join(f"{n} {text_sql(v)}" for n, v in options.items() if v is not None)
     try:
-        connection.execute(f"CREATE SECRET lake (TYPE s3, SCOPE {_text(scope)}, {said})")
+        connection.execute(f"CREATE SECRET lake (TYPE s3, SCOPE {text_sql(scope)}, {said})")
     except duckdb.Error:
         # DuckDB's words could quote the statement.
         raise StartError(f"DuckDB does not take the keys for {scope}") from None
@@ -156,10 +159,8 @@ def _again(connection: duckdb.DuckDBPyConnection, work: Callable[[], object]) ->
 
 def sealed_segment(connection: duckdb.DuckDBPyConnection, collector: str) -> int:
     """The newest segment of the collector that the lake holds; 0: none. Raises duckdb.Error."""
-    row = connection.execute(
-        "SELECT max(segment) FROM lake.main.collectors WHERE collector = $1", [collector]
-    ).fetchone()
-    return int(row[0]) if row and row[0] is not None else 0
+    sql = "SELECT max(segment) FROM lake.main.collectors WHERE collector = $1"
+    return scalar(connection, sql, [collector]) or 0
 
 
 def seal(
@@ -181,15 +182,14 @@ def seal(
         if sealed_segment(cursor, collector) >= segment:
             return rows
         for name, source in sources.items():
-            count = cursor.execute(f"INSERT INTO lake.main.{name} BY NAME {source}").fetchone()
-            rows[name] = int(count[0]) if count else 0
+            rows[name] = scalar(cursor, f"INSERT INTO lake.main.{name} BY NAME {source}") or 0
         cursor.execute(
             "INSERT INTO lake.main.collectors VALUES ($1, $2, now()::TIMESTAMP)",
             [collector, segment],
         )
         note()
         cursor.execute(
-            f"CALL ducklake_set_commit_message('lake', {_text(collector)}, '{SEAL}',"
+            f"CALL ducklake_set_commit_message('lake', {text_sql(collector)}, '{SEAL}',"
             f" extra_info => '{segment}')"
         )
     return rows
@@ -307,8 +307,3 @@ def _columns(connection: duckdb.DuckDBPyConnection) -> dict[str, set[str]]:
     for table, column in rows:
         known.setdefault(table, set()).add(column)
     return known
-
-
-def _text(value: object) -> str:
-    """A text as SQL writes it."""
-    return "'" + str(value).replace("'", "''") + "'"

@@ -19,6 +19,7 @@ from gpuwarden_collector.storage.errors import StoreUnavailableError, one_line
 from gpuwarden_collector.storage.extensions import load_extension
 from gpuwarden_collector.storage.lake import SEAL
 from gpuwarden_collector.storage.lake_files import joined
+from gpuwarden_collector.storage.sql import text_sql
 
 _SERVER = "server"
 """What DuckDB calls the database that a server has the catalogue in."""
@@ -85,7 +86,7 @@ class SqliteCatalogue:
     def names(self, beginning: str) -> list[str]:
         """As of Catalogue."""
         return _first(
-            self.ask(f"SELECT name FROM sqlite_master WHERE name GLOB {_text(beginning + '*')}")
+            self.ask(f"SELECT name FROM sqlite_master WHERE name GLOB {text_sql(beginning + '*')}")
         )
 
 
@@ -96,7 +97,7 @@ class PostgresCatalogue:
         """Raises duckdb.Error."""
         self._duckdb = duckdb.connect(config={"threads": 1, "memory_limit": "256MiB"})
         load_extension(self._duckdb, "postgres_scanner")
-        self._duckdb.execute(f"ATTACH {_text(conninfo)} AS {_SERVER} (TYPE postgres, READ_ONLY)")
+        self._duckdb.execute(f"ATTACH {text_sql(conninfo)} AS {_SERVER} (TYPE postgres, READ_ONLY)")
 
     @contextmanager
     def moment(self) -> Iterator[None]:
@@ -113,12 +114,12 @@ class PostgresCatalogue:
 
     def ask_named(self, sql: str) -> tuple[list[str], list[tuple[Any, ...]]]:
         """As of Catalogue."""
-        found = self._run(f"FROM postgres_query('{_SERVER}', {_text(sql)})")
+        found = self._run(f"FROM postgres_query('{_SERVER}', {text_sql(sql)})")
         return [column[0] for column in found.description or ()], found.fetchall()
 
     def names(self, beginning: str) -> list[str]:
         """As of Catalogue."""
-        where = f"starts_with(table_name, {_text(beginning)})"
+        where = f"starts_with(table_name, {text_sql(beginning)})"
         return _first(self.ask(f"SELECT table_name FROM information_schema.tables WHERE {where}"))
 
     def _run(self, sql: str) -> duckdb.DuckDBPyConnection:
@@ -419,7 +420,3 @@ def _instant(value: str | None) -> datetime | None:
 
 def _first(rows: Sequence[tuple[Any, ...]]) -> list[str]:
     return [str(row[0]) for row in rows]
-
-
-def _text(value: str) -> str:
-    return "'" + value.replace("'", "''") + "'"

@@ -14,7 +14,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import date, datetime
 from pathlib import Path
-from typing import Any
 
 import duckdb
 
@@ -29,6 +28,7 @@ from gpuwarden_collector.storage.lake_files import (
     set_aside,
 )
 from gpuwarden_collector.storage.retention import DropDay, LakeDay
+from gpuwarden_collector.storage.sql import scalar
 
 SMALL_FILE_BYTES = 16 * 1024 * 1024
 """Larger files are left alone: merging them reads and sorts much and gains little."""
@@ -109,7 +109,7 @@ def read_lake(cursor: duckdb.DuckDBPyConnection, root: str) -> Lake:
     with translating():
         rows = cursor.execute(_PARTS_SQL).fetchall()
         parts = tuple(LakeDay(*row) for row in rows)
-        held = _one(
+        held = scalar(
             cursor,
             f"SELECT coalesce(sum(file_size_bytes), 0)::BIGINT FROM {METADATA}.ducklake_data_file "
             "WHERE end_snapshot IS NOT NULL",
@@ -118,7 +118,7 @@ def read_lake(cursor: duckdb.DuckDBPyConnection, root: str) -> Lake:
             f"SELECT path, path_is_relative, schedule_start::TIMESTAMP "
             f"FROM {METADATA}.ducklake_files_scheduled_for_deletion"
         ).fetchall()
-        oldest = _one(
+        oldest = scalar(
             cursor, f"SELECT min(snapshot_time::TIMESTAMP) FROM {METADATA}.ducklake_snapshot"
         )
         mended = dict(cursor.execute(_MENDED_SQL).fetchall())
@@ -175,7 +175,7 @@ def _end_files(cursor: duckdb.DuckDBPyConnection, files: set[int], tables: set[i
         "SELECT snapshot_id + 1, now(), schema_version, next_catalog_id, next_file_id "
         f"FROM {METADATA}.ducklake_snapshot ORDER BY snapshot_id DESC LIMIT 1"
     )
-    snapshot = _one(cursor, f"SELECT max(snapshot_id) FROM {METADATA}.ducklake_snapshot")
+    snapshot = scalar(cursor, f"SELECT max(snapshot_id) FROM {METADATA}.ducklake_snapshot")
     for name in ("ducklake_data_file", "ducklake_delete_file"):
         cursor.execute(
             f"UPDATE {METADATA}.{name} SET end_snapshot = $1 "
@@ -211,7 +211,7 @@ def flush(cursor: duckdb.DuckDBPyConnection, root: str) -> None:
         ).fetchall()
         for name, rows in inlined:
             count = f"SELECT count(*) FROM {METADATA}.{rows} WHERE end_snapshot IS NULL"
-            if name in SEALED_TABLES and _one(cursor, count):
+            if name in SEALED_TABLES and scalar(cursor, count):
                 cursor.execute(f"CALL ducklake_flush_inlined_data('lake', table_name => '{name}')")
 
 
@@ -261,12 +261,11 @@ def forget_seals(cursor: duckdb.DuckDBPyConnection, before: datetime) -> int:
         gone = 0
         for (name,) in inlined:
             rows = f'{METADATA}."{name}"'
-            count = cursor.execute(
+            sql = (
                 f"DELETE FROM {rows} WHERE sealed_at::TIMESTAMP < $1 AND (collector, segment) NOT IN "
-                f"(SELECT (collector, max(segment)) FROM {rows} GROUP BY collector)",
-                [before.replace(tzinfo=None)],
-            ).fetchone()
-            gone += int(count[0]) if count else 0
+                f"(SELECT (collector, max(segment)) FROM {rows} GROUP BY collector)"
+            )
+            gone += scalar(cursor, sql, [before.replace(tzinfo=None)]) or 0
     return gone
 
 
@@ -323,11 +322,6 @@ def remove_empty_folders(root: str, before: date) -> None:
         with suppress(OSError):
             for empty in (folder, folder.parent, folder.parent.parent):
                 empty.rmdir()
-
-
-def _one(cursor: duckdb.DuckDBPyConnection, sql: str, parameters: Sequence[Any] = ()) -> Any:
-    row = cursor.execute(sql, list(parameters)).fetchone()
-    return row[0] if row else None
 
 
 def _size(path: Path) -> int:

@@ -32,6 +32,7 @@ from gpuwarden_collector.storage.lake_catalogue import (
     SampleFile,
     open_catalogue,
 )
+from gpuwarden_collector.storage.sql import text_sql
 
 _ROWS = "inlined"
 """Schema of tables of the rows that stand in the catalogue itself."""
@@ -150,7 +151,7 @@ def create_view(cursor: duckdb.DuckDBPyConnection, view: str, name: str, sql: st
     except duckdb.Error as error:
         if not unreachable_store(error) and not lost_file(error):
             raise
-        said = _text(one_line(error))
+        said = text_sql(one_line(error))
         cursor.execute(
             f"CREATE OR REPLACE {view} AS {_nulls_sql(name)} "
             f"FROM (SELECT error({said}) AS said) WHERE said IS NOT NULL"
@@ -187,17 +188,17 @@ def _rows_sql(name: str, table: LakeTable, files: Iterable[SampleFile]) -> str:
         options += f", schema = {_schema_sql(name, table)}"
     sources = []
     if plain:
-        sources.append(f"read_parquet([{', '.join(map(_text, plain))}]{options})")
+        sources.append(f"read_parquet([{', '.join(map(text_sql, plain))}]{options})")
     for file in files:
         conditions = [
-            f"file_row_number NOT IN (SELECT pos FROM read_parquet({_text(path)}))"
+            f"file_row_number NOT IN (SELECT pos FROM read_parquet({text_sql(path)}))"
             for path in file.deleted_in
         ]
         if file.deleted:
             conditions.append(f"file_row_number NOT IN ({', '.join(map(str, file.deleted))})")
         if conditions:
             sources.append(
-                f"read_parquet({_text(file.path)}, file_row_number = true{options}) "
+                f"read_parquet({text_sql(file.path)}, file_row_number = true{options}) "
                 f"WHERE {' AND '.join(conditions)}"
             )
     selected = [f"SELECT {_listed(name, table)} FROM {source}" for source in sources]
@@ -232,10 +233,6 @@ def _listed(name: str, table: LakeTable, *, is_cast: bool = False) -> str:
 
 def _nulls_sql(name: str) -> str:
     return f"SELECT {_listed(name, LakeTable())}"
-
-
-def _text(value: str) -> str:
-    return "'" + value.replace("'", "''") + "'"
 
 
 _HEADER_BYTES = 48

@@ -1,7 +1,7 @@
-"""Keeps the lake in order by the clock: drops what is old or has no room, merges, cleans up.
+"""Maintains the lake on a schedule: drops days by age or for room, merges small files, cleans up.
 
-`next_task` decides, from what there is; each task is one transaction or may be done again, so a kill
-at any point leaves nothing but the same task to do. Sealing and maintenance take turns.
+`next_task` decides what to do from the lake's state. Each task is one transaction, or can be repeated, so
+after a kill the same task is due again. Sealing and maintenance take turns.
 """
 
 import asyncio
@@ -14,19 +14,15 @@ from typing import Any
 
 from gpuwarden.clock import Clock
 from gpuwarden_collector.storage import lake_maintenance as maintain
-from gpuwarden_collector.storage.commit import WriterStopped
+from gpuwarden_collector.storage.commit import UpkeepWriter, WriterStopped
 from gpuwarden_collector.storage.database import Store
 from gpuwarden_collector.storage.disk import DiskMonitor, size_text
 from gpuwarden_collector.storage.errors import RowsRefusedError, StoreUnavailableError
 from gpuwarden_collector.storage.lake_files import is_remote
+from gpuwarden_collector.storage.lake_job import LakeJob
 from gpuwarden_collector.storage.lake_maintenance import Lake
-from gpuwarden_collector.storage.retention import (
-    DropDay,
-    Excess,
-    Reason,
-    Tier,
-    drops,
-)
+from gpuwarden_collector.storage.retention import DropDay, Excess, Reason, Tier, drops
+from gpuwarden_collector.storage.seal import Sealer
 from gpuwarden_collector.storage.state import StateFile
 from gpuwarden_collector.storage.stats import StorageStats
 
@@ -34,69 +30,69 @@ log = logging.getLogger(__name__)
 
 SNAPSHOTS_KEPT = timedelta(hours=24)
 FILES_KEPT = timedelta(hours=1)
-"""How long a file outlives its last snapshot: longer than any query takes."""
+"""How long a file stays after its last snapshot: longer than any query takes."""
 SET_ASIDE_KEPT = timedelta(days=30)
 ORPHANS_KEPT = timedelta(hours=24)
-"""Least age of a file without a catalogue's entry, which somebody may be about to enter."""
+"""Least age of a file that the catalogue does not name: a younger one may belong to a transaction that runs."""
 DAY_IS_OVER_AFTER = timedelta(minutes=30)
 MERGE_EVERY_S = 6 * 3_600.0
-"""Least time between two merges of a table: late rows make small files of old days for a while."""
+"""Least time between two merges of a table: late rows add small files to old days for a while."""
 HOURLY_S = 3_600.0
 DAILY_S = 86_400.0
 SHORTLY_S = 5.0
 COMPACT_EVERY_S = 60.0
 COMPACT_AT_BYTES = 16 * 1024 * 1024
-"""Size of segments and state from which they are sealed sooner when the disk is near full."""
+"""Size of segments and state file from which they are sealed sooner when the disk is near full."""
 PUT_OFF_S = 3_600.0
-"""A task that failed is left alone for so long, so that it does not hold up the others."""
+"""How long a failed task is put off, so that it does not delay the others."""
 LOOK_EVERY_S = 60.0
-"""How often it is looked what the lake needs while the disk has room."""
+"""Interval between two checks of the lake while the disk has room."""
 _TASKS_MAX = 200
 
 
 @dataclass(frozen=True, slots=True)
 class DropDays:
-    """Let go of days of tables."""
+    """Drop days of tables."""
 
     drops: tuple[DropDay, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Expire:
-    """Forget snapshots older than that."""
+    """Expire snapshots older than that."""
 
     before: datetime
 
 
 @dataclass(frozen=True, slots=True)
 class CleanUp:
-    """Delete files that nobody has needed since then."""
+    """Delete files that no snapshot has needed since then."""
 
     before: datetime
 
 
 @dataclass(frozen=True, slots=True)
 class Flush:
-    """Write rows that stand in the catalogue to files."""
+    """Write rows inlined in the catalogue to files."""
 
 
 @dataclass(frozen=True, slots=True)
 class Merge:
-    """Make one file of a table's small ones."""
+    """Merge a table's small files."""
 
     table: str
 
 
 @dataclass(frozen=True, slots=True)
 class Rewrite:
-    """Write a table's files anew without their deleted rows."""
+    """Rewrite a table's files without their deleted rows."""
 
     table: str
 
 
 @dataclass(frozen=True, slots=True)
 class DeleteOrphans:
-    """Delete files that the catalogue does not know."""
+    """Set aside files that the catalogue does not name."""
 
     before: datetime
 
@@ -105,7 +101,7 @@ Task = DropDays | Expire | CleanUp | Flush | Merge | Rewrite | DeleteOrphans
 
 
 def name_of(task: Task) -> str:
-    """The task's name in figures and the log."""
+    """The task's name in metrics and the log."""
     match task:
         case DropDays():
             return "drop"
@@ -125,17 +121,17 @@ def name_of(task: Task) -> str:
 
 @dataclass(frozen=True, slots=True)
 class MaintenanceState:
-    """What there is."""
+    """What `next_task` decides from."""
 
     lake: Lake
     excess: Excess
-    """What must still be dropped; what leaves the disk anyway is taken off."""
+    """What must still be dropped, without the files that leave the disk anyway."""
     is_short: bool = False
     """Whether the disk is near full now."""
     is_clock_trusted: bool = True
     is_whole: bool = True
-    """Whether the lake has all that segments once gave it. If not, files that it does not know
-    may be what it lacks."""
+    """Whether the lake holds every sealed segment. If not, files that it does not name may hold the
+    missing rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,19 +144,19 @@ class MaintenancePolicy:
 
 @dataclass(slots=True)
 class Diary:
-    """When something was done last, or failed, by the monotonic clock. It begins empty: what it has
-    forgotten is done once more."""
+    """When each task was last done, or failed, by the monotonic clock. It is empty after a start, so each
+    periodic task then runs once."""
 
     done_s: dict[str, float] = field(default_factory=dict)
     put_off_s: dict[str, float] = field(default_factory=dict)
 
     def is_due(self, name: str, every_s: float, now_s: float) -> bool:
-        """Whether it was not done for so long."""
+        """Whether the task was last done at least `every_s` ago."""
         done_s = self.done_s.get(name)
         return done_s is None or now_s - done_s >= every_s
 
     def is_put_off(self, name: str, now_s: float) -> bool:
-        """Whether it failed lately."""
+        """Whether the task failed less than `PUT_OFF_S` ago."""
         failed_s = self.put_off_s.get(name)
         return failed_s is not None and now_s - failed_s < PUT_OFF_S
 
@@ -168,13 +164,13 @@ class Diary:
 def next_task(
     state: MaintenanceState, diary: Diary, policy: MaintenancePolicy, now: datetime, now_s: float
 ) -> Task | None:
-    """What to do next; None: nothing. `now_s`: the monotonic clock."""
+    """The next task; None: nothing is due. `now_s`: the monotonic clock."""
     tasks = _due(state, diary, policy, now, now_s)
     return next((task for task in tasks if not diary.is_put_off(key_of(task), now_s)), None)
 
 
 def key_of(task: Task) -> str:
-    """What the diary knows the task by."""
+    """The task's key in the diary."""
     name = name_of(task)
     return f"{name} {task.table}" if isinstance(task, Merge | Rewrite) else name
 
@@ -188,7 +184,7 @@ def _due(
         yield DropDays(tuple(going))
     files_kept = FILES_KEPT
     if state.is_short:
-        # What was dropped for room leaves the disk as soon as no query can be reading it.
+        # Files that were dropped for room leave the disk as soon as no query can be reading them.
         files_kept = timedelta(seconds=policy.query_timeout_s + 10)
         if leaving.held_bytes and diary.is_due("expire", SHORTLY_S, now_s):
             yield Expire(now)
@@ -217,17 +213,8 @@ def aware(instant: datetime) -> datetime:
     return instant.replace(tzinfo=UTC)
 
 
-async def _nothing() -> None:
-    """Moves nothing."""
-
-
-async def _nobody(before: datetime) -> Mapping[str, int]:
-    """Forgets nobody."""
-    return {}
-
-
 def forget_alerts(state: StateFile, before: datetime) -> dict[str, int]:
-    """Delete alerts, incidents, diagnoses and silences that were over before that; rows of each table.
+    """Delete alerts, incidents, diagnoses and silences that ended before that; the number by table.
 
     Raises StoreUnavailableError.
     """
@@ -242,47 +229,37 @@ def forget_alerts(state: StateFile, before: datetime) -> dict[str, int]:
         return {table: writing.delete(table, is_over, before) for table, is_over in over.items()}
 
 
-class Maintainer:
+class Maintainer(LakeJob):
     """Does the tasks that are due."""
 
     def __init__(
         self,
-        database: Store,
+        store: Store,
+        writer: UpkeepWriter,
         stats: StorageStats,
         clock: Clock,
+        sealer: Sealer,
         disk: DiskMonitor,
         policy: MaintenancePolicy,
-        turn: asyncio.Lock,
         *,
-        seal: Callable[[], Awaitable[None]] = _nothing,
-        leads: Callable[[], bool] = lambda: True,
         trusts_clock: Callable[[], bool] = lambda: True,
-        forget_silent: Callable[[datetime], Awaitable[Mapping[str, int]]] = _nobody,
     ) -> None:
-        """`turn`: held by whoever writes the lake. `seal`: moves to the lake what is hot. `leads`:
-        whether it is this collector that maintains the lake, where others share it; it may block.
-        `trusts_clock`: whether anything may go by age (`clock_check.py`). `forget_silent`: forgets GPUs and nodes
-        that were last heard of before an instant; how many, by table."""
-        self._database = database
-        self._stats = stats
-        self._clock = clock
+        """`trusts_clock`: whether rows may be dropped by age (`clock_check.py`)."""
+        super().__init__(store, stats, clock, sealer.turn)
+        self._writer = writer
+        self._sealer = sealer
         self._disk = disk
         self._policy = policy
-        self._turn = turn
-        self._seal = seal
-        self._leads = leads
         self._trusts_clock = trusts_clock
-        self._forget_silent = forget_silent
         self._diary = Diary()
         self._looked_s: float | None = None
-        self._is_stopping = False
 
     async def look_at_disk(self) -> None:
         """Read free space and decide whether batches are taken; for a scheduler."""
         await asyncio.to_thread(self._disk.look)
 
     async def run_due(self) -> None:
-        """`run_once` for a scheduler, now and then or at once when the disk is near full."""
+        """Run `run_once` for a scheduler: each `LOOK_EVERY_S`, and at each call while the disk is near full."""
         now_s = self._clock.monotonic()
         is_due = self._looked_s is None or now_s - self._looked_s >= LOOK_EVERY_S
         if not is_due and not self._disk.is_short:
@@ -294,17 +271,18 @@ class Maintainer:
             log.debug("maintenance ends with the writer")
 
     async def run_once(self) -> list[Task]:
-        """Do all tasks that are due, one at a time; those that were done or have failed.
+        """Do all tasks that are due, one at a time; the tasks that were done or failed.
 
-        What fails is logged and counted, and tried again later. Raises WriterStopped.
+        Failures are logged and counted, and put off. Raises WriterStopped.
         """
         done: list[Task] = []
         for _ in range(_TASKS_MAX):
             if self._disk.is_short:
                 await self._compact()
             # Sealing may go between two tasks.
-            async with self._turn:
-                if self._is_stopping or not await asyncio.to_thread(self._leads):
+            async with self.turn:
+                is_leader = self._store.coordination.is_leader
+                if self._is_stopping or not await asyncio.to_thread(is_leader):
                     break
                 task = await self._step()
             if task is None:
@@ -316,32 +294,24 @@ class Maintainer:
         return done
 
     async def _compact(self) -> None:
-        """Hot rows take several times the room that they take in the lake: before any day goes, that is
-        given back."""
+        """Seal hot rows, which take several times less room in the lake, before any day is dropped."""
         now_s = self._clock.monotonic()
-        has_grown = self._database.size_bytes > COMPACT_AT_BYTES
+        has_grown = self._store.size_bytes > COMPACT_AT_BYTES
         is_due = self._diary.is_due("compact", SHORTLY_S if has_grown else COMPACT_EVERY_S, now_s)
         if self._is_stopping or not is_due:
             return
         self._diary.done_s["compact"] = now_s
-        await self._seal()
+        await self._sealer.seal_due(is_forced=True)
         await asyncio.to_thread(self._disk.look, is_thorough=True)
 
     async def run_as_asked(self) -> dict[str, Any]:
-        """All that is due or was put off, for the control socket; what was done."""
+        """Do all tasks that are due or put off, for the control socket; the tasks that were done."""
         self._diary = Diary()
         try:
             done = await self.run_once()
         except WriterStopped as error:
             return {"error": str(error)}
         return {"tasks": [key_of(task) for task in done], "put_off": list(self._diary.put_off_s)}
-
-    async def stop(self) -> None:
-        """End the task that runs: it is undone, and done again after the next start."""
-        self._is_stopping = True
-        self._database.interrupt_maintenance()
-        async with self._turn:
-            pass
 
     async def _step(self) -> Task | None:
         try:
@@ -361,58 +331,58 @@ class Maintainer:
                 self._failed(name, key, str(error))
             return task
         ended_s = self._clock.monotonic()
-        # Of a merge there may be more: seals go between, and it goes on until it finds nothing.
+        # A merge is repeated until it finds no small files; seals run in between.
         if not (isinstance(task, Merge) and told.get("files")):
             self._diary.done_s[key] = ended_s
         self._diary.put_off_s.pop(key, None)
         self._stats.maintenance_seconds[name] += ended_s - now_s
         self._stats.maintenance_tasks[name] += 1
         if isinstance(task, DropDays):
-            self._tell_dropped(task)
+            self._count_dropped(task)
         else:
             log.log(
                 logging.INFO if told else logging.DEBUG,
-                "the lake was kept in order",
+                "the lake was maintained",
                 extra={"task": key, **told, "s": round(ended_s - now_s, 1)},
             )
         return task
 
     async def _state(self) -> MaintenanceState:
-        # Dropping what is elsewhere makes no room here.
-        is_here = not is_remote(self._database.lake_root)
+        # Dropping days in an object store frees no room on this disk.
+        is_here = not is_remote(self._store.lake_root)
         lake, sealed = await asyncio.to_thread(self._read, is_short=self._disk.is_short and is_here)
         self._stats.lake = lake
-        self._tell_pinned(lake)
+        self._note_pinned(lake)
         return MaintenanceState(
             lake,
             self._disk.excess(lake.leaving.bytes) if is_here else Excess(),
             is_short=self._disk.is_short and is_here,
             is_clock_trusted=self._trusts_clock(),
-            is_whole=self._database.oldest_segment <= sealed + 1,
+            is_whole=self._store.oldest_segment <= sealed + 1,
         )
 
     def _read(self, *, is_short: bool) -> tuple[Lake, int]:
-        root = self._database.lake_root
-        with self._database.maintaining() as cursor:
+        root = self._store.lake_root
+        with self._store.maintaining() as cursor:
             lake = maintain.read_lake(cursor, root)
             if is_short:
                 lake = replace(lake, parts=maintain.pinned(cursor, root, lake.parts))
-            return lake, self._database.sealed(cursor)
+            return lake, self._store.sealed(cursor)
 
-    def _tell_pinned(self, lake: Lake) -> None:
+    def _note_pinned(self, lake: Lake) -> None:
         pinned_bytes = sum(part.pinned_bytes for part in lake.parts)
         if pinned_bytes and not self._stats.pinned_bytes:
             log.error(
-                "room is short, and dropping days would not free it: other names hold their files, such as a backup"
-                " on the same file system; move that elsewhere, or make room",
+                "the disk is nearly full, and dropping days would not free it: hard links to their files exist, such as"
+                " a backup on the same file system; move the backup elsewhere, or make room",
                 extra={"held": size_text(pinned_bytes)},
             )
         self._stats.pinned_bytes = pinned_bytes
 
     def _do(self, task: Task, now: datetime) -> dict[str, int]:
-        """Do it, in a thread; what to say about it."""
-        root = self._database.lake_root
-        with self._database.maintaining() as cursor:
+        """Do a task, in a thread; figures for the log."""
+        root = self._store.lake_root
+        with self._store.maintaining() as cursor:
             match task:
                 case DropDays(going):
                     return {"rows": maintain.drop(cursor, going, now)}
@@ -422,7 +392,7 @@ class Maintainer:
                 case CleanUp(before):
                     deleted = maintain.clean_up(cursor, before)
                     maintain.remove_empty_folders(root, now.date())
-                    # What has left no longer counts as leaving: the free space must be today's.
+                    # Deleted files no longer count as leaving, so read the free space again.
                     self._disk.look(is_thorough=True)
                     return {"files": deleted} if deleted else {}
                 case Flush():
@@ -432,14 +402,14 @@ class Maintainer:
                 case Rewrite(table):
                     return {"files": maintain.rewrite(cursor, root, table)}
                 case DeleteOrphans(before):
-                    data_dir = self._database.data_dir
+                    data_dir = self._store.data_dir
                     moved = maintain.remove_orphans(cursor, root, data_dir, before)
                     forgotten = maintain.forget_set_aside(data_dir, now - SET_ASIDE_KEPT)
                     found = {"files": moved, "forgotten": forgotten}
                     return {name: count for name, count in found.items() if count}
         return {}
 
-    def _tell_dropped(self, task: DropDays) -> None:
+    def _count_dropped(self, task: DropDays) -> None:
         for (reason, day), group in groupby(task.drops, key=lambda d: (d.reason, d.part.day)):
             parts = [d.part for d in group]
             for part in parts:
@@ -460,23 +430,23 @@ class Maintainer:
     def _failed(self, name: str, key: str, reason: str) -> None:
         self._stats.maintenance_failures[name] += 1
         self._diary.put_off_s[key] = self._clock.monotonic()
-        log.error("maintenance failed and is put off", extra={"task": key, "reason": reason})
+        log.error("a maintenance task failed and is put off", extra={"task": key, "reason": reason})
 
     async def _forget_past(self) -> None:
-        """Delete what is over, and forget GPUs and nodes of which neither samples nor minutes are kept."""
-        state, kept_days = self._database.state, self._policy.kept_days
+        """Delete ended alerts and the like, and GPUs and nodes of which no samples or minutes are left."""
+        state, kept_days = self._store.state, self._policy.kept_days
 
         async def alerts(before: datetime) -> Mapping[str, int]:
             return await asyncio.to_thread(forget_alerts, state, before)
 
         await self._forget("alerts", alerts, kept_days[Tier.EVENTS])
         days = max(kept_days[Tier.SAMPLES], kept_days[Tier.MINUTES])
-        await self._forget("silent", self._forget_silent, days)
+        await self._forget("silent", self._writer.forget_silent, days)
 
     async def _forget(
         self, name: str, forget: Callable[[datetime], Awaitable[Mapping[str, int]]], days: int
     ) -> None:
-        """Once a day."""
+        """Run `forget` once a day, with the instant `days` ago."""
         now_s = self._clock.monotonic()
         is_due = self._diary.is_due(name, DAILY_S, now_s)
         if self._is_stopping or not is_due or not self._trusts_clock():
@@ -492,4 +462,4 @@ class Maintainer:
             if rows:
                 self._stats.dropped_rows[table, Reason.AGE.value] += rows
                 extra = {"table": table, "rows": rows, "before": str(before)}
-                log.info("what was over was dropped by age", extra=extra)
+                log.info("rows were deleted by age", extra=extra)

@@ -1,8 +1,8 @@
-"""Calls between the collector's own processes over a socket; both sides trust each other.
+"""Calls functions between the collector's own processes over a socket; both sides trust each other.
 
-A call is a name and arguments, its answer a value or one of the store's errors. Calls of one side run
-beside each other; an answer finds its call by number. (A query process is not trusted: what it says
-goes through `processes/channel.py` alone.)
+A call has a name and arguments; its answer is a value or one of the store's errors. Calls run
+concurrently, and a number matches each answer to its call. Query processes are not trusted and do not
+use this: their messages are data (`processes/channel.py`).
 """
 
 import asyncio
@@ -23,18 +23,18 @@ Handler = Callable[..., Awaitable[Any]]
 _ERRORS: Mapping[str, type[Exception]] = {
     error.__name__: error for error in (StoreUnavailableError, RowsRefusedError, StartError)
 }
-"""What an answer may raise as itself; all else is a RemoteError."""
+"""Errors that a call raises as they are; any other becomes a RemoteError."""
 
 
 class RemoteError(Exception):
-    """The other side failed in a way that nobody expected; see its log."""
+    """The other side failed unexpectedly; its log says how."""
 
 
 class Peer:
-    """One side. `run` must run for as long as calls are made or taken."""
+    """One side of the connection. Calls are sent and answered while `run` runs."""
 
     def __init__(self, channel: Channel, handlers: Mapping[str, Handler]) -> None:
-        """`handlers`: what the other side may call, by name."""
+        """`handlers`: functions that the other side may call, by name."""
         self._channel = channel
         self._handlers = handlers
         self._numbers = itertools.count(1)
@@ -42,7 +42,7 @@ class Peer:
         self._is_ended = False
 
     async def call(self, name: str, *arguments: Any) -> Any:
-        """What the other side answers. Raises its error, or ChannelError when it has ended."""
+        """Call a function of the other side. Raises its error, or ChannelError when it has ended."""
         if self._is_ended:
             raise ChannelError("the other process has ended")
         number = next(self._numbers)
@@ -54,14 +54,14 @@ class Peer:
         finally:
             self._waiting.pop(number, None)
 
-    def tell(self, name: str, *arguments: Any) -> None:
-        """Call without waiting for an answer; nothing where the other side has ended."""
+    def notify(self, name: str, *arguments: Any) -> None:
+        """Call without waiting for an answer; does nothing when the other side has ended."""
         self._send({"call": name, "number": 0}, arguments)
 
     async def run(self) -> None:
-        """Take calls and answers until the other side ends or `close` is called. Calls that are being
-        answered then are cancelled: nobody waits for them."""
-        taken: set[asyncio.Task[None]] = set()
+        """Handle calls and answers until the other side ends or `close` is called, then cancel the calls
+        that still run."""
+        running: set[asyncio.Task[None]] = set()
         try:
             async with asyncio.TaskGroup() as group:
                 while True:
@@ -70,13 +70,13 @@ class Peer:
                     except ChannelError:
                         break
                     if "call" in header:
-                        task = group.create_task(self._take(header, body))
-                        taken.add(task)
-                        task.add_done_callback(taken.discard)
+                        task = group.create_task(self._handle(header, body))
+                        running.add(task)
+                        task.add_done_callback(running.discard)
                     else:
                         self._settle(header, body)
                 self._end()
-                for task in taken:
+                for task in running:
                     task.cancel()
         finally:
             self._end()
@@ -86,7 +86,7 @@ class Peer:
         if self._channel.transport is not None:
             self._channel.transport.abort()
 
-    async def _take(self, header: Mapping[str, Any], body: bytes | bytearray) -> None:
+    async def _handle(self, header: Mapping[str, Any], body: bytes | bytearray) -> None:
         number = header["number"]
         try:
             handler = self._handlers[header["call"]]

@@ -17,6 +17,7 @@ import duckdb
 
 from gpuwarden.schema import EVENTS, WIRE_TABLES
 from gpuwarden_collector.storage.errors import translating
+from gpuwarden_collector.storage.sql import scalar
 
 LAKE_SQL = """CREATE TABLE lake.main.doubtful (
     collector VARCHAR NOT NULL, segment BIGINT NOT NULL,
@@ -52,12 +53,13 @@ SELECT node, min(first_ts) AS first_ts, max(last_ts) AS last_ts FROM numbered GR
 def seals_elsewhere(cursor: duckdb.DuckDBPyConnection, collector: str) -> int:
     """A number that grows with each seal by others, whatever older ones are forgotten. Raises StoreUnavailableError."""
     with translating():
-        row = cursor.execute(
-            "SELECT coalesce(sum(newest), 0) FROM (SELECT max(segment) AS newest "
+        newest = scalar(
+            cursor,
+            "SELECT sum(newest) FROM (SELECT max(segment) AS newest "
             "FROM lake.main.collectors WHERE collector != $1 GROUP BY collector)",
             [collector],
-        ).fetchone()
-    return int(row[0]) if row else 0
+        )
+    return int(newest or 0)
 
 
 def find_spans(
@@ -71,8 +73,7 @@ def find_spans(
     with translating():
         cursor.register("doubtful_here", doubtful)
         cursor.execute(_SPANS_SQL, {"collector": collector, "first": first, "last": last})
-        row = cursor.execute("SELECT count(*) FROM spans").fetchone()
-    return bool(row and row[0])
+        return bool(scalar(cursor, "SELECT count(*) FROM spans"))
 
 
 def once_sql(name: str, hot: str) -> str:

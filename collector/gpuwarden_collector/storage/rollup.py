@@ -33,6 +33,7 @@ from gpuwarden_collector.storage.minutes import (
 )
 from gpuwarden_collector.storage.rollup_sql import WindowSpan, between, rollup_sql
 from gpuwarden_collector.storage.segment import SCHEMAS
+from gpuwarden_collector.storage.sql import scalar
 
 MINUTE = timedelta(minutes=1)
 HOUR = timedelta(hours=1)
@@ -155,7 +156,7 @@ def mendable_before(cursor: duckdb.DuckDBPyConnection) -> datetime | None:
     hours = [hot_table(rollup.table.name) for rollup in _HOURS]
     with translating():
         minute, hour = (
-            _one(cursor, f"SELECT min(ts) FROM ({' UNION ALL '.join(_ts_of(names))})")
+            scalar(cursor, f"SELECT min(ts) FROM ({' UNION ALL '.join(_ts_of(names))})")
             for names in (minutes, hours)
         )
     found = [hour, minute and minute - LOOKBACK_MINUTES * MINUTE]
@@ -175,7 +176,7 @@ def mend(
     with translating():
         cursor.register("late", late)
         whole_from = _whole_from(cursor)
-        left = _one(cursor, "SELECT count(*) FROM late WHERE ts < $1", [whole_from])
+        left = scalar(cursor, "SELECT count(*) FROM late WHERE ts < $1", [whole_from])
         # The first readings of the minutes after it gain from the last of a window.
         _make_windows(
             cursor,
@@ -195,7 +196,7 @@ def mend(
             "date_trunc('hour', ts) AS ts FROM units WHERE date_trunc('hour', ts) < $1",
             [progress.hours_until],
         )
-        windows = _one(cursor, "SELECT count(*) FROM units")
+        windows = scalar(cursor, "SELECT count(*) FROM units")
     if windows:
         with durable_transaction(cursor, lake_root):
             for rollup in _MINUTES:
@@ -380,7 +381,7 @@ def _first(
     cursor: duckdb.DuckDBPyConnection, table: str | None, since: datetime | None, until: datetime
 ) -> datetime | None:
     condition = between(since or EPOCH, until)
-    found: datetime | None = _one(cursor, f"SELECT min(ts) FROM main.{table} WHERE {condition}")
+    found: datetime | None = scalar(cursor, f"SELECT min(ts) FROM main.{table} WHERE {condition}")
     return found
 
 
@@ -412,7 +413,7 @@ def _next_chunk(
 def _gpus_since(cursor: duckdb.DuckDBPyConnection, begin: datetime) -> int:
     """How many GPUs may have rows of time since then: those that were heard of, or are billed, or of which only
     history tells."""
-    found: int = _one(
+    found: int = scalar(
         cursor,
         "SELECT count(*) FROM main.gpus WHERE last_seen_at IS NULL "
         "OR last_seen_at + to_seconds(coalesce(billed_silent_s, $1)) >= $2",
@@ -447,7 +448,7 @@ def _whole_from(cursor: duckdb.DuckDBPyConnection) -> datetime:
     # The table is made when a day is dropped for the first time.
     with suppress(duckdb.CatalogException):
         # What came in after a day was dropped is not gone.
-        gone = _one(
+        gone = scalar(
             cursor,
             "SELECT max(least(day::DATE + INTERVAL 1 DAY, dropped_at::TIMESTAMP)) "
             f"FROM {METADATA}.gpuwarden_dropped WHERE table_name IN (SELECT unnest($1))",
@@ -455,8 +456,3 @@ def _whole_from(cursor: duckdb.DuckDBPyConnection) -> datetime:
         )
     whole_from: datetime = (gone or EPOCH.replace(tzinfo=None)) + LOOKBACK_MINUTES * MINUTE
     return whole_from
-
-
-def _one(cursor: duckdb.DuckDBPyConnection, sql: str, parameters: list[Any] | None = None) -> Any:
-    row = cursor.execute(sql, parameters or []).fetchone()
-    return row[0] if row else None

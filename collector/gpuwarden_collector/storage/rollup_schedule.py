@@ -1,9 +1,9 @@
-"""Rolls samples up by minute and hour as windows close; may be killed at any point.
+"""Rolls samples up by minute and hour as windows close; a kill at any point loses nothing.
 
-`next_step` decides, from how far it is: what is closed, what is rolled up, which windows rows came
-late for. A window is closed, from then on rows of it are late, before it is computed; so a row is
-either seen by the computation or noted as late, whatever comes between. Computing takes turns with
-what else writes the lake, and runs on a thread beside the writer.
+`next_step` decides from the stored progress: which windows are closed, which are rolled up, which have
+late rows. A window is closed before it is computed, and rows that come after that are late. So each row
+is either in the computation or noted as late. Rollups take turns with the other writers of the lake, and
+run on another thread than the batch writer.
 """
 
 import asyncio
@@ -18,6 +18,7 @@ from gpuwarden_collector.processes.footprint import free_memory
 from gpuwarden_collector.storage.commit import Changes, UpkeepWriter, WriterStopped
 from gpuwarden_collector.storage.database import Store
 from gpuwarden_collector.storage.errors import RowsRefusedError, StoreUnavailableError
+from gpuwarden_collector.storage.lake_job import LakeJob
 from gpuwarden_collector.storage.rollup import (
     SOURCES,
     Mended,
@@ -36,35 +37,35 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 GRACE = timedelta(seconds=90)
-"""How long after its end a minute stays open: until the batches of a healthy fleet are in."""
+"""How long a minute stays open after its end: until the batches of a healthy fleet have come."""
 
 LATE_FIRST, LATE_LEAST, LATE_MAX = 500, 60, 60_000
-"""Late windows that are computed again at once: at first, and the least and the most after that."""
+"""Late windows that one step computes again: at first, and the limits after that."""
 _FORGET_ROWS = 4_000
 MEND_S = 3.0
-"""How long that takes: what else writes the lake waits for it."""
+"""Wanted duration of such a step: other writers of the lake wait for it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Close:
-    """Take rows from before that as late from now on."""
+    """Treat rows from before that instant as late from now on."""
 
     until: datetime
 
 
 @dataclass(frozen=True, slots=True)
 class RollMinutes:
-    """Roll up closed minutes, as many as are to be done at once."""
+    """Roll up closed minutes, as many as fit into one step."""
 
 
 @dataclass(frozen=True, slots=True)
 class RollHour:
-    """Roll up an hour all of whose minutes are."""
+    """Roll up an hour whose minutes are all rolled up."""
 
 
 @dataclass(frozen=True, slots=True)
 class Mend:
-    """Compute windows again that rows came late for: those noted up to this number."""
+    """Compute windows with late rows again: those noted up to this number."""
 
     number: int
 
@@ -73,7 +74,7 @@ Step = Close | RollMinutes | RollHour | Mend
 
 
 def closed_until(now: datetime) -> datetime:
-    """The end of the last minute that is over for long enough; naive UTC."""
+    """The end of the last minute that ended at least `GRACE` ago; naive UTC."""
     end = now.astimezone(UTC) - GRACE
     return end.replace(second=0, microsecond=0, tzinfo=None)
 
@@ -81,15 +82,15 @@ def closed_until(now: datetime) -> datetime:
 def next_step(
     progress: Progress, announced: datetime | None, mend_number: int, now: datetime
 ) -> Step | None:
-    """What to do next; None: nothing.
+    """The next step; None: nothing is due.
 
-    `announced`: until when the writer that runs was told that windows are closed; None: it was not.
-    `mend_number`: late windows above it are left for later, so that one that rows still come for is
-    not computed for each of them.
+    `announced`: until when the running writer knows that windows are closed; None: it knows nothing yet.
+    `mend_number`: late windows with a higher number wait, so that a window that still gets rows is not
+    computed again for each of them.
     """
     due = closed_until(now)
     if announced is None or announced < due:
-        # It never goes back: what was closed has been computed, or is being.
+        # It never goes back: closed windows are computed already.
         return Close(max(due, progress.closed_until or due))
     if progress.minutes_until is None or progress.minutes_until < announced:
         return RollMinutes()
@@ -102,7 +103,7 @@ def next_step(
 
 
 def next_late_count(count: int, taken: int, took_s: float) -> int:
-    """How many late windows to compute next, when `taken` of `count` took so long."""
+    """Number of late windows for the next step, after `taken` of `count` took `took_s`."""
     if took_s > MEND_S:
         count = int(taken * MEND_S / took_s)
     elif taken == count and took_s < MEND_S / 2:
@@ -110,45 +111,40 @@ def next_late_count(count: int, taken: int, took_s: float) -> int:
     return min(max(count, LATE_LEAST), LATE_MAX)
 
 
-class Roller:
+class Roller(LakeJob):
     """Rolls up one collector's samples."""
 
     def __init__(
         self,
-        database: Store,
+        store: Store,
         writer: UpkeepWriter,
         stats: StorageStats,
         clock: Clock,
         sealer: Sealer,
     ) -> None:
-        self._database = database
+        super().__init__(store, stats, clock, sealer.turn)
         self._writer = writer
-        self._stats = stats
-        self._clock = clock
         self._sealer = sealer
-        self._turn = sealer.turn
         self._announced: datetime | None = None
-        self._said: dict[str, datetime | None] | None = None
-        """How far rollups are; None: it was not read yet."""
+        self._rolled_until: dict[str, datetime | None] | None = None
+        """End of the last minute and hour that are rolled up; None: not read yet."""
         self._mend_number = 0
         self._late_count = LATE_FIRST
         self._readings: Readings | None = None
-        self._is_stopping = False
 
     async def run_once(self) -> None:
         """Take all steps that are due.
 
-        Raises StoreUnavailableError, RowsRefusedError and WriterStopped: what is not done then is
-        done by the next call.
+        Raises StoreUnavailableError, RowsRefusedError and WriterStopped; the next call does the rest.
         """
         while not self._is_stopping:
-            # The turn is given up between two steps, so that sealing does not wait for them all.
-            async with self._turn:
+            # Sealing may take its turn between two steps.
+            async with self.turn:
                 if self._is_stopping or not await self._step():
                     return
 
     async def roll_due(self) -> None:
-        """`run_once` for a scheduler: what fails is logged and counted, and tried again."""
+        """Run `run_once` for a scheduler: log and count failures, which the next call repeats."""
         try:
             await self.run_once()
         except (StoreUnavailableError, RowsRefusedError) as error:
@@ -158,16 +154,8 @@ class Roller:
         except WriterStopped:
             log.debug("rolling up ends with the writer")
 
-    async def stop(self) -> None:
-        """End the step that runs: it is undone, and taken again after the next start."""
-        self._is_stopping = True
-        if self._turn.locked():
-            self._database.interrupt_maintenance()
-        async with self._turn:
-            pass
-
     async def _step(self) -> bool:
-        """Take a step; False when there is none to take."""
+        """Take a step; False: none is due."""
         progress = await asyncio.to_thread(self._progress)
         self._stats.rolled_until = progress.minutes_until
         step = next_step(progress, self._announced, self._mend_number, self._clock.now())
@@ -182,32 +170,31 @@ class Roller:
                 known, self._readings = self._readings, None
                 rolled = await asyncio.to_thread(self._minutes, progress, known)
                 await self._append(rolled)
-                if not self._database.coordination.is_shared:
+                if not self._store.coordination.is_shared:
                     self._readings = rolled.readings
             case RollHour():
-                await self._append(await self._beside(lambda c: roll_hour(c, progress)))
+                await self._append(await self._in_thread(lambda c: roll_hour(c, progress)))
             case Mend(number):
-                mended = await self._beside(lambda c: self._mend(c, progress, number))
+                mended = await self._in_thread(lambda c: self._mend(c, progress, number))
                 if mended is None:
-                    # What is hot can be replaced when the lake has it.
+                    # Only rows in the lake can be replaced.
                     self._sealer.is_late_waiting = True
                     return False
-                # The late rows are in minutes that those which follow look back at. Until now these were
-                # to be computed again.
+                # The next minutes look back at the readings, which now lack the late rows.
                 self._readings = None
-                self._tell(mended)
+                self._count_mended(mended)
             case None:
                 return False
         self._stats.rollup_seconds.observe(self._clock.monotonic() - began_s)
         return True
 
     def _progress(self) -> Progress:
-        newest, oldest = self._database.state.late_numbers()
-        said = self._said = self._said or dict(self._database.start_progress())
+        newest, oldest = self._store.state.late_numbers()
+        until = self._rolled_until = self._rolled_until or dict(self._store.start_progress())
         return Progress(
-            self._database.state.progress()["closed_until"],
-            said["minutes_until"],
-            said["hours_until"],
+            self._store.state.progress()["closed_until"],
+            until["minutes_until"],
+            until["hours_until"],
             newest,
             oldest,
         )
@@ -215,29 +202,29 @@ class Roller:
     async def _append(self, rolled: Rolled) -> None:
         tables = {name: rows for name, rows in rolled.tables.items() if rows.num_rows}
         await self._writer.write(Changes(appended=tables, progress=rolled.progress))
-        self._said = {**(self._said or {}), **rolled.progress}
+        self._rolled_until = {**(self._rolled_until or {}), **rolled.progress}
         self._stats.rolled_rows.update({name: rows.num_rows for name, rows in tables.items()})
 
     def _minutes(self, progress: Progress, readings: Readings | None) -> Rolled:
-        with self._database.maintaining() as cursor, self._database.reading_plainly():
-            hot = self._database.hot_rows(cursor, SOURCES)
+        with self._store.maintaining() as cursor, self._store.reading_plainly():
+            hot = self._store.hot_rows(cursor, SOURCES)
             rolled = roll_minutes(cursor, hot, progress, readings)
         free_memory()
         return rolled
 
     def _mend(self, cursor: Any, progress: Progress, number: int) -> Mended | None:
-        """None: nothing that may be computed again yet."""
-        state, count = self._database.state, self._late_count
+        """None: no late window may be computed again yet."""
+        state, count = self._store.state, self._late_count
         began_s = self._clock.monotonic()
         late = state.late(number, mendable_before(cursor), count)
         if not late.num_rows:
             return None
-        # What needs too much memory or time may succeed in smaller steps.
+        # If this step fails for memory or time, a smaller one may succeed.
         self._late_count = max(count // 2, LATE_LEAST)
-        # Rows that come meanwhile are noted anew, with a higher number.
-        mended = mend(cursor, late, progress, self._database.lake_root)
+        # Rows that come meanwhile are noted again, with a higher number.
+        mended = mend(cursor, late, progress, self._store.lake_root)
         for start in range(0, late.num_rows, _FORGET_ROWS):
-            # In pieces: a commit that changes the state file waits for one of them at most.
+            # In pieces, so that a commit waits for one of them at most.
             with state.writing() as writing:
                 writing.forget_late(number, late.slice(start, _FORGET_ROWS))
         took_s = self._clock.monotonic() - began_s
@@ -245,20 +232,20 @@ class Roller:
         free_memory()
         return mended
 
-    async def _beside(self, work: Callable[[Any], T]) -> T:
-        """Do work on a cursor beside the writer's, in a thread."""
+    async def _in_thread(self, work: Callable[[Any], T]) -> T:
+        """Run work in a thread, on a cursor that sees the sources of rollups."""
 
         def done() -> T:
-            with self._database.maintaining(SOURCES) as cursor:
+            with self._store.maintaining(SOURCES) as cursor:
                 return work(cursor)
 
         return await asyncio.to_thread(done)
 
-    def _tell(self, mended: Mended) -> None:
+    def _count_mended(self, mended: Mended) -> None:
         self._stats.mended_windows += mended.windows
         self._stats.unmended_windows += mended.left
         if mended.left:
             log.warning(
-                "rows came for windows whose samples were dropped; their rollups stay as they are",
+                "late rows came for windows whose samples were dropped: their rollups do not change",
                 extra={"windows": mended.left},
             )

@@ -1,8 +1,8 @@
-"""Moves rows of segments to the lake; may be killed at any point.
+"""Moves rows of segments to the lake; a kill at any point loses nothing.
 
-`next_step` decides, from what there is; a step that was interrupted is found undone and taken again.
-The writer begins a new segment between two commits; sealing itself runs on a thread beside it, so
-that batches go on being stored.
+`next_step` decides what to do from what is stored, so an interrupted step is found and repeated. The
+writer begins a new segment between two commits. Rows move on another thread, so the writer goes on
+storing batches meanwhile.
 """
 
 import asyncio
@@ -17,6 +17,7 @@ from gpuwarden_collector.storage.database import Store
 from gpuwarden_collector.storage.engine import hot_table
 from gpuwarden_collector.storage.errors import RowsRefusedError, StoreUnavailableError
 from gpuwarden_collector.storage.lake import damaged_file, seal
+from gpuwarden_collector.storage.lake_job import LakeJob
 from gpuwarden_collector.storage.resent import find_spans, note_doubtful, once_sql, seals_elsewhere
 from gpuwarden_collector.storage.rollup import ROLLUP_TABLES, doubles
 from gpuwarden_collector.storage.segment import TABLE_NAMES
@@ -26,17 +27,17 @@ log = logging.getLogger(__name__)
 
 LOOK_S = 5.0
 LATE_WAIT_S = 120.0
-"""Age of a segment at which it is sealed because rows came late for windows that it holds."""
+"""Age at which a segment is sealed early because late rows wait for windows that it holds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Freeze:
-    """Begin a new segment: the one that is written has waited long enough or is large."""
+    """Begin a new segment: the current one is old enough, or large."""
 
 
 @dataclass(frozen=True, slots=True)
 class Save:
-    """Have the state file know what frozen segments have stored: with a segment goes its knowledge."""
+    """Save to the state file which batches frozen segments hold, before the segments are deleted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +59,7 @@ Step = Freeze | Save | Seal | DropSegments
 
 @dataclass(frozen=True, slots=True)
 class SealPolicy:
-    """When the segment that is written is frozen."""
+    """When the current segment is frozen."""
 
     interval_s: float
     bytes_max: int
@@ -74,11 +75,11 @@ def next_step(
     policy: SealPolicy,
     is_urgent: bool = False,
 ) -> Step | None:
-    """What to do next; None: nothing.
+    """The next step; None: nothing is due.
 
-    `frozen`: segments that are not written any more, oldest first; `sealed`: the newest that the lake
-    holds, `saved`: that the state file knows of; `written_bytes`, `age_s`: of the one that is written.
-    `is_urgent`: something waits for its rows to be in the lake.
+    `frozen`: complete segments, oldest first; `sealed`: the newest that the lake holds; `saved`: the
+    newest whose batches the state file has; `written_bytes`, `age_s`: of the current segment.
+    `is_urgent`: a rollup waits for its rows to be in the lake.
     """
     if frozen:
         if saved < frozen[-1]:
@@ -90,40 +91,34 @@ def next_step(
     return None
 
 
-class Sealer:
+class Sealer(LakeJob):
     """Seals one collector's segments."""
 
     def __init__(
         self,
-        database: Store,
+        store: Store,
         writer: UpkeepWriter,
         stats: StorageStats,
         clock: Clock,
         policy: SealPolicy,
     ) -> None:
-        self._database = database
+        super().__init__(store, stats, clock, asyncio.Lock())
         self._writer = writer
-        self._stats = stats
-        self._clock = clock
         self._policy = policy
-        self.turn = asyncio.Lock()
-        """Held while the lake is written; what else writes it takes its turn."""
         self.is_late_waiting = False
         """Whether rollups wait for hot rows to be in the lake."""
         self._seals_elsewhere = 0
-        self._is_stopping = False
         self._frozen_at_s = clock.monotonic()
 
     @property
     def look_s(self) -> float:
-        """How often to look whether samples are to move to the lake."""
+        """Interval between two checks for a step that is due."""
         return min(LOOK_S, self._policy.interval_s)
 
     async def run_once(self, *, is_forced: bool = False) -> int:
-        """Take all steps that are due; rows that were sealed. `is_forced`: whatever the policy says.
+        """Take all steps that are due; the number of sealed rows. `is_forced`: ignore the policy.
 
-        Raises StoreUnavailableError, RowsRefusedError and WriterStopped: what is not done then is
-        done by the next call.
+        Raises StoreUnavailableError, RowsRefusedError and WriterStopped; the next call does the rest.
         """
         sealed_rows = 0
         async with self.turn:
@@ -146,11 +141,11 @@ class Sealer:
                     case DropSegments(until):
                         await asyncio.to_thread(self._keep_lost, until)
                         await self._note_doubles(until)
-                        await asyncio.to_thread(self._database.drop, until)
+                        await asyncio.to_thread(self._store.drop, until)
                         self.is_late_waiting = False
 
     async def seal_due(self, *, is_forced: bool = False) -> None:
-        """`run_once` for a scheduler: what fails is logged and counted, and tried again."""
+        """Run `run_once` for a scheduler: log and count failures, which the next call repeats."""
         try:
             await self.run_once(is_forced=is_forced)
         except (StoreUnavailableError, RowsRefusedError, OSError) as error:
@@ -159,67 +154,60 @@ class Sealer:
         except WriterStopped:
             log.debug("sealing ends with the writer")
 
-    async def stop(self) -> None:
-        """End the step that runs: it is undone, and taken again at the next start."""
-        self._is_stopping = True
-        if self.turn.locked():
-            self._database.interrupt_maintenance()
-        async with self.turn:
-            pass
-
     async def _next_step(self, *, is_forced: bool) -> Step | None:
         sealed, is_doubled = await asyncio.to_thread(self._look)
         policy = SealPolicy(0.0, 0) if is_forced or is_doubled else self._policy
         return next_step(
-            self._database.frozen,
+            self._store.frozen,
             sealed,
-            int(self._database.state.meta("ledger_until")),
-            written_bytes=self._database.segment_bytes,
+            int(self._store.state.meta("ledger_until")),
+            written_bytes=self._store.segment_bytes,
             age_s=self._clock.monotonic() - self._frozen_at_s,
             policy=policy,
             is_urgent=self.is_late_waiting,
         )
 
     def _look(self) -> tuple[int, bool]:
-        """The newest segment that the lake holds, and whether another collector has sealed what may
-        stand twice until this one has sealed it as well."""
-        with self._database.maintaining() as cursor:
-            sealed = self._database.sealed(cursor)
-            if not self._database.coordination.is_shared:
+        """The newest segment that the lake holds, and whether to seal now because another collector has
+        sealed batches that this one may hold too."""
+        with self._store.maintaining() as cursor:
+            sealed = self._store.sealed(cursor)
+            if not self._store.coordination.is_shared:
                 return sealed, False
-            seals = seals_elsewhere(cursor, self._database.collector)
-            is_news = seals != self._seals_elsewhere
+            seals = seals_elsewhere(cursor, self._store.collector)
+            is_new = seals != self._seals_elsewhere
             self._seals_elsewhere = seals
-            return sealed, is_news and bool(self._database.state.doubtful().num_rows)
+            return sealed, is_new and bool(self._store.state.doubtful().num_rows)
 
     def _keep_lost(self, until: int) -> None:
-        """Set aside segments whose rows are not in the lake any more, instead of deleting them.
+        """Set segments aside, instead of deleting them, if the lake has lost their rows.
 
-        The lake's files are on disk before it names them; a disk may lose them, or a person, all the same.
+        The lake's files were on disk before its catalogue named them, but a disk or a person may have
+        lost them since.
         """
-        root, collector = self._database.lake_root, self._database.collector
-        with self._database.maintaining() as cursor:
+        root, collector = self._store.lake_root, self._store.collector
+        with self._store.maintaining() as cursor:
             damaged = damaged_file(cursor, root, collector, until)
         if damaged is None:
             return
-        kept = self._database.set_aside(until)
+        kept = self._store.set_aside(until)
         self._stats.seal_failures += 1
         log.error(
-            "segments are kept, as a file with their rows is missing or cut off: restore it from a backup",
+            "segments are kept because a file with their rows is missing or cut off: restore it from a backup",
             extra={"file": damaged.path, "segments": ", ".join(map(str, kept))},
         )
 
     async def _note_doubles(self, until: int) -> None:
-        """Have what two collectors rolled up be rolled up again. Before its segment goes, so that a kill
-        does not forget it."""
-        if not self._database.coordination.is_shared:
+        """Note windows that two collectors rolled up, to roll them up again. Runs before the segment is
+        deleted, so that a kill loses none."""
+        if not self._store.coordination.is_shared:
             return
         found = await asyncio.to_thread(self._doubles, until)
         if found is not None:
             await self._writer.write(Changes(late=found))
 
     def _doubles(self, until: int) -> Any | None:
-        with self._database.maintaining(ROLLUP_TABLES, after=0, until=until) as cursor:
+        with self._store.maintaining(ROLLUP_TABLES, after=0, until=until) as cursor:
             return doubles(cursor)
 
     async def _seal(self, segment: int) -> int:
@@ -235,16 +223,16 @@ class Sealer:
         return sum(rows.values())
 
     def _copy(self, segment: int) -> dict[str, int]:
-        coordination, collector = self._database.coordination, self._database.collector
-        root = self._database.lake_root
-        with self._database.maintaining() as cursor:
-            tables = self._database.hot_rows(cursor, TABLE_NAMES, until=segment)
+        coordination, collector = self._store.coordination, self._store.collector
+        root = self._store.lake_root
+        with self._store.maintaining() as cursor:
+            tables = self._store.hot_rows(cursor, TABLE_NAMES, until=segment)
             self._count_damage()
             counts = {n: tables[n].num_rows for n in TABLE_NAMES}
             sources = {n: f"SELECT * FROM {hot_table(n)}" for n, rows in counts.items() if rows}
             if not coordination.is_shared:
                 return seal(cursor, root, collector, segment, sources)
-            doubtful = self._database.state.doubtful(segment)
+            doubtful = self._store.state.doubtful(segment)
             with coordination.sealing(is_exclusive=bool(doubtful.num_rows)) as turn:
                 bounds = self._bounds(cursor, sources)
                 if bounds and find_spans(cursor, collector, doubtful, *bounds):
@@ -261,7 +249,7 @@ class Sealer:
     def _bounds(
         self, cursor: Any, sources: Sequence[str] | dict[str, str]
     ) -> tuple[Any, Any] | None:
-        """First and last instant of the rows to be sealed; None: there are none."""
+        """First and last instant of the rows to seal; None: there are none."""
         if not sources:
             return None
         every = " UNION ALL ".join(f"SELECT ts FROM {hot_table(name)}" for name in sources)
@@ -269,15 +257,15 @@ class Sealer:
         return None if first is None else (first, last)
 
     def _count_damage(self) -> None:
-        """Say what of a segment cannot be read; the rest of it is sealed."""
-        for damage in self._database.new_damage():
+        """Log and count damaged parts of segments; the rest is sealed."""
+        for damage in self._store.new_damage():
             self._stats.lost_segment_bytes += damage.end - damage.start
             log.error(
-                "a part of a segment is damaged and lost; the rest moves to the lake",
+                "a part of a segment is damaged and its rows are lost; the rest moves to the lake",
                 extra={"segment": damage.number, "from": damage.start, "to": damage.end},
             )
 
     def _count_doubles(self, rows: int) -> None:
         if rows:
             self._stats.doubled_rows += rows
-            log.info("rows left out that another collector has sealed", extra={"rows": rows})
+            log.info("rows skipped because another collector has sealed them", extra={"rows": rows})

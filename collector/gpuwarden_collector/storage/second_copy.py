@@ -28,6 +28,7 @@ from gpuwarden_collector.storage.segment import (
     read_header,
     segment_numbers,
     segment_path,
+    write_all,
 )
 
 COPIES = "copies"
@@ -93,7 +94,7 @@ class CopyFolder:
                 raise CopyConflictError(
                     f"the copy of segment {segment} has {size} bytes, not {offset}"
                 )
-            _write(file, piece, offset)
+            write_all(file, [piece], offset)
             os.fsync(file)
         except OSError:
             # What of the piece was written is no part of the copy.
@@ -297,11 +298,3 @@ def _why(error: Exception) -> str:
     if isinstance(error, OSError):
         return error.strerror or str(error)
     return str(error) or type(error).__name__
-
-
-def _write(file: int, piece: bytes, offset: int) -> None:
-    view = memoryview(piece)
-    while view:
-        written = os.pwrite(file, view, offset)
-        offset += written
-        view = view[written:]

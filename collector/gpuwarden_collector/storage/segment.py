@@ -123,7 +123,7 @@ class ReadFrame:
     @property
     def body_start(self) -> int:
         """Where the body stands in the file."""
-        return self.end - _padded(self.body.size)
+        return self.end - padded(self.body.size)
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,7 +187,7 @@ class SegmentWriter:
         )
         try:
             parts, size = ([], 0) if first is None else _frame_parts(first, self._salt)
-            _write_all(self._file, [header, *parts], 0)
+            write_all(self._file, [header, *parts], 0)
             os.fsync(self._file)
             unfinished.rename(self.path)
             sync_folder(folder)
@@ -208,7 +208,7 @@ class SegmentWriter:
     def append(self, frame: Frame) -> None:
         """Write a frame and have it on disk. Raises OSError or MemoryError, and then this file ends at `end`."""
         parts, size = _frame_parts(frame, self._salt)
-        _write_all(self._file, parts, self.end)
+        write_all(self._file, parts, self.end)
         if sys.platform == "linux":
             os.fdatasync(self._file)
         else:
@@ -246,7 +246,7 @@ def read_header(path: Path) -> SegmentHeader:
             said["previous_end"],
             said["salt"],
             said["collector"],
-            _padded(_HEADER.size + size),
+            padded(_HEADER.size + size),
         )
     except _NOT_SAID as error:
         raise SegmentError(f"{path} has a header that no collector writes") from error
@@ -267,7 +267,7 @@ def frames_of(content: Any, offset: int, salt: int) -> Iterator[ReadFrame]:
 def next_frame(content: Any, offset: int, at: int, salt: int) -> ReadFrame | None:
     """The first whole frame at or behind position `at` of the file: what follows damage."""
     view = memoryview(content)
-    for start in range(_padded(at - offset), len(view) - _FRAME.size, _ALIGN):
+    for start in range(padded(at - offset), len(view) - _FRAME.size, _ALIGN):
         if view[start : start + 8] == _FRAME_MAGIC:
             frame = _frame_at(content, view, start, offset, salt)
             if frame is not None:
@@ -280,8 +280,8 @@ def _frame_at(content: Any, view: memoryview, at: int, offset: int, salt: int) -
         return None
     magic, meta_bytes, crc, body_bytes = _FRAME.unpack_from(view, at)
     meta_start = at + _FRAME.size
-    body_start = _padded(meta_start + meta_bytes)
-    end = _padded(body_start + body_bytes)
+    body_start = padded(meta_start + meta_bytes)
+    end = padded(body_start + body_bytes)
     if magic != _FRAME_MAGIC or meta_bytes > _META_BYTES_MAX or end > len(view):
         return None
     meta = bytes(view[meta_start : meta_start + meta_bytes])
@@ -317,7 +317,7 @@ def _header_bytes(number: int, previous_end: int | None, salt: int, collector: s
         }
     ).encode()
     header = _HEADER.pack(_FILE_MAGIC, len(content), google_crc32c.value(content)) + content
-    return header.ljust(_padded(len(header)), b"\0")
+    return header.ljust(padded(len(header)), b"\0")
 
 
 def _frame_parts(frame: Frame, salt: int) -> tuple[list[Any], int]:
@@ -329,7 +329,7 @@ def _frame_parts(frame: Frame, salt: int) -> tuple[list[Any], int]:
         for batch in _batches(table):
             message = batch.serialize()
             messages.append((name, position, message.size, batch.num_rows))
-            padding = bytes(_padded(message.size) - message.size)
+            padding = bytes(padded(message.size) - message.size)
             body += [message, padding] if padding else [message]
             position += message.size + len(padding)
     said: dict[str, Any] = {
@@ -343,7 +343,7 @@ def _frame_parts(frame: Frame, salt: int) -> tuple[list[Any], int]:
     for part in body:
         crc = google_crc32c.extend(crc, part)
     head = _FRAME.pack(_FRAME_MAGIC, len(meta), crc, position) + meta
-    head = head.ljust(_padded(len(head)), b"\0")
+    head = head.ljust(padded(len(head)), b"\0")
     return [head, *body], len(head) + position
 
 
@@ -356,7 +356,7 @@ def _batches(table: Any) -> Iterator[Any]:
     yield from (batch for batch in table.to_batches() if batch.num_rows)
 
 
-def _write_all(file: int, parts: Sequence[Any], position: int) -> None:
+def write_all(file: int, parts: Sequence[Any], position: int) -> None:
     """Write buffers at a position, however many calls it takes. Raises OSError."""
     waiting = [memoryview(part).cast("B") for part in parts]
     while waiting:
@@ -368,5 +368,6 @@ def _write_all(file: int, parts: Sequence[Any], position: int) -> None:
             waiting[0] = waiting[0][written:]
 
 
-def _padded(size: int) -> int:
+def padded(size: int) -> int:
+    """A size, rounded up to where the next part begins."""
     return -(-size // _ALIGN) * _ALIGN

@@ -1,6 +1,6 @@
-"""Starts the storage process, answers what it asks for, and replaces it when it ends.
+"""Starts the storage process, answers its calls, and replaces it when it ends or hangs.
 
-While it is away batches are stored as ever; segments wait to be sealed.
+Batches are stored without it; segments wait to be sealed.
 """
 
 import asyncio
@@ -23,47 +23,47 @@ from gpuwarden_collector.storage.stats import Effort, StorageStats
 log = logging.getLogger(__name__)
 
 LOOK_S = 1.0
-"""How often its counters are read, and whether it lives."""
+"""Interval at which the process's counters are read."""
 END_S = 5.0
-"""Most time that a killed one may take to be gone."""
+"""Longest wait for a killed process to end."""
 STOP_S = 20.0
-"""Most time that it gets to end what it does."""
+"""Longest wait for an orderly stop."""
 ANSWER_S = 30.0
-"""Most time that it may take to give its counters: who takes longer is stopped, or stuck, and is replaced."""
+"""Longest wait for its counters; a process that takes longer is stopped or hangs, and is replaced."""
 OPEN_S = 300.0
-"""Most time that it may do nothing while it opens the store."""
+"""Longest idle time while it opens the store."""
 STALLED_S = 900.0
-"""So long without a look at what is to move to the lake, while it does nothing, and rows pile up in segments."""
+"""Idle time within a step from which rows count as stalled: they pile up in segments."""
 STUCK_S = 3_600.0
-"""So long, and a step never ends. The process is replaced; what it did is undone, and done again."""
+"""Idle time within a step from which the process is replaced; the next one repeats the step."""
 ENDLESS_S = 6 * 3_600.0
-"""Most time of a step that works all along: longer is trouble, twice as long has the process replaced."""
+"""Longest step of a process that works: a longer one is reported, one of twice that time has the process replaced."""
 EFFORT_S = 20.0
-"""Time over which it is judged whether it works."""
+"""Time over which its work is measured."""
 LONG_STEP_S = 60.0
-"""Rollups that wait for a step of so long are not late by their own fault."""
+"""A step of at least this length excuses rollups that waited for it."""
 _CPU_SHARE = 0.1
 _WAITS_PER_S = 50.0
-"""It works where it has either: one whose step waits for ever has a tenth of it, from what it does by the clock."""
+"""A process works if it reaches either. Its scheduled jobs alone reach a tenth of it."""
 ROLLUPS_LATE_S = 900.0
-"""Age of the newest minute that is rolled up from which rollups must get on."""
+"""Age of the newest rolled-up minute from which rollups are late."""
 _AGAIN_S_MAX = 60.0
 
 
 def again_after_s(failures: int) -> float:
-    """Least time between two starts, after so many in a row of which nothing came."""
+    """Least time between two starts, after this many failures in a row."""
     return min(_AGAIN_S_MAX, 2.0 ** min(failures, 10) - 1.0)
 
 
 def has_worked(since: Effort, now: Effort, elapsed_s: float) -> bool:
-    """Whether it did more in that time than wait."""
+    """Whether the process did more than wait in that time."""
     cpu_s, waits = now.cpu_s - since.cpu_s, now.waits - since.waits
     return cpu_s >= _CPU_SHARE * elapsed_s or waits >= _WAITS_PER_S * elapsed_s
 
 
 def replaced_for(step_s: float, idle_s: float, *, is_answering: bool) -> str | None:
-    """Why a process that was started is to be replaced; None: it works. `step_s`: since its last look at
-    what is to move to the lake, or since its start; `idle_s`: of it, since it was last seen to work."""
+    """Why to replace a started process; None: it works. `step_s`: time since its last check for rows to seal,
+    or since its start; `idle_s`: the part of it since the process last worked."""
     if not is_answering:
         return "it does not answer"
     if idle_s > STUCK_S or step_s > 2 * ENDLESS_S:
@@ -79,28 +79,30 @@ def trouble_of(
     *,
     is_open: bool,
 ) -> str | None:
-    """Why rows do not move to the lake or are not rolled up, in a sentence; None: they are.
+    """Why rows are not sealed or not rolled up, in a sentence; None: they are.
 
-    A long step that works is no trouble, nor are rollups that are late after an outage and get on. `step_s`,
-    `idle_s`: as of `replaced_for`; `rollup_idle_s`: since rollups got on, but for a step that runs.
+    A long step that works is fine, and so are late rollups that advance after an outage. `step_s`, `idle_s`: as
+    for `replaced_for`; `rollup_idle_s`: time since rollups last advanced, without the step that runs.
     """
     if not is_open and idle_s > ANSWER_S:
-        return f"the storage process does not start since {idle_s:.0f} s; see the collector's log"
+        return f"the storage process has not started for {idle_s:.0f} s; see the collector's log"
     if idle_s > STALLED_S or step_s > ENDLESS_S:
         return f"rows have not moved to the lake for {step_s / 60:.0f} min; see the collector's log"
     is_late = rollup_lag_s is not None and rollup_lag_s > ROLLUPS_LATE_S
     if is_late and rollup_idle_s > STALLED_S:
-        return f"rollups have not got on for {rollup_idle_s / 60:.0f} min; see the collector's log"
+        return (
+            f"rollups have not advanced for {rollup_idle_s / 60:.0f} min; see the collector's log"
+        )
     return None
 
 
 class StorageProcess:
-    """The process and its way to the writer. `look` is to be called each LOOK_S."""
+    """The process and its connection to the writer. Call `look` every LOOK_S."""
 
     def __init__(
         self, settings: StorageSettings, stats: StorageStats, group: asyncio.TaskGroup
     ) -> None:
-        """`group`: of what runs for as long as the process does."""
+        """`group`: runs the tasks of the connection."""
         self._settings = settings
         self._stats = stats
         self._group = group
@@ -110,17 +112,17 @@ class StorageProcess:
         self.pid = 0
         self._seen = StorageStats()
         self._failures = 0
-        """Starts in a row that have not come to a look at the store."""
+        """Starts in a row after which the process never checked for rows to seal."""
         self._started_s = 0.0
         self._is_open = False
         self._looked_s = asyncio.get_running_loop().time()
-        """When it was last seen to have looked at what is to move to the lake."""
+        """When its last check for rows to seal was seen."""
         self._worked_s = self._looked_s
         """When it was last seen to work."""
         self._effort = (self._looked_s, Effort())
-        """What it had done at a time, from which its work is judged."""
+        """A time, and the effort until then: what is measured against."""
         self._rolled_s = self._looked_s
-        """When rollups were last seen to have got on."""
+        """When rollups were last seen to advance."""
         self._clock_confirmed_s: float | None = None
         self._is_stopping = False
 
@@ -128,7 +130,7 @@ class StorageProcess:
     def trouble(self) -> str | None:
         """Why rows do not move to the lake, in a sentence; None: they do."""
         now_s = asyncio.get_running_loop().time()
-        # One that ends again and again before it is open has worked for nothing.
+        # The work of a process that ended before it was open does not count.
         worked_s = self._worked_s if self._failures < 2 else self._looked_s
         return trouble_of(
             now_s - self._looked_s,
@@ -140,7 +142,7 @@ class StorageProcess:
 
     @property
     def rollup_lag_s(self) -> float | None:
-        """Age of the end of the newest minute that is rolled up; None: there is none yet."""
+        """Age of the end of the newest rolled-up minute; None: there is none yet."""
         until = self._stats.rolled_until
         if until is None:
             return None
@@ -148,11 +150,11 @@ class StorageProcess:
 
     @property
     def late_jobs(self) -> tuple[str, ...]:
-        """What it does by the clock and does not end."""
+        """Scheduled jobs of the process that take too long."""
         return self._stats.late_jobs
 
     async def start(self) -> int:
-        """Start it; the newest segment that the lake holds. Raises StartError."""
+        """Start the process; the newest segment that the lake holds. Raises StartError."""
         ours, theirs = socket.socketpair()
         try:
             self.pid = await asyncio.to_thread(spawn_storage, theirs.detach())
@@ -170,34 +172,37 @@ class StorageProcess:
         self._seen = StorageStats()
         self._started_s = loop.time()
         self._effort = (self._started_s, Effort())
-        sealed: int = await self._ask_while_it_works("open", self._settings)
+        sealed: int = await self._call_while_working("open", self._settings)
         return sealed
 
     async def begin(self, writer: UpkeepWriter) -> None:
-        """Let it do its work. Raises StartError."""
+        """Start its jobs, which append by `writer`. Raises StartError."""
         self._writer = writer
-        await self._ask_while_it_works("begin", self._clock_confirmed_s)
+        await self._begin()
+
+    async def _begin(self) -> None:
+        await self._call_while_working("begin", self._clock_confirmed_s)
         self._is_open = True
 
-    async def _ask_while_it_works(self, name: str, *arguments: Any) -> Any:
-        """As `_ask`, for as long as it takes. Raises StartError, also when it does nothing for OPEN_S."""
+    async def _call_while_working(self, name: str, *arguments: Any) -> Any:
+        """Call for as long as the process works. Raises StartError, also when it is idle for OPEN_S."""
         try:
             async with asyncio.timeout(OPEN_S) as limit:
                 watching = self._group.create_task(self._extend(limit), name=f"storage {name}")
                 try:
-                    return await self._ask(name, *arguments)
+                    return await self._call(name, *arguments)
                 finally:
                     watching.cancel()
         except TimeoutError as error:
             raise StartError(
-                f"the storage process does nothing: `{name}` was given up after "
+                f"the storage process is idle: `{name}` was given up after "
                 f"{asyncio.get_running_loop().time() - self._started_s:.0f} s"
             ) from error
         except StoreUnavailableError as error:
             raise StartError(str(error)) from error
 
     async def _extend(self, limit: asyncio.Timeout) -> None:
-        """Put a limit off for as long as the process works, and that of whoever started the collector."""
+        """Extend a time limit while the process works, and systemd's limit for the collector's start."""
         loop = asyncio.get_running_loop()
         while self._peer is not None:
             await asyncio.sleep(min(LOOK_S, EFFORT_S))
@@ -209,13 +214,13 @@ class StorageProcess:
                 limit.reschedule(loop.time())
                 return
             except (ChannelError, RemoteError):
-                return  # whoever waits is told as well
+                return  # the call itself raises it too
             if self._worked_s != before_s:
                 limit.reschedule(loop.time() + OPEN_S)
                 lifecycle.notify(f"EXTEND_TIMEOUT_USEC={OPEN_S * 1e6:.0f}")
 
     async def look(self) -> None:
-        """Read its counters; start it anew if it has ended, does not answer or is not open."""
+        """Read the counters; start the process again if it has ended, does not answer or is not open."""
         if self._is_stopping or self._peer is None:
             return
         if not self._is_open:
@@ -225,7 +230,7 @@ class StorageProcess:
         is_answering = True
         try:
             async with asyncio.timeout(ANSWER_S):
-                self._take(await self._call("stats"))
+                self._take(await self._call_open("stats"))
         except TimeoutError:
             is_answering = False
         except StoreUnavailableError:
@@ -251,7 +256,7 @@ class StorageProcess:
         now_s = asyncio.get_running_loop().time()
         self._note_effort(now.effort)
         if now.seal_looks != self._seen.seal_looks and now_s - self._looked_s > LONG_STEP_S:
-            self._rolled_s = max(self._rolled_s, now_s)  # rollups have waited for a long step
+            self._rolled_s = max(self._rolled_s, now_s)  # rollups waited for a long step
         if now.seal_looks != self._seen.seal_looks:
             self._looked_s = now_s
             self._failures = 0
@@ -261,42 +266,42 @@ class StorageProcess:
         self._seen = now
 
     async def seal(self) -> int:
-        """Move to the lake what is hot; rows. Raises StoreUnavailableError, RowsRefusedError."""
-        rows: int = await self._call("seal")
+        """Seal all hot rows; how many. Raises StoreUnavailableError, RowsRefusedError."""
+        rows: int = await self._call_open("seal")
         await self.look()
         return rows
 
     async def backup(self) -> dict[str, Any]:
-        """For the control socket: where the copy is, or why there is none."""
+        """Make a copy for a backup: `path`, or `error`; for the control socket."""
         return await self._answer("backup")
 
     async def maintain(self) -> dict[str, Any]:
-        """For the control socket: what was done."""
+        """Run maintenance: the tasks that were done, or `error`; for the control socket."""
         return await self._answer("maintain")
 
     def limit_spill(self, bytes_max: int) -> None:
-        """Let it spill no more than that."""
+        """Limit the bytes that it may spill."""
         if self._peer is not None:
-            self._peer.tell("limit_spill", bytes_max)
+            self._peer.notify("limit_spill", bytes_max)
 
     def trust_clock(self, confirmed_s: float | None) -> None:
-        """What it may drop by age on: as `ClockCheck.confirmed_s`. Who comes in its place begins with it."""
+        """Set `ClockCheck.confirmed_s`, which dropping by age needs; a process started later gets it too."""
         self._clock_confirmed_s = confirmed_s
         if self._peer is not None:
-            self._peer.tell("trust_clock", confirmed_s)
+            self._peer.notify("trust_clock", confirmed_s)
 
     async def stop(self) -> None:
-        """End it in good order."""
+        """Stop the process in an orderly way, or kill it after STOP_S."""
         self._is_stopping = True
         try:
             async with asyncio.timeout(STOP_S):
-                await self._ask("stop")
+                await self._call("stop")
         except (TimeoutError, StoreUnavailableError):
-            log.error("the storage process did not end in time; what it did is undone")
+            log.error("the storage process did not stop in time; the next start repeats its step")
         await self._end()
 
     async def _restart(self, why: str = "it did not start") -> None:
-        """What is not open when this ends is started again by a later look."""
+        """Start the process again; if that fails, a later `look` tries again."""
         self._is_open = False
         await self._end()
         if asyncio.get_running_loop().time() - self._started_s < again_after_s(self._failures):
@@ -307,8 +312,7 @@ class StorageProcess:
         log.error("the storage process is started again", extra=extra)
         try:
             await self.start()
-            await self._ask_while_it_works("begin", self._clock_confirmed_s)
-            self._is_open = True
+            await self._begin()
         except StartError as error:
             self._is_open = False
             await self._end()
@@ -321,19 +325,19 @@ class StorageProcess:
         if handle is not None:
             handle.kill()
             try:
-                # Not on the event loop: it may be in the kernel, waiting for a disk.
+                # In a thread: the process may hang in the kernel, on a disk.
                 await asyncio.to_thread(handle.wait_ended, END_S)
             finally:
                 handle.close()
 
-    async def _call(self, name: str, *arguments: Any) -> Any:
-        """As `_ask`, once it does its work."""
+    async def _call_open(self, name: str) -> Any:
+        """Call once the process is open; as `_call`."""
         if not self._is_open:
             raise StoreUnavailableError("the storage process is being started")
-        return await self._ask(name, *arguments)
+        return await self._call(name)
 
-    async def _ask(self, name: str, *arguments: Any) -> Any:
-        """Raises StoreUnavailableError when it has ended, and what it raises of the store's errors."""
+    async def _call(self, name: str, *arguments: Any) -> Any:
+        """Call a function of the process. Raises the store's errors, StoreUnavailableError when it has ended."""
         if self._peer is None:
             raise StoreUnavailableError("the storage process was not started")
         try:
@@ -343,19 +347,19 @@ class StorageProcess:
 
     async def _answer(self, name: str) -> dict[str, Any]:
         try:
-            said: dict[str, Any] = await self._call(name)
+            answer: dict[str, Any] = await self._call_open(name)
         except StoreUnavailableError as error:
             return {"error": str(error)}
         await self.look()
-        return said
+        return answer
 
     async def _of_writer(self, name: str, *arguments: Any) -> Any:
         """Call a method of `UpkeepWriter`."""
-        assert self._writer is not None, "nothing is asked for before `begin`"
+        assert self._writer is not None, "the process calls the writer only after `begin`"
         return await getattr(self._writer, name)(*arguments)
 
-    async def _log(self, said: dict[str, Any]) -> None:
-        record = logging.makeLogRecord(said)
+    async def _log(self, fields: dict[str, Any]) -> None:
+        record = logging.makeLogRecord(fields)
         logger = logging.getLogger(record.name)
         if logger.isEnabledFor(record.levelno):
             logger.handle(record)

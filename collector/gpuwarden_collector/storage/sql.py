@@ -1,0 +1,17 @@
+"""Writes texts into SQL, and reads single values from DuckDB."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import duckdb
+
+
+def text_sql(value: str) -> str:
+    """A text as a literal of SQL."""
+    return "'" + value.replace("'", "''") + "'"
+
+
+def scalar(cursor: duckdb.DuckDBPyConnection, sql: str, parameters: Sequence[Any] = ()) -> Any:
+    """The first value of the first row; None: there is no row. Raises duckdb.Error."""
+    row = cursor.execute(sql, list(parameters)).fetchone()
+    return row[0] if row else None

@@ -134,7 +134,7 @@ def test_a_restore_that_was_cut_off_is_no_store_and_can_be_run_again(
         with monkeypatch.context() as patched, pytest.raises(CutOffError):
             patched.setattr(Path, "rename", cut_off)
             restore(copy, store)
-        with pytest.raises(StartError, match=r"restore .* was cut off: run it again"):
+        with pytest.raises(StartError, match=r"restore .* was interrupted: run it again"):
             Database.open(store, LIMITS)
     restore(copy, store)
     assert count(store) == 80

@@ -599,16 +599,17 @@ class Runner:
         """How many files of the lake are read of each table whose files are known."""
         return self._known.files
 
-    def let_go(self) -> None:
-        """Hold no memory that the next query can have again without cost."""
-        self._whole.let_go()
-        self._pruned.let_go()
-        self._known.let_go()
-        self._engine.let_go()
+    def release_memory(self) -> None:
+        """Release memory that the next query gets back at no cost."""
+        self._whole.release_memory()
+        self._pruned.release_memory()
+        self._known.release_memory()
+        self._engine.release_pages()
 
     def is_lake_readable(self) -> bool:
-        """As of the engine."""
-        return self._engine.is_lake_readable()
+        """Whether the lake's catalogue answers now."""
+        lake = self._engine.lake
+        return lake is None or lake.is_readable()
 
     def _order_joins(self, is_wanted: bool) -> None:
         if is_wanted != self._joins:

@@ -64,7 +64,7 @@ class WholeStore:
         assert self._engine.lake is not None
         self._engine.lake.show(cursor, names)
 
-    def let_go(self) -> None:
+    def release_memory(self) -> None:
         """Hold no rows."""
         if self._held is not None:
             self._held.close()
@@ -190,9 +190,9 @@ class PrunedLake(WholeStore):
             if create_view(cursor, f"TEMP VIEW {name}", name, sql):
                 self._shown[name] = sql
 
-    def let_go(self) -> None:
+    def release_memory(self) -> None:
         """Hold no rows."""
-        super().let_go()
+        super().release_memory()
         self._shown = {}
 
 

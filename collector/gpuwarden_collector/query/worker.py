@@ -134,7 +134,7 @@ def work(sock: socket.socket) -> None:
         try:
             header, last = _answer(runner, asked, sock)
             if memory.has_grown:
-                runner.let_go()
+                runner.release_memory()
                 memory.give_back()
             is_spent = bool(header.pop("is_spent", False)) or memory.is_spent
             send(sock, {"number": asked.number, "is_spent": is_spent, **header}, last)

@@ -1,7 +1,7 @@
-"""Opens a store for reading and upkeep (`Store`), or all of it in one process (`Database`).
+"""Opens a store for reading and maintenance (`Store`), or all of it in one process (`Database`).
 
-Failures are one of two: `StoreUnavailableError` (disk full, I/O error, out of memory: the same may
-succeed later) or `RowsRefusedError` (these rows cannot be stored).
+An operation fails with `StoreUnavailableError` (disk full, I/O error, out of memory: it may succeed later)
+or `RowsRefusedError` (the store can never take these rows).
 """
 
 import logging
@@ -41,12 +41,12 @@ from gpuwarden_collector.storage.state import FILE_NAME, StateFile
 log = logging.getLogger(__name__)
 
 RESTORING = "restoring"
-"""Folder in the data folder that a restore fills, and removes at its end."""
+"""Folder in the data folder that a restore fills, and removes when it is done."""
 _CLOSE_WAIT_S = 5.0
 
 
 class Store:
-    """Lake, segments and state, for who reads them and who moves rows to the lake."""
+    """Lake, segments and state file: reads them, and moves rows to the lake."""
 
     def __init__(
         self,
@@ -60,21 +60,21 @@ class Store:
         self.data_dir = data_dir
         self._limits = limits
         self.address = address
-        """Where its lake is."""
+        """The address of its lake."""
         self.coordination = Coordination(address)
-        """Agreement with the other collectors of the lake."""
+        """Locks that the collectors of the lake share."""
         self.state = state
         self.spill_dir = spill_dir
-        """The folder that holds what this opening spills, and nothing else."""
+        """The folder that this opening spills to, and nothing else."""
         self._condition = threading.Condition()
         self._cursors: set[duckdb.DuckDBPyConnection] = set()
         self._maintaining: set[duckdb.DuckDBPyConnection] = set()
         self._is_closed = False
-        self._told_damage: set[Damage] = set()
+        self._reported_damage: set[Damage] = set()
         self._folder = data_dir / FOLDER
         self._begins: dict[int, int] = {}
         self.collector = state.collector
-        """Identity of this collector in the lake."""
+        """The identity of this collector in the lake."""
         self._engine = self._new_engine()
 
     @property
@@ -89,7 +89,7 @@ class Store:
 
     @property
     def frozen(self) -> list[int]:
-        """Segments that are not written any more, oldest first: all but the newest."""
+        """Complete segments, oldest first: all but the newest."""
         return segment_numbers(self._folder)[:-1]
 
     @property
@@ -109,7 +109,7 @@ class Store:
         return min(segment_numbers(self._folder), default=0)
 
     def start_progress(self) -> Mapping[str, datetime | None]:
-        """How far rollups are by what is stored. Raises SegmentError, OSError."""
+        """The stored progress of rollups. Raises SegmentError, OSError."""
         tail = read_tail(self._folder, int(self.state.meta("ledger_until")))
         return progress_of(self.state, tail)
 
@@ -125,7 +125,7 @@ class Store:
             writing.forget_doubtful(until)
 
     def set_aside(self, until: int) -> list[Path]:
-        """Move segments up to a number to `lost/`; where they are then. Raises StoreUnavailableError."""
+        """Move segments up to a number to `lost/`; their new paths. Raises StoreUnavailableError."""
         paths = [segment_path(self._folder, n) for n in self.frozen if n <= until]
         try:
             return [set_aside(self.data_dir, path) for path in paths]
@@ -133,17 +133,16 @@ class Store:
             raise StoreUnavailableError(f"{error.filename}: {error.strerror}") from error
 
     def join_hot(self) -> int:
-        """Write files of rows behind the lake that all processes can map, for who has the turn; how many.
-
-        Raises StoreUnavailableError."""
+        """Write files of joined segment rows that all processes can map; how many. The caller holds the turn at the
+        lake. Raises StoreUnavailableError."""
         with self.maintaining() as cursor:
             return self._engine.join_hot(self.sealed(cursor))
 
     @contextmanager
     def reading(self, names: Iterable[str] | None = None) -> Iterator[duckdb.DuckDBPyConnection]:
-        """A cursor inside a transaction that sees the store at one moment.
+        """A cursor in a transaction that sees one moment of the store.
 
-        `names`: tables (not views) that it will read; None: any. Raises StoreUnavailableError.
+        `names`: tables (not views) to read; None: any. Raises StoreUnavailableError.
         """
         with self.cursor() as cursor:
             self._engine.begin(cursor, names)
@@ -154,12 +153,12 @@ class Store:
                     cursor.execute("ROLLBACK")
 
     def begin(self, cursor: duckdb.DuckDBPyConnection, names: Iterable[str] | None = None) -> None:
-        """As `Engine.begin`."""
+        """Begin a transaction, as `Engine.begin`."""
         self._engine.begin(cursor, names)
 
     @contextmanager
     def cursor(self) -> Iterator[duckdb.DuckDBPyConnection]:
-        """A cursor that is interrupted when the store is closed. Raises StoreUnavailableError."""
+        """A cursor that `close` interrupts. Raises StoreUnavailableError."""
         with self._condition:
             if self._is_closed:
                 raise StoreUnavailableError("the store is being closed")
@@ -183,10 +182,10 @@ class Store:
     def maintaining(
         self, hot: Iterable[str] = (), *, after: int | None = None, until: int | None = None
     ) -> Iterator[duckdb.DuckDBPyConnection]:
-        """A cursor for the lake, for who has the turn to write it.
+        """A cursor that writes the lake. The caller holds the turn at the lake.
 
-        `hot`: tables of whose rows it sees those of the segments behind `after` (None: behind the lake)
-        up to `until`. Raises StoreUnavailableError, and for what DuckDB raises within RowsRefusedError too.
+        `hot`: tables whose rows it sees in the segments behind `after` (None: behind the lake) up to `until`. Errors
+        of DuckDB within the block become StoreUnavailableError or RowsRefusedError. Raises StoreUnavailableError.
         """
         with self.cursor() as cursor:
             self._maintaining.add(cursor)
@@ -203,15 +202,14 @@ class Store:
     def hot_rows(
         self, cursor: duckdb.DuckDBPyConnection, names: Iterable[str], *, until: int | None = None
     ) -> Mapping[str, Any]:
-        """Arrow tables of the rows behind the lake, of the segments up to `until`, which the cursor of
-        `maintaining` then sees as well. Raises StoreUnavailableError.
-        """
+        """Arrow tables of the rows in segments behind the lake up to `until`; the cursor of `maintaining` then sees
+        them too. Raises StoreUnavailableError."""
         with translating():
             return self._engine.register(cursor, names, self.sealed(cursor), until)
 
     @contextmanager
     def reading_plainly(self) -> Iterator[None]:
-        """Plans within take less; none of them may join. For who has the turn to write the lake."""
+        """Plan statements faster within the block; none of them may join. The caller holds the turn at the lake."""
         self._engine.order_joins(is_wanted=False)
         try:
             yield
@@ -219,9 +217,9 @@ class Store:
             self._engine.order_joins(is_wanted=True)
 
     def new_damage(self) -> list[Damage]:
-        """What is damaged in segments and was not told yet."""
-        found = [damage for damage in self._engine.damaged if damage not in self._told_damage]
-        self._told_damage.update(found)
+        """Damage in segments that no earlier call returned."""
+        found = [damage for damage in self._engine.damaged if damage not in self._reported_damage]
+        self._reported_damage.update(found)
         return found
 
     def sealed(self, cursor: duckdb.DuckDBPyConnection) -> int:
@@ -232,18 +230,18 @@ class Store:
             raise StoreUnavailableError(one_line(error)) from error
 
     def interrupt_maintenance(self) -> None:
-        """End what runs on the cursors of `maintaining`, and waiting for a turn at sealing."""
+        """Interrupt the cursors of `maintaining`, and the wait for the lock for sealing."""
         self.coordination.interrupt()
         for cursor in list(self._maintaining):
             with suppress(duckdb.Error):
                 cursor.interrupt()
 
     def limit_spill(self, bytes_max: int) -> None:
-        """As `Engine.limit_spill`."""
+        """Limit the bytes that queries may spill, as `Engine.limit_spill`."""
         self._engine.limit_spill(bytes_max)
 
     def close(self) -> None:
-        """End queries, and let go of the lake."""
+        """Interrupt queries, and close the lake."""
         with self._condition:
             if self._is_closed:
                 return
@@ -262,7 +260,7 @@ class Store:
         return Engine(self.data_dir, self.address, self.state, self._limits, spill_dir=folder)
 
     def _renew(self) -> None:
-        """Begin with a new DuckDB: the old one has declared itself invalid."""
+        """Open a new DuckDB instance: a fatal error has made the old one unusable."""
         with self._condition:
             with suppress(duckdb.Error):
                 self._engine.connection.close()
@@ -275,7 +273,7 @@ class Store:
 
 
 class Database(Store):
-    """All of a store in one process: what reads and moves rows, and the log that they are written to."""
+    """A whole store in one process: `Store`, and the segment log that rows are appended to."""
 
     def __init__(
         self, data_dir: Path, limits: EngineLimits, address: LakeAddress | None = None
@@ -296,8 +294,8 @@ class Database(Store):
     def open(
         cls, data_dir: Path, limits: EngineLimits, address: LakeAddress | None = None
     ) -> "Database":
-        """Open the store in a folder, made if need be, with the lake at `address`; None: the one
-        in it. Raises StartError."""
+        """Open the store in a folder, or create it. `address`: of the lake; None: the lake in the folder. Raises
+        StartError."""
         make_data_dir(data_dir)
         with starting(data_dir):
             return cls(data_dir, limits, address)
@@ -331,19 +329,19 @@ class Database(Store):
         return self._log.freeze()
 
     def close(self) -> None:
-        """Let go of all of it."""
+        """Close log and store."""
         self._opened.close()
 
 
 def is_restore_cut_off(data_dir: Path) -> bool:
-    """Whether a restore into the folder did not get to its end: the state file comes last."""
+    """Whether a restore into the folder was interrupted: it moves the state file last."""
     return (data_dir / RESTORING).exists() and not (data_dir / FILE_NAME).exists()
 
 
 def make_data_dir(data_dir: Path) -> None:
-    """Make the folder of a store if need be. Raises StartError."""
+    """Create the folder of a store, if it does not exist. Raises StartError."""
     if is_restore_cut_off(data_dir):
-        raise StartError(f"the restore of a backup to {data_dir} was cut off: run it again")
+        raise StartError(f"the restore of a backup to {data_dir} was interrupted: run it again")
     try:
         data_dir.mkdir(mode=0o750, parents=True, exist_ok=True)
         sync_folder(data_dir.absolute().parent)
@@ -359,7 +357,7 @@ def make_data_dir(data_dir: Path) -> None:
 
 @contextmanager
 def starting(data_dir: Path) -> Iterator[None]:
-    """What is wrong with a store that is opened within becomes a StartError."""
+    """Raise errors of opening a store as StartError."""
     try:
         yield
     except (duckdb.Error, sqlite3.Error, SegmentError, StoreUnavailableError) as error:
@@ -374,7 +372,7 @@ _NO_SPACE = re.compile(r"No space left|Disk quota exceeded|File too large|disk i
 
 
 def start_error(path: Path, error: Exception) -> StartError:
-    """Why a store cannot be opened, for the person who starts the collector."""
+    """The reason why a store cannot be opened, for the person who starts the collector."""
     text = one_line(error)
     if _NO_SPACE.search(text):
         return StartError(f"{path} cannot be opened: {text}: make room on its disk")

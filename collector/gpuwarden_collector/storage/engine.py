@@ -1,9 +1,9 @@
-"""A DuckDB in memory that shows lake, segments and state as one set of tables and views.
+"""Shows lake, segments and state file as one set of tables and views, in a DuckDB in memory.
 
-`main.gpu_samples` and its like are views: the lake, and the rows of the segments that the lake does
-not hold. How far the lake holds them stands in the lake itself, so `begin` reads it in the snapshot
-that the query will see and gives the query exactly the segments behind it. Tables whose rows change
-are copies in memory that `refresh` keeps level with the state file.
+Views such as `main.gpu_samples` show the lake, and the rows of the segments that the lake does not hold.
+The lake itself stores the number of the last sealed segment, so `begin` reads that number in the query's
+own snapshot and shows the query exactly the later segments. Tables whose rows change are copies in memory,
+which `refresh` updates from the state file.
 """
 
 import logging
@@ -41,14 +41,14 @@ from gpuwarden_collector.storage.state import SEEN_KEYS, StateFile
 log = logging.getLogger(__name__)
 
 _NAME = "gpuwarden"
-"""What DuckDB calls the database of the views."""
+"""DuckDB's name of the database with the views."""
 _HOT = "hot_"
 _NOT_WITH_ARROW = "join_filter_pushdown"
-"""Optimizer that puts a bloom filter of a join's smaller side into the scan of the other. The scan of an
-Arrow table then fails the query (1.5.5): "Pushdown Filter Type BLOOM_FILTER is not currently supported"."""
+"""An optimizer that pushes a bloom filter of a join's smaller side into the scan of the other side. The scan of
+an Arrow table fails on it (1.5.5): "Pushdown Filter Type BLOOM_FILTER is not currently supported"."""
 _SNAPSHOT_TRIES = 5
 AHEAD_MAX = timedelta(seconds=10)
-"""How far ahead of the collector's a node's clock may be for its newest rows to be where they are looked for."""
+"""How far a node's clock may be ahead of the collector's for `local_since` to hold."""
 _COMMENTS = pa.table(
     {
         name: pa.array(values, pa.string())
@@ -65,21 +65,21 @@ _COMMENTS = pa.table(
 )
 """Made when the module is loaded, which the fork server does once for all query processes."""
 _DESCRIBED = {"duckdb_tables": "table_name", "duckdb_views": "view_name", "duckdb_columns": None}
-"""Functions of DuckDB that have comments, and which column of theirs names what is described; None: both do."""
+"""Functions of DuckDB that show comments, and the column that names the described object; None: table and column."""
 _LISTED = ("duckdb_databases", "duckdb_schemas", "duckdb_constraints", "duckdb_indexes")
-"""Others of which queries, and the views of information_schema, see what is of the store alone."""
+"""Functions whose rows are limited to the store, for queries and for the views of information_schema."""
 
 
 Show = Callable[[duckdb.DuckDBPyConnection, Collection[str]], None]
-"""Has a cursor, outside of a transaction, see what the lake has of tables. May raise duckdb.Error."""
+"""Shows a cursor, outside of a transaction, the lake's rows of some tables. May raise duckdb.Error."""
 
 
 @dataclass(frozen=True, slots=True)
 class EngineLimits:
-    """What DuckDB may use. `threads` 0: one for every two CPUs.
+    """DuckDB's limits. `threads` 0: one for every two CPUs.
 
-    A thread that waits for another to finish its part of a statement does not sleep (DuckDB 1.5.5),
-    so with two threads an insert of a single table costs twice the CPU of one, and takes as long.
+    A thread that waits for another thread of a statement does not sleep (DuckDB 1.5.5), so an insert into one
+    table costs twice the CPU with two threads, and takes as long.
     """
 
     memory: str = "2GiB"
@@ -89,8 +89,19 @@ class EngineLimits:
     """Where queries spill to; None: a folder in the data folder."""
 
 
+@contextmanager
+def _reading_segments(*, is_strict: bool = False) -> Iterator[None]:
+    """Raise errors of segments as StoreUnavailableError; `is_strict`: but not MissingSegmentError."""
+    try:
+        yield
+    except (MissingSegmentError, SegmentError, OSError) as error:
+        if is_strict and isinstance(error, MissingSegmentError):
+            raise
+        raise StoreUnavailableError(str(error)) from error
+
+
 class Engine:
-    """The instance; `connection` belongs to whoever made it, cursors of it to any thread."""
+    """The DuckDB instance. Only the creator uses `connection`; any thread may use a cursor of its own."""
 
     def __init__(
         self,
@@ -104,9 +115,9 @@ class Engine:
         spill_dir: Path,
         rows_since: RowsSince | None = None,
     ) -> None:
-        """`reads_alone`: without DuckLake, for queries of anybody. `is_lake_away`: do not open the lake; segments and state alone are shown. `spill_dir`: folder of what it
-        spills, its own. `rows_since`: what is given all rows that come to the segments. Raises duckdb.Error,
-        FileNotFoundError, OSError, StartError, StoreUnavailableError."""
+        """`reads_alone`: without DuckLake, for queries of users. `is_lake_away`: show segments and state alone, and do
+        not open the lake. `spill_dir`: a folder of its own. `rows_since`: receives all rows that come to the
+        segments. Raises duckdb.Error, FileNotFoundError, OSError, StartError, StoreUnavailableError."""
         self._state = state
         self._known: dict[str, tuple[int, int]] = {}
         self._lock = threading.Lock()
@@ -118,20 +129,19 @@ class Engine:
         self._limits = limits
         self.is_lake_away = is_lake_away
         self.lake: LakeReader | None = None
-        """Of one that reads alone, unless the lake is away."""
+        """None: DuckLake reads the lake, or the lake is away."""
         config: dict[str, str | bool | int | float | list[str]] = {
             "memory_limit": limits.memory,
             "threads": limits.threads or max(1, (os.cpu_count() or 1) // 2),
             "temp_directory": str(spill_dir),
-            # Names of tables are never those of variables of this process; without access to files
-            # DuckDB does not look there either.
+            # Queries must not read Python variables as tables.
             "python_enable_replacements": False,
         }
         self.connection = duckdb.connect(config=config)
         self.sources: Mapping[str, frozenset[str]] = _sources()
-        """Tables behind each public table or view, by its name."""
+        """Tables of segments and lake that each public table or view reads."""
         try:
-            # Given with the configuration it would be shown, and not kept to (1.5.5).
+            # As part of the configuration DuckDB shows this limit but ignores it (1.5.5).
             self.connection.execute(f"SET GLOBAL max_temp_directory_size = '{limits.temp}'")
             self.connection.execute(f"ATTACH ':memory:' AS {_NAME}")
             self.connection.execute(f"USE {_NAME}")
@@ -146,8 +156,7 @@ class Engine:
             allowed = lake.allowed_folders(data_dir, address)
             self.connection.execute("SET allowed_directories = $1", [allowed])
             self.connection.execute("SET enable_external_access = false")
-            # `limit_spill` and `order_joins` change them; of those who query only statements that read
-            # are taken.
+            # `limit_spill` and `order_joins` change these; queries cannot, as only SELECT is allowed.
             self.connection.execute(
                 "SET allowed_configs = ['max_temp_directory_size', 'disabled_optimizers']"
             )
@@ -159,18 +168,18 @@ class Engine:
 
     @property
     def damaged(self) -> list[Damage]:
-        """What of the segments that were read last is damaged."""
+        """Damaged parts of the segments that were read."""
         return self._hot.damaged
 
     def forget(self, until: int) -> None:
-        """Let go of the rows of segments up to a number, and give memory that is free to the system."""
+        """Drop the rows of segments up to a number from memory, and return free memory to the system."""
         self._hot.forget(until)
         free_memory()
 
     def limit_spill(self, bytes_max: int) -> None:
-        """Let queries spill no more than that in all, nor more than the limit of this engine.
+        """Limit the bytes that all queries may spill; the limit of this engine holds too.
 
-        DuckDB does not go below what is spilled already; the next call may.
+        DuckDB refuses a limit below the bytes that are spilled now; a later call may succeed.
         """
         sql = "SELECT least($1, parse_formatted_bytes($2))"
         with suppress(duckdb.Error, StoreUnavailableError), self.cursor() as cursor:
@@ -179,10 +188,10 @@ class Engine:
                 cursor.execute(f"SET GLOBAL max_temp_directory_size = '{int(row[0])}B'")
 
     def order_joins(self, *, is_wanted: bool) -> None:
-        """Whether the queries that follow have their joins put in order.
+        """Switch the optimizer of join orders on or off for the next queries.
 
-        For that DuckDB asks the lake for statistics of every column of a view (1.5.5), which takes most
-        of the time of a query that is small, and joins nothing.
+        It reads the lake's statistics of every column of a view (1.5.5), which takes most of the time of a
+        small query without joins.
         """
         with suppress(duckdb.Error, StoreUnavailableError), self.cursor() as cursor:
             disabled = _NOT_WITH_ARROW if is_wanted else f"{_NOT_WITH_ARROW},join_order"
@@ -201,13 +210,13 @@ class Engine:
             cursor.close()
 
     def new_cursor(self) -> duckdb.DuckDBPyConnection:
-        """A cursor that whoever asks closes, or has for as long as the engine. Raises duckdb.Error."""
+        """A cursor that the caller closes, or keeps as long as the engine. Raises duckdb.Error."""
         cursor = self.connection.cursor()
         cursor.execute(f"USE {_NAME}")
         return cursor
 
     def refresh(self, names: Iterable[str] | None = None) -> None:
-        """Take over what has changed in these tables of the state file, None: in all. Raises StoreUnavailableError."""
+        """Copy changed rows of these tables from the state file; None: all tables. Raises StoreUnavailableError."""
         with self._lock:
             for name in sorted(UPSERTED if names is None else UPSERTED & set(names)):
                 revision, deleted = self._known.get(name, (-1, 0))
@@ -216,7 +225,7 @@ class Engine:
                     continue
                 seen_rows = 0 if changed.last_seen is None else changed.last_seen.num_rows
                 if changed.rows.num_rows or seen_rows or changed.is_whole:
-                    self._take_over(name, changed.rows, changed.last_seen, changed.is_whole)
+                    self._update(name, changed.rows, changed.last_seen, changed.is_whole)
                 self._known[name] = changed.revision, self._state.deletions(name)
 
     def begin(
@@ -227,11 +236,11 @@ class Engine:
         show: Show | None = None,
         shown: MutableMapping[str, Any] | None = None,
     ) -> None:
-        """Begin a transaction in which the cursor sees the store at one moment.
+        """Begin a transaction in which the cursor sees one moment of the store.
 
-        `names`: tables whose rows behind the lake it will need; None: any. For an engine that reads alone, `show`:
-        has the cursor see what the lake has of them, in another way than all of it; `shown`: what the cursor sees
-        of the segments already, by table, to be brought up to date. Raises StoreUnavailableError.
+        `names`: tables whose segment rows it needs; None: any. For an engine that reads alone: `show` replaces the
+        function that shows the cursor the lake's rows; `shown` holds the segment rows that the cursor sees already,
+        by table, and is updated. Raises StoreUnavailableError.
         """
         self.refresh()
         wanted = _wanted(names)
@@ -248,8 +257,8 @@ class Engine:
                     return
                 sealed = self._sealed(cursor, wanted, show)
                 if sealed == before:
-                    self._say_gap(gap)
-                # What is registered in a transaction ends with it.
+                    self._log_gap(gap)
+                # Tables that are registered within a transaction end with it.
                 self.register(cursor, wanted, sealed, is_strict=sealed != before, shown=shown)
                 if self.lake is not None:
                     cursor.execute("BEGIN TRANSACTION READ ONLY")
@@ -264,12 +273,12 @@ class Engine:
             except BaseException:
                 _roll_back(cursor)
                 raise
-        raise StoreUnavailableError("samples move to the lake faster than they can be read")
+        raise StoreUnavailableError("samples move to the lake faster than the query can read them")
 
     def _sealed(
         self, cursor: duckdb.DuckDBPyConnection, names: Collection[str], show: Show | None
     ) -> int:
-        """The newest segment that the lake holds, as the cursor sees it, or will see these tables of it."""
+        """The newest segment that the lake holds in the cursor's snapshot; shows the cursor the lake's rows."""
         if self.lake is None:
             return lake.sealed_segment(cursor, self.collector)
         self.lake.look(names)
@@ -279,7 +288,7 @@ class Engine:
     def begin_beside(
         self, cursor: duckdb.DuckDBPyConnection, names: Iterable[str] | None = None
     ) -> None:
-        """Begin a transaction of a query that reads neither lake nor segments. `names`: tables of the state file,
+        """Begin a transaction for a query that reads neither lake nor segments. `names`: tables of the state file;
         None: all. Raises StoreUnavailableError."""
         self.refresh(names)
         try:
@@ -290,7 +299,7 @@ class Engine:
     def _begin_without_lake(
         self, cursor: duckdb.DuckDBPyConnection, wanted: tuple[str, ...]
     ) -> None:
-        """As `begin`, with all segments that there are: what the lake holds of them nobody sees twice."""
+        """Begin a transaction that sees all segments: without the lake no row appears twice."""
         try:
             cursor.execute("BEGIN TRANSACTION READ ONLY")
             if wanted:
@@ -303,36 +312,26 @@ class Engine:
             raise
 
     def _before_segments(self) -> int:
-        try:
+        with _reading_segments():
             return min(segment_numbers(self._segments), default=1) - 1
-        except OSError as error:
-            raise StoreUnavailableError(str(error)) from error
 
     def local_since(self) -> datetime | None:
-        """From when all rows that are stored here are in the segments (naive UTC); None: nobody can say.
+        """The instant (naive UTC) from which the segments hold all stored rows; None: it is unknown.
 
-        The collector stores a row about itself each minute, with the time at which it does: whatever came
-        since the oldest one is in the same segment or a later one. Raises StoreUnavailableError.
+        The collector stores a row about itself each minute, with the current time. All rows that came after
+        the oldest of these are in the same segment or a later one. Raises StoreUnavailableError.
         """
         name = COLLECTOR_SAMPLES.name
-        try:
+        with _reading_segments():
             rows = self._hot.tables([name], self._before_segments(), is_strict=False)[name]
-        except (MissingSegmentError, SegmentError, OSError) as error:
-            raise StoreUnavailableError(str(error)) from error
         own = rows.filter(pc.equal(rows["collector"], self.collector))
         oldest = pc.min(own["ts"]).as_py()
         return None if oldest is None else oldest + AHEAD_MAX
 
-    def is_lake_readable(self) -> bool:
-        """Whether the lake's catalogue answers now."""
-        return self.lake is None or self.lake.is_readable()
-
     def look(self, after: int) -> None:
-        """As `HotRows.look`. Raises StoreUnavailableError."""
-        try:
+        """Read the rows that came to the segments behind `after`. Raises StoreUnavailableError."""
+        with _reading_segments():
             self._hot.look(after)
-        except (MissingSegmentError, SegmentError, OSError) as error:
-            raise StoreUnavailableError(str(error)) from error
 
     def register(
         self,
@@ -344,20 +343,14 @@ class Engine:
         is_strict: bool = False,
         shown: MutableMapping[str, Any] | None = None,
     ) -> Mapping[str, Any]:
-        """Let a cursor see rows of the segments behind `after`, up to `until`, as `hot_table(name)`; the
-        Arrow tables of them. Those in `shown` it sees.
+        """Show a cursor the rows of the segments behind `after`, up to `until`, as `hot_table(name)`; their Arrow
+        tables. `shown`: those that it sees already.
 
-        A segment that is missing is passed over, once with a word in the log, unless `is_strict`: then
-        MissingSegmentError. Raises StoreUnavailableError, duckdb.Error.
+        A missing segment is skipped; with `is_strict` it raises MissingSegmentError. Raises StoreUnavailableError,
+        duckdb.Error.
         """
-        try:
+        with _reading_segments(is_strict=is_strict):
             tables = self._hot.tables(names, after, until, is_strict=is_strict)
-        except MissingSegmentError as error:
-            if not is_strict:
-                raise StoreUnavailableError(str(error)) from error
-            raise
-        except (SegmentError, OSError) as error:
-            raise StoreUnavailableError(str(error)) from error
         known = {} if shown is None else shown
         for name, table in tables.items():
             if known.get(name) is not table:
@@ -366,17 +359,15 @@ class Engine:
         return tables
 
     def join_hot(self, after: int) -> int:
-        """As `HotRows.join`. Raises StoreUnavailableError."""
-        try:
+        """Write files of joined rows, as `HotRows.join`. Raises StoreUnavailableError."""
+        with _reading_segments():
             return self._hot.join(after)
-        except (MissingSegmentError, SegmentError, OSError) as error:
-            raise StoreUnavailableError(str(error)) from error
 
-    def let_go(self) -> None:
-        """As `HotRows.let_go`."""
-        self._hot.let_go()
+    def release_pages(self) -> None:
+        """Release the pages of mapped rows; the next query reads them from the page cache."""
+        self._hot.release_pages()
 
-    def _say_gap(self, gap: str) -> None:
+    def _log_gap(self, gap: str) -> None:
         if not self._is_gap_said:
             self._is_gap_said = True
             log.error(
@@ -384,8 +375,7 @@ class Engine:
             )
 
     def _create(self) -> None:
-        # What a cursor registers is a view of its own, and SHOW TABLES would list it: it asks this
-        # function, and a macro of the database comes before DuckDB's own.
+        # SHOW TABLES calls this function to find tables. The macro hides the views that cursors register.
         self.connection.execute(
             f"CREATE MACRO main.in_search_path(d, s) AS (d = '{_NAME}' AND s = 'main')"
         )
@@ -403,10 +393,10 @@ class Engine:
         self.connection.execute(views_sql())
 
     def _describe(self) -> None:
-        """Have what lists tables and columns show the public ones alone, with their comments.
+        """Replace DuckDB's functions that list tables and columns: show only the public ones, with comments.
 
-        A COMMENT ON for each would take a quarter of the time in which a query process starts, and would go
-        with each new version of a table. DuckDB's views of information_schema and pg_catalog ask these too.
+        COMMENT ON statements would take a quarter of the start of a query process, and each new version of a
+        table would lose its comments. DuckDB's views of information_schema and pg_catalog use these functions too.
         """
         self.connection.execute("CREATE SCHEMA described")
         self.connection.register("given", _COMMENTS)
@@ -415,7 +405,7 @@ class Engine:
         public = f"database_name = '{_NAME}' AND schema_name = 'main'"
         for function, name in _DESCRIBED.items():
             on = "d.column_name IS NULL" if name else "d.column_name = c.column_name"
-            # How a table is put together of lake and segments is nobody's concern.
+            # Do not show how a table is built from lake and segments.
             plain = (
                 f", if(contains(c.sql, ' {_HOT}'), NULL, c.sql) AS sql"
                 if "views" in function
@@ -433,25 +423,25 @@ class Engine:
                 f"SELECT * FROM system.main.{function}() WHERE {where}"
             )
 
-    def _take_over(self, name: str, rows: Any, seen: Any | None, is_whole: bool) -> None:
+    def _update(self, name: str, rows: Any, seen: Any | None, is_whole: bool) -> None:
         try:
             with self.cursor() as cursor:
                 if not is_whole and not rows.num_rows:
-                    self._take_over_seen(cursor, name, seen)
+                    self._update_seen(cursor, name, seen)
                 else:
-                    self._take_over_rows(cursor, name, rows, seen, is_whole)
+                    self._update_rows(cursor, name, rows, seen, is_whole)
         except duckdb.Error as error:
             raise StoreUnavailableError(one_line(error)) from error
 
-    def _take_over_seen(self, cursor: duckdb.DuckDBPyConnection, name: str, seen: Any) -> None:
-        """What changes every few seconds, and needs no new version of the table."""
+    def _update_seen(self, cursor: duckdb.DuckDBPyConnection, name: str, seen: Any) -> None:
+        """Update `last_seen_at`, which changes every few seconds, without a new version of the table."""
         cursor.register("seen", seen)
         cursor.execute(
             f"UPDATE main.{name} SET last_seen_at = s.last_seen_at FROM seen s "
             f"WHERE s.key = {name}.{SEEN_KEYS[name]} AND s.last_seen_at IS NOT NULL"
         )
 
-    def _take_over_rows(
+    def _update_rows(
         self,
         cursor: duckdb.DuckDBPyConnection,
         name: str,
@@ -482,15 +472,15 @@ def _wanted(names: Iterable[str] | None) -> tuple[str, ...]:
 
 
 def hot_table(name: str) -> str:
-    """Name under which a cursor sees a table's rows behind the lake."""
+    """The name under which a cursor sees a table's rows in segments."""
     return f"{_HOT}{name}"
 
 
 def _sources() -> dict[str, frozenset[str]]:
-    """Tables behind the lake that each public table or view may read."""
+    """Tables of segments and lake that each public table or view may read."""
     found = {name: frozenset({name} - UPSERTED) for name in TABLES}
     for name, words in view_words():
-        # More names than it reads do no harm, as one of a column that is a table's too.
+        # Extra names do no harm, such as a column with the name of a table.
         read = (found[word] for word in words if word in found)
         found[name] = frozenset[str]().union(*read)
     return found

@@ -1,10 +1,9 @@
-"""Rows of segments as Arrow tables, read anew only where segments have grown.
+"""Reads rows of segments as Arrow tables, and later only what the segments have gained.
 
-Any process that can read the folder may have one. A frame is checked once when it is first seen; small
-frames are joined to larger chunks as they come, as what a query costs follows from the number of
-chunks; large ones stay where they are, in pages of the file that all processes share. Of a block of
-frames that is whole one process writes a file of joined rows (`join`), which all others map instead of
-what they have joined for themselves.
+Any process that can read the folder may use this. A frame is checked once, when it is first read. Small
+frames are joined to larger chunks, because the cost of a query grows with the number of chunks; large ones
+stay in the file's pages, which all processes share. When a block of frames is complete, one process writes
+a file of its joined rows (`join`), and all processes map that file instead of their own copies.
 """
 
 import logging
@@ -45,22 +44,22 @@ from gpuwarden_collector.storage.segment import (
 log = logging.getLogger(__name__)
 
 CHUNK_ROWS = 65_536
-"""Chunks of so many rows are not joined any more."""
+"""Chunks of this size are not joined further."""
 _ONE_CHUNK_ROWS = 8_192
-"""Tables of so few rows are given as one chunk: a scan takes 0.2 ms for each, as long as for 2,000 rows."""
+"""A table up to this size becomes one chunk: a scan takes 0.2 ms for each chunk, as long as for 2,000 rows."""
 _MAP_BYTES_MIN = 4 * 1024 * 1024
-"""From so many new bytes on a file is mapped to look for its frames."""
+"""New bytes of a file from which it is mapped, not read."""
 _SHARED_BYTES_MIN = 256 * 1024
-"""From so many bytes on the rows of a message are not copied."""
+"""Size of a message from which its rows are mapped, not copied."""
 
 
 class MissingSegmentError(Exception):
-    """A segment that the lake does not hold is not there: it was sealed meanwhile, or is lost."""
+    """The file of a segment that the lake does not hold is missing: it was just sealed, or is lost."""
 
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """Bytes of a segment, between whole frames or before its known end, that are no frame."""
+    """Bytes of a segment that should be frames and are not."""
 
     number: int
     start: int
@@ -68,18 +67,17 @@ class Damage:
 
 
 class Segment:
-    """One file, read from the beginning to as far as it goes."""
+    """One file, read frame by frame as it grows."""
 
     def __init__(self, folder: Path, number: int, *, keeps_open: bool = False) -> None:
-        """`keeps_open`: have it read to its end also when the lake has its rows and it is deleted. Raises
-        SegmentError, OSError."""
+        """`keeps_open`: the file can be read to its end even after it was deleted. Raises SegmentError, OSError."""
         self.number = number
         self.path = segment_path(folder, number)
         self.header: SegmentHeader = read_header(self.path)
         self.end = self.header.end
-        """How far it is read."""
+        """The position up to which it was read."""
         self.is_complete = False
-        """Whether it is known to end there."""
+        """Whether the file ends there."""
         self.damaged: list[Damage] = []
         self._mapped: Any | None = None
         self._file: int | None = None
@@ -87,13 +85,13 @@ class Segment:
             self._file = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
             weakref.finalize(self, os.close, self._file)
 
-    def let_go(self) -> None:
-        """Keep no page of the file but those that rows are in; what is needed again is mapped again."""
+    def unmap(self) -> None:
+        """Unmap the file, but for the pages of rows in use; it is mapped again when needed."""
         self._mapped = None
 
     @contextmanager
     def opened(self) -> Iterator[int]:
-        """The file. Raises OSError."""
+        """The file descriptor. Raises OSError."""
         if self._file is not None:
             yield self._file
             return
@@ -101,7 +99,7 @@ class Segment:
             yield file.fileno()
 
     def content_at(self, file: int, start: int, size: int) -> Any:
-        """A part of the file as a buffer: of the file's own pages if it is large. Raises OSError."""
+        """A part of the file as a buffer, mapped if it is large. Raises OSError."""
         if size < _SHARED_BYTES_MIN:
             return pa.py_buffer(os.pread(file, size, start))
         if self._mapped is None or self._mapped.size < start + size:
@@ -111,10 +109,10 @@ class Segment:
     def new_frames(
         self, limit: int | None = None, *, is_abandoned: bool = False
     ) -> Iterator[ReadFrame]:
-        """Frames that were not read yet. `limit`: where the segment ends; None: it may be written, unless
-        it `is_abandoned`, then it ends with the last frame that is whole.
+        """Frames that were not read yet. `limit`: the known end of the segment; None: it may still be written, or
+        with `is_abandoned` it ends with its last whole frame.
 
-        What stands before its end and is no frame is noted in `damaged` and passed over.
+        Other bytes before the end are added to `damaged` and skipped.
         """
         if self.is_complete:
             return
@@ -124,7 +122,7 @@ class Segment:
                 self.end = frame.end
                 yield frame
             while limit is not None or is_abandoned:
-                # Each frame was on disk before the next was written, so what follows is data.
+                # Each frame was on disk before the next was written, so a later frame is data.
                 found = next_frame(content, start, self.end, salt)
                 if found is None:
                     break
@@ -141,7 +139,7 @@ class Segment:
             self.is_complete = True
 
     def _content(self, limit: int | None) -> Any | None:
-        """What is in the file behind `end`, as a buffer; None: nothing."""
+        """The bytes behind `end` as a buffer; None: there are none."""
         with self.opened() as file:
             size = os.fstat(file).st_size
             size = (size if limit is None else min(size, limit)) - self.end
@@ -155,15 +153,14 @@ class Segment:
 
 
 def end_of(segment: Segment, follower: Segment | None) -> int | None:
-    """Where a segment ends, as the one right behind it says; None: that one is not there."""
+    """The end of a segment, from the header of the next one; None: there is no next one."""
     if follower is None or follower.number != segment.number + 1:
         return None
     return follower.header.previous_end
 
 
 class _Rows:
-    """Rows of one table in a segment, read when they are first asked for; as few chunks as joining each
-    row at most log n times gives."""
+    """Rows of one table in a block, read when they are first needed. Each row is joined at most log n times."""
 
     def __init__(self, schema: Any) -> None:
         self._schema = schema
@@ -171,11 +168,11 @@ class _Rows:
         self._unread: list[tuple[int, int]] = []
 
     def note(self, start: int, size: int) -> None:
-        """There is a message more, at a place of the file."""
+        """Add a message at a position of the file."""
         self._unread.append((start, size))
 
     def chunks(self, segment: Segment, name: str) -> list[Any]:
-        """All of them. Raises OSError."""
+        """Chunks of all rows. Raises OSError."""
         if self._unread:
             schema = segment.header.schemas[name]
             with segment.opened() as file:
@@ -206,16 +203,16 @@ class _Block:
 
     @property
     def is_joined(self) -> bool:
-        """Whether its rows are in a file of their own."""
+        """Whether its rows come from a file of joined rows."""
         return self._joined is not None
 
     @property
     def tables(self) -> list[str]:
-        """Names of the tables that it has rows of, as read from the segment."""
+        """Names of the tables whose rows were read from the segment."""
         return list(self._read)
 
     def note(self, name: str, start: int, size: int) -> None:
-        """There is a message more, at a place of the segment."""
+        """Add a message at a position of the segment."""
         if name not in self._read:
             self._read[name] = _Rows(SCHEMAS[name])
         self._read[name].note(start, size)
@@ -227,15 +224,15 @@ class _Block:
             return [] if batch is None else [batch]
         return self._read[name].chunks(segment, name) if name in self._read else []
 
-    def take(self, joined: JoinedRows) -> None:
-        """Have its rows from a file, instead of what was read."""
+    def use(self, joined: JoinedRows) -> None:
+        """Take the rows from a file of joined rows, and drop those that were read."""
         self._joined = joined
         self._read.clear()
 
-    def let_go(self) -> None:
-        """Have no page of that file in memory until it is read again."""
+    def release_pages(self) -> None:
+        """Release the pages of that file."""
         if self._joined is not None:
-            self._joined.let_go()
+            self._joined.release_pages()
 
 
 class _Unsealed:
@@ -247,11 +244,11 @@ class _Unsealed:
 
     @property
     def whole(self) -> list[_Block]:
-        """Blocks that nothing will be added to."""
+        """Blocks that are complete."""
         return self.blocks if self.segment.is_complete else self.blocks[:-1]
 
     def note(self, frame: ReadFrame) -> None:
-        """Take over where the rows of a frame stand."""
+        """Add the positions of a frame's rows."""
         number = block_number(frame.start)
         if not self.blocks or self.blocks[-1].number != number:
             self.blocks.append(_Block(number))
@@ -268,20 +265,20 @@ class _Unsealed:
 
 @dataclass(slots=True)
 class RowsSince:
-    """Rows that came to segments since, of the tables that are followed."""
+    """New rows of followed tables in segments."""
 
     tables: dict[str, list[Any]] = field(default_factory=dict)
-    """Record batches that nobody has taken, in the order in which they came."""
+    """Record batches since the last `take`, in the order of arrival, by table."""
     has_gap: bool = False
-    """Whether some are missing: all are to be read again."""
+    """Whether rows are missing, so that all must be read again."""
 
     def take(self, name: str) -> list[Any]:
-        """The rows of a followed table that came since the last call."""
+        """Record batches of a followed table since the last call."""
         found, self.tables[name] = self.tables[name], []
         return found
 
     def note(self, segment: Segment, frame: ReadFrame) -> None:
-        """A frame came."""
+        """Add the rows of a new frame."""
         for message in frame.messages:
             if message.table in self.tables:
                 content = frame.body.slice(message.start, message.size)
@@ -293,7 +290,7 @@ class HotRows:
     """Rows of all segments behind a number; for any thread."""
 
     def __init__(self, folder: Path, since: RowsSince | None = None) -> None:
-        """`since`: what is given all rows that come, besides."""
+        """`since`: receives all new rows too."""
         self._folder = folder
         self._since = since
         self._after: int | None = None
@@ -302,15 +299,15 @@ class HotRows:
         self._tables: dict[str, tuple[int, int | None, Any]] = {}
         self._version = 0
         self._whole: set[Block] = set()
-        self._is_failure_told = False
+        self._is_failure_logged = False
 
     def tables(
         self, names: Iterable[str], after: int, until: int | None = None, *, is_strict: bool = True
     ) -> dict[str, Any]:
-        """Arrow tables of the segments behind `after`, up to and with `until`, by name.
+        """Arrow tables of the segments behind `after`, up to and including `until`, by name.
 
-        Raises MissingSegmentError unless `is_strict` is off: the lake may hold it by now. Raises
-        SegmentError, OSError.
+        Raises MissingSegmentError with `is_strict`, when the lake may hold a segment by now. Raises SegmentError,
+        OSError.
         """
         with self._lock:
             self._refresh(after, is_strict=is_strict)
@@ -320,12 +317,12 @@ class HotRows:
                 raise MissingSegmentError(str(error)) from error
 
     def look(self, after: int) -> None:
-        """Read what has come to the segments behind `after`. Raises SegmentError, OSError."""
+        """Read the new rows of the segments behind `after`. Raises SegmentError, OSError."""
         with self._lock:
             self._refresh(after, is_strict=False)
 
     def forget(self, until: int) -> None:
-        """Let go of the rows of segments up to a number: the lake holds them."""
+        """Drop the rows of segments up to a number, which the lake holds."""
         with self._lock:
             for number in [n for n in self._segments if n <= until]:
                 del self._segments[number]
@@ -334,22 +331,22 @@ class HotRows:
 
     @property
     def damaged(self) -> list[Damage]:
-        """What was passed over in the segments that there are."""
+        """Damaged parts of the segments."""
         with self._lock:
             return [d for known in self._segments.values() for d in known.segment.damaged]
 
-    def let_go(self) -> None:
-        """Have no page of joined rows in this process's memory until they are read again."""
+    def release_pages(self) -> None:
+        """Release the pages of joined rows; the next query reads them from the page cache."""
         with self._lock:
             for known in self._segments.values():
                 for block in known.blocks:
-                    block.let_go()
+                    block.release_pages()
 
     def join(self, after: int) -> int:
-        """Write files of joined rows for the blocks behind `after` that were whole at the last call
-        already; how many. One process calls it, now and then, while no segment is deleted.
+        """Write files of joined rows for blocks behind `after` that were complete at the last call too; how many.
 
-        Where many rows come, the lake has their segment before the second call. Raises SegmentError, OSError.
+        One process calls it periodically, while no segment is deleted. Under a high load a segment is sealed before
+        the second call, and no file is written for it. Raises SegmentError, OSError.
         """
         written = 0
         with self._lock:
@@ -366,12 +363,12 @@ class HotRows:
                 try:
                     write_joined(self._folder, key, _joined(segment, block))
                 except OSError as error:
-                    # Each process has its own copy of the rows then, as before.
-                    if not self._is_failure_told:
+                    # Each process keeps its own copy of the rows.
+                    if not self._is_failure_logged:
                         log.warning("joined rows cannot be written", extra={"reason": str(error)})
-                    self._is_failure_told = True
+                    self._is_failure_logged = True
                     return written
-                self._is_failure_told = False
+                self._is_failure_logged = False
                 written += 1
             if written:
                 self._refresh(after, is_strict=False)
@@ -396,10 +393,10 @@ class HotRows:
                 self._read(number)
         except FileNotFoundError as error:
             raise MissingSegmentError(str(error)) from error
-        self._take_joined(joined_blocks(names))
+        self._use_joined(joined_blocks(names))
 
     def _read_sealed(self, since: RowsSince, after: int) -> None:
-        """Give on what came to segments that the lake holds by now, before they are let go of."""
+        """Add the last rows of segments that the lake now holds to `since`, before they are dropped."""
         before, self._after = self._after, after
         if before is None or not since.tables:
             return
@@ -411,7 +408,7 @@ class HotRows:
             since.has_gap = True
 
     def _read_to_end(self, known: _Unsealed) -> bool:
-        """Whether all of a segment is read now that nobody writes."""
+        """Read a segment that is no longer written to its end; whether that succeeded."""
         if not known.segment.is_complete:
             follower = self._segments.get(known.segment.number + 1)
             try:
@@ -435,35 +432,35 @@ class HotRows:
                 self._since.note(known.segment, frame)
             self._version += 1
 
-    def _take_joined(self, blocks: set[Block]) -> None:
+    def _use_joined(self, blocks: set[Block]) -> None:
         for number, known in self._segments.items():
             for block in known.whole:
                 if block.is_joined or (number, block.number) not in blocks:
                     continue
                 try:
-                    block.take(JoinedRows(self._folder, (number, block.number), SCHEMAS))
+                    block.use(JoinedRows(self._folder, (number, block.number), SCHEMAS))
                 except (OSError, ValueError):
-                    continue  # the segment has the same
-                known.segment.let_go()
+                    continue  # the segment has the same rows
+                known.segment.unmap()
                 self._version += 1
                 self._tables.clear()
 
     def _read(self, number: int) -> None:
-        """Take over what a segment has got since it was last read."""
+        """Read the new frames of a segment."""
         known = self._segments[number]
         follower = self._segments.get(number + 1)
         limit = end_of(known.segment, follower.segment if follower else None)
         if limit is not None and known.segment.end > limit and not known.segment.is_complete:
-            # Its writer gave up what was read here before it knew that.
-            known = self._anew(number)
+            # The writer gave up frames that were read here already.
+            known = self._opened(number)
             if self._since is not None:
                 self._since.has_gap = True
         self._take_frames(known, limit)
 
     def _segment(self, number: int) -> _Unsealed:
-        return self._segments.get(number) or self._anew(number)
+        return self._segments.get(number) or self._opened(number)
 
-    def _anew(self, number: int) -> _Unsealed:
+    def _opened(self, number: int) -> _Unsealed:
         keeps_open = self._since is not None
         self._segments[number] = _Unsealed(Segment(self._folder, number, keeps_open=keeps_open))
         self._version += 1
@@ -487,7 +484,7 @@ class HotRows:
 
 
 def _joined(segment: Segment, block: _Block) -> dict[str, Any]:
-    """All rows of a block, one batch a table. Raises OSError."""
+    """All rows of a block, one record batch a table. Raises OSError."""
     found = {}
     for name in block.tables:
         table = pa.Table.from_batches(block.chunks(segment, name), SCHEMAS[name])
@@ -498,17 +495,16 @@ def _joined(segment: Segment, block: _Block) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Tail:
-    """What segments say besides rows."""
+    """Batch identities and progress in the last segments."""
 
     batches: list[BatchKey]
     progress: Mapping[str, Any] | None
     end: int | None
-    """Where the newest one ends; None: there is none."""
+    """The end of the newest segment; None: there is none."""
 
 
 def read_tail(folder: Path, after: int) -> Tail:
-    """Batches and progress in the segments behind `after`, which nobody writes. Raises SegmentError,
-    OSError."""
+    """Batches and progress in the segments behind `after`, while none is written. Raises SegmentError, OSError."""
     batches: list[BatchKey] = []
     progress: dict[str, Any] = {}
     end = None
@@ -523,8 +519,8 @@ def read_tail(folder: Path, after: int) -> Tail:
 
 
 def last_frame(folder: Path, number: int) -> tuple[int, Frame] | None:
-    """Where the last frame of a segment that nobody writes begins, and what it holds, in today's columns; None:
-    it has none. Raises SegmentError, OSError."""
+    """Position and content of the last frame of a segment that is not written, in today's columns; None: it has
+    no frame. Raises SegmentError, OSError."""
     segment = Segment(folder, number)
     last = None
     for frame in segment.new_frames(is_abandoned=True):
@@ -541,7 +537,7 @@ def last_frame(folder: Path, number: int) -> tuple[int, Frame] | None:
 
 
 def _conformed(batch: Any, schema: Any) -> Any:
-    """A batch of a file that another version wrote: columns that it lacks are NULL."""
+    """A record batch with today's columns, NULL for those that an older version did not write."""
     if batch.schema.equals(schema):
         return batch
     names = set(batch.schema.names)

@@ -1,8 +1,8 @@
-"""Files of joined rows: what one block of a segment holds, a record batch a table, for all processes to map.
+"""Writes and maps files of joined rows: the rows of one block of a segment, a record batch a table.
 
-A block is the frames that begin within so many bytes of a segment, so that every process has the same
-blocks. Its file says nothing that the segment does not, is not synced, and goes with its segment. Whoever
-uses one must know that the block is whole: that its segment goes on behind it, or has ended.
+A block holds the frames that begin within a fixed range of bytes of a segment, so all processes have the
+same blocks. The file only repeats rows of the segment, is not synced, and is deleted with the segment.
+Readers use it only for a complete block: the segment continues after it, or has ended.
 
 Layout, little endian, each part padded to 64 bytes:
 
@@ -23,7 +23,7 @@ import pyarrow as pa
 from gpuwarden_collector.storage.segment import padded, write_all
 
 BLOCK_BYTES = 8 * 1024 * 1024
-"""Most that a process holds of a block that is being written, for itself alone."""
+"""Size of a block: a process holds at most this much of the current one in its own memory."""
 SUFFIX = ".rows"
 _UNFINISHED = ".rows.new"
 _MAGIC = b"GPUWROWS"
@@ -34,7 +34,7 @@ Block = tuple[int, int]
 
 
 def block_number(frame_start: int) -> int:
-    """Of the block that a frame belongs to which begins there."""
+    """The number of the block of a frame that begins there."""
     return frame_start // BLOCK_BYTES
 
 
@@ -44,7 +44,7 @@ def joined_path(folder: Path, block: Block) -> Path:
 
 
 def joined_blocks(names: Iterable[str]) -> set[Block]:
-    """Blocks whose files are among the names of a folder."""
+    """Blocks that have a file among these names."""
     found = set()
     for name in names:
         if name.endswith(SUFFIX):
@@ -55,14 +55,14 @@ def joined_blocks(names: Iterable[str]) -> set[Block]:
 
 
 def write_joined(folder: Path, block: Block, batches: Mapping[str, Any]) -> None:
-    """Write a block's file: under another name until it is whole. Raises OSError."""
+    """Write a block's file under a temporary name, then rename it. Raises OSError."""
     messages = {name: batch.serialize() for name, batch in batches.items()}
     places, position = {}, 0
     for name, message in messages.items():
         places[name] = position, message.size
         position += padded(message.size)
-    said = json.dumps(places).encode()
-    head = _HEAD.pack(_MAGIC, len(said)) + said
+    meta = json.dumps(places).encode()
+    head = _HEAD.pack(_MAGIC, len(meta)) + meta
     parts: list[Any] = [head.ljust(padded(len(head)), b"\0")]
     for message in messages.values():
         parts += [message, bytes(padded(message.size) - message.size)]
@@ -82,16 +82,16 @@ def write_joined(folder: Path, block: Block, batches: Mapping[str, Any]) -> None
 
 
 class JoinedRows:
-    """Rows of one block, in pages of its file."""
+    """Rows of one block, mapped from its file."""
 
     def __init__(self, folder: Path, block: Block, schemas: Mapping[str, Any]) -> None:
-        """`schemas`: of the tables by name. Raises OSError, ValueError."""
+        """`schemas`: Arrow schemas by table. Raises OSError, ValueError."""
         path = joined_path(folder, block)
         with path.open("rb") as file:
             self._mapped = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
         content = pa.py_buffer(self._mapped)
         if content.size < _HEAD.size or not content.slice(0, 8).equals(pa.py_buffer(_MAGIC)):
-            raise ValueError(f"{path} is no file of joined rows")
+            raise ValueError(f"{path} is not a file of joined rows")
         _, size = _HEAD.unpack_from(content)
         places = json.loads(content.slice(_HEAD.size, size).to_pybytes())
         begin = padded(_HEAD.size + size)
@@ -100,13 +100,13 @@ class JoinedRows:
             for name, (position, length) in places.items()
         }
 
-    def let_go(self) -> None:
-        """Have no page of the file in this process's memory; what is read again comes from the cache."""
+    def release_pages(self) -> None:
+        """Release the file's pages from this process's memory; later reads use the page cache."""
         self._mapped.madvise(mmap.MADV_DONTNEED)
 
 
 def remove_joined(folder: Path, until: int | None = None) -> None:
-    """Delete the files of segments up to a number; None: all, and what was begun. Raises OSError."""
+    """Delete the files of segments up to a number; None: all, and unfinished ones. Raises OSError."""
     for name in os.listdir(folder):
         if not name.endswith((SUFFIX, _UNFINISHED)):
             continue

@@ -135,7 +135,7 @@ def test_a_collector_does_not_begin_a_new_catalogue_over_the_files_of_a_lost_one
 ) -> None:
     for path in (store / FOLDER).glob(f"{CATALOGUE}*"):
         path.unlink()
-    with pytest.raises(StartError, match="is missing, which says what the files"):
+    with pytest.raises(StartError, match="the catalogue of the files in"):
         Database.open(store, LIMITS)
     assert repaired(store).problems == []
     assert count(store) == 40, "what was hot"

@@ -1,4 +1,4 @@
-"""Files of Arrow rows that one process writes anew and others map."""
+"""Writes versions of a file of Arrow rows, which other processes map."""
 
 from collections.abc import Sequence
 from contextlib import suppress
@@ -8,25 +8,25 @@ from typing import Any
 import pyarrow as pa
 
 _KEPT = 2
-"""A reader may be about to open the file before the newest."""
+"""Versions that are kept: a reader may be about to open the last but one."""
 
 
 class ArrowFiles:
-    """Versions of one set of rows; for one thread at a time."""
+    """Versions of one set of rows. One thread at a time uses it."""
 
     def __init__(self, stem: Path) -> None:
-        """`stem`: path and first part of their names."""
+        """`stem`: the path, with the first part of the file names."""
         self._stem = stem
         self._version = 0
         self._files: list[Path] = []
 
     @property
     def newest(self) -> Path | None:
-        """None: none was written."""
+        """The newest version; None: none was written."""
         return self._files[-1] if self._files else None
 
     def write(self, tables: Sequence[Any]) -> Path:
-        """The rows of these tables, of one schema, as the newest version. Raises OSError."""
+        """Write the rows of tables with one schema as the newest version. Raises OSError."""
         self._version += 1
         path = self._stem.with_name(f"{self._stem.name}-{self._version}.arrow")
         try:
@@ -48,5 +48,5 @@ class ArrowFiles:
 
 
 def read_rows(path: str) -> Any:
-    """Rows of such a file, in pages of it. Raises OSError, pa.ArrowException."""
+    """Map the rows of such a file. Raises OSError, pa.ArrowException."""
     return pa.ipc.open_file(pa.memory_map(path)).read_all()

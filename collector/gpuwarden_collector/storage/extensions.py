@@ -1,4 +1,4 @@
-"""DuckDB's extensions, loaded from packages of PyPI: none is downloaded at run time."""
+"""Loads DuckDB's extensions from packages of PyPI; nothing is downloaded at run time."""
 
 from importlib.util import find_spec
 from pathlib import Path
@@ -9,7 +9,7 @@ from gpuwarden_collector.storage.sql import text_sql
 
 
 def extension_path(name: str) -> Path:
-    """The extension for this DuckDB. Raises FileNotFoundError, which says what to install."""
+    """The file of an extension for this DuckDB. Raises FileNotFoundError, which says what to install."""
     spec = find_spec(f"duckdb_extension_{name}")
     places = list(spec.submodule_search_locations or ()) if spec else []
     for place in places:

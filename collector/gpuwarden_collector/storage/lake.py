@@ -1,9 +1,9 @@
-"""The lake: sealed samples as Parquet files under a DuckLake catalogue, attached as `lake`.
+"""Attaches the lake as `lake` and seals rows into it: Parquet files under a DuckLake catalogue.
 
-The catalogue is an SQLite file, or PostgreSQL for several collectors (`address.py`). What
-a collector has sealed stands in the lake itself (`lake.main.collectors`), written by the transaction
-that adds the rows: whoever sees the rows sees that they are sealed. That table and `doubtful` are
-only ever appended to, as collectors that seal at once must not change the same row.
+The catalogue is an SQLite file, or PostgreSQL for several collectors (`address.py`). The lake itself stores
+which segments are sealed (`lake.main.collectors`), in the transaction that adds their rows, so a snapshot
+has both or neither. Rows of that table and of `doubtful` are only added, so that collectors that seal at
+the same time never change the same row.
 """
 
 import random
@@ -31,20 +31,19 @@ from gpuwarden_collector.storage.resent import LAKE_SQL
 from gpuwarden_collector.storage.sql import scalar, text_sql
 
 SEALED_TABLES = tuple(name for name in TABLES if name not in UPSERTED)
-"""Tables whose rows move to the lake: all that are only ever appended to."""
+"""Tables whose rows move to the lake: rows are only added to them."""
 
 MERGE_BYTES_MAX = 256 * 1024 * 1024
-"""Of a day, merged at once: 20 s of a processor, during which nothing is sealed. No seal writes files as large."""
+"""Largest merge: 20 s of a processor, during which nothing is sealed. A seal writes smaller files."""
 _BUSY_MS = 20_000
 SEAL = "seal"
-"""Message of the commits that seal; their author is the collector, `extra_info` the segment."""
+"""Commit message of a seal; the author is the collector, `extra_info` the segment."""
 TRIES_MAX = 8
-"""Most tries to make or change the tables of a lake that another collector changes at that moment."""
+"""Most tries to create or change tables of a lake while another collector changes them."""
 
 
 def attach(connection: duckdb.DuckDBPyConnection, address: LakeAddress) -> None:
-    """Attach the lake, made if need be, to be written, and give it its tables and columns. Who only reads has
-    `lake_reader.py`.
+    """Attach the lake for writing, or create it, and add missing tables and columns. Readers use `lake_reader.py`.
 
     Raises duckdb.Error, FileNotFoundError and OSError for a local lake, StartError for any other.
     """
@@ -65,22 +64,22 @@ def attach(connection: duckdb.DuckDBPyConnection, address: LakeAddress) -> None:
 
 
 def open_files(connection: duckdb.DuckDBPyConnection, address: LakeAddress) -> None:
-    """Let a connection read the lake's files, wherever they are. Raises duckdb.Error, StartError."""
+    """Let a connection read the lake's files, local or in an object store. Raises duckdb.Error, StartError."""
     if address.keys is not None:
         load_extension(connection, "httpfs")
-        _tell_keys(connection, address.data, address.keys)
+        _create_secret(connection, address.data, address.keys)
 
 
 def not_opened(address: LakeAddress, error: Exception) -> StartError:
-    """What to say of a lake on servers."""
+    """The error for a lake on servers that cannot be opened."""
     return StartError(
-        f"the lake at {address.data} cannot be opened: {_why(error)}: docs/cluster.md has what"
+        f"the lake at {address.data} cannot be opened: {_why(error)}: docs/cluster.md says what"
         " its servers need"
     )
 
 
 def allowed_folders(data_dir: Path, address: LakeAddress) -> list[str]:
-    """What DuckDB may read and write besides its database."""
+    """Folders that DuckDB may read and write besides its database."""
     return [str(data_dir / FOLDER), address.data]
 
 
@@ -96,26 +95,26 @@ def _make_folders(address: LakeAddress) -> None:
 
 
 def _refuse_lost_catalogue(address: LakeAddress) -> None:
-    """A new catalogue over files of a lost one would hide all that they hold, without a word."""
+    """Refuse to create a catalogue over files of a lost one, which would silently hide their rows."""
     files = Path(address.data)
     if not Path(address.catalog).exists() and next(files.rglob("*.parquet"), None) is not None:
         raise StartError(
-            f"{address.catalog} is missing, which says what the files in {files} hold: put it back "
-            "from a backup, or run `gpuwarden collector check --repair` to begin without them"
+            f"{address.catalog}, the catalogue of the files in {files}, is missing: restore it from a "
+            "backup, or run `gpuwarden collector check --repair` to begin without them"
         )
 
 
 def _why(error: Exception) -> str:
-    """What is wrong, without the connection string that DuckDB puts before it, once or twice."""
+    """The reason, without the connection string that DuckDB puts before it, once or twice."""
     return str(error).strip().partition("\n")[0].rpartition('": ')[2][:500]
 
 
 def _attach_sql(address: LakeAddress) -> str:
-    # The folder beside a database may have been moved: it is where that is, not where it was. Of a
-    # shared lake all collectors must say the same, and DuckLake refuses one that does not.
+    # A local lake may have been moved with its data folder. For a shared lake DuckLake checks that all
+    # collectors give the same path.
     options = ""
     if not address.is_shared:
-        # In WAL mode neither a query nor another program's DuckDB holds up a seal.
+        # In WAL mode neither a query nor another program's DuckDB delays a seal.
         options = (
             f", OVERRIDE_DATA_PATH true, META_BUSY_TIMEOUT {_BUSY_MS}, META_JOURNAL_MODE 'WAL'"
         )
@@ -124,7 +123,7 @@ def _attach_sql(address: LakeAddress) -> str:
     )
 
 
-def _tell_keys(connection: duckdb.DuckDBPyConnection, scope: str, keys: S3Keys) -> None:
+def _create_secret(connection: duckdb.DuckDBPyConnection, scope: str, keys: S3Keys) -> None:
     options = {
         "KEY_ID": keys.key_id,
         "SECRET": keys.secret,
@@ -135,16 +134,16 @@ def _tell_keys(connection: duckdb.DuckDBPyConnection, scope: str, keys: S3Keys) 
         scheme, _, place = keys.endpoint.rpartition("://")
         options |= {"ENDPOINT": place.rstrip("/"), "URL_STYLE": "path"}
         options["USE_SSL"] = "false" if scheme == "http" else "true"
-    said = ", ".join(f"{n} {text_sql(v)}" for n, v in options.items() if v is not None)
+    given = ", ".join(f"{n} {text_sql(v)}" for n, v in options.items() if v is not None)
     try:
-        connection.execute(f"CREATE SECRET lake (TYPE s3, SCOPE {text_sql(scope)}, {said})")
+        connection.execute(f"CREATE SECRET lake (TYPE s3, SCOPE {text_sql(scope)}, {given})")
     except duckdb.Error:
-        # DuckDB's words could quote the statement.
-        raise StartError(f"DuckDB does not take the keys for {scope}") from None
+        # DuckDB's message could quote the keys.
+        raise StartError(f"DuckDB does not accept the keys for {scope}") from None
 
 
 def _again(connection: duckdb.DuckDBPyConnection, work: Callable[[], object]) -> None:
-    """Do it, again if another collector did the same at that moment."""
+    """Do work, and retry it if another collector did the same at that moment."""
     for tries in range(1, TRIES_MAX + 1):
         try:
             work()
@@ -171,11 +170,11 @@ def seal(
     sources: Mapping[str, str],
     note: Callable[[], None] = lambda: None,
 ) -> dict[str, int]:
-    """Copy rows into the lake, all tables in one transaction, and that it holds `segment`; rows by table.
+    """Copy rows into the lake and mark `segment` as sealed, in one transaction; the number of rows by table.
 
-    `root`: the folder or prefix of its files. `sources`: SELECT of the rows of each table that has any. `note` is called before the end, in the
-    transaction; it may raise StoreUnavailableError. A segment that is sealed already changes nothing.
-    Raises StoreUnavailableError or RowsRefusedError, and then has changed nothing.
+    `root`: the folder or prefix of the lake's files. `sources`: a SELECT of the rows of each table that has any.
+    `note` runs at the end of the transaction; it may raise StoreUnavailableError. If the segment is sealed already,
+    nothing changes. Raises StoreUnavailableError or RowsRefusedError, and then nothing changes either.
     """
     rows: dict[str, int] = {}
     with durable_transaction(cursor, root):
@@ -198,8 +197,8 @@ def seal(
 def damaged_file(
     cursor: duckdb.DuckDBPyConnection, root: str, collector: str, until: int
 ) -> LakeFile | None:
-    """A file missing or cut off of those that sealed segments up to `until`, as far as the lake remembers which
-    they are (SNAPSHOTS_KEPT); None: there is none. Raises StoreUnavailableError."""
+    """A missing or truncated file of the seals of segments up to `until` whose snapshots are kept (SNAPSHOTS_KEPT);
+    None: there is none. Raises StoreUnavailableError."""
     if is_remote(root):
         return None
     with translating():
@@ -246,7 +245,7 @@ def _create(connection: duckdb.DuckDBPyConnection) -> None:
 
 
 def _set_row_groups(connection: duckdb.DuckDBPyConnection) -> None:
-    """DuckLake takes options only of tables that are committed, hence after them."""
+    """Set options of tables; DuckLake accepts them only after the table is committed."""
     rows = connection.execute(
         f"SELECT t.table_name FROM {METADATA}.ducklake_metadata m "
         f"JOIN {METADATA}.ducklake_table t ON t.table_id = m.scope_id AND t.end_snapshot IS NULL "
@@ -265,15 +264,15 @@ _FIRST = (
     "CALL lake.set_option('parquet_compression', 'zstd')",
     "CALL lake.set_option('parquet_version', '2')",
     "CALL lake.set_option('parquet_compression_level', 6)",
-    # A row group's rows bound the dictionaries that DuckDB makes: where a table repeats each value some
-    # times, as link_samples does, large ones hold what differences say in a fifth of the bytes.
+    # DuckDB makes a dictionary for each row group. Where a table repeats each value a few times, as
+    # link_samples does, a large dictionary takes five times the bytes of an encoding by differences.
     "CALL lake.set_option('parquet_row_group_size', 61440)",
     f"CALL lake.set_option('target_file_size', '{MERGE_BYTES_MAX // 1024}KiB')",
 )
 
 
 _ROW_GROUP_ROWS = {"link_samples": 30_720}
-"""Of tables for which the lake's own number is too large."""
+"""Tables that need smaller row groups than the lake's option."""
 
 
 def _create_table_sql(table: Table) -> tuple[str, ...]:
@@ -286,7 +285,7 @@ def _create_table_sql(table: Table) -> tuple[str, ...]:
 
 
 def _order_sql(table: Table) -> str:
-    """Have files written, and merged, in the order of the key."""
+    """Sort files by the key when they are written and merged."""
     return f"ALTER TABLE lake.main.{table.name} SET SORTED BY ({', '.join(table.key)})"
 
 

@@ -1,7 +1,7 @@
-"""Finds the files that the lake's catalogue names, and has them on disk before it names them.
+"""Lists the files that the lake's catalogue names, and syncs new files before the catalogue names them.
 
-DuckDB calls fsync for the catalogue's log but not for Parquet files (seen with strace, DuckDB 1.5.5): all that
-writes files does it in a `durable_transaction`.
+DuckDB calls fsync for the catalogue's log but not for Parquet files (seen with strace, DuckDB 1.5.5), so code
+that writes files uses a `durable_transaction`.
 """
 
 import errno
@@ -19,14 +19,14 @@ from gpuwarden_collector.storage.address import METADATA
 from gpuwarden_collector.storage.errors import StoreUnavailableError, transaction
 
 ASIDE = "lost"
-"""Folder in the data folder for what must go and may be needed."""
+"""Folder in the data folder for files that are set aside."""
 _MAGIC = b"PAR1"
 _LEAST_BYTES = 12
 
 
 @dataclass(frozen=True, slots=True)
 class LakeFile:
-    """A file of the lake as the catalogue has it."""
+    """A file in the lake's catalogue."""
 
     id: int
     table: str
@@ -36,14 +36,14 @@ class LakeFile:
     newest: str | None
     """Its newest instant; None: unknown."""
     is_deletes: bool = False
-    """Whether it says which rows of another file are deleted."""
+    """Whether it is a delete file, which lists deleted rows of another file."""
 
 
 def live_files(
     connection: duckdb.DuckDBPyConnection, root: str, *, of: Sequence[int] | None = None
 ) -> list[LakeFile]:
-    """The files of the newest snapshot. `root`: the folder or prefix of the lake's files; `of`: only those that
-    these snapshots have added. Raises duckdb.Error."""
+    """The files of the newest snapshot. `root`: the folder or prefix of the lake's files; `of`: only files that
+    these snapshots added. Raises duckdb.Error."""
     rows = connection.execute(
         f"""
         SELECT f.id, t.table_name, s.path, s.path_is_relative, t.path, t.path_is_relative,
@@ -74,7 +74,7 @@ def live_files(
 
 
 def set_aside(data_dir: Path, path: Path) -> Path:
-    """Move a file or folder to `lost/`, under a name of its own; where it is then. Raises OSError."""
+    """Move a file or folder to `lost/`, under a unique name; its new path. Raises OSError."""
     folder = data_dir / ASIDE
     folder.mkdir(exist_ok=True)
     target = folder / f"{path.name}.{path.stat().st_mtime_ns:x}"
@@ -86,9 +86,9 @@ def set_aside(data_dir: Path, path: Path) -> Path:
 
 @contextmanager
 def durable_transaction(cursor: duckdb.DuckDBPyConnection, root: str) -> Iterator[None]:
-    """As `transaction`; the files that it writes below `root` are on disk, and were read back, before COMMIT.
+    """A `transaction` that syncs new files below `root`, and reads them back, before COMMIT.
 
-    An object store has what it has answered for. Raises StoreUnavailableError, RowsRefusedError.
+    An object store needs no sync. Raises StoreUnavailableError, RowsRefusedError.
     """
     with transaction(cursor):
         before = {} if is_remote(root) else _names(root)
@@ -103,29 +103,29 @@ def durable_transaction(cursor: duckdb.DuckDBPyConnection, root: str) -> Iterato
 
 
 def _names(root: str) -> dict[str, frozenset[str]]:
-    """What is in each folder."""
+    """Names of folders and files by folder."""
     found = os.walk(root)
     return {folder: frozenset((*folders, *files)) for folder, folders, files in found}
 
 
 def _make_durable(before: Mapping[str, frozenset[str]], now: Mapping[str, frozenset[str]]) -> None:
-    """Have the disk take what came in between, and read it back. Raises OSError."""
-    came = {folder: names - before.get(folder, frozenset()) for folder, names in now.items()}
-    changed = sorted((folder for folder, names in came.items() if names), key=len, reverse=True)
-    # From the bottom up: a name points at what is there.
+    """Sync new files and folders, and read the files back. Raises OSError."""
+    new = {folder: names - before.get(folder, frozenset()) for folder, names in now.items()}
+    changed = sorted((folder for folder, names in new.items() if names), key=len, reverse=True)
+    # From the bottom up, so that a name on disk points to content on disk.
     for folder in changed:
-        for name in came[folder]:
+        for name in new[folder]:
             if name.endswith(".parquet"):
                 _sync_and_read_back(Path(folder, name))
         sync_folder(Path(folder))
 
 
 def _sync_and_read_back(path: Path) -> None:
-    """Of a Parquet file; what is read comes from the disk. Raises OSError."""
+    """Sync a Parquet file, and check its magic bytes on the disk. Raises OSError."""
     try:
         number = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
-        return  # another collector has deleted what it did not commit
+        return  # another collector has deleted a file that it did not commit
     try:
         os.fsync(number)
         size = os.fstat(number).st_size
@@ -133,7 +133,7 @@ def _sync_and_read_back(path: Path) -> None:
             os.posix_fadvise(number, 0, 0, os.POSIX_FADV_DONTNEED)
         is_whole = size >= _LEAST_BYTES and os.pread(number, 4, 0) == _MAGIC
         if not is_whole or os.pread(number, 4, size - 4) != _MAGIC:
-            raise OSError(errno.EIO, "what was written reads back as something else", str(path))
+            raise OSError(errno.EIO, "the file does not read back as it was written", str(path))
     finally:
         os.close(number)
 
@@ -144,7 +144,7 @@ def is_remote(root: str) -> bool:
 
 
 def joined(root: str, pieces: Iterable[tuple[str, bool]]) -> str:
-    """Where a file is. `pieces`: of its path in the catalogue, and whether each is below the one before."""
+    """The path of a file. `pieces`: of its path in the catalogue, each with whether it is relative to the last."""
     path = root
     for piece, is_relative in pieces:
         path = f"{path.rstrip('/')}/{piece}" if is_relative else piece

@@ -1,11 +1,11 @@
-"""Keeps the lake small and quick, one transaction each: drop, flush, merge, expire, clean up.
+"""Implements the maintenance tasks of the lake, one transaction each: drop, flush, merge, expire, clean up.
 
-A day is dropped in the catalogue alone, as its format (DuckLake 1.0) describes a file that is deleted
-whole: the files' last snapshot is set. DuckLake's own DELETE reads and sorts every row of the day:
-21 s for 17 million rows where this takes milliseconds.
+A day is dropped in the catalogue alone: the last snapshot of its files is set, as the format (DuckLake 1.0)
+describes for a file that is deleted whole. DuckLake's DELETE reads and sorts every row of the day: 21 s for
+17 million rows, where this takes milliseconds.
 
-`METADATA` is DuckLake's own name of the catalogue's tables. A transaction writes either to them or
-to the lake's tables, never to both.
+`METADATA` is DuckLake's name of the catalogue's tables. A transaction writes either to them or to the
+lake's tables, never to both.
 """
 
 from collections import Counter
@@ -31,11 +31,11 @@ from gpuwarden_collector.storage.retention import DropDay, LakeDay
 from gpuwarden_collector.storage.sql import scalar
 
 SMALL_FILE_BYTES = 16 * 1024 * 1024
-"""Larger files are left alone: merging them reads and sorts much and gains little."""
+"""Larger files are not merged: that reads and sorts many rows and gains little."""
 REWRITE_DELETED = 0.1
-"""A file is written anew without its deleted rows when they are this part of it; DuckLake merges none that has any."""
+"""Share of deleted rows from which a file is rewritten without them; DuckLake merges no file with deleted rows."""
 
-# The day of a file is that of its newest row: when that one is to go, all are.
+# The day of a file is the day of its newest row: when that row is old enough to drop, all are.
 _FILES_SQL = f"""
 SELECT t.table_name, CAST(s.max_value AS TIMESTAMP)::DATE AS day,
     f.table_id, f.data_file_id, f.record_count, f.file_size_bytes
@@ -74,35 +74,35 @@ GROUP BY 1
 
 @dataclass(frozen=True, slots=True)
 class Leaving:
-    """Files that no longer belong to the lake as it is now."""
+    """Files that the newest snapshot does not have."""
 
     held_bytes: int = 0
-    """Of files that only older snapshots have."""
+    """Size of files that only older snapshots have."""
     scheduled: int = 0
-    """Files that no snapshot has; they are deleted when nobody can be reading them."""
+    """Number of files that no snapshot has; they are deleted when no query can be reading them."""
     scheduled_bytes: int = 0
     since: datetime | None = None
-    """When the first of the scheduled was let go of."""
+    """When the first of these files was scheduled for deletion."""
 
     @property
     def bytes(self) -> int:
-        """All that comes free without dropping anything more."""
+        """Bytes that become free without dropping more days."""
         return self.held_bytes + self.scheduled_bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Lake:
-    """What the catalogue says."""
+    """The state of the lake, from its catalogue."""
 
     parts: tuple[LakeDay, ...]
     leaving: Leaving
     oldest_snapshot_at: datetime
     mended_files: Mapping[str, int] = field(default_factory=dict)
-    """By table, those that are worth writing anew without their deleted rows."""
+    """Number of files to rewrite without their deleted rows, by table."""
 
 
 def read_lake(cursor: duckdb.DuckDBPyConnection, root: str) -> Lake:
-    """The lake as it is; `root`: the folder or prefix of its files. Instants are naive UTC.
+    """Read the state of the lake. `root`: the folder or prefix of its files. Instants are naive UTC.
 
     Raises StoreUnavailableError.
     """
@@ -130,7 +130,7 @@ def read_lake(cursor: duckdb.DuckDBPyConnection, root: str) -> Lake:
 def pinned(
     cursor: duckdb.DuckDBPyConnection, root: str, parts: Sequence[LakeDay]
 ) -> tuple[LakeDay, ...]:
-    """The days with what of them would stay on the disk if they were dropped. Raises StoreUnavailableError."""
+    """The days with the bytes that would stay on the disk if they were dropped. Raises StoreUnavailableError."""
     held: Counter[tuple[str, str]] = Counter()
     with translating():
         files = live_files(cursor, root)
@@ -148,9 +148,9 @@ def _links(path: Path) -> int:
 
 
 def drop(cursor: duckdb.DuckDBPyConnection, chosen: Sequence[DropDay], now: datetime) -> int:
-    """Let go of days of tables, all at once; rows that are gone. Their files go later.
+    """Drop days of tables in one transaction; the number of rows. Their files are deleted later.
 
-    What went stands in the catalogue's table `gpuwarden_dropped`. Raises StoreUnavailableError.
+    Dropped days are noted in the catalogue's table `gpuwarden_dropped`. Raises StoreUnavailableError.
     """
     chosen_days = {(d.part.table, d.part.day) for d in chosen}
     with translating():
@@ -169,7 +169,7 @@ def drop(cursor: duckdb.DuckDBPyConnection, chosen: Sequence[DropDay], now: date
 
 
 def _end_files(cursor: duckdb.DuckDBPyConnection, files: set[int], tables: set[int]) -> None:
-    """A new snapshot of the lake, without these files of these tables."""
+    """Add a snapshot of the lake without these files of these tables."""
     cursor.execute(
         f"INSERT INTO {METADATA}.ducklake_snapshot "
         "SELECT snapshot_id + 1, now(), schema_version, next_catalog_id, next_file_id "
@@ -202,7 +202,7 @@ def _note(cursor: duckdb.DuckDBPyConnection, chosen: Sequence[DropDay], now: dat
 
 
 def flush(cursor: duckdb.DuckDBPyConnection, root: str) -> None:
-    """Write rows that stand in the catalogue itself, as few as they are, to files."""
+    """Write rows that are inlined in the catalogue to files."""
     with durable_transaction(cursor, root):
         inlined = cursor.execute(
             f"SELECT t.table_name, i.table_name FROM {METADATA}.ducklake_inlined_data_tables i "
@@ -216,8 +216,8 @@ def flush(cursor: duckdb.DuckDBPyConnection, root: str) -> None:
 
 
 def merge(cursor: duckdb.DuckDBPyConnection, root: str, table: str) -> int:
-    """Make one file of small ones of a day, at most MERGE_BYTES_MAX, sorted by the table's key; how many it took. 0: no
-    day has any."""
+    """Merge small files of a day into one of at most MERGE_BYTES_MAX, sorted by the table's key; how many were
+    merged. 0: no day has small files."""
     with durable_transaction(cursor, root):
         rows = cursor.execute(
             f"CALL ducklake_merge_adjacent_files('lake', '{table}', "
@@ -227,7 +227,7 @@ def merge(cursor: duckdb.DuckDBPyConnection, root: str, table: str) -> int:
 
 
 def rewrite(cursor: duckdb.DuckDBPyConnection, root: str, table: str) -> int:
-    """Write files anew that have many deleted rows, so that they can be merged; how many."""
+    """Rewrite files that have many deleted rows, so that they can be merged; how many."""
     with durable_transaction(cursor, root):
         rows = cursor.execute(
             f"CALL ducklake_rewrite_data_files('lake', '{table}', delete_threshold => {REWRITE_DELETED})"
@@ -236,8 +236,7 @@ def rewrite(cursor: duckdb.DuckDBPyConnection, root: str, table: str) -> int:
 
 
 def expire(cursor: duckdb.DuckDBPyConnection, before: datetime) -> None:
-    """Forget snapshots older than that, but never the last. Files that only they had become
-    scheduled."""
+    """Expire snapshots older than that, but never the last. Files that only they had are scheduled for deletion."""
     with translating():
         cursor.execute(
             "CALL ducklake_expire_snapshots('lake', older_than => $1::TIMESTAMP)",
@@ -246,11 +245,11 @@ def expire(cursor: duckdb.DuckDBPyConnection, before: datetime) -> None:
 
 
 def forget_seals(cursor: duckdb.DuckDBPyConnection, before: datetime) -> int:
-    """Forget seals before that but the newest of each collector, which alone says what is sealed; how many.
+    """Delete rows of seals before that, but for the newest of each collector; how many.
 
-    A row a seal would be read by each query and every look of the sealer, for ever. No query that runs may be as old
-    as `before`: it would find its collector without any. The rows stand in the catalogue itself and are never
-    flushed. Raises StoreUnavailableError.
+    Each query and each check of the sealer reads all these rows. A query that began before `before` must not run any
+    more, as it would find no seal of its collector. The rows are inlined in the catalogue and never flushed. Raises
+    StoreUnavailableError.
     """
     with transaction(cursor):
         inlined = cursor.execute(
@@ -282,10 +281,10 @@ def clean_up(cursor: duckdb.DuckDBPyConnection, before: datetime) -> int:
 def remove_orphans(
     cursor: duckdb.DuckDBPyConnection, root: str, data_dir: Path, before: datetime
 ) -> int:
-    """Set aside files that the catalogue does not know, last changed before that; how many. Those in an object store
-    are deleted.
+    """Set aside files that the catalogue does not name and that last changed before that; how many. In an object
+    store they are deleted.
 
-    A kill leaves such files, and so does a catalogue that was put back from a backup: then they hold rows that are
+    A kill leaves such files. So does a restore of the catalogue from a backup: then they hold rows that exist
     nowhere else. Raises StoreUnavailableError, OSError.
     """
     is_here = not is_remote(root)
@@ -305,7 +304,7 @@ def forget_set_aside(data_dir: Path, before: datetime) -> int:
     old = [
         path
         for path in (data_dir / ASIDE).glob("*.parquet.*")
-        # Its name was changed then, its content long before.
+        # Renaming sets ctime; mtime is older.
         if path.stat().st_ctime < before.timestamp()
     ]
     for path in old:
@@ -314,7 +313,7 @@ def forget_set_aside(data_dir: Path, before: datetime) -> int:
 
 
 def remove_empty_folders(root: str, before: date) -> None:
-    """Remove folders of days before that, and what holds nothing else, that have no file."""
+    """Remove empty folders of days before that, and months and years that they leave empty."""
     for folder in sorted(Path(root).glob("*/*/year=*/month=*/day=*"), reverse=True):
         year, month, day = (int(part.partition("=")[2]) for part in folder.parts[-3:])
         if date(year, month, day) >= before:

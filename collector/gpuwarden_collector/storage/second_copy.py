@@ -1,9 +1,9 @@
 """Keeps a second copy of segments on another collector, the standby.
 
-`SecondCopy` sends what was appended to the segments of this collector; the standby's `CopyFolder` appends the
-same bytes to files of its own and has them on disk before it answers. A copied folder is a data folder without
-a state file: a collector that opens it takes the identity from the segments' headers and seals them. From then
-on the standby refuses that identity (`recovered`), as what its owner appends would be taken for sealed.
+`SecondCopy` sends the bytes that were appended to this collector's segments. The standby's `CopyFolder` appends
+them to its own files and syncs these before it answers. A copied folder is a data folder without a state file:
+a collector that opens it takes the identity from the segments' headers and seals them. From then on the standby
+refuses copies with that identity (`recovered`), because their segment numbers count as sealed.
 """
 
 import http.client
@@ -32,18 +32,18 @@ from gpuwarden_collector.storage.segment import (
 )
 
 COPIES = "copies"
-"""Folder in the standby's data folder, with one for each collector."""
+"""Folder in the standby's data folder, with a folder for each collector."""
 PIECE_BYTES_MAX = 8 * 1024 * 1024
 ANSWER_S = 5.0
 AGAIN_AFTER_S = 1.0
-"""Least time between a failure and the next try; meanwhile batches are refused at once."""
+"""Least time between a failure and the next try; until then batches are refused at once."""
 _RECOVERED = ".recovered"
 _SENDER = ".sender"
 _IDENTITY = re.compile(r"[0-9A-Za-z-]{1,64}")
 
 
 class CopyConflictError(Exception):
-    """What was sent does not follow what is there; the message is one line."""
+    """The sent bytes do not continue the copy; the message is one line."""
 
 
 class CopyFolder:
@@ -53,13 +53,13 @@ class CopyFolder:
         self._folder = data_dir / COPIES
 
     def collectors(self) -> list[str]:
-        """Identities of those that have copies here. Raises OSError."""
+        """Identities of the collectors that have copies here. Raises OSError."""
         if not self._folder.exists():
             return []
         return sorted(path.name for path in self._folder.iterdir() if path.is_dir())
 
     def data_dir(self, collector: str) -> Path:
-        """Of the copies of a collector. Raises CopyConflictError where that is no identity of one."""
+        """The folder of a collector's copies. Raises CopyConflictError for a name that is no identity."""
         if not _IDENTITY.fullmatch(collector):
             raise CopyConflictError(f"{collector!r} is not the identity of a collector")
         return self._folder / collector
@@ -74,9 +74,9 @@ class CopyFolder:
     def append(
         self, collector: str, segment: int, offset: int, piece: bytes, *, oldest: int
     ) -> None:
-        """Write a piece at the end of a segment's copy, on disk when it returns, and delete those before `oldest`.
+        """Append and sync a piece of a segment's copy, and delete the copies of segments before `oldest`.
 
-        Raises CopyConflictError where the copy does not end at `offset`, OSError.
+        Raises CopyConflictError when the copy does not end at `offset`, OSError.
         """
         self._refuse_recovered(collector)
         if oldest > segment:
@@ -97,7 +97,7 @@ class CopyFolder:
             write_all(file, [piece], offset)
             os.fsync(file)
         except OSError:
-            # What of the piece was written is no part of the copy.
+            # Remove the part of the piece that was written.
             os.ftruncate(file, offset)
             raise
         finally:
@@ -109,9 +109,9 @@ class CopyFolder:
                 segment_path(folder, number).unlink(missing_ok=True)
 
     def claim(self, collector: str, sender: str) -> None:
-        """Take copies of that collector from this sender alone, the first that sends any; "": whoever sends.
+        """Accept copies of a collector from its first sender only; "": from any sender.
 
-        Raises CopyConflictError for another, OSError.
+        Raises CopyConflictError for another sender, OSError.
         """
         path = self._folder / f"{self.data_dir(collector).name}{_SENDER}"
         try:
@@ -123,11 +123,12 @@ class CopyFolder:
             return
         if sender and sender != first:
             raise CopyConflictError(
-                f"the copies of collector {collector} come by another token ({first}): if it is gone for good, delete {path}"
+                f"the copies of collector {collector} belong to another token ({first}): if that token is gone for good,"
+                f" delete {path}"
             )
 
     def note_recovered(self, collector: str, at: str) -> None:
-        """Take nothing more of that collector. Raises OSError."""
+        """Accept no more copies of that collector. Raises OSError."""
         path = self._folder / f"{collector}{_RECOVERED}"
         with path.open("w") as file:
             file.write(f"{at}\n")
@@ -150,7 +151,7 @@ class CopyFolder:
 
 @dataclass(frozen=True, slots=True)
 class Standby:
-    """Where the second copy goes."""
+    """The collector that keeps the second copy."""
 
     url: str
     token_file: Path | None = None
@@ -158,17 +159,17 @@ class Standby:
 
 
 class SecondCopy:
-    """Sends one collector's segments to its standby. For one thread, the writer."""
+    """Sends one collector's segments to its standby. Only the writer thread uses it."""
 
     def __init__(self, data_dir: Path, collector: str, standby: Standby, clock: Clock) -> None:
-        """Raises StartError for a URL or file that cannot be used."""
+        """Raises StartError for an invalid URL or file."""
         self._folder = data_dir / FOLDER
         self._path = f"/v1/copies/{collector}"
         self._standby = standby
         self._clock = clock
         parts = urlsplit(standby.url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise StartError(f"standby_url: {standby.url!r} is no URL of a collector")
+            raise StartError(f"standby_url: {standby.url!r} is not the URL of a collector")
         try:
             context = ssl.create_default_context(cafile=standby.tls_ca)
         except OSError as error:
@@ -180,29 +181,29 @@ class SecondCopy:
             else http.client.HTTPConnection(parts.hostname, port, timeout=ANSWER_S)
         )
         self._copied: dict[int, int] | None = None
-        """Bytes of each segment that the standby has; None: it was not asked since the last failure."""
+        """Bytes of each segment that the standby has; None: ask it again after a failure."""
         self._headers: dict[int, tuple[int, int]] = {}
-        """Where the header of a segment ends, and its salt."""
+        """End of each segment's header, and its salt."""
         self._oldest = 0
-        """The oldest segment that is here; the standby deletes the copies of those before it."""
+        """The oldest segment here; the standby deletes copies of earlier ones."""
         self._not_before_s = 0.0
         self._failure = ""
 
     def bring_up_to_date(self, segment: int, end: int) -> None:
-        """Have the standby hold all frames up to position `end` of the segment that is written.
+        """Copy all frames up to position `end` of the current segment to the standby.
 
-        Raises StoreUnavailableError with a sentence; the next call sends what is missing.
+        Raises StoreUnavailableError with a sentence; the next call sends the missing bytes.
         """
         if self._clock.monotonic() < self._not_before_s:
             raise StoreUnavailableError(self._failure)
         try:
             if self._copied is None:
-                self._copied = self._asked()
+                self._copied = self._fetch_extents()
             known = self._copied
             if known.get(segment):
                 self._send(segment, end)
                 return
-            # A new segment: the others are sent to their ends before anything of it.
+            # A new segment: complete the earlier ones first.
             numbers = segment_numbers(self._folder)
             self._oldest = min([segment, *numbers])
             for number in numbers:
@@ -220,8 +221,8 @@ class SecondCopy:
         """End the connection."""
         self._connection.close()
 
-    def _asked(self) -> dict[int, int]:
-        """What the standby has, as far as it is of the segments that are here."""
+    def _fetch_extents(self) -> dict[int, int]:
+        """Ask the standby for the size of each copy of a segment that is here."""
         copied = {}
         for number, (size, salt) in _extents(self._request("GET", self._path)).items():
             path = segment_path(self._folder, number)
@@ -229,7 +230,7 @@ class SecondCopy:
                 continue
             if salt != self._header(number)[1] or size > path.stat().st_size:
                 raise _RefusedError(
-                    f"its segment {number} is not the one of this collector, which was restored from a backup or lost"
+                    f"its segment {number} differs from this collector's, which was restored from a backup or lost"
                     f" bytes: recover the copies there first (docs/cluster.md)"
                 )
             copied[number] = size
@@ -243,7 +244,8 @@ class SecondCopy:
         return self._headers[number]
 
     def _send(self, number: int, end: int) -> None:
-        """What the standby lacks of a segment. One without frames is not sent: its number is used again."""
+        """Send the bytes of a segment that the standby lacks. A segment without frames is not sent, because its
+        number may be used again."""
         assert self._copied is not None
         if end <= self._header(number)[0]:
             return
@@ -274,7 +276,7 @@ class SecondCopy:
 
 
 class _RefusedError(Exception):
-    """The standby does not take it; the message is its sentence."""
+    """The standby refuses the copy; the message says why."""
 
 
 def _sentence(status: int, content: bytes) -> str:
@@ -286,10 +288,10 @@ def _sentence(status: int, content: bytes) -> str:
 
 def _extents(content: bytes) -> Mapping[int, tuple[int, int]]:
     try:
-        said = json.loads(content)["segments"]
-        return {int(number): (int(one["bytes"]), int(one["salt"])) for number, one in said.items()}
+        segments = json.loads(content)["segments"].items()
+        return {int(number): (int(one["bytes"]), int(one["salt"])) for number, one in segments}
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise _RefusedError(f"it does not say what it has: {error}") from error
+        raise _RefusedError(f"its list of copies cannot be read: {error}") from error
 
 
 def _why(error: Exception) -> str:

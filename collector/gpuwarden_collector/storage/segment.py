@@ -1,10 +1,10 @@
-"""Segments: append-only files of Arrow frames, each of them log and hot table in one.
+"""Reads and writes segments: append-only files of Arrow frames that are both log and hot table.
 
-A group commit is one frame: the identities of its batches, and for each table one record batch that
-can be read through a memory map without decoding. A frame counts when it is whole and its CRC32C is
-right; what follows the last such frame is a torn write and no data. A file is written by one run of
-one process and never shortened, so that who has it mapped is safe: where a file ends for good stands
-in the header of the next one (`previous_end`), written and synced before anything follows it.
+A group commit is one frame: the identities of its batches, and for each table a record batch that readers
+map without decoding. A frame is valid when it is whole and its CRC32C is right; bytes after the last valid
+frame are a torn write. One run of one process writes a file, and nobody shortens it, so mapping it is safe.
+The header of the next file stores the final end of a file (`previous_end`); it is synced before any frame
+follows it.
 
 Layout, little endian, each part padded to 64 bytes:
 
@@ -12,8 +12,8 @@ Layout, little endian, each part padded to 64 bytes:
     header  "GPUWSEG1"  u32 length of JSON  u32 CRC32C of JSON  JSON
     frame   "GPUWFRM1"  u32 length of JSON  u32 CRC32C of JSON and body  u64 length of body  JSON  body
 
-The CRC of a frame goes on from the file's `salt`, a random number that stands in its header: what
-an agent sends, and a frame of another file, is never taken for a frame of this one.
+The CRC of a frame starts from the file's `salt`, a random number in its header. So neither data of an agent
+nor a frame of another file can pass for a frame of this file.
 """
 
 import base64
@@ -43,7 +43,7 @@ TABLE_NAMES = tuple(name for name in TABLES if name not in UPSERTED)
 
 
 def _stored_schema(name: str) -> Any:
-    """As DuckDB has the columns, so that reading converts nothing: instants in microseconds."""
+    """The Arrow schema in DuckDB's types, so that reading needs no conversion: instants are microseconds."""
     schema = arrow_schema(stored_columns(TABLES[name]))
     return pa.schema(
         [f.with_type(pa.timestamp("us")) if pa.types.is_timestamp(f.type) else f for f in schema]
@@ -58,22 +58,22 @@ _HEADER, _FRAME = struct.Struct("<8sII"), struct.Struct("<8sIIQ")
 _ALIGN = 64
 _META_BYTES_MAX = 64 * 1024 * 1024
 _WRITEV_MAX = 512
-"""Buffers of one write; the kernel takes 1,024."""
+"""Buffers of one write; the kernel allows 1,024."""
 _MESSAGE_ROWS_MIN = 4_096
-"""Chunks of a table smaller than that are written as one message."""
+"""Chunks smaller than that are joined into one message."""
 
 
-_NOT_SAID = (ValueError, LookupError, TypeError, AttributeError, RecursionError, pa.ArrowException)
-"""What JSON that nobody wrote here fails with."""
+_MALFORMED = (ValueError, LookupError, TypeError, AttributeError, RecursionError, pa.ArrowException)
+"""Errors of reading JSON that no collector wrote."""
 
 
 class SegmentError(Exception):
-    """A segment is no segment, or one of a later version."""
+    """A file is not a segment, or has a later version."""
 
 
 @dataclass(frozen=True, slots=True)
 class BatchKey:
-    """Identity of a stored batch, and the sequence below which nothing of its boot will come."""
+    """Identity of a stored batch. `floor`: no batch of its boot with a lower sequence will come."""
 
     sender: str
     agent_id: str
@@ -84,18 +84,18 @@ class BatchKey:
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """What one commit appends."""
+    """The content of one commit."""
 
     tables: Mapping[str, Any] = field(default_factory=dict)
     """Arrow tables in the stored column order, by name."""
     batches: Sequence[BatchKey] = ()
     progress: Mapping[str, Any] | None = None
-    """How far rollups are with the rows of this frame; None: unchanged."""
+    """Progress of rollups with the rows of this frame; None: unchanged."""
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentMessage:
-    """Where a record batch stands in the body of its frame."""
+    """Position of a record batch in the body of its frame."""
 
     table: str
     start: int
@@ -122,25 +122,25 @@ class ReadFrame:
 
     @property
     def body_start(self) -> int:
-        """Where the body stands in the file."""
+        """Position of the body in the file."""
         return self.end - padded(self.body.size)
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentHeader:
-    """What a segment begins with."""
+    """The header of a segment."""
 
     number: int
     schemas: Mapping[str, Any]
-    """Arrow schema of each table as this file has it."""
+    """Arrow schema of each table in this file."""
     previous_end: int | None
-    """Where the segment before ends; what stands behind is no data. None: there was none."""
+    """End of the segment before; later bytes are no data. None: there was no segment."""
     salt: int
-    """What the CRC of its frames begins with."""
+    """Start value of the CRC of its frames."""
     collector: str
-    """Identity of the collector that wrote it, should its state file be lost."""
+    """Identity of the collector that wrote it, in case its state file is lost."""
     end: int
-    """Where frames begin."""
+    """Position of the first frame."""
 
 
 def segment_path(folder: Path, number: int) -> Path:
@@ -163,7 +163,7 @@ def numbers_in(names: Iterable[str]) -> list[int]:
 
 
 class SegmentWriter:
-    """The segment that is written. After an error it takes nothing more: begin the next one."""
+    """Writes one segment. After an error, begin the next segment."""
 
     def __init__(
         self,
@@ -173,14 +173,14 @@ class SegmentWriter:
         collector: str = "",
         first: Frame | None = None,
     ) -> None:
-        """Creates the file, with a `first` frame, and has it on disk, its name included. Raises OSError."""
+        """Create and sync the file, with a `first` frame, and sync its name. Raises OSError."""
         self.number = number
         self.path = segment_path(folder, number)
         self._salt = secrets.randbits(32)
         header = _header_bytes(number, previous_end, self._salt, collector)
         if self.path.exists():
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(self.path))
-        # Under another name until it is whole: nobody sees half a header, nor does a start after a kill.
+        # Under a temporary name until it is whole, so that nobody reads half a header.
         unfinished = self.path.with_suffix(UNFINISHED)
         self._file = os.open(
             unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o640
@@ -193,7 +193,7 @@ class SegmentWriter:
             sync_folder(folder)
         except OSError:
             os.close(self._file)
-            # What is there would be in the way of the next try.
+            # The next try creates the same file.
             for path in (unfinished, self.path):
                 path.unlink(missing_ok=True)
             raise
@@ -202,11 +202,11 @@ class SegmentWriter:
 
     @property
     def frame_bytes(self) -> int:
-        """Bytes of its frames."""
+        """Size of its frames."""
         return self.end - self._begin
 
     def append(self, frame: Frame) -> None:
-        """Write a frame and have it on disk. Raises OSError or MemoryError, and then this file ends at `end`."""
+        """Write and sync a frame. Raises OSError or MemoryError; the file then ends at `end`."""
         parts, size = _frame_parts(frame, self._salt)
         write_all(self._file, parts, self.end)
         if sys.platform == "linux":
@@ -216,7 +216,7 @@ class SegmentWriter:
         self.end += size
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         if self._file >= 0:
             os.close(self._file)
             self._file = -1
@@ -227,10 +227,10 @@ def read_header(path: Path) -> SegmentHeader:
     with path.open("rb") as file:
         prefix = file.read(_HEADER.size)
         if len(prefix) < _HEADER.size:
-            raise SegmentError(f"{path} has {len(prefix)} bytes, which is less than a header")
+            raise SegmentError(f"{path} has {len(prefix)} bytes, less than a header")
         magic, size, crc = _HEADER.unpack(prefix)
         if magic != _FILE_MAGIC:
-            raise SegmentError(f"{path} is no segment of this version")
+            raise SegmentError(f"{path} is not a segment of this version")
         content = file.read(min(size, _META_BYTES_MAX))
     if len(content) != size or google_crc32c.value(content) != crc:
         raise SegmentError(f"{path} has a damaged header")
@@ -248,14 +248,14 @@ def read_header(path: Path) -> SegmentHeader:
             said["collector"],
             padded(_HEADER.size + size),
         )
-    except _NOT_SAID as error:
+    except _MALFORMED as error:
         raise SegmentError(f"{path} has a header that no collector writes") from error
 
 
 def frames_of(content: Any, offset: int, salt: int) -> Iterator[ReadFrame]:
-    """Whole frames at the beginning of `content`, a pyarrow buffer that stands at `offset` of its file.
+    """Valid frames at the beginning of `content`, a pyarrow buffer at `offset` of its file.
 
-    Ends at the first that is not whole or not right.
+    Ends at the first invalid frame.
     """
     view = memoryview(content)
     at = 0
@@ -265,7 +265,7 @@ def frames_of(content: Any, offset: int, salt: int) -> Iterator[ReadFrame]:
 
 
 def next_frame(content: Any, offset: int, at: int, salt: int) -> ReadFrame | None:
-    """The first whole frame at or behind position `at` of the file: what follows damage."""
+    """The first valid frame at or behind position `at` of the file: the one that follows damage."""
     view = memoryview(content)
     for start in range(padded(at - offset), len(view) - _FRAME.size, _ALIGN):
         if view[start : start + 8] == _FRAME_MAGIC:
@@ -298,7 +298,7 @@ def _frame_at(content: Any, view: memoryview, at: int, offset: int, salt: int) -
             [SegmentMessage(*message) for message in said["tables"]],
             body,
         )
-    except _NOT_SAID:  # though its sum is right: who sends copies computes that
+    except _MALFORMED:  # with a right CRC, as a sender of copies could compute one
         return None
 
 
@@ -321,7 +321,7 @@ def _header_bytes(number: int, previous_end: int | None, salt: int, collector: s
 
 
 def _frame_parts(frame: Frame, salt: int) -> tuple[list[Any], int]:
-    """Buffers of a frame in their order, and their size."""
+    """Buffers of a frame in order, and their total size."""
     body: list[Any] = []
     messages: list[tuple[str, int, int, int]] = []
     position = 0
@@ -357,7 +357,7 @@ def _batches(table: Any) -> Iterator[Any]:
 
 
 def write_all(file: int, parts: Sequence[Any], position: int) -> None:
-    """Write buffers at a position, however many calls it takes. Raises OSError."""
+    """Write all buffers at a position. Raises OSError."""
     waiting = [memoryview(part).cast("B") for part in parts]
     while waiting:
         written = os.pwritev(file, waiting[:_WRITEV_MAX], position)

@@ -1,7 +1,7 @@
-"""The writing side of a store: the folder's lock, the state file, and the segment that is written.
+"""Writes the store: holds the folder's lock, the state file and the current segment.
 
-Belongs to the process that acknowledges batches, which needs no DuckDB for it. `append` and `freeze`
-are for one thread, the writer.
+It runs in the process that acknowledges batches, without DuckDB. Only the writer thread calls `append` and
+`freeze`.
 """
 
 import fcntl
@@ -33,7 +33,7 @@ Follower = Callable[[Mapping[str, Any]], None]
 
 
 class FrameLog(Protocol):
-    """What the writer appends to."""
+    """The log that the writer appends to."""
 
     @property
     def state(self) -> StateFile: ...
@@ -50,10 +50,10 @@ class FrameLog(Protocol):
 
 
 class SegmentLog:
-    """Appends frames."""
+    """Appends frames to segments."""
 
     def __init__(self, data_dir: Path) -> None:
-        """Holds the folder and opens the state file. Raises StartError, sqlite3.Error, SegmentError,
+        """Lock the folder and open the state file. Raises StartError, sqlite3.Error, SegmentError,
         StoreUnavailableError, OSError."""
         self._folder = data_dir / FOLDER
         self._follower: Follower = lambda tables: None
@@ -65,19 +65,19 @@ class SegmentLog:
             sync_folder(data_dir)
             remove_joined(self._folder)
             numbers = segment_numbers(self._folder)
-            # With another identity what the lake holds of these segments would not be known.
+            # The lake knows its sealed segments by this identity.
             known = read_header(segment_path(self._folder, numbers[-1])) if numbers else None
             self.state = StateFile(
                 data_dir / FILE_NAME, collector=known.collector if known else None
             )
             self.tail: Tail = read_tail(self._folder, int(self.state.meta("ledger_until")))
-            """What the segments held at the start that the state file does not say."""
+            """Batches and progress in segments at the start that the state file lacked."""
             self._progress = progress_of(self.state, self.tail)
             self.last_number = max([0, *numbers, int(self.state.meta("ledger_until"))])
-            """The highest number that a segment here has, or had."""
+            """The highest segment number so far."""
             self._previous_end: int | None = None
             self._last: tuple[int, Frame] | None = None
-            """Begin and content of the newest frame that was found."""
+            """Position and content of the newest frame at the start."""
             if self.last_number in numbers:
                 self._previous_end = read_tail(self._folder, self.last_number - 1).end
                 self._last = last_frame(self._folder, self.last_number)
@@ -87,12 +87,12 @@ class SegmentLog:
 
     @property
     def segment_number(self) -> int:
-        """Of the segment that is written, or is to be."""
+        """Number of the current segment, or of the next one."""
         return self.last_number if self._segment is not None else self.last_number + 1
 
     @property
     def progress(self) -> dict[str, datetime | None]:
-        """How far rollups are, naive UTC; `closed_until` as of the start."""
+        """Progress of rollups, naive UTC; `closed_until` as of the start."""
         return self._progress
 
     @property
@@ -102,16 +102,16 @@ class SegmentLog:
 
     @property
     def end(self) -> int:
-        """Where the last frame of the segment that is written ends; 0: there is none."""
+        """End of the last frame of the current segment; 0: there is no segment."""
         return self._segment.end if self._segment is not None else 0
 
     def begin(self, sealed: int) -> None:
         """Begin the first segment. `sealed`: the newest that the lake holds. Raises OSError.
 
-        Never writes a number that the lake has: it would be taken for sealed. The newest frame that was found may
-        never have reached the disk, as its writer was killed before fdatasync or that failed: it is written anew,
-        into the first segment of this run, and the old one ends before it. Those before it did: each was on disk
-        before the next was written.
+        A number that the lake holds is not used again, because such a segment counts as sealed. The newest frame
+        may not be on disk, if its writer was killed before fdatasync or fdatasync failed. So it is written again
+        into the first segment of this run, and the old segment ends before it. Each earlier frame was synced before
+        the next was written.
         """
         if sealed >= self.last_number:
             self._last = None
@@ -127,12 +127,12 @@ class SegmentLog:
         self._last = None
 
     def follow(self, follower: Follower, on_failure: Callable[[Exception], None]) -> None:
-        """Have it called with the tables of each frame that is on disk from now on. What it raises goes to
-        `on_failure` and nowhere else: the frame is stored."""
+        """Call `follower` with the tables of each frame that is synced from now on. Its errors go to `on_failure`
+        alone, because the frame is stored."""
         self._follower, self._on_follower_failure = follower, on_failure
 
     def append(self, frame: Frame) -> None:
-        """Write a frame, on disk when it returns. Raises StoreUnavailableError."""
+        """Write and sync a frame. Raises StoreUnavailableError."""
         try:
             if self._segment is None:
                 self._begin()
@@ -147,11 +147,11 @@ class SegmentLog:
             self._progress = {**self._progress, **instants(frame.progress)}
         try:
             self._follower(frame.tables)
-        except Exception as error:  # noqa: BLE001  an error here would have the frame written again
+        except Exception as error:  # noqa: BLE001  raised, it would make the writer repeat the frame
             self._on_follower_failure(error)
 
     def freeze(self) -> int:
-        """Begin a new segment; the number of the one that was written. Raises StoreUnavailableError."""
+        """Begin a new segment; the number of the one before. Raises StoreUnavailableError."""
         frozen = self.last_number
         self._end()
         try:
@@ -161,7 +161,7 @@ class SegmentLog:
         return frozen
 
     def close(self) -> None:
-        """Let go of the files."""
+        """Close all files; delete an empty segment."""
         if self._segment is not None:
             is_empty, path = not self._segment.frame_bytes, self._segment.path
             self._end()
@@ -179,7 +179,7 @@ class SegmentLog:
         self.last_number += 1
 
     def _end(self) -> None:
-        """Write nothing more to the segment: it ends here, whatever stands behind."""
+        """End the current segment after its last valid frame."""
         if self._segment is not None:
             self._previous_end = self._segment.end
             self._segment.close()
@@ -198,18 +198,18 @@ def hot_bytes(data_dir: Path) -> int:
 
 
 def progress_of(state: StateFile, tail: Tail) -> dict[str, datetime | None]:
-    """How far rollups are, by the state file and the segments behind it."""
+    """Progress of rollups, from the state file and the segments behind it."""
     return {**state.progress(), **instants(tail.progress or {})}
 
 
 def instants(said: Mapping[str, str]) -> dict[str, datetime]:
-    """Progress as a frame has it, as instants."""
+    """A frame's progress as datetimes."""
     return {name: datetime.fromisoformat(at) for name, at in said.items()}
 
 
 @contextmanager
 def held(data_dir: Path) -> Iterator[None]:
-    """Hold a store's folder for this process alone. Raises StartError when another one does."""
+    """Lock a store's folder for this process. Raises StartError when another process holds the lock."""
     number = _lock(data_dir)
     try:
         yield
@@ -218,7 +218,7 @@ def held(data_dir: Path) -> Iterator[None]:
 
 
 def _lock(data_dir: Path) -> int:
-    """As `held`, for as long as the number that it gives is open."""
+    """Lock a store's folder while the returned file descriptor is open. Raises StartError."""
     path = data_dir / LOCK_NAME
     number = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
     try:

@@ -655,7 +655,7 @@ class Runner:
         views = read & KEPT.keys()
         if not guard.is_plainly_named(parsed) or self._sources(read - views):
             views = set()
-        beside = frozenset[str]().union(*(KEPT[view].beside for view in views))
+        beside = frozenset[str]().union(*(KEPT[view].state_tables for view in views))
         beside_running = None
         if read & READERS and guard.is_plainly_named(parsed):
             beside_running = self._sources(read - READERS) | {WASTE_1H.table.name}

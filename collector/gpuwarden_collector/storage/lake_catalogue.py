@@ -1,16 +1,17 @@
-"""Reads in the lake's catalogue what each table is made of, without DuckLake: its files, and the rows that stand in it.
+"""Reads from the lake's catalogue the files and inlined rows of each table, without DuckLake.
 
 Tables of the catalogue: https://ducklake.select/docs/stable/specification/introduction
 """
 
 import sqlite3
+from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import duckdb
 
@@ -22,33 +23,38 @@ from gpuwarden_collector.storage.lake_files import joined
 from gpuwarden_collector.storage.sql import text_sql
 
 _SERVER = "server"
-"""What DuckDB calls the database that a server has the catalogue in."""
+"""DuckDB's name of the server's database with the catalogue."""
 _BUSY_S = 20.0
 _COLLECTORS = "collectors"
 
 
-class Catalogue(Protocol):
-    """Tables of a catalogue, for one thread."""
+class Catalogue(ABC):
+    """Tables of a catalogue, for one thread. Its methods raise StoreUnavailableError."""
 
-    def moment(self) -> AbstractContextManager[None]:
-        """Within, all answers are of one moment. Raises StoreUnavailableError."""
-        ...
+    @contextmanager
+    def moment(self) -> Iterator[None]:
+        """All queries within the block read one snapshot."""
+        self.ask("BEGIN")
+        try:
+            yield
+        finally:
+            self.ask("ROLLBACK")
 
     def ask(self, sql: str) -> list[tuple[Any, ...]]:
-        """Raises StoreUnavailableError."""
-        ...
+        """Rows of a query."""
+        return self.ask_named(sql)[1]
 
+    @abstractmethod
     def ask_named(self, sql: str) -> tuple[list[str], list[tuple[Any, ...]]]:
-        """Names of columns, and rows. Raises StoreUnavailableError."""
-        ...
+        """Column names and rows of a query."""
 
+    @abstractmethod
     def names(self, beginning: str) -> list[str]:
-        """Names of tables with that beginning. Raises StoreUnavailableError."""
-        ...
+        """Names of tables with that beginning."""
 
 
-class SqliteCatalogue:
-    """One in a file."""
+class SqliteCatalogue(Catalogue):
+    """A catalogue in a file."""
 
     def __init__(self, path: Path) -> None:
         """Raises StoreUnavailableError."""
@@ -62,21 +68,8 @@ class SqliteCatalogue:
         except sqlite3.Error as error:
             raise StoreUnavailableError(f"{path}: {error}") from error
 
-    @contextmanager
-    def moment(self) -> Iterator[None]:
-        """As of Catalogue."""
-        self.ask("BEGIN")
-        try:
-            yield
-        finally:
-            self.ask("ROLLBACK")
-
-    def ask(self, sql: str) -> list[tuple[Any, ...]]:
-        """As of Catalogue."""
-        return self.ask_named(sql)[1]
-
     def ask_named(self, sql: str) -> tuple[list[str], list[tuple[Any, ...]]]:
-        """As of Catalogue."""
+        """Column names and rows of a query."""
         try:
             cursor = self._connection.execute(sql)
             return [column[0] for column in cursor.description or ()], cursor.fetchall()
@@ -84,14 +77,13 @@ class SqliteCatalogue:
             raise StoreUnavailableError(str(error)) from error
 
     def names(self, beginning: str) -> list[str]:
-        """As of Catalogue."""
-        return _first(
-            self.ask(f"SELECT name FROM sqlite_master WHERE name GLOB {text_sql(beginning + '*')}")
-        )
+        """Names of tables with that beginning."""
+        pattern = text_sql(f"{beginning}*")
+        return _first(self.ask(f"SELECT name FROM sqlite_master WHERE name GLOB {pattern}"))
 
 
-class PostgresCatalogue:
-    """One that PostgreSQL has, asked through a DuckDB of its own."""
+class PostgresCatalogue(Catalogue):
+    """A catalogue in PostgreSQL, read through a DuckDB instance of its own."""
 
     def __init__(self, conninfo: str) -> None:
         """Raises duckdb.Error."""
@@ -101,24 +93,20 @@ class PostgresCatalogue:
 
     @contextmanager
     def moment(self) -> Iterator[None]:
-        """As of Catalogue."""
+        """All queries within the block read one snapshot."""
         self._run("BEGIN TRANSACTION READ ONLY")
         try:
             yield
         finally:
             self._run("ROLLBACK")
 
-    def ask(self, sql: str) -> list[tuple[Any, ...]]:
-        """As of Catalogue."""
-        return self.ask_named(sql)[1]
-
     def ask_named(self, sql: str) -> tuple[list[str], list[tuple[Any, ...]]]:
-        """As of Catalogue."""
+        """Column names and rows of a query."""
         found = self._run(f"FROM postgres_query('{_SERVER}', {text_sql(sql)})")
         return [column[0] for column in found.description or ()], found.fetchall()
 
     def names(self, beginning: str) -> list[str]:
-        """As of Catalogue."""
+        """Names of tables with that beginning."""
         where = f"starts_with(table_name, {text_sql(beginning)})"
         return _first(self.ask(f"SELECT table_name FROM information_schema.tables WHERE {where}"))
 
@@ -130,7 +118,7 @@ class PostgresCatalogue:
 
 
 def open_catalogue(address: LakeAddress) -> Catalogue:
-    """Raises StoreUnavailableError, duckdb.Error."""
+    """The catalogue of a lake. Raises StoreUnavailableError, duckdb.Error."""
     if address.is_shared:
         return PostgresCatalogue(address.catalog)
     return SqliteCatalogue(Path(address.catalog))
@@ -138,29 +126,29 @@ def open_catalogue(address: LakeAddress) -> Catalogue:
 
 @dataclass(frozen=True, slots=True)
 class SampleFile:
-    """A file of a table of samples, and of when its rows are; None: that is not known."""
+    """A file of a table, with its first and last instant; None: unknown."""
 
     path: str
     first: datetime | None
     last: datetime | None
     deleted_in: tuple[str, ...] = ()
-    """Files that say which of its rows are deleted, by their numbers from 0."""
+    """Files with the numbers, from 0, of its deleted rows."""
     deleted: tuple[int, ...] = ()
-    """Numbers of further rows that are."""
+    """Numbers of more deleted rows."""
 
 
 @dataclass(frozen=True, slots=True)
 class LakeTable:
-    """What a table consists of at a commit."""
+    """Files and inlined rows of a table at a commit."""
 
     files: tuple[SampleFile, ...] = ()
     columns: tuple[str, ...] = ()
     field_ids: tuple[int, ...] = ()
-    """Of each column in the files."""
+    """Parquet field id of each column."""
     is_uneven: bool = False
     """Whether a file may be older than one of the columns."""
     rows: tuple[tuple[Any, ...], ...] = ()
-    """Rows that stand in the catalogue itself: values of `columns`, most of them as texts."""
+    """Rows that are inlined in the catalogue: values of `columns`, most of them as texts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,28 +157,28 @@ class LakeChange:
 
     number: int
     is_own_seal: bool
-    """Whether it moved a segment of this collector, and did nothing else."""
+    """Whether it sealed a segment of this collector, and did nothing else."""
     changes: str
-    """As DuckLake notes them: `inserted_into_table:26,inline_flush:22`."""
+    """DuckLake's note: `inserted_into_table:26,inline_flush:22`."""
     tables: Mapping[int, str]
-    """Names of all tables by their numbers."""
+    """Names of all tables by number."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Layout:
-    """Of a table, as of a version of the lake's schema."""
+    """Number, folder and columns of a table in a version of the lake's schema."""
 
     number: int
     folder: tuple[tuple[str, bool], ...]
     columns: dict[str, tuple[int, int]] = field(default_factory=dict)
-    """Number, and the commit that it is of, by name."""
+    """Number, and the commit that added it, by name."""
 
 
 _Span = tuple[datetime | None, datetime | None]
 
 
 class LakeCatalogue:
-    """What of the catalogue is known, for one thread: files never change, so that of those known nothing is asked."""
+    """Caches what was read from the catalogue, for one thread. Files never change, so each is read once."""
 
     def __init__(self, catalogue: Catalogue, root: str, collector: str) -> None:
         """`root`: the folder or prefix of the lake's files."""
@@ -200,20 +188,20 @@ class LakeCatalogue:
         self._schema = -1
         self._layouts: dict[str, _Layout] = {}
         self._inlined: Mapping[int, Sequence[str]] = {}
-        """Tables of the catalogue with rows, by number of the table that they are of."""
+        """Names of the catalogue's tables of inlined rows, by number of the lake's table."""
         self._spans: dict[str, dict[int, _Span]] = {}
         self._tables: dict[str, tuple[int, LakeTable]] = {}
         self.snapshot = -1
-        """The newest commit when it was last asked."""
+        """The newest commit at the last `look`."""
         self.sealed = 0
-        """The newest segment of the collector that the lake holds; 0: none."""
+        """The newest sealed segment of the collector; 0: none."""
 
     def table(self, name: str) -> LakeTable:
-        """As of the last `look` that named it."""
+        """A table as of the last `look` that named it."""
         return self._tables[name][1]
 
     def look(self, names: Collection[str]) -> None:
-        """Know these tables as of the newest commit, all of one moment. Raises StoreUnavailableError."""
+        """Read these tables as of the newest commit. Raises StoreUnavailableError."""
         with self._catalogue.moment():
             self._look()
             lacking = [n for n in names if self._tables.get(n, (-1,))[0] != self.snapshot]
@@ -221,7 +209,7 @@ class LakeCatalogue:
                 self._read(lacking)
 
     def changes_since(self, snapshot: int) -> list[LakeChange]:
-        """Commits after that one that the lake remembers; `snapshot` and `sealed` are of the same moment.
+        """Commits after that one that the lake keeps; `snapshot` and `sealed` are of the same moment.
 
         Raises StoreUnavailableError.
         """
@@ -234,7 +222,7 @@ class LakeCatalogue:
             )
         names = {layout.number: name for name, layout in self._layouts.items()}
         own = self._collector, SEAL
-        return [LakeChange(n, (by, said) == own, what, names) for n, what, by, said in rows]
+        return [LakeChange(n, (by, message) == own, what, names) for n, what, by, message in rows]
 
     def _look(self) -> None:
         found = self._catalogue.ask(
@@ -247,13 +235,13 @@ class LakeCatalogue:
         if snapshot == self.snapshot:
             return
         if schema != self._schema:
-            self._layouts, self._schema = self._asked_layouts(), schema
+            self._layouts, self._schema = self._read_layouts(), schema
             self._tables, self._spans = {}, {}
-        self._inlined = self._asked_inlined()
-        self.sealed = self._asked_sealed()
+        self._inlined = self._read_inlined()
+        self.sealed = self._read_sealed()
         self.snapshot = snapshot
 
-    def _asked_layouts(self) -> dict[str, _Layout]:
+    def _read_layouts(self) -> dict[str, _Layout]:
         ask = self._catalogue.ask
         found = {
             name: _Layout(number, ((above, bool(is_above)), (folder, bool(is_folder))))
@@ -273,8 +261,8 @@ class LakeCatalogue:
                 by_number[number].columns[name] = column, since
         return found
 
-    def _asked_inlined(self) -> dict[int, list[str]]:
-        """A version of the schema has its own, which goes when its rows are moved to a file."""
+    def _read_inlined(self) -> dict[int, list[str]]:
+        """Each version of the schema has tables of its own, which a flush removes."""
         found = defaultdict(list)
         for number, name in self._catalogue.ask(
             "SELECT table_id, table_name FROM ducklake_inlined_data_tables"
@@ -282,14 +270,14 @@ class LakeCatalogue:
             found[number].append(name)
         return found
 
-    def _asked_sealed(self) -> int:
-        # Its rows are never moved to a file: see `lake_maintenance.py`.
+    def _read_sealed(self) -> int:
+        # These rows are never flushed to a file: see `lake_maintenance.py`.
         rows = self._rows(self._layouts[_COLLECTORS], ("collector", "segment"))
         return max((int(s) for collector, s in rows if collector == self._collector), default=0)
 
     def _read(self, names: Sequence[str]) -> None:
         layouts = {name: self._layouts[name] for name in names if name in self._layouts}
-        files, deleted_in, deleted = self._asked_files(layouts.values())
+        files, deleted_in, deleted = self._read_files(layouts.values())
         filled = self._filled(layouts.values())
         for name in names:
             layout = layouts.get(name)
@@ -297,7 +285,7 @@ class LakeCatalogue:
                 self._tables[name] = self.snapshot, LakeTable()
                 continue
             own = files[layout.number]
-            spans = self._asked_spans(name, layout, [number for number, _, _ in own])
+            spans = self._read_spans(name, layout, [number for number, _, _ in own])
             columns = tuple(layout.columns)
             field_ids = tuple(number for number, _ in layout.columns.values())
             newest = max(since for _, since in layout.columns.values())
@@ -312,19 +300,19 @@ class LakeCatalogue:
                 tuple(self._rows(layout, columns, filled)),
             )
             before = self._tables.get(name)
-            # The same object where nothing has changed, so that nobody makes its view again.
+            # Keep the object if nothing has changed, so that its view is not created again.
             same = before[1] if before is not None and before[1] == table else table
             self._tables[name] = self.snapshot, same
 
-    def _asked_files(
+    def _read_files(
         self, layouts: Collection[_Layout]
     ) -> tuple[
         Mapping[int, list[tuple[int, str, int]]],
         Mapping[int, list[str]],
         Mapping[int, tuple[int, ...]],
     ]:
-        """By number of the table: number of each file, path and commit. By number of the file: files and
-        numbers of its rows that are deleted. Raises StoreUnavailableError."""
+        """By number of the table: number, path and commit of each file. By number of the file: its delete files, and
+        numbers of its deleted rows. Raises StoreUnavailableError."""
         of = ", ".join(str(layout.number) for layout in layouts) or "-1"
         folders = {layout.number: layout.folder for layout in layouts}
         live = f"WHERE end_snapshot IS NULL AND table_id IN ({of})"
@@ -333,7 +321,7 @@ class LakeCatalogue:
             "SELECT table_id, data_file_id, path, path_is_relative, begin_snapshot, file_format "
             f"FROM ducklake_data_file {live} ORDER BY data_file_id"
         ):
-            _check_form(form, path)
+            _check_format(form, path)
             files[table].append(
                 (number, joined(self._root, (*folders[table], (path, bool(is_relative)))), since)
             )
@@ -342,7 +330,7 @@ class LakeCatalogue:
             "SELECT table_id, data_file_id, path, path_is_relative, format "
             f"FROM ducklake_delete_file {live}"
         ):
-            _check_form(form, path)
+            _check_format(form, path)
             deleted_in[number].append(
                 joined(self._root, (*folders[table], (path, bool(is_relative))))
             )
@@ -357,7 +345,7 @@ class LakeCatalogue:
                     deleted[number] += (row,)
         return files, deleted_in, deleted
 
-    def _asked_spans(
+    def _read_spans(
         self, name: str, layout: _Layout, numbers: Sequence[int]
     ) -> Mapping[int, _Span]:
         before = self._spans.get(name, {})
@@ -376,7 +364,7 @@ class LakeCatalogue:
         return self._spans[name]
 
     def _filled(self, layouts: Collection[_Layout]) -> frozenset[str]:
-        """Tables of the catalogue that hold rows."""
+        """Names of the catalogue's tables that hold inlined rows."""
         counts = [
             f"SELECT '{name}', count(*) FROM \"{name}\" WHERE end_snapshot IS NULL"
             for layout in layouts
@@ -388,26 +376,26 @@ class LakeCatalogue:
     def _rows(
         self, layout: _Layout, columns: Sequence[str], filled: Collection[str] | None = None
     ) -> Iterator[tuple[Any, ...]]:
-        """Rows in the catalogue. `filled`: tables of it that have any; None: maybe all."""
+        """Inlined rows. `filled`: tables of the catalogue that have any; None: maybe all."""
         for name in self._inlined.get(layout.number, ()):
             if filled is not None and name not in filled:
                 continue
             names, rows = self._catalogue.ask_named(
                 f'SELECT * FROM "{name}" WHERE end_snapshot IS NULL ORDER BY row_id'
             )
-            # The lake had fewer columns when such a table was made.
+            # The lake may have had fewer columns when this table was created.
             places = [names.index(column) if column in names else None for column in columns]
             for row in rows:
                 yield tuple(None if at is None else _plain(row[at]) for at in places)
 
 
-def _check_form(form: str, path: str) -> None:
+def _check_format(form: str, path: str) -> None:
     if form != "parquet":
-        raise StoreUnavailableError(f"{path} of the lake is {form}, which cannot be read here")
+        raise StoreUnavailableError(f"the lake's file {path} has the format {form}, not parquet")
 
 
 def _plain(value: Any) -> Any:
-    """PostgreSQL has texts as bytes: a text of DuckDB may hold NUL."""
+    """PostgreSQL stores texts as bytes, because a text of DuckDB may hold NUL."""
     return value.decode(errors="replace") if isinstance(value, bytes) else value
 
 

@@ -1,9 +1,9 @@
-"""Shows the lake to who only reads it, without DuckLake: an empty database called `lake`, whose views read Parquet files.
+"""Shows the lake to queries without DuckLake: an empty database called `lake`, whose views read Parquet files.
 
-DuckLake (1.5.5) writes the constants of a query's conditions into SQL of its own for the catalogue, and ends a text at a
-NUL character: what follows runs as statements, whatever the query was allowed to do. It also asks the catalogue several
-times for each table of a query, and for statistics of every column. Here the catalogue is asked once after a commit, on
-a connection that no query is planned on (`lake_catalogue.py`).
+DuckLake (1.5.5) copies constants of a query's conditions into SQL for the catalogue, and ends a text at a NUL
+character: the rest of the text runs as statements, so a query could do more than it may. DuckLake also reads the
+catalogue several times for each table of a query, and statistics of every column. Here the catalogue is read once
+after each commit, on a connection that no query uses (`lake_catalogue.py`).
 """
 
 import os
@@ -35,54 +35,54 @@ from gpuwarden_collector.storage.lake_catalogue import (
 from gpuwarden_collector.storage.sql import text_sql
 
 _ROWS = "inlined"
-"""Schema of tables of the rows that stand in the catalogue itself."""
+"""Schema of tables with the rows that are inlined in the catalogue."""
 _TRIES = 3
 
 
 class LakeReader:
-    """For one thread. Its tables are as of the last `look`."""
+    """Reads the lake for one thread. Its tables are as of the last `look`."""
 
     def __init__(self, address: LakeAddress, collector: str) -> None:
-        """Raises StartError for a lake that others share, StoreUnavailableError, duckdb.Error."""
+        """Raises StartError for a shared lake, StoreUnavailableError, duckdb.Error."""
         self._address = address
         self._mark = CatalogMark(address)
         self._seen: bytes | None = None
         self._named: set[str] = set()
-        """Tables that are known as of `_seen`."""
+        """Tables that were read as of `_seen`."""
         self._catalogue = LakeCatalogue(_opened(address), address.data, collector)
         self._shown: dict[str, LakeTable] = {}
         self._filled: dict[str, LakeTable] = {}
 
     def attach(self, connection: duckdb.DuckDBPyConnection) -> None:
-        """Have `lake` with all tables, as yet without rows. Raises duckdb.Error, StartError."""
+        """Create `lake` with all tables, still empty. Raises duckdb.Error, StartError."""
         open_files(connection, self._address)
         connection.execute(f"ATTACH ':memory:' AS lake; CREATE SCHEMA lake.{_ROWS}")
         for name in SEALED_TABLES:
             self._create(connection, name, LakeTable())
 
     def mark(self) -> bytes | None:
-        """As `CatalogMark.look`."""
+        """A value that changes with each commit, as `CatalogMark.look`."""
         return self._mark.look()
 
     @property
     def sealed(self) -> int:
-        """The newest segment of the collector that the lake held at the last `look`."""
+        """The newest sealed segment of the collector at the last `look`."""
         return self._catalogue.sealed
 
     def look(self, names: Collection[str]) -> None:
-        """Know what these tables are made of now, all of one moment. Raises StoreUnavailableError."""
+        """Read the files of these tables from the catalogue, at one moment. Raises StoreUnavailableError."""
         mark = self._mark.look()
         if mark is not None and mark == self._seen and self._named.issuperset(names):
             return
         self._catalogue.look(names)
         if mark is None or mark != self._seen:
             self._named = set()
-        # A commit while it was asked may be seen or not: then the next look asks again.
+        # If a commit came in between, the next `look` reads again.
         self._seen = mark if mark == self._mark.look() else None
         self._named |= set(names)
 
     def changes_since(self, snapshot: int) -> tuple[int, list[LakeChange]]:
-        """The newest segment that the lake holds, and its commits after that snapshot that it remembers.
+        """The newest sealed segment, and the commits after that snapshot that the lake keeps.
 
         Raises StoreUnavailableError.
         """
@@ -99,7 +99,7 @@ class LakeReader:
         return True
 
     def show(self, cursor: duckdb.DuckDBPyConnection, names: Iterable[str]) -> None:
-        """Have `lake.main` give all rows of these tables. Outside of a transaction. Raises duckdb.Error."""
+        """Show all rows of these tables in `lake.main`. Call it outside of a transaction. Raises duckdb.Error."""
         for name in names:
             table = self._catalogue.table(name)
             if self._shown.get(name) is not table:
@@ -114,8 +114,8 @@ class LakeReader:
         since: datetime | None = None,
         until: datetime | None = None,
     ) -> tuple[str, int]:
-        """SELECTs of the rows of a table that may be of that time, both ends included (naive UTC), "" where there are
-        none; and how many files they read. Outside of a transaction. Raises duckdb.Error."""
+        """SQL that selects a table's rows, without files outside of that time (naive UTC, both ends included); ""
+        if no file is left. And the number of files. Call it outside of a transaction. Raises duckdb.Error."""
         table = self._catalogue.table(name)
         self._fill(cursor, name, table)
         files = [file for file in table.files if may_hold(file, since, until)]
@@ -127,7 +127,7 @@ class LakeReader:
         return create_view(cursor, f"VIEW lake.main.{name}", name, sql)
 
     def _fill(self, cursor: duckdb.DuckDBPyConnection, name: str, table: LakeTable) -> None:
-        """Have the rows that stand in the catalogue as a table."""
+        """Create a table of the rows that are inlined in the catalogue."""
         if not table.rows or self._filled.get(name) is table:
             return
         self._filled.pop(name, None)
@@ -141,9 +141,9 @@ class LakeReader:
 
 
 def create_view(cursor: duckdb.DuckDBPyConnection, view: str, name: str, sql: str) -> bool:
-    """Make or replace a view of a table's rows; False: their files cannot be opened, which it tells who reads it.
+    """Create or replace a view of a table's rows. False: files cannot be opened; then reading the view raises why.
 
-    `view`: `VIEW` or the like, and its name. Raises duckdb.Error.
+    `view`: `VIEW` or `TEMP VIEW`, and its name. Raises duckdb.Error.
     """
     try:
         cursor.execute(f"CREATE OR REPLACE {view} AS {sql}")
@@ -151,16 +151,16 @@ def create_view(cursor: duckdb.DuckDBPyConnection, view: str, name: str, sql: st
     except duckdb.Error as error:
         if not unreachable_store(error) and not lost_file(error):
             raise
-        said = text_sql(one_line(error))
+        reason = text_sql(one_line(error))
         cursor.execute(
             f"CREATE OR REPLACE {view} AS {_nulls_sql(name)} "
-            f"FROM (SELECT error({said}) AS said) WHERE said IS NOT NULL"
+            f"FROM (SELECT error({reason}) AS reason) WHERE reason IS NOT NULL"
         )
         return False
 
 
 def may_hold(file: SampleFile, since: datetime | None, until: datetime | None) -> bool:
-    """Whether a file may hold rows of that time, both ends included; None: it has no such end."""
+    """Whether a file may hold rows of that time, both ends included; None: unbounded."""
     is_before = since is not None and file.last is not None and file.last < since
     is_behind = until is not None and file.first is not None and file.first > until
     return not is_before and not is_behind
@@ -175,7 +175,7 @@ def _opened(address: LakeAddress) -> Catalogue:
         try:
             return open_catalogue(address)
         except duckdb.Error as error:
-            # Who only reads is told soon that there is nothing to be read.
+            # Fail soon: a query waits.
             if tries == _TRIES:
                 raise not_opened(address, error) from error
             time.sleep(0.05 * 2**tries)
@@ -209,7 +209,7 @@ def _rows_sql(name: str, table: LakeTable, files: Iterable[SampleFile]) -> str:
 
 
 def _schema_sql(name: str, table: LakeTable) -> str:
-    """Columns by field id, NULL where a file has none: takes twice as long to plan as columns by name."""
+    """Parquet columns by field id, NULL where a file lacks one. Planning takes twice as long as with names."""
     types = {column.name: column_type(column) for column in stored_columns(TABLES[name])}
     fields = (
         f"{number}: {{name: '{column}', type: '{types[column]}', default_value: NULL}}"
@@ -220,7 +220,7 @@ def _schema_sql(name: str, table: LakeTable) -> str:
 
 
 def _listed(name: str, table: LakeTable, *, is_cast: bool = False) -> str:
-    """Columns of a table as a SELECT of its rows has them; NULL for those that the lake does not have yet."""
+    """The SELECT list of a table's columns; NULL for columns that the lake does not have yet."""
     listed = []
     for column in stored_columns(TABLES[name]):
         quoted, kind = f'"{column.name}"', column_type(column)
@@ -236,17 +236,17 @@ def _nulls_sql(name: str) -> str:
 
 
 _HEADER_BYTES = 48
-"""Of one of the two copies that the file begins with; a writer changes the second one first."""
+"""Size of each of the two header copies at the start of the file; a writer changes the second one first."""
 _IS_FILLED = 12
 
 
 class CatalogMark:
-    """Detects commits to a local catalogue by a read of memory, where asking SQLite costs milliseconds.
+    """Detects commits to a local catalogue by reading 96 bytes, where a query of SQLite costs milliseconds.
 
-    The catalogue is an SQLite file in WAL mode. A commit is visible from the moment at which its header in the `-shm`
-    file has changed, and that never has the same content twice (a counter of transactions, and check sums):
-    https://www.sqlite.org/walformat.html#the_wal_index_header. Times of files would not do: a commit may wait for its
-    disk between writing them and being visible. For one process and any of its threads.
+    The catalogue is an SQLite file in WAL mode. A commit becomes visible when the header in the `-shm` file changes.
+    The header never has the same content twice (a counter of transactions, and check sums):
+    https://www.sqlite.org/walformat.html#the_wal_index_header. File times do not work: a commit may wait for its disk
+    between writing them and becoming visible. Any thread may use this.
     """
 
     def __init__(self, address: LakeAddress) -> None:
@@ -256,14 +256,13 @@ class CatalogMark:
         self._inode = 0
 
     def look(self) -> bytes | None:
-        """The same as before only if nothing was committed since; None: that cannot be told now."""
+        """The header: equal to an earlier one only if nothing was committed since. None: it cannot be read now."""
         if self._path is None:
             return None
         try:
             inode = self._path.stat().st_ino
             if inode != self._inode:
-                # The one before stays open: closing it would drop the locks that SQLite holds on that
-                # file for this process.
+                # Do not close the old file: that would drop SQLite's locks on it in this process.
                 self._file = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
                 self._inode = os.fstat(self._file).st_ino
             content = os.pread(self._file, 2 * _HEADER_BYTES, 0)

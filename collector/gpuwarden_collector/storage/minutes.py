@@ -1,9 +1,9 @@
-"""Computes minutes from samples in numpy: each GPU's, node's or process's minute at once.
+"""Computes minutes from samples in numpy, all GPUs, nodes or processes in one operation.
 
-Gives what `rollup_sql` says of a rollup of minutes, for a fraction of its cost. Rows are sorted once by
-key and time. The rows of a minute of a key (a group) become a column of a matrix, so that every
-summary is one operation over all groups. Groups of about the same size share a matrix: a key that
-sends a thousand times as often as others makes no matrix larger than twice its rows.
+The result is that of `rollup_sql` for a rollup of minutes, at a fraction of its cost. Rows are sorted once
+by key and time. The rows of a minute of a key (a group) become a column of a matrix, so each summary is
+one operation over all groups. Groups of similar size share a matrix, so that a key with a thousand times
+the samples of others makes no matrix larger than twice its rows.
 """
 
 from collections.abc import Iterator, Sequence
@@ -36,14 +36,14 @@ _INT64_MAX = (1 << 63) - 1
 
 
 def columns_of(part: RollupPart, rollup: Rollup) -> tuple[str, ...]:
-    """Columns of samples that a part of a rollup is made of."""
+    """Columns of samples that a part of a rollup needs."""
     more = ("util_percent", "clocks_event_reasons") if part.has_activity else ()
     sources = (summary.source for summary in part.summaries)
     return tuple(dict.fromkeys((*rollup.by, "ts", "simulated", *part.carried, *sources, *more)))
 
 
 def counters_of(part: RollupPart, rollup: Rollup) -> tuple[str, ...]:
-    """Columns of the samples before a minute that it looks back at."""
+    """Columns of the samples before a minute that it looks back at: key, `ts` and counters."""
     return (*rollup.by, "ts", *_counters(part))
 
 
@@ -56,29 +56,29 @@ COVERAGE_COLUMNS = ("table_name", "node", "gpu_uuid", "ts", "expected")
 
 @dataclass(frozen=True, slots=True)
 class PartRows:
-    """What was computed of a part."""
+    """The result of a part."""
 
     rows: Any
     """Arrow table: columns of the part by key and `ts`."""
     readings: Any
-    """Arrow table of `counters_of`: what the minutes that follow look back at."""
+    """Arrow table of `counters_of`: readings that the next minutes look back at."""
 
 
 def part_rows(
     part: RollupPart, rollup: Rollup, samples: Any, before: Any, begin: datetime
 ) -> PartRows:
-    """The minutes of all samples. `samples`: Arrow table of `columns_of` from `begin` on (a whole
-    minute, naive UTC); `before`: of `counters_of`, samples or `PartRows.readings` before it."""
+    """Compute the minutes of all samples. `samples`: Arrow table of `columns_of` from `begin` (a whole minute,
+    naive UTC); `before`: of `counters_of`, with earlier samples or `PartRows.readings`."""
     read = counters_of(part, rollup)
-    # Those before stand last, so that columns that only samples have need nothing for them.
+    # Earlier rows come last, so that columns of samples alone need no padding.
     rows = pa.concat_tables([samples.select(read), before.select(read)])
     groups = _Groups(rows, rollup.by, int(np.datetime64(begin, "us").astype(np.int64)))
     return _Computation(part, rollup, groups, samples).result()
 
 
 def rollup_rows(rollup: Rollup, parts: Sequence[Any], coverage: Any) -> Any:
-    """Rows of a rollup, of those of its parts. `coverage`: Arrow table of `COVERAGE_COLUMNS` that end
-    in the minutes; None if no part has it."""
+    """Join the rows of a rollup's parts. `coverage`: Arrow table of `COVERAGE_COLUMNS` for the minutes; None: no
+    part has coverage."""
     key = (*rollup.by, "ts")
     place = _places(parts, key)
     counts = {part.count.name for part in rollup.parts}
@@ -107,7 +107,7 @@ def rollup_rows(rollup: Rollup, parts: Sequence[Any], coverage: Any) -> Any:
 
 
 def _places(tables: Sequence[Any], key: Sequence[str]) -> list[Array]:
-    """For each row of each table a number from 0 on without gaps, the same for those of one key."""
+    """For each row of each table a number from 0 without gaps, equal for rows with the same key."""
     every = pa.concat_tables([table.select(key) for table in tables])
     codes = _codes([every[name] for name in key])
     numbers = np.unique(codes, return_inverse=True)[1]
@@ -115,9 +115,9 @@ def _places(tables: Sequence[Any], key: Sequence[str]) -> list[Array]:
 
 
 def _expected(keys: Any, coverage: Any, rollup: Rollup) -> Any:
-    """Samples that were due by key: those of the key itself, or else of its node."""
+    """Expected samples by key: those of the key itself, or else of its node."""
     us = coverage["ts"].cast(pa.int64()).to_numpy()
-    # A row counts the minute that ends with it.
+    # A row counts the minute that ends at its instant.
     minute = (us - 1000) // _MINUTE_US * _MINUTE_US
     due = coverage.select([*rollup.by, "expected"]).append_column(
         "ts", pa.array(minute.astype("datetime64[us]"))
@@ -166,14 +166,13 @@ class _Groups:
         return len(self.start)
 
     def blocks(self) -> Iterator["_Block"]:
-        """All groups, those of about the same size together, new ones apart from those before."""
+        """All groups, by similar size, and new ones apart from earlier ones."""
         kind = np.ceil(np.log2(self.size)).astype(np.int64) * 2 + self.is_new
         for number in np.unique(kind):
             yield _Block(self, np.flatnonzero(kind == number), is_new=bool(number % 2))
 
     def earlier(self, is_known: Array) -> Array:
-        """For each group the newest before it, of the same key and so new that it is looked back at, in
-        which something is known; -1: there is none."""
+        """For each group the newest known group of the same key among the minutes that it looks back at; -1: none."""
         found = np.full(len(self), -1)
         for back in range(LOOKBACK_MINUTES, 0, -1):
             is_near = self.key[back:] == self.key[:-back]
@@ -184,7 +183,7 @@ class _Groups:
         return found
 
     def newest(self, is_known: Array) -> Array:
-        """Of each key the newest group in which something is known, if the next minutes look back at it."""
+        """The newest known group of each key, if the next minutes look back at it."""
         if not len(self):
             return np.empty(0, np.int64)
         since = self.minute.max() + 1 - LOOKBACK_MINUTES
@@ -195,7 +194,7 @@ class _Groups:
 
 
 def _codes(columns: Sequence[Any]) -> Array:
-    """A number for each row, the same for rows that are equal, in no order."""
+    """A number for each row, equal for equal rows, in no order."""
     codes = np.zeros(len(columns[0]), np.int64)
     if not len(codes):
         return codes
@@ -214,7 +213,7 @@ def _codes(columns: Sequence[Any]) -> Array:
 
 
 def _sorted(key: Array, ts: Array) -> Array:
-    """The order by key and time; what is equal stays as it came."""
+    """The stable order by key and time."""
     if not len(key):
         return np.empty(0, np.int64)
     since = ts - ts.min()
@@ -225,18 +224,18 @@ def _sorted(key: Array, ts: Array) -> Array:
 
 
 class _Block:
-    """Groups of about the same size: of each column a matrix, one group a column, in the order of time."""
+    """Groups of similar size, as a matrix for each column of rows: one group a column, in the order of time."""
 
     def __init__(self, groups: _Groups, at: Array, *, is_new: bool) -> None:
         self.at = at
-        """Which groups."""
+        """Indexes of the groups."""
         self.is_new = is_new
         self.size = groups.size[at]
         slots = np.arange(self.size.max())[:, None]
         is_there = slots < self.size
         self._is_there = None if is_there.all() else is_there
         self.places = groups.order[groups.start[at] + np.where(is_there, slots, 0)]
-        """Row of each element; where there is none, that of another."""
+        """Row of each element; an arbitrary row where the group has none."""
 
     def column(self, values: Array, is_valid: Array | None) -> "_Column":
         """A column of the rows."""
@@ -250,14 +249,14 @@ class _Block:
 
 
 class _Column:
-    """Values of a block, and where there are any."""
+    """Values of a block, with a mask of the known ones."""
 
     def __init__(self, values: Array, is_there: Array | None, size: Array) -> None:
         self.values = values
         self._is_there = is_there
         self._groups = np.arange(values.shape[1])
         self.count = size if is_there is None else np.count_nonzero(is_there, axis=0)
-        """Values of each group."""
+        """Number of known values of each group."""
         self.is_known = self.count > 0
         self._is_float = values.dtype.kind == "f"
 
@@ -266,42 +265,42 @@ class _Column:
         return None if self._is_there is None else ~self._is_there
 
     def _with(self, value: Any) -> Array:
-        """Its values, and this one where there are none."""
+        """Its values, with this one in place of missing ones."""
         if self._missing is not None:
             self.values[self._missing] = value
         return self.values
 
     @cached_property
     def is_huge(self) -> bool:
-        """Whether 64 bits may be too few for a sum of its integers."""
+        """Whether a sum of its integers may exceed 64 bits."""
         values = self.values
         most = max(-int(values.min(initial=0)), int(values.max(initial=0)))
         return bool(most * (len(values) + 1) > _INT64_MAX)
 
     def sum(self) -> Array:
-        """In the order of time."""
+        """The sum of each group, in the order of time."""
         kind = np.float64 if self._is_float else np.longdouble if self.is_huge else np.int64
         return _added(self._with(0), kind)
 
     def average(self) -> Array:
-        """As DuckDB divides: 64-bit integers as long doubles."""
+        """The average of each group, divided as in DuckDB: 64-bit integers as long doubles."""
         wide = np.longdouble if self.values.dtype == np.int64 else np.float64
         divided = self.sum().astype(wide) / np.maximum(self.count, 1).astype(wide)
         return np.asarray(divided.astype(np.float64))
 
     def least(self) -> Array:
-        """NaN only if there is nothing else: it is the greatest value, as in DuckDB."""
+        """The minimum of each group. NaN is the greatest value, as in DuckDB."""
         if self._is_float:
             return np.asarray(np.fmin.reduce(self._with(np.nan), axis=0))
         return np.asarray(np.minimum.reduce(self._with(np.iinfo(self.values.dtype).max), axis=0))
 
     def greatest(self) -> Array:
-        """As `least`."""
+        """The maximum of each group."""
         low = -np.inf if self._is_float else np.iinfo(self.values.dtype).min
         return np.asarray(np.maximum.reduce(self._with(low), axis=0))
 
     def p95(self) -> Array:
-        """As quantile_disc."""
+        """The 95th percentile of each group, as `quantile_disc`."""
         high = np.nan if self._is_float else np.iinfo(self.values.dtype).max
         ordered = np.sort(self._with(high), axis=0)
         rank = np.maximum(self.count - self.count * 5 // 100, 1) - 1
@@ -309,14 +308,14 @@ class _Column:
 
     @cached_property
     def last_slot(self) -> Array:
-        """Where the last value of each group is; the last slot where there is none."""
+        """Slot of the last known value of each group; the last slot if there is none."""
         if self._is_there is None:
             return np.asarray(self.count - 1)
         return np.asarray(len(self.values) - 1 - np.argmax(self._is_there[::-1], axis=0))
 
     @cached_property
     def first_slot(self) -> Array:
-        """Where the first value of each group is."""
+        """Slot of the first known value of each group."""
         if self._is_there is None:
             return np.zeros(len(self._groups), np.int64)
         return np.asarray(np.argmax(self._is_there, axis=0))
@@ -326,14 +325,13 @@ class _Column:
         return np.asarray(self.values[slots, self._groups])
 
     def counted(self, is_so: Array) -> Array:
-        """Of how many values of each group that is so."""
+        """Number of known values of each group for which the condition holds."""
         if self._is_there is not None:
             is_so = is_so & self._is_there
         return np.asarray(np.count_nonzero(is_so, axis=0))
 
     def gained(self) -> tuple[Array, Array, Array]:
-        """What a counter gained from value to value; whether there are two; whether the sum is too
-        large for 64 bits."""
+        """The gain of a counter over each group; whether it has two values; whether the sum exceeds 64 bits."""
         before, now = self.values[:-1], self.values[1:]
         if self._is_there is not None:
             slots = np.where(self._is_there, np.arange(len(self.values))[:, None], -1)
@@ -351,15 +349,15 @@ class _Column:
 
 
 def _added(values: Array, kind: Any) -> Array:
-    """The sum of each column of a matrix, its rows added one after the other."""
+    """The sum of each column of a matrix, row after row."""
     if values.shape[1] == 1:
-        # One column alone numpy would add up in another order.
+        # For one column numpy would add in another order.
         return np.asarray(np.add.accumulate(values, axis=0, dtype=kind)[-1])
     return np.asarray(np.add.reduce(values, axis=0, dtype=kind))
 
 
 def _step(before: Array, now: Array) -> Array:
-    """What counters gained between two readings. As `rollup_sql._step`."""
+    """The gain of counters between two readings, as `rollup_sql._step`."""
     is_more = now >= before
     if is_more.all():
         return np.asarray(now - before)
@@ -372,9 +370,9 @@ def _step(before: Array, now: Array) -> Array:
 
 
 def _loaded(column: Any) -> tuple[Array | None, Array | None]:
-    """Values of a column, and where they are if that is not everywhere; None: there are none.
+    """Values of a column, and a mask if some are NULL. None: all are.
 
-    Of what is only taken from rows, as texts are, the values do not matter.
+    Texts and instants are taken from rows later, so their values here do not matter.
     """
     if column.null_count == len(column):
         return None, None
@@ -387,24 +385,24 @@ def _loaded(column: Any) -> tuple[Array | None, Array | None]:
 
 
 class _Made:
-    """A column of the result: a value of each group, or none."""
+    """A column of the result: a value or NULL for each group."""
 
     def __init__(self, groups: int, dtype: Any) -> None:
         self.values = np.zeros(groups, dtype)
         self.is_known = np.zeros(groups, np.bool_)
 
     def put(self, at: Array, values: Array, is_known: Array) -> None:
-        """The values of some groups."""
+        """Set the values of some groups."""
         self.values[at] = values
         self.is_known[at] = is_known
 
     def arrow(self, chosen: Array) -> Any:
-        """Those of the chosen groups."""
+        """The values of chosen groups as an Arrow array."""
         return pa.array(self.values[chosen], mask=~self.is_known[chosen])
 
 
 class _Counter:
-    """What is needed of a counter to say what it gained in each group."""
+    """Steps, first and last reading of a counter in each group, from which its gain is computed."""
 
     def __init__(self, groups: int, dtype: Any) -> None:
         self.steps, self.first, self.last = (_Made(groups, dtype) for _ in range(3))
@@ -412,7 +410,7 @@ class _Counter:
         self.last_row = np.zeros(groups, np.int64)
 
     def gained(self, earlier: Array) -> tuple[Array, Array]:
-        """By group, and whether it is known. `earlier`: `_Groups.earlier` of it."""
+        """The gain by group, and whether it is known. `earlier`: `_Groups.earlier` of the counter."""
         has_before = (earlier >= 0) & self.first.is_known
         with np.errstate(invalid="ignore", over="ignore"):
             across = _step(self.last.values[earlier], self.first.values)
@@ -420,13 +418,13 @@ class _Counter:
             total = np.where(self.steps.is_known, self.steps.values + across, across)
         is_known = self.steps.is_known | has_before
         if total.dtype.kind != "f":
-            # What two of them, none below 0, do not hold together has become negative.
+            # A sum of two gains that overflowed has become smaller.
             is_known = is_known & ~self.is_over & ~((across >= 0) & (total < across))
         return total, is_known
 
 
 class _Computation:
-    """The summaries of a part, over all groups."""
+    """Computes the summaries of a part over all groups."""
 
     def __init__(self, part: RollupPart, rollup: Rollup, groups: _Groups, samples: Any) -> None:
         self._part = part
@@ -434,8 +432,6 @@ class _Computation:
         self._by = rollup.by
         self._groups = groups
         self._made: dict[str, _Made] = {}
-        self._texts: dict[str, tuple[str, _Made]] = {}
-        """Columns that are taken from rows: source, and the row of each group."""
         self._counters: dict[str, _Counter] = {}
         self._first_ms, self._last_ms, self._spacing = (
             _Made(len(groups), np.int64) for _ in range(3)
@@ -443,7 +439,7 @@ class _Computation:
         self._last_row = np.zeros(len(groups), np.int64)
 
     def result(self) -> PartRows:
-        """All of it."""
+        """Compute all summaries."""
         groups, part = self._groups, self._part
         counters = _counters(part)
         loaded = {
@@ -541,12 +537,12 @@ class _Computation:
 
     def _add_reasons(self, block: _Block, column: _Column) -> None:
         found = int(np.bitwise_or.reduce(column.values, axis=None))
-        for bit, said in REASONS.items():
+        for bit, reason in REASONS.items():
             mask = ~KNOWN_REASONS if bit is None else bit
             counts = np.zeros(len(block.at), np.int64)
             if found & mask:
                 counts = column.counted((column.values & mask) != 0)
-            self._put(said.name, block, counts, column.is_known)
+            self._put(reason.name, block, counts, column.is_known)
 
     def _add_gains(self) -> None:
         groups = self._groups
@@ -565,7 +561,7 @@ class _Computation:
         self._reading_rows = np.unique(np.concatenate(rows))
 
     def _add_seconds(self) -> None:
-        """Counts of samples become seconds: what a sample stands for is the least time between two."""
+        """Multiply counts of samples by the seconds that a sample represents: the least time between two."""
         if not self._part.has_activity:
             return
         groups = self._groups
@@ -604,11 +600,11 @@ class _Computation:
                 else samples[name].take(made.arrow(chosen))
             )
         if self._part.has_activity:
-            for said in (*ACTIVITY, *REASONS.values()):
-                columns[said.name] = self._column(said.name, said.type, chosen)
+            for column in (*ACTIVITY, *REASONS.values()):
+                columns[column.name] = self._column(column.name, column.type, chosen)
         for summary in self._part.summaries:
-            said = summary.column
-            columns[said.name] = self._column(said.name, said.type, chosen)
+            column = summary.column
+            columns[column.name] = self._column(column.name, column.type, chosen)
         return pa.table(columns)
 
     def _column(self, name: str, kind: Type, chosen: Array) -> Any:
@@ -621,7 +617,7 @@ class _Computation:
             dtype = np.float32 if kind is Type.FLOAT32 else np.float64
             if values.dtype != dtype:
                 wide, values = values, values.astype(dtype)
-                # What is too large becomes infinite.
+                # A value too large for the type became infinite.
                 is_known = is_known & ~(np.isinf(values) & np.isfinite(wide))
             if name.endswith(("_avg", "_delta")):
                 is_known = is_known & ~np.isposinf(values)

@@ -1,13 +1,13 @@
-"""Keeps the newest row of every GPU and node, from which `gpus_now` and its like are answered.
+"""Keeps the newest row of every GPU and node, which answers views such as `gpus_now`.
 
-The views of `views.sql` that show the newest row per key are read from that file (`KEPT`), so there is
-one definition. The process that appends rows keeps them (`LatestRows`): `add` takes what was made
-durable, `take_stored` once what older runs had stored, and until then nothing is given out. `publish`
-writes them to an Arrow file that query processes map, anew only when something was added. Of rows of
-a key with the same time any one is kept, as the views do.
+The views with the newest row per key are parsed from `views.sql` (`KEPT`), so each has one definition.
+The process that appends rows keeps them (`LatestRows`): `add` takes durable rows; `take_stored` takes the
+rows of older runs once, and nothing is published before. `publish` writes an Arrow file that query
+processes map, and only if rows were added. Among rows of a key with the same time any one is kept, as in
+the views.
 
-Rows older than `FORGET_AFTER` are forgotten, so a clock that is set back by more finds those GPUs only
-when they report again.
+Rows older than `FORGET_AFTER` are dropped. After a clock was set back by more, those GPUs are missing
+until they report again.
 """
 
 import re
@@ -29,14 +29,14 @@ from gpuwarden_collector.storage.segment import SCHEMAS
 
 FOLDER = "latest"
 FORGET_AFTER = timedelta(hours=1)
-"""Longer than the time that any of the views looks back."""
+"""Longer than any of the views looks back."""
 _FORGET_EVERY = timedelta(minutes=10)
 _ADDED_ROWS_MIN = 4_096
-"""So many rows, or half as many as there are keys, are put in their places at once."""
+"""Added rows from which they are merged: this many, or half the number of keys."""
 
 _FEW_ROWS = 256
-"""Rows that come fewer at a time wait for others, up to `_WAITING_ROWS_MAX`: choosing the newest costs a time
-for each column, however few rows there are."""
+"""Smaller tables wait for others, up to `_WAITING_ROWS_MAX` rows: choosing the newest rows has a fixed cost for
+each column."""
 _WAITING_ROWS_MAX = 1_024
 
 _DEFINITION = re.compile(
@@ -56,15 +56,15 @@ class Kept:
     table: str
     key: str
     newest_sql: str
-    """The rows by definition."""
+    """The SELECT of the rows, from the view's definition."""
     view_sql: str
-    """The view over `kept_table(table)`, which has no more than one row per key."""
-    beside: frozenset[str]
-    """Tables of the state file that it reads, too."""
+    """The view over `kept_table(table)`, which has one row per key."""
+    state_tables: frozenset[str]
+    """Tables of the state file that the view reads too."""
 
 
 def kept_table(name: str) -> str:
-    """Name under which a query process has the newest rows of a table."""
+    """The name under which a query process sees the newest rows of a table."""
     return f"newest_{name}"
 
 
@@ -79,62 +79,61 @@ def _kept() -> dict[str, Kept]:
             f"WHERE ts > now()::TIMESTAMP - {newest['window']}"
         )
         select = view["select"][: newest.start()] + rows + view["select"][newest.end() :]
-        name, beside = view["view"], UPSERTED & set(re.findall(r"\w+", select))
-        found[name] = Kept(name, newest["table"], newest["key"], newest[0], select, beside)
+        name, upserted = view["view"], UPSERTED & set(re.findall(r"\w+", select))
+        found[name] = Kept(name, newest["table"], newest["key"], newest[0], select, upserted)
     return found
 
 
 KEPT: Mapping[str, Kept] = _kept()
-"""By name of the view."""
+"""Views by name."""
 _NAMES = re.compile(rf"\b(?:{'|'.join(KEPT)})\b", re.IGNORECASE)
 
 
 def named_views(sql: str) -> set[str]:
-    """Views of `KEPT` that a text may read."""
+    """Views of `KEPT` that a query may read."""
     return {name.lower() for name in _NAMES.findall(sql)}
 
 
 def newest_part_sql(kept: Kept, part: int, parts: int) -> str:
-    """Every so-many-th key of the rows by definition."""
+    """The SELECT of one of `parts` shares of the rows, by hash of the key."""
     where = f" AND hash({kept.key}) % {parts} = {part}" if parts > 1 else ""
     return _QUALIFY.sub(lambda found: f"{where}\n{found[0]}", kept.newest_sql)
 
 
 class LatestRows:
-    """The newest rows of each table of `KEPT`; for any thread."""
+    """The newest rows of each table of `KEPT`. Any thread may use it."""
 
     def __init__(self, folder: Path, clock: Clock) -> None:
-        """`folder`: of its own. Raises OSError."""
+        """`folder`: for its files. Raises OSError."""
         folder.mkdir(exist_ok=True)
-        self.folder = folder
         self._tables = {
             kept.table: _Latest(kept, folder / kept.table, clock) for kept in KEPT.values()
         }
 
     def add(self, tables: Mapping[str, Any]) -> None:
-        """Take over rows that are durable, by table, in their stored types."""
+        """Add durable rows, by table, in their stored types."""
         for name, rows in tables.items():
             if name in self._tables and rows.num_rows:
                 self._tables[name].add(rows)
 
     def restart(self) -> None:
-        """Forget all, after `add` has failed: `missing` names every view again."""
+        """Drop all rows after `add` failed; `missing` then names every view again."""
         for table in self._tables.values():
             table.restart()
 
     def missing(self) -> list[Kept]:
-        """Views for which `take_stored` is still to be called."""
+        """Views that still need `take_stored`."""
         return [table.kept for table in self._tables.values() if not table.is_whole]
 
     def take_stored(self, kept: Kept, rows: Sequence[Any]) -> None:
-        """Take over all that `newest_part_sql` gave; it ran when each later row came to `add`."""
+        """Add the results of all parts of `newest_part_sql`. Rows stored since that query also came to `add`."""
         latest = self._tables[kept.table]
         for table in rows:
             latest.add(table.select(SCHEMAS[kept.table].names).cast(SCHEMAS[kept.table]))
         latest.is_whole = True
 
     def publish(self, views: Iterable[str]) -> dict[str, str]:
-        """Files with the newest rows that the views are of, by table; those that there are."""
+        """Write the newest rows of these views; files by table, without those that cannot be written yet."""
         found = {}
         for table in {KEPT[view].table for view in views}:
             path = self._tables[table].publish()
@@ -143,7 +142,7 @@ class LatestRows:
         return found
 
     def published(self, views: Iterable[str]) -> dict[str, str] | None:
-        """As `publish`, where nothing is to be written; None: call that."""
+        """Files that `publish` would give, if none must be written; None: call `publish`."""
         found = {}
         for table in {KEPT[view].table for view in views}:
             latest = self._tables[table]
@@ -157,7 +156,7 @@ class LatestRows:
 
 
 class _Latest:
-    """Of one table."""
+    """The newest rows of one table."""
 
     def __init__(self, kept: Kept, stem: Path, clock: Clock) -> None:
         self.kept = kept
@@ -167,10 +166,10 @@ class _Latest:
         self.restart()
 
     def restart(self) -> None:
-        """Have no rows."""
+        """Drop all rows."""
         with self._lock:
             self.is_whole = False
-            """Whether rows of older runs are among them."""
+            """Whether the rows of older runs were added."""
             self._rows: Any = SCHEMAS[self.kept.table].empty_table().combine_chunks()
             self._places: dict[str, int] = {}
             self._waiting: list[Any] = []
@@ -182,14 +181,14 @@ class _Latest:
 
     @property
     def published(self) -> Path | None:
-        """The newest file, if it has all rows."""
+        """The newest file, if no rows were added since."""
         with self._lock:
             return None if self._is_changed else self._files.newest
 
     def add(self, rows: Any) -> None:
         is_few = rows.num_rows < _FEW_ROWS
         if not is_few:
-            # At once, as rows are slices of all that came with them.
+            # At once: the rows are slices that keep their whole batch in memory.
             rows = newest(rows, self.kept.key)
         with self._lock:
             self._is_changed = True
@@ -206,7 +205,7 @@ class _Latest:
                 self._merge()
 
     def publish(self) -> Path | None:
-        """None: not all rows are here, or the disk did not take them."""
+        """Write the rows if any were added; the newest file. None: rows of older runs are missing, or the disk failed."""
         with self._lock:
             if not self.is_whole:
                 return None
@@ -220,7 +219,7 @@ class _Latest:
             return self._files.newest
 
     def _choose(self) -> None:
-        """Take the newest of the rows that wait."""
+        """Move the newest of the waiting rows to the added ones."""
         if self._waiting:
             rows = newest(pa.concat_tables(self._waiting), self.kept.key)
             self._waiting, self._waiting_rows = [], 0
@@ -228,19 +227,19 @@ class _Latest:
             self._added_rows += rows.num_rows
 
     def _merge(self) -> None:
-        """Put the newest of the rows that were added in their places."""
+        """Merge the newest of the added rows into the rows."""
         self._choose()
         if self._added:
             added = newest(pa.concat_tables(self._added), self.kept.key)
             self._added, self._added_rows = [], 0
-            self._take(added)
+            self._replace(added)
         now = self._clock.now()
         if now - self._forgotten_at >= _FORGET_EVERY or now < self._forgotten_at:
             self._forgotten_at = now
             self._forget(now)
 
-    def _take(self, added: Any) -> None:
-        """Put rows, one per key, in the places of older ones, and new keys behind them."""
+    def _replace(self, added: Any) -> None:
+        """Replace older rows, one per key, and append rows with new keys."""
         keys = added[self.kept.key].to_pylist()
         count = len(self._places)
         places = np.fromiter(
@@ -271,12 +270,12 @@ class _Latest:
 
 
 def newest(rows: Any, key: str) -> Any:
-    """The newest row of each key, one of them where several are."""
+    """The newest row of each key; any one of several with the same time."""
     keys = rows[key].combine_chunks().dictionary_encode()
     codes = keys.indices.to_numpy(zero_copy_only=False)
     order = np.argsort(_times(rows), kind="stable")
     at = np.empty(len(keys.dictionary), np.int64)
-    at[codes[order]] = order  # of several the last one stays
+    at[codes[order]] = order  # the last of several wins
     return rows.take(pa.array(at))
 
 
@@ -285,7 +284,7 @@ def _times(rows: Any) -> Any:
 
 
 def _replaced(rows: Any, mask: Any, better: Any, new: Any) -> Any:
-    """Rows with those that the mask says replaced, in their order, and new ones at the end."""
+    """Rows with the masked ones replaced, in order, and new ones at the end."""
     columns = []
     for old, by, behind in zip(rows.columns, better.columns, new.columns, strict=True):
         column = _one(old)

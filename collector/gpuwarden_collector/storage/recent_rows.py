@@ -1,14 +1,14 @@
-"""Keeps rows of the last minutes and hours as tables in memory: what rules look at, again and again.
+"""Keeps rows of the last minutes and hours as tables in memory, for rules.
 
-A rule looks at the same few minutes of the same few columns every half minute. From lake and segments
-each look costs tens of milliseconds, most of them for finding and opening what it reads; from a table
-in memory it costs what its plan does.
+A rule reads the same few minutes of the same few columns every half minute. From lake and segments each
+read takes tens of milliseconds, most of them for finding and opening files; from a table in memory it takes
+only the time of its plan.
 
-A table is read once, at one moment of the store, and then given what comes to the segments (`RowsSince`).
-Whatever else may change its rows has it read again: a commit to the lake that does more than seal,
-merge or flush, and a segment that was gone before it was read to its end. Where none of that can be
-told (a lake that collectors share), or where the rows would need more memory than they may, nothing is
-kept and the query is for the store.
+A table is read once, at one moment of the store, and then gets the rows that come to the segments
+(`RowsSince`). It is read again when its rows may have changed in another way: by a commit to the lake that
+does more than seal, merge or flush, or when a segment was deleted before it was read to its end. If changes
+cannot be detected (in a shared lake), or the rows need too much memory, nothing is kept and the query reads
+the store.
 """
 
 import logging
@@ -34,19 +34,19 @@ from gpuwarden_collector.storage.segment import SCHEMAS, TABLE_NAMES, SegmentErr
 log = logging.getLogger(__name__)
 
 _NAME = "recent"
-"""What DuckDB calls the database."""
+"""DuckDB's name of the database."""
 _SLACK = timedelta(minutes=1)
-"""More than passes between planning a query and running it."""
+"""Longer than the time between planning a query and running it."""
 _FORGET_AFTER = timedelta(minutes=35)
-"""A table that nobody has asked for so long is let go of: rules run at least every half hour."""
+"""A table that no query has read for this long is dropped: rules run at least every half hour."""
 _REFUSED_FOR = timedelta(minutes=10)
-"""How long it is not tried again to keep what was too much."""
+"""How long a table that was too large is not tried again."""
 _TEXT_BYTES = 40
 _TRIES = 3
 _SAME_ROWS = frozenset(
     {"compacted_table", "merge_adjacent", "rewrite_delete", "inline_flush", "flushed_inlined"}
 )
-"""Changes of the lake that leave its rows what they were, as DuckLake names them:
+"""Changes of the lake that keep its rows the same, by DuckLake's names:
 https://ducklake.select/docs/stable/specification/tables/ducklake_snapshot_changes"""
 _CHANGE = re.compile(r"(\w+):(\d+)")
 
@@ -57,7 +57,7 @@ class Wanted:
 
     columns: frozenset[str]
     since: datetime
-    """From when on (naive UTC)."""
+    """The first instant (naive UTC)."""
 
 
 @dataclass(slots=True)
@@ -66,9 +66,9 @@ class _Kept:
 
     columns: tuple[Column, ...]
     since: datetime
-    """All rows of after that are there."""
+    """It has all rows after that instant."""
     span: timedelta
-    """How far back rows are kept."""
+    """How long rows are kept."""
     rows: int
     used_at: datetime
 
@@ -86,7 +86,7 @@ class _Kept:
 
 @dataclass(frozen=True, slots=True)
 class _Refused:
-    """What was too much to be kept."""
+    """A request that needed too much memory."""
 
     until: datetime
     columns: frozenset[str]
@@ -94,10 +94,11 @@ class _Refused:
 
 
 class RecentRows:
-    """A source of queries for one thread: see `QuerySource` in `query/execute.py`."""
+    """A `QuerySource` (`query/port.py`) of rows in memory, for one thread."""
 
     def __init__(self, engine: Engine, rows_since: RowsSince, clock: Clock, bytes_max: int) -> None:
-        """`engine`: one that reads alone, and the lake. `rows_since`: its own. `bytes_max`: of all tables, about. Raises duckdb.Error."""
+        """`engine`: reads alone, with the lake. `rows_since`: of the engine. `bytes_max`: approximate size of all
+        tables. Raises duckdb.Error."""
         assert engine.lake is not None
         self._engine, self._lake = engine, engine.lake
         self._clock = clock
@@ -108,17 +109,17 @@ class RecentRows:
         self._expected: Mapping[str, tuple[frozenset[str], timedelta]] = {}
         self._mark: bytes | None = None
         self.sealed = 0
-        """The newest segment that the lake was seen to hold."""
+        """The newest sealed segment that was seen."""
         self._snapshot = -1
         self._cursor = engine.new_cursor()
         self._create()
 
     def expect(self, expected: Mapping[str, tuple[frozenset[str], timedelta]]) -> None:
-        """Keep at least these columns of each table, for so long, once it is kept at all."""
+        """Keep at least these columns of each table for this long, from the next time that it is read."""
         self._expected = expected
 
     def take(self, wanted: Mapping[str, Wanted]) -> bool:
-        """Have rows of these tables of samples, as the store has them now; False: not all are kept."""
+        """Prepare the current rows of these tables; False: not all can be kept."""
         now = self._clock.now().replace(tzinfo=None)
         try:
             for _ in range(_TRIES):
@@ -144,35 +145,35 @@ class RecentRows:
 
     @contextmanager
     def cursor(self) -> Iterator[duckdb.DuckDBPyConnection]:
-        """The one that stays."""
+        """The cursor that stays open."""
         yield self._cursor
 
     def begin(self, cursor: duckdb.DuckDBPyConnection, names: Iterable[str] | None = None) -> None:
-        """As `Engine.begin_beside`, with all of the state file."""
+        """Begin a transaction with all tables of the state file."""
         self._engine.begin_beside(cursor)
 
     @property
     def tables(self) -> Mapping[str, frozenset[str]]:
-        """Names of the columns that are kept, by table."""
+        """Names of the kept columns, by table."""
         return {name: kept.names for name, kept in self._kept.items()}
 
     @property
     def bytes(self) -> int:
-        """What all tables need, about."""
+        """Approximate size of all tables."""
         return sum(kept.bytes for kept in self._kept.values())
 
     def _has(self, name: str, wanted: Wanted) -> bool:
         return name in self._kept and self._kept[name].has(wanted)
 
     def _follow(self, now: datetime) -> bool:
-        """Learn what has changed; False: that cannot be told now."""
+        """Read the changes since the last call; False: they cannot be detected now."""
         for name in [n for n, kept in self._kept.items() if now - kept.used_at > _FORGET_AFTER]:
             self._forget([name])
         mark = self._lake.mark()
         if mark is None:
             return False
         if mark != self._mark:
-            sealed, snapshot, changed = self._asked()
+            sealed, snapshot, changed = self._read_changes()
             if self._lake.mark() != mark:
                 return False
             self._forget(list(self._kept) if changed is None else changed & self._kept.keys())
@@ -183,16 +184,16 @@ class RecentRows:
             self._since.has_gap = False
         return True
 
-    def _asked(self) -> tuple[int, int, set[str] | None]:
-        """The newest segment and snapshot of the lake, and tables whose rows have changed but by seals; None:
-        any may have."""
+    def _read_changes(self) -> tuple[int, int, set[str] | None]:
+        """The newest sealed segment and snapshot of the lake, and tables whose rows changed other than by seals;
+        None: any may have changed."""
         sealed, snapshots = self._lake.changes_since(self._snapshot)
         newest = max((s.number for s in snapshots), default=self._snapshot)
         is_known = len(snapshots) == newest - self._snapshot
         return sealed, newest, changed_tables(snapshots) if is_known else None
 
     def _read(self, name: str, wanted: Wanted, now: datetime) -> bool:
-        """Keep a table, instead of what is kept of it; False: it would be too much."""
+        """Read a table, in place of its kept rows; False: it would be too large."""
         kept = self._kept.get(name)
         columns, span = wanted.columns, now - wanted.since
         if kept is not None:
@@ -234,14 +235,14 @@ class RecentRows:
             finally:
                 with suppress(duckdb.Error):
                     cursor.execute("ROLLBACK")
-        # `begin` has read the segments up to what the query saw: what comes now comes after it.
+        # `begin` has read the segments for this query: rows that come now are newer.
         self._since.tables[name] = []
         self._keep(name, _Kept(columns, since, span, 0, now))
         self._insert(name, found)
         return True
 
     def _append(self, name: str, now: datetime) -> None:
-        """Give a table the rows that came, and let go of those that are too old."""
+        """Insert the new rows of a table, and drop those that are too old."""
         kept = self._kept[name]
         kept.used_at = now
         batches = self._since.take(name)
@@ -289,7 +290,7 @@ class RecentRows:
                 self._cursor.execute(f"DELETE FROM kept.{name}")
 
     def _create(self) -> None:
-        """The same tables and views as of the store."""
+        """Create the store's tables and views."""
         execute = self._cursor.execute
         execute(f"ATTACH ':memory:' AS {_NAME}")
         execute(f"CREATE SCHEMA {_NAME}.kept")
@@ -303,8 +304,8 @@ class RecentRows:
 def create_views(
     cursor: duckdb.DuckDBPyConnection, database: str, rows: Callable[[str], str]
 ) -> None:
-    """Have a database, attached if it is not there, show the public tables and views. `rows`: SELECT of a table
-    behind the lake, by name. The cursor uses the store's, as before. Raises duckdb.Error."""
+    """Create the public tables and views in a database, and attach it if needed. `rows`: gives the SELECT of a
+    table of samples by name. The cursor goes on using the store's database. Raises duckdb.Error."""
     store = cursor.execute("SELECT current_database()").fetchall()[0][0]
     cursor.execute(f"ATTACH IF NOT EXISTS ':memory:' AS {database}")
     cursor.execute(f"USE {database}")
@@ -317,7 +318,7 @@ def create_views(
 
 
 def changed_tables(snapshots: Sequence[LakeChange]) -> set[str] | None:
-    """Tables whose rows other commits than seals have changed; None: that cannot be told."""
+    """Tables whose rows were changed by commits other than seals; None: unknown."""
     found: set[str] = set()
     for snapshot in snapshots:
         if snapshot.is_own_seal:
@@ -336,7 +337,7 @@ def changed_tables(snapshots: Sequence[LakeChange]) -> set[str] | None:
 
 
 def row_bytes(columns: Iterable[Column]) -> int:
-    """About what a row needs."""
+    """Approximate size of a row."""
     return sum(_BYTES.get(column.type, _TEXT_BYTES) for column in columns)
 
 

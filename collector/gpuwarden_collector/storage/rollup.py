@@ -1,9 +1,9 @@
-"""Rolls samples up: new windows as they close, and again those that rows came late for.
+"""Rolls samples up: computes new windows as they close, and windows with late rows again.
 
-New rows go where samples go, in a frame that also says how far rollups are with it. Windows that rows
-came late for stand in the state file, written before those rows are acknowledged; they are computed
-again in the lake, once it holds the rows that they replace. A window of a node (a unit) is always
-computed and replaced whole, so doing it again changes nothing.
+New rollup rows are appended like samples, in a frame that also has the progress of rollups. Windows with
+late rows are noted in the state file before those rows are acknowledged, and computed again when the lake
+holds the rows that they replace. A window of a node (a unit) is always computed and replaced whole, so
+repeating it changes nothing.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -39,7 +39,7 @@ MINUTE = timedelta(minutes=1)
 HOUR = timedelta(hours=1)
 ROLLUP_TABLES = (*ROLLUPS, WASTE_1H.table.name)
 ROWS_MAX = 1_000_000
-"""Samples of one table that are rolled up at once; what it needs in memory follows from it."""
+"""Most samples of one table in one step; they bound its memory."""
 WINDOWS_MAX = 60
 
 _MINUTES = tuple(r for r in ROLLUPS.values() if r.made_of is None)
@@ -49,32 +49,32 @@ _SAMPLES = tuple(dict.fromkeys(part.table for rollup in _MINUTES for part in rol
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far samples are rolled up. Instants are naive UTC, None before the first time."""
+    """How far samples are rolled up. Instants are naive UTC; None: not yet."""
 
     closed_until: datetime | None = None
-    """Rows from before that are late: their windows are noted."""
+    """Rows of earlier instants are late, and their windows are noted."""
     minutes_until: datetime | None = None
     hours_until: datetime | None = None
     late_number: int = 0
-    """Number of the newest late window; 0: there is none."""
+    """Number of the newest late window; 0: none."""
     oldest_late_number: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Rolled:
-    """What a step has computed: to be appended at once."""
+    """Rows that a step has computed, to be appended in one commit."""
 
     tables: Mapping[str, Any]
     """Arrow tables by name."""
     progress: Mapping[str, datetime]
-    """How far rollups are with them."""
+    """Progress of rollups with these rows."""
     readings: "Readings | None" = None
-    """What the minutes that follow look back at."""
+    """Readings that the next minutes look back at."""
 
 
 @dataclass(frozen=True, slots=True)
 class Readings:
-    """The last readings of counters before an instant, which spare reading samples again."""
+    """The last readings of counters before an instant, so that samples need not be read again."""
 
     until: datetime
     tables: Mapping[tuple[str, str, tuple[int, int]], Any]
@@ -91,9 +91,9 @@ def roll_minutes(
     progress: Progress,
     readings: Readings | None = None,
 ) -> Rolled:
-    """The first closed minutes that are not rolled up yet. `hot`: Arrow tables of the rows behind the
-    lake, which the cursor sees as well. `readings`: those of the call before; late rows that came
-    since then are not in them. Raises StoreUnavailableError."""
+    """Compute the first closed minutes that are not rolled up yet. `hot`: Arrow tables of the rows behind
+    the lake, which the cursor sees too. `readings`: of the last call, if no late rows came since then. Raises
+    StoreUnavailableError."""
     closed_until = progress.closed_until
     assert closed_until is not None
     with translating():
@@ -122,7 +122,7 @@ def roll_minutes(
 
 
 def roll_hour(cursor: duckdb.DuckDBPyConnection, progress: Progress) -> Rolled:
-    """The first complete hour that is not rolled up yet. As `roll_minutes`."""
+    """Compute the first complete hour that is not rolled up yet, as `roll_minutes`."""
     begin = progress.hours_until
     assert begin is not None and progress.minutes_until is not None
     complete_until = progress.minutes_until.replace(minute=0)
@@ -140,15 +140,15 @@ def roll_hour(cursor: duckdb.DuckDBPyConnection, progress: Progress) -> Rolled:
 
 @dataclass(frozen=True, slots=True)
 class Mended:
-    """What `mend` did: windows of nodes that were computed again, and late ones that were left as
-    they are because samples of theirs have been dropped."""
+    """Windows of nodes that `mend` computed again, and late ones that it left because their samples were
+    dropped."""
 
     windows: int
     left: int
 
 
 def mendable_before(cursor: duckdb.DuckDBPyConnection) -> datetime | None:
-    """Late windows before that have all their rows in the lake, as those that build on them; None: all.
+    """The instant before which late windows, and the windows computed from them, are in the lake; None: all are.
 
     Raises StoreUnavailableError.
     """
@@ -170,14 +170,13 @@ def _ts_of(names: Iterable[str]) -> Iterator[str]:
 def mend(
     cursor: duckdb.DuckDBPyConnection, late: Any, progress: Progress, lake_root: str
 ) -> Mended:
-    """Compute windows again that rows came late for, in one transaction. `late`: Arrow table of `node`
-    and `ts`, of one hour. Raises StoreUnavailableError; what is not done then is done by the next call.
-    """
+    """Compute windows with late rows again, in one transaction. `late`: Arrow table of `node` and `ts`, of one
+    hour. Raises StoreUnavailableError; the next call repeats it."""
     with translating():
         cursor.register("late", late)
         whole_from = _whole_from(cursor)
         left = scalar(cursor, "SELECT count(*) FROM late WHERE ts < $1", [whole_from])
-        # The first readings of the minutes after it gain from the last of a window.
+        # The gain of the next minutes starts from the last reading of a window.
         _make_windows(
             cursor,
             "units",
@@ -207,11 +206,11 @@ def mend(
 
 
 def doubles(cursor: duckdb.DuckDBPyConnection) -> Any | None:
-    """Windows of nodes that stand twice in the lake, of those that the cursor sees hot, as
-    `Changes.late` wants them; None: none. Raises StoreUnavailableError.
+    """Windows of nodes that appear twice in the lake, among those that the cursor sees hot, in the form of
+    `Changes.late`; None: none. Raises StoreUnavailableError.
 
-    Of a lake that collectors share, each rolls up what it sees: a node that went from one to the
-    other has a row of each, to be computed again from the samples of both.
+    In a shared lake each collector rolls up the samples it has. A node that moved from one to the other has a
+    row of each, to be computed again from the samples of both.
     """
     found = []
     with translating():
@@ -236,7 +235,7 @@ def doubles(cursor: duckdb.DuckDBPyConnection) -> Any | None:
 def _make_windows(
     cursor: duckdb.DuckDBPyConnection, name: str, select: str, parameters: Sequence[Any] = ()
 ) -> None:
-    """A table of windows of nodes."""
+    """Create a table of windows of nodes."""
     cursor.execute(
         f"CREATE OR REPLACE TEMP TABLE {name} AS SELECT DISTINCT node, {select}", list(parameters)
     )
@@ -268,8 +267,8 @@ def _replace(cursor: duckdb.DuckDBPyConnection, rollup: Rollup, units: str) -> N
 def _minutes_of_units(
     cursor: duckdb.DuckDBPyConnection, rollup: Rollup, begin: datetime, end: datetime
 ) -> Any:
-    """A rollup of minutes over all minutes of `units_read`; those that are in `units` are right, the
-    others are what these look back at."""
+    """A rollup of minutes over `units_read`. Only the minutes in `units` are right; the others are read for
+    looking back."""
     since = begin - LOOKBACK_MINUTES * MINUTE
     made = []
     for part in rollup.parts:
@@ -281,7 +280,7 @@ def _minutes_of_units(
         made.append(part_rows(part, rollup, rows, rows.slice(0, 0), since).rows)
     coverage = None
     if any(part.has_coverage for part in rollup.parts):
-        # A row of `coverage` counts the minute that ends with it.
+        # A row of `coverage` counts the minute that ends at its instant.
         least = timedelta(microseconds=1)
         coverage = cursor.execute(
             f"SELECT {', '.join(COVERAGE_COLUMNS)} FROM main.coverage "
@@ -293,7 +292,7 @@ def _minutes_of_units(
 def _computed(
     cursor: duckdb.DuckDBPyConnection, rollup: Rollup, spans: Sequence[WindowSpan]
 ) -> Any:
-    """Arrow table of a rollup's rows over spans, in the order of its key and the stored types."""
+    """Arrow table of a rollup's rows over spans, sorted by its key, in the stored types."""
     order = ", ".join(rollup.table.key)
     return _stored(
         rollup,
@@ -306,23 +305,23 @@ def _computed(
 
 @dataclass(frozen=True, slots=True)
 class _Source:
-    """Where samples are read from."""
+    """Reads samples from lake and segments."""
 
     cursor: duckdb.DuckDBPyConnection
     hot: Mapping[str, Any]
-    """Tables behind the lake."""
+    """Arrow tables of rows behind the lake."""
 
     def read(
         self, name: str, columns: Sequence[str], begin: datetime, end: datetime, span: WindowSpan
     ) -> Any:
-        """Rows from `begin` to before `end`, of the nodes of the span."""
+        """Rows from `begin` to before `end` of the span's nodes."""
         is_whole = span.share[1] == 1
         where = f"WHERE {between(begin, end)} AND {span.nodes}"
         found = []
         if is_whole:
             found.append(_between(self.hot[name].select(columns), begin, end))
         if not (is_whole and span.is_hot):
-            # Without the view over both the plan takes half as long.
+            # Planning takes half as long without the view over lake and segments.
             table = f"lake.main.{name}" if is_whole else f"main.{name}"
             rows = self.cursor.execute(f"SELECT {', '.join(columns)} FROM {table} {where}")
             found.append(rows.to_arrow_table())
@@ -330,7 +329,7 @@ class _Source:
 
 
 def _between(table: Any, begin: datetime, end: datetime) -> Any:
-    """Rows of an Arrow table; chunks are left out or taken whole where that is right."""
+    """Rows of an Arrow table in that time; chunks are skipped or taken whole where possible."""
     first, last = (int(np.datetime64(at, "us").astype(np.int64)) for at in (begin, end))
     found = []
     for batch in table.to_batches():
@@ -351,8 +350,8 @@ def _minutes(
     known: Mapping[tuple[str, str, tuple[int, int]], Any],
     kept: dict[tuple[str, str, tuple[int, int]], Any],
 ) -> Any:
-    """As `_computed`, of one span. `known`: readings before it that need not be read; `kept`: takes
-    those for the minutes that follow."""
+    """A rollup of minutes over one span. `known`: readings before it; `kept`: receives readings for the next
+    minutes."""
     made = []
     for part in rollup.parts:
         place = rollup.table.name, part.table, span.share
@@ -365,7 +364,7 @@ def _minutes(
         computed = part_rows(part, rollup, samples, before, span.begin)
         kept[place] = computed.readings
         made.append(computed.rows)
-    # A row of `coverage` counts the minute that ends with it.
+    # A row of `coverage` counts the minute that ends at its instant.
     least = timedelta(microseconds=1)
     coverage = source.read("coverage", COVERAGE_COLUMNS, span.begin + least, span.end + least, span)
     return rollup_rows(rollup, made, coverage)
@@ -386,23 +385,23 @@ def _first(
 
 
 def _first_silent(cursor: duckdb.DuckDBPyConnection, begin: datetime) -> datetime | None:
-    """The first hour in which a fleet that says nothing is still expected: it has rows of waste."""
+    """The first hour in which a silent fleet still has rows of waste."""
     row = cursor.execute(
         "SELECT max(last_seen_at), max(last_seen_at + to_seconds(coalesce(billed_silent_s, $1))) "
         "FROM main.gpus",
         [float(FORGOTTEN_AFTER_DAYS * 86_400)],
     ).fetchone()
-    heard, billed_until = row or (None, None)
-    if heard is None or begin > billed_until:
+    last_seen, billed_until = row or (None, None)
+    if last_seen is None or begin > billed_until:
         return None
-    since: datetime = max(begin, heard).replace(minute=0, second=0, microsecond=0)
+    since: datetime = max(begin, last_seen).replace(minute=0, second=0, microsecond=0)
     return since
 
 
 def _next_chunk(
     cursor: duckdb.DuckDBPyConnection, begin: datetime, until: datetime
 ) -> tuple[datetime, int]:
-    """Until when to roll up at once, and in how many shares of the nodes."""
+    """The end of the next step, and its number of shares of the nodes."""
     rows = 60 * _gpus_since(cursor, begin)
     if rows > ROWS_MAX:
         return min(begin + MINUTE, until), -(-rows // ROWS_MAX)
@@ -411,8 +410,7 @@ def _next_chunk(
 
 
 def _gpus_since(cursor: duckdb.DuckDBPyConnection, begin: datetime) -> int:
-    """How many GPUs may have rows of time since then: those that were heard of, or are billed, or of which only
-    history tells."""
+    """Number of GPUs that may have rows since then: they were seen or are billed, or were only imported."""
     found: int = scalar(
         cursor,
         "SELECT count(*) FROM main.gpus WHERE last_seen_at IS NULL "
@@ -423,8 +421,7 @@ def _gpus_since(cursor: duckdb.DuckDBPyConnection, begin: datetime) -> int:
 
 
 def _is_hot(cursor: duckdb.DuckDBPyConnection, begin: datetime) -> bool:
-    """Whether all rows since `begin`, and those that it looks back at, are behind the lake. False where
-    that is not sure."""
+    """Whether all rows since `begin`, and those before it that are looked back at, are surely behind the lake."""
     row = cursor.execute(
         f"""
         SELECT max(try_cast(max_value AS TIMESTAMP)), bool_or(max_value IS NULL)
@@ -443,11 +440,11 @@ def _is_hot(cursor: duckdb.DuckDBPyConnection, begin: datetime) -> bool:
 
 
 def _whole_from(cursor: duckdb.DuckDBPyConnection) -> datetime:
-    """The first window all of whose samples are there, and of the minutes that it looks back at."""
+    """The first window whose samples, and those of the minutes that it looks back at, are all kept."""
     gone = None
-    # The table is made when a day is dropped for the first time.
+    # The table is created when a day is dropped for the first time.
     with suppress(duckdb.CatalogException):
-        # What came in after a day was dropped is not gone.
+        # Rows that came after their day was dropped are kept.
         gone = scalar(
             cursor,
             "SELECT max(least(day::DATE + INTERVAL 1 DAY, dropped_at::TIMESTAMP)) "

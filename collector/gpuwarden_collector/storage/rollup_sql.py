@@ -1,9 +1,9 @@
-"""SQL that computes rollups: a window's rows from samples, an hour's rows from its minutes.
+"""Writes the SQL that computes rollups: minutes from samples, hours from minutes.
 
-Each part of a rollup is computed from its table of samples in three passes: `plain` aggregates what
-needs no order; `steps` adds up what counters gained from reading to reading within a minute; `ends`
-has their last readings of each minute, also of the minutes before, from which the first step of a
-minute is taken. No pass keeps more than a window's samples of what it needs.
+Each part of a rollup is computed from its table of samples in three passes. `plain` computes aggregates
+that need no order. `steps` adds up the gains of counters from reading to reading within a minute. `ends`
+has the last readings of each minute, and of the minutes before, from which the first gain of a minute is
+computed. No pass keeps more than one window's samples of its columns.
 """
 
 from collections.abc import Iterator
@@ -29,31 +29,31 @@ from gpuwarden_collector.storage.engine import hot_table
 
 @dataclass(frozen=True, slots=True)
 class WindowSpan:
-    """What is rolled up: windows that start from `begin` to before `end`."""
+    """The windows to roll up: they start from `begin` to before `end`."""
 
     begin: datetime
     end: datetime
     share: tuple[int, int] = (0, 1)
-    """Which of how many shares of the nodes."""
+    """Index and number of shares of the nodes."""
     units: str | None = None
-    """A table of `node` and `ts`: only these windows of these nodes."""
+    """A table of `node` and `ts`: roll up only these windows of these nodes."""
     is_hot: bool = False
-    """Whether all rows of it are behind the lake, which spares asking that."""
+    """Whether all its rows are behind the lake, so that the lake is not read."""
 
     @property
     def nodes(self) -> str:
-        """A condition on `node` that holds for all nodes of the span."""
+        """A condition for the nodes of the span."""
         if self.units is not None:
             return f"node IN (SELECT node FROM {self.units})"
         index, count = self.share
         return f"hash(node) % {count} = {index}" if count > 1 else "true"
 
     def table(self, name: str) -> str:
-        """Where the rows of a table are."""
+        """The name under which the rows of a table are read."""
         return hot_table(name) if self.is_hot else f"main.{name}"
 
     def rows(self, unit: str) -> str:
-        """A condition on samples (`unit`: minute) or minutes (hour) that holds for those of it."""
+        """A condition for the samples (`unit`: minute) or minutes (hour) of the span."""
         condition = f"{between(self.begin, self.end)} AND {self.nodes}"
         if self.units is not None:
             window = f"date_trunc('{unit}', ts)"
@@ -62,12 +62,12 @@ class WindowSpan:
 
 
 def between(begin: datetime, end: datetime) -> str:
-    """A condition on `ts` that files and row groups can be left out by."""
+    """A condition on `ts` by which DuckDB can skip files and row groups."""
     return f"ts >= {timestamp_sql(begin)} AND ts < {timestamp_sql(end)}"
 
 
 def rollup_sql(rollup: Rollup, span: WindowSpan) -> str:
-    """SELECT of the rows of a rollup, columns named as the table's."""
+    """A SELECT of a rollup's rows, with the table's column names."""
     if rollup is WASTE_1H:
         chosen = f"(node, ts) IN (SELECT (node, ts) FROM {span.units})" if span.units else "true"
         return waste_sql(WasteScope(span.begin, span.end, span.nodes, chosen, span.table))
@@ -92,8 +92,8 @@ def _joined_columns(rollup: Rollup, names: list[str]) -> Iterator[str]:
     counts = {part.count.name for part in rollup.parts}
     places: dict[str, list[str]] = {}
     for name, part in zip(names, rollup.parts, strict=True):
-        for said in (*part.carried, "simulated"):
-            places.setdefault(said, []).append(f"{name}.{said}")
+        for column_name in (*part.carried, "simulated"):
+            places.setdefault(column_name, []).append(f"{name}.{column_name}")
     for column in rollup.table.columns:
         if column.name in places:
             yield f"coalesce({', '.join(places[column.name])}) AS {column.name}"
@@ -147,7 +147,7 @@ def _part_sql(part: RollupPart, rollup: Rollup, span: WindowSpan) -> str:
 
 
 def _with_lookback(span: WindowSpan) -> str:
-    """As `between`, and the minutes in which the reading before the first window may be."""
+    """A condition on `ts` as `between`, with the minutes that may hold the reading before the first window."""
     begin = timestamp_sql(span.begin)
     return f"ts >= {begin} - INTERVAL {LOOKBACK_MINUTES} MINUTE AND ts < {timestamp_sql(span.end)}"
 
@@ -159,7 +159,7 @@ def _plain_columns(part: RollupPart) -> Iterator[str]:
         yield f"arg_max({name}, ts) AS {name}"
     if part.has_activity:
         idle, busy, unknown = (column.name for column in ACTIVITY)
-        # Counts of samples; they become seconds when the time between samples is known.
+        # Counts of samples; `_ordered_columns` makes them seconds.
         yield f"sum((util_percent < {IDLE_BELOW_PERCENT})::INTEGER) AS {idle}"
         yield f"sum((util_percent >= {IDLE_BELOW_PERCENT})::INTEGER) AS {busy}"
         yield f"count(*) - count(util_percent) AS {unknown}"
@@ -204,14 +204,14 @@ def _ordered_columns(part: RollupPart) -> Iterator[str]:
 _SECONDS_EACH = (
     "least(60.0, coalesce(nullif(least(spacing, t_first - before.t_before), 0), 1000) / 1000.0)"
 )
-"""Seconds that a sample stands for: the least time between two."""
+"""Seconds that a sample represents: the least time between two samples."""
 
 
 def _step(before: str, now: str) -> str:
-    """What a counter gained; NULL when a reading lacks.
+    """The gain of a counter between two readings; NULL if one is missing.
 
-    One that has fallen began anew when it shows less than half of what it did, and what it shows is
-    its gain; else a part of what it adds up has gone, as with an interface that is no more.
+    A counter that fell below half of its value was reset, and its new value is the gain. A smaller fall means
+    that a part of the sum is gone, such as a removed interface, and the gain is 0.
     """
     return (
         f"CASE WHEN {now} >= {before} THEN {now} - {before} "
@@ -220,9 +220,8 @@ def _step(before: str, now: str) -> str:
 
 
 def _coverage_sql(part: RollupPart, rollup: Rollup, span: WindowSpan) -> Iterator[tuple[str, str]]:
-    """Names and queries of what was due. A row of `coverage` counts the minute that ends with it; one
-    without a GPU is about a probe that reads all of its node.
-    """
+    """Names and queries of expected samples. A row of `coverage` counts the minute that ends at its instant; a row
+    without a GPU is of a probe that reads the whole node."""
     inner = (
         "SELECT *, date_trunc('minute', ts - INTERVAL 1 MILLISECOND) AS minute "
         f"FROM {span.table('coverage')} "
@@ -269,8 +268,7 @@ def _of_minutes_columns(rollup: Rollup) -> Iterator[str]:
 
 
 def _fitting(expression: str, kind: Type) -> str:
-    """The value in a column's type; NULL when it does not fit: one absurd reading must not keep all
-    others from being rolled up."""
+    """The value in a column's type; NULL if it does not fit, so that one absurd reading does not fail the rollup."""
     if kind in (Type.FLOAT32, Type.FLOAT64):
         name = "FLOAT" if kind is Type.FLOAT32 else "DOUBLE"
         return f"nullif(try_cast({expression} AS {name}), 'inf')"

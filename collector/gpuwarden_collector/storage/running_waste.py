@@ -1,7 +1,7 @@
-"""Keeps the waste of the hours that run, which queries of the view `waste` else label each for itself.
+"""Keeps the waste of the current hours, so that queries of the view `waste` need not compute it each time.
 
-`query/stored.py` computes the rows when `is_due` says so: whenever a further step is counted, and sooner
-where queries read them. Without them, or where they are too old, the definition of the view answers.
+`query/stored.py` computes the rows when `is_due` says so: at each new step of the window, and sooner if
+queries read them. Without rows, or if they are too old, the view's definition answers.
 """
 
 import re
@@ -17,12 +17,12 @@ from gpuwarden.waste import COUNTED_MINUTES
 from gpuwarden_collector.storage.arrow_files import ArrowFiles
 
 RUNNING = "running_waste"
-"""Name under which a query process has the rows."""
+"""The name under which a query process sees the rows."""
 FRESH_S = 15.0
-"""Rows that queries read are computed again after that time, or after `REST` times what it takes."""
+"""Rows that queries read are computed again after this time, or after `REST` times the computing time."""
 REST = 20
 KEPT_S = 2 * 60.0 * COUNTED_MINUTES
-"""Older rows are not read any more."""
+"""Age from which rows are not read any more."""
 
 Bounds = tuple[datetime, datetime]
 
@@ -36,17 +36,17 @@ def _readers() -> frozenset[str]:
 
 
 READERS = _readers()
-"""The view `waste`, and those that read it."""
+"""The view `waste`, and the views that read it."""
 _NAMES = re.compile(rf"\b(?:{'|'.join(READERS)})\b", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
 class Computed:
-    """Rows that were computed. Times are of a monotonic clock."""
+    """The last computation. Times are of a monotonic clock."""
 
     bounds: Bounds
     at_s: float
-    """When that began."""
+    """When it began."""
     took_s: float
 
 
@@ -59,20 +59,20 @@ def is_due(before: Computed | None, bounds: Bounds, asked_at_s: float, now_s: fl
 
 
 class RunningWaste:
-    """The newest rows, and when there are to be others."""
+    """The newest rows, and when to compute them again."""
 
     def __init__(self, folder: Path, clock: Clock) -> None:
         """`folder`: for the file. Raises OSError."""
         folder.mkdir(exist_ok=True)
         self.parts = 1
-        """In so many queries the rows are asked for."""
+        """Number of queries that compute the rows."""
         self._files = ArrowFiles(folder / RUNNING)
         self._clock = clock
         self._computed: Computed | None = None
         self._asked_at_s = clock.monotonic()
 
     def files(self, sql: str) -> Mapping[str, str]:
-        """The file, by `RUNNING`, where a text may read it and there is one that is not too old."""
+        """The file by `RUNNING`, if the query may read it and it is not too old; else nothing."""
         if not _NAMES.search(sql):
             return {}
         now_s = self._asked_at_s = self._clock.monotonic()
@@ -82,11 +82,11 @@ class RunningWaste:
         return {RUNNING: str(path)}
 
     def begin(self, bounds: Bounds) -> float | None:
-        """When the rows begin to be computed; None: that is not due."""
+        """The time, if the rows are to be computed now; None: not due."""
         now_s = self._clock.monotonic()
         return now_s if is_due(self._computed, bounds, self._asked_at_s, now_s) else None
 
     def take(self, rows: Sequence[Any], bounds: Bounds, began_s: float) -> None:
-        """Take over Arrow tables of rows, as of `begin`. Raises OSError."""
+        """Write Arrow tables of rows that were computed since `begin`. Raises OSError."""
         self._files.write(rows)
         self._computed = Computed(bounds, began_s, self._clock.monotonic() - began_s)

@@ -172,7 +172,7 @@ def test_a_backup_of_nothing_or_a_damaged_one_is_said(
     database.close()
     backup(data_dir, tmp_path / "copy", clock)
     parquet(tmp_path / "copy")[0].unlink()
-    with pytest.raises(BackupError, match=r"is not whole: .*\.parquet is missing"):
+    with pytest.raises(BackupError, match=r"has a problem: .*\.parquet is missing"):
         restore(tmp_path / "copy", tmp_path / "restored")
     assert not (tmp_path / "restored").exists()
 

@@ -1,8 +1,8 @@
 """Parses the address of the lake: a folder of this host, or PostgreSQL and an object store for many collectors.
 
-Secrets are no part of an address. PostgreSQL's client library takes a password from a file
-(`passfile=`, ~/.pgpass) or PGPASSWORD; keys of an object store come from the files and variables
-that its own tools read, and go to DuckDB alone.
+An address contains no secrets. PostgreSQL's client library reads a password from a file (`passfile=`,
+~/.pgpass) or PGPASSWORD. Keys of an object store come from the files and variables that its own tools
+read, and only DuckDB gets them.
 """
 
 import configparser
@@ -27,34 +27,34 @@ _WAITS = {
     "keepalives_idle": "10",
     "tcp_user_timeout": "30000",
 }
-"""Without them a server that is gone would hold the collector for a quarter of an hour."""
+"""Without these limits a dead server would block the collector for a quarter of an hour."""
 _PASSWORD = re.compile(r"(^|[\s?&])password\s*=")
 
 
 class AddressError(ValueError):
-    """The settings `catalog` or `data` are no address; the message says why, without a secret."""
+    """The settings `catalog` or `data` are invalid; the message says why, without a secret."""
 
 
 @dataclass(frozen=True, slots=True)
 class S3Keys:
-    """How an object store is reached. Not shown when printed."""
+    """Keys and endpoint of an object store. Its repr hides the secrets."""
 
     key_id: str = field(repr=False)
     secret: str = field(repr=False)
     token: str | None = field(default=None, repr=False)
     region: str = "us-east-1"
     endpoint: str | None = None
-    """URL of a store that is not Amazon's."""
+    """URL of a store other than Amazon's."""
 
 
 @dataclass(frozen=True, slots=True)
 class LakeAddress:
-    """A lake: its catalogue, as libpq or as a file, and the folder or prefix of its files."""
+    """A lake: its catalogue, as a libpq string or a file, and the folder or prefix of its files."""
 
     catalog: str
     data: str
     is_shared: bool
-    """Whether the catalogue is a server's, which other collectors may use as well."""
+    """Whether the catalogue is on a server, which other collectors may use too."""
     keys: S3Keys | None = None
 
     @property
@@ -64,12 +64,12 @@ class LakeAddress:
 
     @property
     def ducklake(self) -> str:
-        """The catalogue as DuckLake's ATTACH has it."""
+        """The catalogue in the form of DuckLake's ATTACH."""
         return f"ducklake:{_POSTGRES if self.is_shared else _SQLITE}{self.catalog}"
 
 
 def local_address(data_dir: Path) -> LakeAddress:
-    """The lake beside a database."""
+    """The lake in the data folder."""
     folder = data_dir / FOLDER
     return LakeAddress(str(folder / CATALOGUE), str(folder / FILES), is_shared=False)
 
@@ -77,9 +77,9 @@ def local_address(data_dir: Path) -> LakeAddress:
 def address_of(
     data_dir: Path, catalog: str | None, data: str | None, environment: Mapping[str, str]
 ) -> LakeAddress:
-    """The lake that the settings mean; what they do not say is local. Raises AddressError.
+    """The lake of the settings; unset ones mean the local lake. Raises AddressError.
 
-    `environment`: variables and, through them, files with the keys of an object store.
+    `environment`: variables, which may name files with the keys of an object store.
     """
     local = local_address(data_dir)
     conninfo = None if catalog is None else _conninfo(catalog)
@@ -105,19 +105,19 @@ def address_of(
 
 
 def _conninfo(catalog: str) -> str:
-    """What libpq is given, with limits to how long it waits."""
+    """The libpq connection string, with time limits added."""
     text = catalog.removeprefix(_POSTGRES) if not catalog.startswith(_URLS) else catalog
     if not catalog.startswith((_POSTGRES, *_URLS)) or not text.strip():
         raise AddressError(
-            "catalog must begin with postgres: and go on with a connection string or URL:"
+            "catalog must be postgres: followed by a connection string or URL:"
             " postgres:host=db.example dbname=gpuwarden user=gpuwarden"
         )
     is_url = text.startswith(_URLS)
     has_password = _PASSWORD.search(text) or (is_url and ":" in _user(text))
     if has_password:
         raise AddressError(
-            "catalog has a password in it, which others may read: put it into a file and name that"
-            " with passfile=, or into PGPASSWORD"
+            "catalog contains a password, which others may read: put it into a file and set passfile=, or set"
+            " PGPASSWORD"
         )
     if not is_url:
         waits = " ".join(f"{name}={value}" for name, value in _WAITS.items())
@@ -132,7 +132,7 @@ def _user(url: str) -> str:
 
 
 def s3_keys(environment: Mapping[str, str]) -> S3Keys:
-    """Keys as Amazon's tools find them: variables, then the file of a profile. Raises AddressError."""
+    """Keys of an object store, found as Amazon's tools do: variables, then the profile file. Raises AddressError."""
     region = environment.get("AWS_REGION") or environment.get("AWS_DEFAULT_REGION") or "us-east-1"
     endpoint = environment.get("AWS_ENDPOINT_URL_S3") or environment.get("AWS_ENDPOINT_URL")
     key_id, secret = environment.get("AWS_ACCESS_KEY_ID"), environment.get("AWS_SECRET_ACCESS_KEY")
@@ -142,7 +142,7 @@ def s3_keys(environment: Mapping[str, str]) -> S3Keys:
     home = Path(environment.get("HOME", "/nonexistent"))
     path = Path(environment.get("AWS_SHARED_CREDENTIALS_FILE") or home / ".aws" / "credentials")
     profile = environment.get("AWS_PROFILE") or "default"
-    # Interpolation would give a meaning to the percent signs of a secret.
+    # A secret may contain percent signs, which interpolation would expand.
     parser = configparser.ConfigParser(interpolation=None)
     try:
         parser.read_string(path.read_text())
@@ -155,8 +155,8 @@ def s3_keys(environment: Mapping[str, str]) -> S3Keys:
             section.get("endpoint_url", endpoint),
         )
     except (OSError, UnicodeDecodeError, KeyError, configparser.Error):
-        # The cause could quote a line of the file.
+        # The cause could quote a secret of the file.
         raise AddressError(
-            "data is s3://, and there are no keys for it: set AWS_ACCESS_KEY_ID and"
+            "data is s3://, but its keys are missing: set AWS_ACCESS_KEY_ID and"
             f" AWS_SECRET_ACCESS_KEY, or put them under [{profile}] in {path}"
         ) from None

@@ -1,12 +1,11 @@
 """Backs up a store, running or not, and restores it.
 
-A running collector makes the copy itself, within its own folder and in one moment; this side, with
-the rights of whoever asks, takes it where it shall be and checks it. What is not proven to be whole
-is no backup.
+A running collector makes a copy of one moment in its own folder. The command, with the rights of its user,
+moves the copy to its destination and checks it. A copy that fails the check is not a backup.
 
-While the copy is made nothing is sealed, merged or dropped, so files may be copied one after the other. Segments come
-before the state file, as a commit writes that one first: a copy of it that is ahead of the segments is what a kill
-leaves. The lake's files never change once they are written, so a hard link is a copy of them.
+While the copy is made nothing is sealed, merged or dropped, so files may be copied one after the other. Segments
+come before the state file: a commit writes the state file first, so a copy of it that is ahead of the segments
+is like the state after a kill. The lake's files never change, so a hard link is a copy.
 """
 
 import asyncio
@@ -37,17 +36,17 @@ from gpuwarden_collector.storage.segment import segment_numbers, segment_path
 from gpuwarden_collector.storage.state import FILE_NAME
 
 ASK_S = 6 * 3_600.0
-"""Most time that the collector may take over a copy: as much as over any step (`supervisor.py`)."""
+"""Longest wait for the collector's copy: as long as the longest step (`supervisor.py`)."""
 LEFT_FOR = timedelta(days=1)
-"""A copy that nobody took is removed after so long."""
+"""Age at which a copy that was not moved away is removed."""
 
 
 class BackupError(StartError):
-    """No backup was made, or nothing restored; the message says why, in one line."""
+    """The backup or restore failed; the message says why, in one line."""
 
 
 class Copier:
-    """Makes copies of the running store, one at a time and none beside sealing or maintenance."""
+    """Makes copies of the running store, one at a time, and not during sealing or maintenance."""
 
     def __init__(self, database: Store, clock: Clock, turn: asyncio.Lock) -> None:
         self._database = database
@@ -55,11 +54,11 @@ class Copier:
         self._turn = turn
 
     def remove_staged(self) -> None:
-        """Remove copies that nobody took, as at a start: their names hold files that were dropped."""
+        """Remove copies of earlier runs: their hard links keep dropped files on the disk."""
         shutil.rmtree(self._database.data_dir / FOLDER / STAGING, ignore_errors=True)
 
     async def copy(self) -> dict[str, Any]:
-        """Where the copy is, or why there is none; for the control socket."""
+        """Make a copy: `path`, or `error`; for the control socket."""
         async with self._turn:
             try:
                 path = await asyncio.to_thread(_copied, self._database, self._clock)
@@ -77,46 +76,46 @@ def _copied(database: Store, clock: Clock) -> Path:
     need, free = 2 * database.size_bytes, free_bytes(database.data_dir)
     if free < need:
         raise BackupError(
-            f"the copy may need {size_text(need)} in {folder} and there are {size_text(free)}"
+            f"the copy may need {size_text(need)} in {folder}, and only {size_text(free)} are free"
         )
     return snapshot(database, f"{now:%Y%m%dT%H%M%S%f}")
 
 
 Step = Callable[[str], None]
-"""Is told what is done next."""
+"""Receives the description of each step, for a progress display."""
 
 
 def backup(
     data_dir: Path, destination: Path, clock: Clock, step: Step = lambda text: None
 ) -> CheckReport:
     """Copy the store in a folder to another, and check the copy. Raises StartError."""
-    _see_empty(destination)
+    _check_empty(destination)
     step("copying the store")
     try:
-        said = ask(data_dir, "backup", ASK_S)
+        answer = ask(data_dir, "backup", ASK_S)
     except (OSError, ValueError) as error:
         raise BackupError(
             f"{data_dir / NAME}: {error}: run this as the collector's user"
         ) from error
-    if said is None:
+    if answer is None:
         staged = _offline(data_dir, clock)
-    elif "error" in said:
-        raise BackupError(f"the collector made no copy: {said['error']}")
+    elif "error" in answer:
+        raise BackupError(f"the collector made no copy: {answer['error']}")
     else:
-        staged = Path(said["path"])
-    step(f"taking the copy to {destination}")
+        staged = Path(answer["path"])
+    step(f"moving the copy to {destination}")
     try:
         _take(staged, destination)
     except OSError as error:
         raise BackupError(f"{error.filename or destination}: {error.strerror}") from error
     step("checking it")
-    return _seen_whole(destination)
+    return _checked(destination)
 
 
 def restore(source: Path, data_dir: Path, step: Step = lambda text: None) -> CheckReport:
-    """Make a store in a folder from a backup, which stays as it is. Raises StartError."""
+    """Create a store in a folder from a backup, which does not change. Raises StartError."""
     step("checking the backup")
-    _seen_whole(source)
+    _checked(source)
     partial = data_dir / RESTORING
     is_again = is_restore_cut_off(data_dir)
     for name in (FILE_NAME, FOLDER, SEGMENTS):
@@ -127,7 +126,7 @@ def restore(source: Path, data_dir: Path, step: Step = lambda text: None) -> Che
     step(f"copying it to {data_dir}")
     try:
         data_dir.mkdir(parents=True, exist_ok=True)
-        # `partial` says whose the others are, and goes last.
+        # Remove `partial` last: it marks the others as parts of an interrupted restore.
         for left in (data_dir / FOLDER, data_dir / SEGMENTS, partial):
             if left.exists():
                 shutil.rmtree(left)
@@ -145,7 +144,7 @@ def restore(source: Path, data_dir: Path, step: Step = lambda text: None) -> Che
     except OSError as error:
         raise BackupError(f"{error.filename}: {error.strerror}") from error
     step("checking the store")
-    return _seen_whole(data_dir)
+    return _checked(data_dir)
 
 
 def _offline(data_dir: Path, clock: Clock) -> Path:
@@ -161,7 +160,7 @@ def _offline(data_dir: Path, clock: Clock) -> Path:
 
 
 def _take(staged: Path, destination: Path) -> None:
-    """Move what was staged: at once within a file system, else by copying."""
+    """Move the staged copy: by renaming within a file system, else by copying."""
     destination.parent.mkdir(parents=True, exist_ok=True)
     if destination.exists():
         destination.rmdir()
@@ -195,23 +194,24 @@ def _copy_store(source: Path, target: Path) -> None:
         (target / folder).mkdir(parents=True, exist_ok=True)
 
 
-def _see_empty(destination: Path) -> None:
+def _check_empty(destination: Path) -> None:
     if destination.exists() and (not destination.is_dir() or any(destination.iterdir())):
         raise BackupError(f"{destination} exists and is not empty: name a new folder")
 
 
-def _seen_whole(folder: Path) -> CheckReport:
+def _checked(folder: Path) -> CheckReport:
+    """Check a store. Raises BackupError for a problem."""
     report = check(folder)
     if report.problems:
-        raise BackupError(f"{folder} is not whole: {report.problems[0].what}")
+        raise BackupError(f"{folder} has a problem: {report.problems[0].what}")
     return report
 
 
 STAGING = "backup"
-"""Within the lake's folder: copies that nobody has taken yet."""
+"""Folder in the lake's folder for copies that are not moved away yet."""
 
-# In a process of its own: this one reaches the catalogue through DuckDB's copy of SQLite, whose locks
-# would be dropped when a second one lets go of the file.
+# In a process of its own: this process opened the catalogue by DuckDB's copy of SQLite, whose locks are
+# dropped when another copy closes the file.
 _COPY = """
 import sqlite3, sys
 source, target = (sqlite3.connect(path) for path in sys.argv[1:])
@@ -222,9 +222,9 @@ target.close()
 
 
 def snapshot(database: Store, name: str) -> Path:
-    """A copy of the store in a folder of its own within it.
+    """Copy the store to a folder of its own within the store. On an error no folder is left.
 
-    Raises StoreUnavailableError, and then leaves nothing.
+    Raises StoreUnavailableError.
     """
     if is_remote(database.lake_root):
         raise StoreUnavailableError(
@@ -255,7 +255,7 @@ def snapshot(database: Store, name: str) -> Path:
 
 
 def copy_sqlite(source: Path, target: Path) -> None:
-    """Copy an SQLite file as it is at one moment. Raises StoreUnavailableError, OSError."""
+    """Copy one moment of an SQLite file. Raises StoreUnavailableError, OSError."""
     done = subprocess.run(
         [sys.executable, "-c", _COPY, str(source), str(target)],
         capture_output=True,
@@ -263,8 +263,8 @@ def copy_sqlite(source: Path, target: Path) -> None:
         check=False,
     )
     if done.returncode != 0:
-        said = done.stderr.strip().rpartition("\n")[2]
-        raise StoreUnavailableError(f"{source} could not be copied: {said}")
+        reason = done.stderr.strip().rpartition("\n")[2]
+        raise StoreUnavailableError(f"{source} could not be copied: {reason}")
 
 
 def _link(cursor: duckdb.DuckDBPyConnection, root: str, target: Path) -> None:
@@ -274,7 +274,7 @@ def _link(cursor: duckdb.DuckDBPyConnection, root: str, target: Path) -> None:
 
 
 def link_or_copy(source: Path, target: Path) -> None:
-    """A second name for a file that never changes, or a copy on another file system. Raises OSError."""
+    """Hard-link a file that never changes, or copy it to another file system. Raises OSError."""
     target.parent.mkdir(parents=True, exist_ok=True)
     try:
         os.link(source, target)

@@ -1,6 +1,6 @@
-"""Looks over a store that no collector has open, and repairs what can be repaired.
+"""Checks a store that no collector has open, and repairs it where possible.
 
-Nothing is deleted: what must go is set aside in `lost/` in the data folder.
+Nothing is deleted: files that must go are set aside in `lost/` in the data folder.
 """
 
 import sqlite3
@@ -29,26 +29,26 @@ from gpuwarden_collector.storage.state import FILE_NAME, SCHEMA_VERSION, ranges_
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Something wrong: what it is, what is lost by it, and what to do."""
+    """A problem: what is wrong, and what to do with which loss."""
 
     what: str
     todo: str
     repair: Callable[[], None] | None = None
-    """Does it; None: nothing that a program may decide."""
+    """Repairs it; None: a person must decide."""
 
 
 @dataclass(slots=True)
 class CheckReport:
-    """What was found."""
+    """The result of a check."""
 
     problems: list[Problem] = field(default_factory=list)
     facts: list[str] = field(default_factory=list)
 
 
 def check(data_dir: Path, *, reads_all: bool = False) -> CheckReport:
-    """Look over the store in a folder. `reads_all`: every value of every file, not their ends alone.
+    """Check the store in a folder. `reads_all`: read every value of every file, not only its footer.
 
-    Raises StartError when there is none, or a collector has it open.
+    Raises StartError when there is no store, or a collector has it open.
     """
     state_path, catalogue_path = data_dir / FILE_NAME, data_dir / FOLDER / CATALOGUE
     if not state_path.exists() and not catalogue_path.exists():
@@ -64,9 +64,9 @@ def check(data_dir: Path, *, reads_all: bool = False) -> CheckReport:
 
 
 def _check_state(path: Path, report: CheckReport) -> str | None:
-    """The collector's identity."""
+    """Check the state file; the collector's identity."""
     if not path.exists():
-        todo = "restore a backup, or start the collector: it begins a new one, without inventory and alerts"
+        todo = "restore a backup, or start the collector: it creates a new one, without inventory and alerts"
         report.problems.append(Problem(f"{path} is missing", todo))
         return None
     try:
@@ -75,9 +75,9 @@ def _check_state(path: Path, report: CheckReport) -> str | None:
             if version != SCHEMA_VERSION:
                 report.facts.append(f"{path.name} has schema version {version}")
                 return None
-            (said,) = _row(connection, "PRAGMA quick_check(1)")
-            if said != "ok":
-                raise sqlite3.DatabaseError(said)
+            (result,) = _row(connection, "PRAGMA quick_check(1)")
+            if result != "ok":
+                raise sqlite3.DatabaseError(result)
             (identity,) = _row(connection, "SELECT value FROM meta WHERE name = 'collector'")
             _check_ledger(connection, report)
     except sqlite3.Error as error:
@@ -98,15 +98,15 @@ def _check_ledger(connection: sqlite3.Connection, report: CheckReport) -> None:
         if not is_right:
             report.problems.append(
                 Problem(
-                    f"the ledger of agent {agent}, boot {boot}, makes no sense: {ranges[:60]!r}",
-                    "restore a backup; its batches could be stored twice",
+                    f"the ledger of agent {agent}, boot {boot}, is invalid: {ranges[:60]!r}",
+                    "restore a backup; without one, batches of the agent could be stored twice",
                 )
             )
     report.facts.append(f"ledger: {len(rows)} agents' boots")
 
 
 def _check_segments(data_dir: Path, report: CheckReport) -> list[int]:
-    """Numbers of the segments that can be read."""
+    """Check the segments; numbers of the readable ones."""
     folder = data_dir / SEGMENTS
     found: dict[int, Segment] = {}
     for number in segment_numbers(folder):
@@ -124,7 +124,7 @@ def _check_segments(data_dir: Path, report: CheckReport) -> list[int]:
             report.problems.append(
                 Problem(
                     f"{SEGMENTS}/{segment.path.name} is damaged from byte {damage.start} to {damage.end}",
-                    "restore a backup; else the collector passes over it, and the rows in it are lost",
+                    "restore a backup; without one, the collector skips that part, and its rows are lost",
                 )
             )
     report.facts.append(f"{SEGMENTS}: {len(found)} files, {rows} rows")
@@ -137,15 +137,12 @@ def _check_segments(data_dir: Path, report: CheckReport) -> list[int]:
 
 
 def _lost_segment(data_dir: Path, path: Path, error: Exception) -> Problem:
+    def repair() -> None:
+        set_aside(data_dir, path)
+
     return Problem(
-        f"{error}",
-        "restore a backup; --repair sets the file aside: lost are the rows in it",
-        lambda: _put_aside(data_dir, path),
+        str(error), "restore a backup; --repair sets the file aside, and its rows are lost", repair
     )
-
-
-def _put_aside(data_dir: Path, path: Path) -> None:
-    set_aside(data_dir, path)
 
 
 def _damaged_state(path: Path, error: sqlite3.Error) -> Problem:
@@ -155,9 +152,9 @@ def _damaged_state(path: Path, error: sqlite3.Error) -> Problem:
 
     return Problem(
         f"{path} is damaged: {one_line(error)}",
-        "restore a backup; --repair sets it aside, and the collector begins a new one: lost are"
-        " inventory, alerts and diagnoses until agents and rules say them again; batches that agents"
-        " send a second time are stored twice",
+        "restore a backup; --repair sets it aside, and the collector creates a new one: inventory, alerts and"
+        " diagnoses are missing until agents and rules report them again, and batches that agents"
+        " send again are stored twice",
         repair,
     )
 
@@ -165,6 +162,7 @@ def _damaged_state(path: Path, error: sqlite3.Error) -> Problem:
 def _check_lake(
     data_dir: Path, identity: str | None, report: CheckReport, *, reads_all: bool
 ) -> int | None:
+    """Check the lake; the newest segment that it holds, None: unknown."""
     path = data_dir / FOLDER / CATALOGUE
     on_disk = set((data_dir / FOLDER / FILES).rglob("*.parquet"))
     if not path.exists():
@@ -188,33 +186,31 @@ def _check_lake(
     report.facts.append(f"lake: {len(files)} files, {rows} rows, {size_bytes} bytes")
     if strangers := {file for file in on_disk if file.name not in known}:
         report.facts.append(
-            f"lake: {len(strangers)} files that the catalogue does not know, left by a kill;"
-            " the collector deletes them after a day"
+            f"lake: {len(strangers)} files that the catalogue does not name, left by a kill;"
+            " the collector sets them aside after a day"
         )
     return sealed
 
 
 def _check_numbers(numbers: list[int], sealed: int, report: CheckReport) -> None:
-    # A lake that holds none is new: it took the place of one that was lost.
+    # A lake without a sealed segment is new: it replaced a lost one.
     begin = sealed + 1 if sealed else numbers[0]
     missing = sorted(set(range(begin, numbers[-1] + 1)) - set(numbers))
     if missing:
         report.problems.append(
             Problem(
-                f"the lake ends with segment {sealed}, and of those behind it number"
-                f" {', '.join(map(str, missing[:10]))} is missing",
-                "restore a backup; files that the catalogue does not know may hold its rows, and stay"
+                f"the lake ends with segment {sealed}, and segments after it are missing:"
+                f" {', '.join(map(str, missing[:10]))}",
+                "restore a backup; files that the catalogue does not name may hold the rows, and stay"
                 " until the next seal",
             )
         )
     if numbers[-1] <= sealed:
-        report.facts.append(
-            "all segments are in the lake and not yet deleted; the collector does it"
-        )
+        report.facts.append("the lake holds all segments; the collector deletes them")
 
 
 def _known_names(connection: duckdb.DuckDBPyConnection) -> set[str]:
-    """Names of all files that the catalogue has any use for: they are unique."""
+    """Names of all files in the catalogue; they are unique."""
     rows = connection.execute(
         f"SELECT path FROM {METADATA}.ducklake_data_file "
         f"UNION SELECT path FROM {METADATA}.ducklake_delete_file "
@@ -234,8 +230,8 @@ def _attach(connection: duckdb.DuckDBPyConnection, data_dir: Path) -> None:
 
 
 def _wrong(file: LakeFile, *, reads_all: bool) -> str | None:
-    """What is wrong with a file; None: nothing."""
-    import pyarrow.parquet as pq  # only here: the processes that import this module check nothing
+    """The problem of a file; None: it is fine."""
+    import pyarrow.parquet as pq  # only here: most processes that import this module check nothing
 
     path = Path(file.path)
     try:
@@ -257,7 +253,7 @@ def _wrong(file: LakeFile, *, reads_all: bool) -> str | None:
 def _lost_file(data_dir: Path, file: LakeFile, wrong: str) -> Problem:
     path = Path(file.path)
     if file.is_deletes:
-        lost = f"{file.rows} rows of {file.table} that had been replaced are back beside their new"
+        lost = f"{file.rows} replaced rows of {file.table} appear again beside the new ones"
     else:
         until = f" until {file.newest}" if file.newest else ""
         lost = f"{file.rows} rows of {file.table}{until} are lost"
@@ -302,8 +298,8 @@ def _lost_catalogue(data_dir: Path, what: str, files: int) -> Problem:
 
     return Problem(
         what,
-        f"restore a backup; --repair sets the lake aside, and the collector begins a new one: the"
-        f" {files} Parquet files keep their rows, but no query sees them",
+        f"restore a backup; --repair sets the lake aside, and the collector creates a new one: the"
+        f" {files} Parquet files keep their rows, but queries do not see them",
         repair,
     )
 
@@ -314,5 +310,5 @@ def _row(connection: sqlite3.Connection, sql: str) -> tuple[Any, ...]:
 
 
 def _opened(path: Path) -> "closing[sqlite3.Connection]":
-    """The file, for reading. Raises sqlite3.Error."""
+    """Open the file for reading. Raises sqlite3.Error."""
     return closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True))

@@ -1,8 +1,7 @@
-"""Makes a group of batches durable: what changes in place first, then one frame with all rows.
+"""Stores a group of batches durably: first updates of the state file, then one frame with all rows.
 
-Whoever is killed between the two finds inventory and alerts that are true although their batch was
-never acknowledged; the batch is sent again and says the same. The frame alone decides whether a batch
-is stored.
+The frame alone decides whether a batch is stored. After a kill between the two, the state file has true
+inventory and alerts of a batch that was not acknowledged; the agent sends it again with the same content.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,20 +21,20 @@ from gpuwarden_collector.storage.state import Writing
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Changes:
-    """What is written at once. Tables are Arrow tables in the stored column order."""
+    """The content of one commit. Tables are Arrow tables in the stored column order."""
 
     appended: Mapping[str, Any] = field(default_factory=dict)
     """Rows of sample tables, events and rollups."""
     batches: Sequence[BatchKey] = ()
-    """Identities of the batches that `appended` is of."""
+    """Identities of the batches in `appended`."""
     progress: Mapping[str, datetime] | None = None
-    """How far rollups are with the rows in `appended`, naive UTC."""
+    """Progress of rollups with the rows in `appended`, naive UTC."""
     upserted: Mapping[str, Any] = field(default_factory=dict)
     """Rows of nodes, gpus and alerts, replaced by primary key."""
     doubtful: Any | None = None
-    """Batches in `appended` that another collector may have as well (see `resent.py`)."""
+    """Batches in `appended` that another collector may hold too (see `resent.py`)."""
     late: Any | None = None
-    """Windows (`node`, `ts`) that `appended` has rows of, to be rolled up again."""
+    """Windows (`node`, `ts`) with rows in `appended`, to be rolled up again."""
     heard: Mapping[str, set[str]] = field(default_factory=dict)
     """Keys of nodes and gpus whose last_seen_at becomes `heard_at`."""
     heard_at: datetime | None = None
@@ -43,9 +42,9 @@ class Changes:
 
 
 def commit(log: FrameLog, changes: Changes) -> None:
-    """Write all of it, durably. What fails may be written again as a whole.
+    """Write and sync all changes. A failed commit may be repeated as a whole.
 
-    Raises RowsRefusedError when the rows themselves are at fault, StoreUnavailableError otherwise.
+    Raises RowsRefusedError when the store can never take the rows, StoreUnavailableError otherwise.
     """
     tables = {n: _stored(n, rows) for n, rows in changes.appended.items() if rows.num_rows}
     if (
@@ -58,8 +57,8 @@ def commit(log: FrameLog, changes: Changes) -> None:
         with log.state.writing() as writing:
             _write_state(writing, changes, log.segment_number)
     if tables or changes.batches or changes.progress is not None:
-        said = changes.progress
-        progress = None if said is None else {name: at.isoformat() for name, at in said.items()}
+        until = changes.progress
+        progress = None if until is None else {name: at.isoformat() for name, at in until.items()}
         log.append(Frame(tables, changes.batches, progress))
 
 
@@ -78,12 +77,12 @@ def _write_state(writing: Writing, changes: Changes, segment: int) -> None:
 
 
 def _stored(name: str, rows: Any) -> Any:
-    """Rows in the stored types: instants in microseconds. Raises RowsRefusedError for those that the lake
-    would not take."""
+    """Rows in the stored types: instants in microseconds. Raises RowsRefusedError for rows that the lake would
+    refuse."""
     try:
         stored = _cast(name, rows)
     except MemoryError:
-        raise  # of Arrow's own kind too: not the rows' fault
+        raise  # Arrow's own kind too: the rows are not at fault
     except (pa.ArrowException, KeyError) as error:
         raise RowsRefusedError(f"{name}: {error}") from error
     for column in stored_columns(TABLES[name]):
@@ -93,7 +92,7 @@ def _stored(name: str, rows: Any) -> Any:
 
 
 def _cast(name: str, rows: Any) -> Any:
-    """As `Table.cast`, which calls Arrow for each column, also for those that are in their type."""
+    """As `Table.cast`, but without a call of Arrow for each column that has its type already."""
     schema = SCHEMAS[name]
     if name not in STORED_SCHEMAS or not rows.schema.equals(STORED_SCHEMAS[name]):
         return rows.select(schema.names).cast(schema)
@@ -109,16 +108,16 @@ _INSTANTS = {
 
 
 def naive(instant: datetime | None) -> datetime | None:
-    """As the store has it: UTC, without saying so."""
+    """An instant without its time zone, as the store has it."""
     return instant.replace(tzinfo=None) if instant else None
 
 
 class WriterStopped(Exception):  # noqa: N818  an expected outcome
-    """The writer no longer takes anything."""
+    """The writer has stopped."""
 
 
 class UpkeepWriter(Protocol):
-    """What those who seal and roll up need of the writer; each may raise as `Writer.do`."""
+    """The writer's methods for sealing, rollups and maintenance; each may raise as `Writer.do`."""
 
     async def freeze(self) -> None: ...
     async def save(self) -> None: ...

@@ -1,12 +1,11 @@
-"""Watches the disk: when samples must go to make room, and when no batch may be taken.
+"""Watches the disk: decides when days are dropped for room, and when batches are refused.
 
-Three marks: below twice `free_bytes_min` (or above 95 % of `bytes_max`) the oldest days are dropped (`retention.py`);
-below `free_bytes_min` (above `bytes_max`) batches are refused, and agents keep them; they are taken
-again some way back, so that the answer does not flicker.
+Below twice `free_bytes_min` (or above 95 % of `bytes_max`) the oldest days are dropped (`retention.py`). Below
+`free_bytes_min` (above `bytes_max`) batches are refused, and agents keep them. They are accepted again with some
+distance to that limit, so that the decision does not flap.
 
-What queries spill is theirs for a moment: it is not used, and what it takes of the file system counts as
-free, so no row goes for it and no batch is refused. In turn they may spill no more than leaves
-`free_bytes_min` free.
+Spilled bytes of queries are temporary: they do not count as used, and count as free space, so that no row is
+dropped and no batch refused for them. In turn queries may spill only as much as leaves `free_bytes_min` free.
 """
 
 import logging
@@ -25,31 +24,31 @@ _TAKES_AGAIN = 0.99
 _FREE_AGAIN = 1.1
 _WALK_EVERY = 30
 _WALK_EVERY_IN_BUDGET = 5
-"""The folder's files are added up at every so many looks; free space is read at each."""
+"""Number of looks between two sums of the folder's file sizes; each look reads free space."""
 
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What the disk has now."""
+    """Free and used bytes now."""
 
     free_bytes: int
-    """Of the file system, for this user."""
+    """Free space of the file system, for this user."""
     used_bytes: int
-    """By the data folder, but for what is spilled there."""
+    """Size of the data folder, without spilled bytes."""
     spill_bytes: int = 0
-    """Of the same file system, taken by what queries spill now."""
+    """Spilled bytes of queries on the same file system."""
 
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """What the store may have. `bytes_max` 0: as much as there is."""
+    """Limits of the store. `bytes_max` 0: no limit."""
 
     bytes_max: int
     free_bytes_min: int
 
 
 def excess(usage: Usage, leaving_bytes: int, budget: Budget) -> Excess:
-    """What must be dropped. `leaving_bytes`: dropped already, and not yet off the disk."""
+    """Bytes that must be dropped. `leaving_bytes`: dropped already, but still on the disk."""
     over = usage.used_bytes - leaving_bytes - int(budget.bytes_max * _NEAR)
     free = free_for_rows(usage) + leaving_bytes
     short = 2 * budget.free_bytes_min - free
@@ -63,7 +62,7 @@ def excess(usage: Usage, leaving_bytes: int, budget: Budget) -> Excess:
 
 
 def refusal(usage: Usage, budget: Budget, *, is_refusing: bool) -> str | None:
-    """Why no batch is taken; None: they are."""
+    """Why batches are refused; None: they are accepted."""
     free_min = budget.free_bytes_min * (_FREE_AGAIN if is_refusing else 1)
     if free_for_rows(usage) < free_min:
         return (
@@ -80,7 +79,7 @@ def refusal(usage: Usage, budget: Budget, *, is_refusing: bool) -> str | None:
 
 
 def free_for_rows(usage: Usage) -> int:
-    """What queries spill leaves soon."""
+    """Free bytes, with those that queries spill, which become free soon."""
     return usage.free_bytes + usage.spill_bytes
 
 
@@ -99,8 +98,7 @@ def free_bytes(folder: Path) -> int:
 
 
 def folder_bytes(folder: Path, but: Path | None = None) -> int:
-    """Bytes on disk of all files below, but for those of one folder; what vanishes meanwhile does not
-    count."""
+    """Bytes on disk of all files below, without those of the folder `but`; files that vanish do not count."""
     total, waiting = 0, [os.fspath(folder)]
     while waiting:
         try:
@@ -121,7 +119,7 @@ def folder_bytes(folder: Path, but: Path | None = None) -> int:
 
 
 def _device(folder: Path) -> int | None:
-    """The file system that a folder is in; None: the folder is not there."""
+    """The file system of a folder; None: the folder does not exist."""
     try:
         return folder.stat().st_dev
     except OSError:
@@ -129,7 +127,7 @@ def _device(folder: Path) -> int | None:
 
 
 class DiskMonitor:
-    """Knows whether there is room. `look` is for a thread; the rest for the event loop."""
+    """Holds the state of the disk. Call `look` in a thread, the rest on the event loop."""
 
     def __init__(
         self,
@@ -140,8 +138,7 @@ class DiskMonitor:
         spill_dir: Callable[[], Path | None] = lambda: None,
         limit_spill: Callable[[int], None] = lambda _: None,
     ) -> None:
-        """`spill_dir`: the folder that queries spill to. `limit_spill`: told how many bytes they may spill
-        in all."""
+        """`spill_dir`: gives the folder that queries spill to. `limit_spill`: receives the limit of spilled bytes."""
         self._data_dir = data_dir
         self.budget = budget
         self._free = free
@@ -149,9 +146,9 @@ class DiskMonitor:
         self._limit_spill = limit_spill
         self._looks = 0
         self.usage: Usage | None = None
-        """None: it could not be read."""
+        """None: unknown."""
         self.refusal: str | None = None
-        """Why no batch is taken now."""
+        """Why batches are refused now; None: they are accepted."""
 
     def look(self, *, is_thorough: bool = False) -> None:
         """Read the disk's state and decide on batches."""
@@ -176,18 +173,15 @@ class DiskMonitor:
         if self.refusal and not was_refusing:
             log.error("batches are refused; agents keep them", extra={"reason": self.refusal})
         elif was_refusing and not self.refusal:
-            log.warning("batches are taken again", extra={"free": size_text(free)})
+            log.warning("batches are accepted again", extra={"free": size_text(free)})
 
     def _free_and_spill(self, spill_dir: Path | None) -> tuple[int, int]:
-        """Free bytes of the data folder's file system, and those that spill takes of it. Bounds spill.
-
-        Raises OSError.
-        """
+        """Free bytes and spilled bytes of the data folder's file system; limits spilling. Raises OSError."""
         if spill_dir is None:
             return self._free(self._data_dir), 0
         before = folder_bytes(spill_dir)
         free = self._free(self._data_dir)
-        # A query may end, and let go of all, between two looks: the disk must not seem short for that.
+        # A query may end and delete its files in between: count them as spilled, or the disk would seem short.
         spill = max(before, folder_bytes(spill_dir))
         is_here = _device(spill_dir) in (None, _device(self._data_dir))
         spill_free = free if is_here else self._free(spill_dir)
@@ -196,11 +190,11 @@ class DiskMonitor:
 
     @property
     def is_short(self) -> bool:
-        """Whether the disk is near full, whatever is about to leave it."""
+        """Whether the disk is near full, including files that are about to leave it."""
         return self.excess(0) != Excess()
 
     def excess(self, leaving_bytes: int) -> Excess:
-        """What must be dropped now."""
+        """Bytes that must be dropped now."""
         if self.usage is None:
             return Excess()
         return excess(self.usage, leaving_bytes, self.budget)

@@ -1,4 +1,4 @@
-"""Maps DuckDB's errors to the collector's: try again later, or never."""
+"""Maps DuckDB's errors to the collector's: retry later, or never."""
 
 import re
 from collections.abc import Iterator
@@ -8,7 +8,7 @@ import duckdb
 
 
 class StoreUnavailableError(Exception):
-    """The store cannot take this now; the same may succeed later."""
+    """The operation failed now, and may succeed later."""
 
 
 class RowsRefusedError(Exception):
@@ -21,24 +21,22 @@ def one_line(error: Exception) -> str:
 
 
 _LAKE_FILE = re.compile(r"""["']([^"']+\.parquet)["']""")
-
-
 _NO_ANSWER = re.compile(r" error for HTTP [A-Z]+ to ")
-"""Of DuckDB's httpfs where the object store is not there, or does not answer in time (1.5.5)."""
+"""Message of DuckDB's httpfs when the object store does not answer in time (1.5.5)."""
 
 
 def unreachable_store(error: Exception) -> str | None:
-    """What an error says of an object store that does not answer, or answers that it cannot now."""
+    """The message, if the error means that the object store does not answer or fails now; else None."""
     if isinstance(error, duckdb.HTTPException):
         return None if error.status_code == 404 else one_line(error)
-    # Said again by a view of files that could not be opened: InvalidInputException.
+    # A view whose files could not be opened raises the message as InvalidInputException.
     kinds = duckdb.IOException | duckdb.InvalidInputException | OSError
     is_away = isinstance(error, kinds) and _NO_ANSWER.search(str(error))
     return one_line(error) if is_away else None
 
 
 def lost_file(error: Exception) -> str | None:
-    """The file of the lake that an error is about, missing or damaged: it is none of `unreachable_store`."""
+    """The lake's file that is missing or damaged, for an error that `unreachable_store` does not cover."""
     if not isinstance(error, duckdb.IOException | duckdb.InvalidInputException | OSError):
         return None
     found = _LAKE_FILE.search(str(error))
@@ -46,7 +44,7 @@ def lost_file(error: Exception) -> str | None:
 
 
 def translated(error: duckdb.Error) -> Exception:
-    """What an error while writing means for the rows."""
+    """The collector's error for an error of DuckDB while writing."""
     lasting = (
         duckdb.ConstraintException,
         duckdb.ConversionException,
@@ -61,7 +59,7 @@ def translated(error: duckdb.Error) -> Exception:
 
 @contextmanager
 def translating() -> Iterator[None]:
-    """DuckDB's errors within become StoreUnavailableError or RowsRefusedError."""
+    """Raise DuckDB's errors within the block as StoreUnavailableError or RowsRefusedError."""
     try:
         yield
     except duckdb.Error as error:
@@ -70,7 +68,7 @@ def translating() -> Iterator[None]:
 
 @contextmanager
 def transaction(cursor: duckdb.DuckDBPyConnection) -> Iterator[None]:
-    """All that the cursor does within is kept, or nothing, whatever is raised.
+    """A transaction of the cursor, rolled back if the block raises.
 
     Raises StoreUnavailableError or RowsRefusedError for DuckDB's errors.
     """
@@ -80,7 +78,7 @@ def transaction(cursor: duckdb.DuckDBPyConnection) -> Iterator[None]:
             yield
             cursor.execute("COMMIT")
         except BaseException:
-            # DuckDB has rolled back on its own after some errors.
+            # After some errors DuckDB has already rolled back.
             with suppress(duckdb.Error):
                 cursor.execute("ROLLBACK")
             raise

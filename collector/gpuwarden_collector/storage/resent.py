@@ -1,14 +1,14 @@
-"""Batches that two collectors may both have stored, and how their rows end up once.
+"""Deduplicates batches that two collectors of a lake may both have stored.
 
-An agent says of a batch that it was sent before and not answered (`Gpuwarden-Sent-Before`). The
-collector that gets it stores it as any other and notes it as doubtful: its node, and the time that its
-rows span. Who else has the batch seals it, or has sealed it, as a whole, so its rows are in the lake
-all or none: what stands in the lake within such a span is left out here when it is sealed. A batch
-that was not sent before is with nobody else, so of two copies one at least is noted, by whoever
-seals first in the lake itself (`lake.main.doubtful`), where the other finds it.
+An agent marks a batch that it sent before without an answer (`Gpuwarden-Sent-Before`). The collector that
+gets such a batch stores it and notes it as doubtful: its node, and the time span of its rows. Another
+collector with the same batch seals it as a whole, so the lake has all of its rows or none. When this
+collector seals, it skips rows that the lake already has within such a span. Of two copies at least one is
+marked; a collector that seals its marked copy first notes it in the lake too (`lake.main.doubtful`), and
+the other finds the note there.
 
-Two that seal at the same moment would not see each other: `Coordination.sealing` lets whoever has
-noted something seal alone.
+Two collectors that seal at the same time would not see each other, so a collector with doubtful batches
+holds the lock for sealing alone (`Coordination.sealing`).
 """
 
 from typing import Any
@@ -27,7 +27,7 @@ LAKE_SQL = """CREATE TABLE lake.main.doubtful (
 
 _TABLES = frozenset(name for name, table in WIRE_TABLES.items() if table.names[0] == "ts")
 _MORE_KEY = {EVENTS.name: ("message", "details")}
-"""Two events may share their key: one instant, one GPU, one kind."""
+"""Two events may have the same key: one instant, one GPU, one kind."""
 
 # Spans of a node that nearly touch become one: an agent's backlog is many batches in a row.
 _SPANS_SQL = """
@@ -51,7 +51,7 @@ SELECT node, min(first_ts) AS first_ts, max(last_ts) AS last_ts FROM numbered GR
 
 
 def seals_elsewhere(cursor: duckdb.DuckDBPyConnection, collector: str) -> int:
-    """A number that grows with each seal by others, whatever older ones are forgotten. Raises StoreUnavailableError."""
+    """A number that grows with each seal of another collector. Raises StoreUnavailableError."""
     with translating():
         newest = scalar(
             cursor,
@@ -65,10 +65,10 @@ def seals_elsewhere(cursor: duckdb.DuckDBPyConnection, collector: str) -> int:
 def find_spans(
     cursor: duckdb.DuckDBPyConnection, collector: str, doubtful: Any, first: Any, last: Any
 ) -> bool:
-    """Note for `once_sql` where others may have the same rows; whether there is any such place.
+    """Prepare the spans for `once_sql` in which others may have the same rows; whether there are any.
 
-    `doubtful`: Arrow table of this collector's own doubtful batches; `first`, `last`: instants of all
-    rows to be sealed. Raises StoreUnavailableError.
+    `doubtful`: Arrow table of this collector's doubtful batches; `first`, `last`: first and last instant of the
+    rows to seal. Raises StoreUnavailableError.
     """
     with translating():
         cursor.register("doubtful_here", doubtful)
@@ -77,10 +77,10 @@ def find_spans(
 
 
 def once_sql(name: str, hot: str) -> str:
-    """SELECT of the rows of `hot` that no other collector has in the lake; after `find_spans`."""
+    """A SELECT of the rows of `hot` that the lake does not have from another collector. Call `find_spans` first."""
     if name not in _TABLES:
         return f"SELECT * FROM {hot}"
-    # A GPU is named by whoever sends: the same instant of it from another node is no double.
+    # A sender chooses the GPU's name: the same instant from another node is not a duplicate.
     key = dict.fromkeys(("node", *WIRE_TABLES[name].key, *_MORE_KEY.get(name, ())))
     same = " AND ".join(f"there.{column} IS NOT DISTINCT FROM here.{column}" for column in key)
     return f"""
@@ -99,7 +99,7 @@ def once_sql(name: str, hot: str) -> str:
 def note_doubtful(
     cursor: duckdb.DuckDBPyConnection, collector: str, segment: int, doubtful: Any
 ) -> None:
-    """Note in the lake what was doubtful. In the transaction that seals it. Raises duckdb.Error."""
+    """Note doubtful batches in the lake, in the transaction that seals them. Raises duckdb.Error."""
     if doubtful.num_rows:
         cursor.register("doubtful_here", doubtful)
         names = ", ".join(doubtful.schema.names)

@@ -1,9 +1,9 @@
-"""Decides what the lake lets go of: what is older than it is kept, and what there is no room for.
+"""Decides which days of the lake are dropped, by age or for room.
 
-The unit is a day of a table. By age each tier has its own time. For room whole days go, all tables
-of a tier together: samples first, oldest first; the query log after the last sample, so that who asks
-much takes nobody's history; then rollups; events last. None goes whose files
-would stay on the disk all the same, and for what others have taken of the disk none goes in vain.
+The unit is a day of a table. By age, each tier has its own limit. For room, all tables of a tier are dropped
+together, the oldest day first: samples, then the query log (so that many queries cost no samples), then
+rollups, then events. A day whose files would stay on the disk is not dropped. If other programs fill the disk,
+samples are dropped only if that frees enough.
 """
 
 from collections.abc import Iterable, Mapping
@@ -22,7 +22,7 @@ EVENTS = frozenset({"events"})
 
 
 class Tier(IntEnum):
-    """What a table is, in the order in which it goes when there is no room."""
+    """Kind of a table, in the order in which tables are dropped for room."""
 
     SAMPLES = 0
     QUERIES = 1
@@ -44,7 +44,7 @@ def tier_of(table: str) -> Tier:
 
 @dataclass(frozen=True, slots=True)
 class LakeDay:
-    """A day of a table in the lake: the files whose newest row is of that day."""
+    """A day of a table: the files whose newest row is of that day."""
 
     table: str
     day: date
@@ -52,24 +52,24 @@ class LakeDay:
     bytes: int
     files: int = 1
     small_files: int = 0
-    """Of them, those so small that merging them pays."""
+    """The number of files that are small enough to merge."""
     pinned_bytes: int = 0
-    """Of `bytes`, those that stay on the disk when the day is dropped: other names hold the files (hard links, as of
-    a backup on the same file system). Counted only while room is short."""
+    """The part of `bytes` that stays on the disk when the day is dropped, because of hard links (such as of a backup
+    on the same file system). Counted only while the disk is near full."""
 
 
 @dataclass(frozen=True, slots=True)
 class Excess:
-    """How many bytes too many there are."""
+    """Bytes above the limits."""
 
     budget_bytes: int = 0
-    """Above what the store may have: any tier may go for it."""
+    """Bytes above the store's own limit: any tier may be dropped for them."""
     disk_bytes: int = 0
-    """Above what leaves the file system enough room: for it only samples of days before today go, as the room may
-    have been taken by somebody else."""
+    """Bytes missing on the file system. Only samples of days before today are dropped for them, because another
+    program may fill the disk."""
     useful_bytes: int = 0
-    """Of `disk_bytes`, what must come free to be worth any sample: where no batch is taken what has them taken
-    again, else all."""
+    """The part of `disk_bytes` that must become free to make dropping samples worthwhile: while batches are refused,
+    enough to accept them again, else all."""
 
 
 class Reason(Enum):
@@ -90,10 +90,10 @@ class DropDay:
 def drops(
     parts: Iterable[LakeDay], kept_days: Mapping[Tier, int], today: date | None, excess: Excess
 ) -> list[DropDay]:
-    """What to drop now, in this order.
+    """The days to drop now, in this order.
 
-    `today`: the collector's; None: it cannot be trusted, so nothing is old. A clock that runs ahead
-    drops nothing either: age counts back from the newest day that has rows, if that is earlier.
+    `today`: by the collector's clock; None: the clock is not trusted, and nothing is dropped by age. Age counts from
+    the newest day with rows, if that is before today, so that a clock that runs ahead drops nothing.
     """
     parts = sorted(parts, key=lambda p: (tier_of(p.table), p.day, p.table))
     by_age = []
@@ -118,7 +118,7 @@ class _Day:
 
 
 def _days(parts: Iterable[LakeDay]) -> list[_Day]:
-    """Days that may go, in their order, up to the first that would only be lost: later ones would go before it."""
+    """Days that may be dropped, in order, up to the first that would free nothing."""
     days = []
     for (tier, day), group in groupby(parts, key=lambda p: (tier_of(p.table), p.day)):
         tables = tuple(group)
@@ -158,19 +158,19 @@ def oldest_days(parts: Iterable[LakeDay]) -> dict[str, date]:
 
 
 WRONG_S = float(AHEAD_S_MAX)
-"""So far apart, one of two clocks is wrong."""
+"""Difference from which one of two clocks is wrong."""
 
 
 def shows_as_confirmed(confirmed_s: float | None, clock: Clock) -> bool:
-    """Whether a clock has gone on from where it was confirmed; `confirmed_s`: it less the monotonic one then."""
+    """Whether a clock still agrees with its confirmation; `confirmed_s`: `clock_offset_s` at that time."""
     return confirmed_s is not None and not is_wrong_offset(clock_offset_s(clock) - confirmed_s)
 
 
 def clock_offset_s(clock: Clock) -> float:
-    """The clock less the monotonic one: what changes when it is set."""
+    """The clock minus the monotonic clock, which changes when the clock is set."""
     return clock.now().timestamp() - clock.monotonic()
 
 
 def is_wrong_offset(offset_s: float) -> bool:
-    """Whether clocks so far apart cannot both be right."""
+    """Whether clocks with this difference cannot both be right."""
     return abs(offset_s) > WRONG_S

@@ -1,4 +1,4 @@
-"""Schemas of Arrow for the catalogue's tables."""
+"""Makes Arrow schemas of the metric catalogue's tables."""
 
 from collections.abc import Iterable
 from typing import Any

@@ -1,8 +1,7 @@
-"""Makes and removes the folders that DuckDB spills to; they hold nothing else.
+"""Creates and removes the folders that DuckDB spills to; they hold nothing else.
 
-Each opening of a database has a folder of its own in there. So what a killed process has left goes once
-the database is held, and neither what this opening has spilled by then goes with it nor what another
-database spills to the same place.
+Each opening of a store has a folder of its own. So once the store is locked, folders of killed processes
+can be removed, without those of this opening or of another store in the same place.
 """
 
 import hashlib
@@ -18,7 +17,7 @@ _NAME = "gpuwarden-"
 
 
 def begin(data_dir: Path, elsewhere: Path | None) -> Path:
-    """A new folder for this opening, in `elsewhere` or in the data folder. Raises StartError."""
+    """Create a folder for this opening, in `elsewhere` or in the data folder. Raises StartError."""
     place = elsewhere or data_dir / FOLDER
     try:
         place.mkdir(parents=True, exist_ok=True)
@@ -30,8 +29,8 @@ def begin(data_dir: Path, elsewhere: Path | None) -> Path:
 
 
 def empty_others(data_dir: Path, own: Path) -> None:
-    """Delete what earlier openings of this database have left; it must be held."""
-    # In the data folder all are this database's, which may have been moved meanwhile.
+    """Delete the folders of earlier openings of this store, which must be locked."""
+    # In the data folder all belong to this store, which may have been moved.
     is_inside = own.parent.resolve() == data_dir.resolve() / FOLDER
     for left in own.parent.glob(f"{_NAME if is_inside else _prefix(data_dir)}*"):
         if left != own:
@@ -39,7 +38,7 @@ def empty_others(data_dir: Path, own: Path) -> None:
 
 
 def end(own: Path) -> None:
-    """Delete the folder of an opening that has ended, and the place if that leaves it empty."""
+    """Delete the folder of an opening, and its parent if that is empty."""
     shutil.rmtree(own, ignore_errors=True)
     if own.parent.name == FOLDER:
         with suppress(OSError):
@@ -47,6 +46,6 @@ def end(own: Path) -> None:
 
 
 def _prefix(data_dir: Path) -> str:
-    """What the folders of this database begin with: others may be in the same place."""
+    """The first part of this store's folder names; another store may use the same place."""
     name = str(data_dir.resolve()).encode()
     return f"{_NAME}{hashlib.sha256(name).hexdigest()[:12]}-"

@@ -1,10 +1,10 @@
-"""Stores what changes in place: inventory, alerts, the ledger, progress. One SQLite file in WAL mode.
+"""Stores rows that are updated: inventory, alerts, the ledger, progress. One SQLite file in WAL mode.
 
-Every write is one transaction, on disk when it returns. Rows of public tables carry a revision, so
-that a reader takes over what has changed since it looked last (`changes`).
+Every write is one transaction, synced when it returns. Rows of public tables have a revision, so that a
+reader copies only what changed since its last read (`changes`).
 
-A process must reach this file through Python's SQLite alone: with DuckDB's copy of the library beside
-it, closing a file in one would drop the locks of the other.
+A process opens this file only by Python's SQLite: DuckDB has its own copy of the library, and closing the
+file in one would drop the locks of the other.
 """
 
 import sqlite3
@@ -31,7 +31,7 @@ from gpuwarden_collector.storage.segment import SCHEMAS, BatchKey
 FILE_NAME = "state.sqlite"
 SCHEMA_VERSION = 3
 Range = tuple[int, int]
-"""First and last sequence of batches that are stored, both included."""
+"""First and last sequence of stored batches, both included."""
 LEDGER_COLUMNS = ("sender", "agent_id", "boot_id", "floor", "ranges", "heard_at")
 PROGRESS = ("closed_until", "minutes_until", "hours_until")
 _BUSY_S = 10.0
@@ -40,15 +40,15 @@ _TYPES = {
     Type.STRING: "TEXT",
     Type.FLOAT32: "REAL",
     Type.FLOAT64: "REAL",
-}  # all else, instants in microseconds too, is INTEGER
+}  # all others are INTEGER, instants in microseconds too
 _TABLES = tuple(sorted(UPSERTED))
 SEEN_KEYS = {"nodes": "node", "gpus": "gpu_uuid"}
-"""Key of the tables whose rows are heard of."""
+"""Key of the tables with `last_seen_at`."""
 _FORGOTTEN_IF = {
     "gpus": "heard_at + coalesce(billed_silent_s, 0) * 1000000 < $now",
     "nodes": "$now IS NOT NULL AND node NOT IN (SELECT node FROM gpus WHERE node IS NOT NULL)",
 }
-"""What must hold besides silence for a row of such a table to be forgotten."""
+"""Condition, besides silence, for deleting a row of such a table."""
 _LATER = "max(last_seen_at, excluded.last_seen_at)"
 _SQL = """
 CREATE TABLE IF NOT EXISTS meta (name TEXT PRIMARY KEY, value) WITHOUT ROWID;
@@ -75,27 +75,27 @@ CREATE TABLE IF NOT EXISTS saved_queries (
 
 @dataclass(frozen=True, slots=True)
 class Changed:
-    """What has changed in a public table since a revision."""
+    """Changes of a public table since a revision."""
 
     revision: int
     is_whole: bool
-    """Whether `rows` are all rows there are: some were deleted, or none were known."""
+    """Whether `rows` are all rows of the table, because some were deleted or none were known."""
     rows: Any
     """Arrow table in the stored schema."""
     last_seen: Any | None
-    """Arrow table of `key` and `last_seen_at` of rows heard of since; None: the table has none."""
+    """Arrow table of `key` and `last_seen_at` of rows seen since; None: the table has no `last_seen_at`."""
 
 
 @dataclass(frozen=True, slots=True)
 class SavedQuery:
-    """SQL that somebody has kept under a name."""
+    """SQL that a user saved under a name."""
 
     name: str
     sql: str
     saved_by: str | None
-    """Id of the token, the first where it was rotated; None: no tokens are asked for."""
+    """Id of the token, the first one if it was rotated; None: no tokens are required."""
     author: str | None
-    """Whose token it is, for people."""
+    """The token's owner, for people."""
     saved_at: datetime
 
 
@@ -105,7 +105,8 @@ class StateFile:
     def __init__(
         self, path: Path, *, is_read_only: bool = False, collector: str | None = None
     ) -> None:
-        """Opens it; made if need be, with `collector` as its identity, or a new one. Raises sqlite3.Error, StartError for a newer version."""
+        """Open the file, or create it with `collector` or a new identity. Raises sqlite3.Error, StartError for a newer
+        version."""
         self.path = path
         self._first_identity = collector or str(uuid4())
         self._lock = threading.RLock()
@@ -125,16 +126,16 @@ class StateFile:
 
     @property
     def collector(self) -> str:
-        """Identity of this collector in the lake."""
+        """The identity of this collector in the lake."""
         return str(self.meta("collector"))
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         with self._lock:
             self._connection.close()
 
     def meta(self, name: str) -> Any:
-        """A value by name; None: there is none. Raises StoreUnavailableError."""
+        """A value by name; None: absent. Raises StoreUnavailableError."""
         with self._lock, translating():
             row = self._connection.execute(
                 "SELECT value FROM meta WHERE name = ?", [name]
@@ -143,10 +144,7 @@ class StateFile:
 
     @contextmanager
     def writing(self) -> Iterator["Writing"]:
-        """A transaction: all of it, on disk when the block ends, or nothing.
-
-        Raises StoreUnavailableError, RowsRefusedError.
-        """
+        """A transaction, synced when the block ends. Raises StoreUnavailableError, RowsRefusedError."""
         with self._lock, translating():
             self._connection.execute("BEGIN IMMEDIATE")
             try:
@@ -158,7 +156,7 @@ class StateFile:
                 raise
 
     def rows(self, name: str) -> list[dict[str, Any]]:
-        """All rows of a public table or the ledger, instants naive UTC. Raises StoreUnavailableError."""
+        """All rows of a public table or the ledger, with instants in naive UTC. Raises StoreUnavailableError."""
         with self._lock, translating():
             if name == "ledger":
                 found = self._connection.execute(f"SELECT {', '.join(LEDGER_COLUMNS)} FROM ledger")
@@ -174,8 +172,8 @@ class StateFile:
         return rows
 
     def changes(self, name: str, since: int, deleted: int) -> Changed | None:
-        """What to take over for who knows a table as of revision `since`, of which rows had been
-        deleted `deleted` times; None: nothing. `since` -1: nothing is known yet."""
+        """Changes for a reader that knows a table as of revision `since` and deletion count `deleted`; None: there
+        are none. `since` -1: the reader knows no rows yet."""
         with self._lock, translating():
             row = self._connection.execute(
                 "SELECT (SELECT value FROM meta WHERE name = 'revision'), "
@@ -187,28 +185,27 @@ class StateFile:
             return self._changes(name, since if row[1] == deleted else -1)
 
     def deletions(self, name: str) -> int:
-        """How many times rows of a table have been deleted."""
+        """The number of times that rows of a table were deleted."""
         return int(self.meta(f"deleted {name}"))
 
     def progress(self) -> dict[str, datetime | None]:
-        """How far rollups were when it was last written here, naive UTC."""
+        """The stored progress of rollups, naive UTC."""
         return {name: instant(self.meta(name)) for name in PROGRESS}
 
     def late_numbers(self) -> tuple[int, int]:
-        """Numbers of the newest and the oldest late window; 0: there is none."""
+        """Numbers of the newest and the oldest late window; 0: none."""
         with self._lock, translating():
             row = self._connection.execute(
-                # Each alone is the end of an index; both from one table would read all of it.
+                # Each alone reads the end of an index; both together would read the whole table.
                 "SELECT (SELECT coalesce(max(number), 0) FROM late), "
                 "(SELECT coalesce(min(number), 0) FROM late)"
             ).fetchone()
         return int(row[0]), int(row[1])
 
     def late(self, until_number: int, before: datetime | None, limit: int) -> Any:
-        """Arrow table (node, ts) of late windows up to a number, of the oldest hour of them, node by node.
+        """Arrow table (node, ts) of late windows up to a number, from their oldest hour, sorted by node.
 
-        `before`: windows from then on are left for later; None: none are. What it costs follows from
-        `limit`, not from how many there are.
+        `before`: only windows before that; None: all. The cost depends on `limit`, not on the number of late windows.
         """
         most = to_us(before) if before is not None else 1 << 62
         with self._lock, translating():
@@ -226,7 +223,7 @@ class StateFile:
         return _table(rows, LATE_SCHEMA)
 
     def saved_queries(self) -> list[SavedQuery]:
-        """By name. Raises StoreUnavailableError."""
+        """Saved queries, sorted by name. Raises StoreUnavailableError."""
         with self._lock, translating():
             rows = self._connection.execute(
                 "SELECT name, sql, saved_by, author, saved_at FROM saved_queries ORDER BY name"
@@ -237,7 +234,7 @@ class StateFile:
         ]
 
     def doubtful(self, segment: int | None = None) -> Any:
-        """Arrow table of the batches of a segment (None: of all) that another collector may have."""
+        """Arrow table of the doubtful batches of a segment; None: of all segments."""
         condition = "" if segment is None else "WHERE segment = $1"
         parameters = [] if segment is None else [segment]
         names = ", ".join(DOUBTFUL_SCHEMA.names)
@@ -248,7 +245,7 @@ class StateFile:
         return _table(rows, DOUBTFUL_SCHEMA)
 
     def backup(self, target: Path) -> None:
-        """Copy it as it is at one moment. Raises StoreUnavailableError."""
+        """Copy one moment of the file. Raises StoreUnavailableError."""
         with translating(), closing(sqlite3.connect(target)) as copy:
             with self._lock:
                 self._connection.backup(copy)
@@ -264,7 +261,7 @@ class StateFile:
         ).fetchall()
         seen = None
         if name in SEEN_KEYS:
-            # Of rows that have changed otherwise too: these alone may say an earlier time.
+            # Also of changed rows, whose own `last_seen_at` may be earlier.
             found = self._connection.execute(
                 "SELECT key, last_seen_at FROM last_seen WHERE name = $1 AND (revision > $2 "
                 f"OR key IN (SELECT {SEEN_KEYS[name]} FROM {name} WHERE revision > $2))",
@@ -297,14 +294,14 @@ class StateFile:
 
 
 class Writing:
-    """What one transaction writes."""
+    """Writes within one transaction."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
         self._revision: int | None = None
 
     def set_meta(self, values: Mapping[str, Any]) -> None:
-        """Values by name; instants as naive UTC."""
+        """Set values by name; instants in naive UTC."""
         self._connection.executemany(
             "INSERT OR REPLACE INTO meta VALUES (?, ?)",
             [(n, to_us(v) if isinstance(v, datetime) else v) for n, v in values.items()],
@@ -315,7 +312,7 @@ class Writing:
         table, schema = TABLES[name], SCHEMAS[name]
         names = schema.names
         changed = ", ".join(
-            # Who changes a row need not have heard of the thing itself.
+            # A changed row may come without `last_seen_at`.
             f"{n} = max(coalesce({n}, excluded.{n}), coalesce(excluded.{n}, {n}))"
             if n == "last_seen_at"
             else f"{n} = excluded.{n}"
@@ -329,11 +326,11 @@ class Writing:
             _plain_rows(rows.select(names), self._next_revision()),
         )
         if name in SEEN_KEYS:
-            told = rows.filter(pc.is_valid(rows["last_seen_at"]))
-            self._see(name, _plain_rows(told.select([SEEN_KEYS[name], "last_seen_at"])), _LATER)
+            seen = rows.filter(pc.is_valid(rows["last_seen_at"]))
+            self._see(name, _plain_rows(seen.select([SEEN_KEYS[name], "last_seen_at"])), _LATER)
 
     def see(self, name: str, keys: Iterable[str], at: datetime) -> None:
-        """Note that nodes or GPUs were heard of: at that time, if a wrong clock said a later one too."""
+        """Set `last_seen_at` of nodes or GPUs, even if a wrong clock had set a later time."""
         at_us = to_us(at)
         self._see(name, ((key, at_us) for key in keys), "excluded.last_seen_at")
 
@@ -346,14 +343,14 @@ class Writing:
         )
 
     def add_late(self, windows: Any) -> None:
-        """Note windows (Arrow table of `node`, `ts`) that rows came late for."""
+        """Note windows with late rows (Arrow table of `node`, `ts`)."""
         self._connection.executemany(
             "INSERT INTO late (node, ts) VALUES (?, ?)",
             _plain_rows(windows.select(["node", "ts"])),
         )
 
     def forget_late(self, until_number: int, windows: Any) -> None:
-        """Windows that were computed again, as of a number."""
+        """Delete late windows up to a number that were computed again."""
         self._connection.executemany(
             "DELETE FROM late WHERE ts / 3600000000 = ?3 / 3600000000 AND node IS ?2 AND ts = ?3 "
             "AND number <= ?1",
@@ -361,53 +358,53 @@ class Writing:
         )
 
     def add_doubtful(self, segment: int, rows: Any) -> None:
-        """Note batches that another collector may have; see `resent.py`."""
+        """Note batches that another collector may hold too; see `resent.py`."""
         self._connection.executemany(
             "INSERT INTO doubtful VALUES (?, ?, ?, ?, ?, ?, ?)",
             ((segment, *row) for row in _plain_rows(rows.select(DOUBTFUL_SCHEMA.names))),
         )
 
     def move_doubtful(self, segment: int, to: int, batches: Iterable[BatchKey]) -> None:
-        """Batches of a segment that are in another one now."""
+        """Move doubtful batches of a segment to another one."""
         self._connection.executemany(
             "UPDATE doubtful SET segment = ? WHERE segment = ? AND agent_id = ? AND boot_id = ? AND sequence = ?",
             ((to, segment, b.agent_id, b.boot_id, b.sequence) for b in batches),
         )
 
     def forget_doubtful(self, segment: int) -> None:
-        """Of a segment that the lake holds."""
+        """Delete the doubtful batches of sealed segments."""
         self._connection.execute("DELETE FROM doubtful WHERE segment <= ?", [segment])
 
     def save_query(self, query: SavedQuery) -> None:
-        """In place of one of that name."""
+        """Save a query, or replace the one of that name."""
         self._connection.execute(
             "INSERT OR REPLACE INTO saved_queries VALUES (?, ?, ?, ?, ?)",
             (query.name, query.sql, query.saved_by, query.author, to_us(query.saved_at)),
         )
 
     def delete_query(self, name: str) -> None:
-        """The saved query of that name."""
+        """Delete the saved query of that name."""
         self._connection.execute("DELETE FROM saved_queries WHERE name = ?", [name])
 
     def save_ledger(self, entries: Iterable[Sequence[Any]]) -> None:
-        """Entries in the order of LEDGER_COLUMNS, `heard_at` naive UTC."""
+        """Save entries in the order of LEDGER_COLUMNS, with `heard_at` in naive UTC."""
         self._connection.executemany(
             "INSERT OR REPLACE INTO ledger VALUES (?, ?, ?, ?, ?, ?)",
             ((*entry[:-1], to_us(entry[-1])) for entry in entries),
         )
 
     def forget_ledger_keys(self, keys: Iterable[Sequence[str]]) -> None:
-        """Of a sender, agent and boot each."""
+        """Delete entries by sender, agent and boot."""
         self._connection.executemany(
             "DELETE FROM ledger WHERE sender = ? AND agent_id = ? AND boot_id = ?", keys
         )
 
     def forget_ledger(self, before: datetime) -> None:
-        """Of agents and boots not heard of since then."""
+        """Delete entries of agents and boots that sent nothing since then."""
         self._connection.execute("DELETE FROM ledger WHERE heard_at < ?", [to_us(before)])
 
     def delete(self, name: str, condition: str, before: datetime) -> int:
-        """Delete rows of a public table; how many. `condition` has `?` for the instant."""
+        """Delete rows of a public table; how many. In `condition` `?` is the instant."""
         gone = self._connection.execute(
             f"DELETE FROM {name} WHERE {condition}", [to_us(before)]
         ).rowcount
@@ -416,8 +413,8 @@ class Writing:
         return gone
 
     def forget_silent(self, before: datetime, now: datetime) -> dict[str, set[str]]:
-        """Delete GPUs that were last heard of before that and are not billed at `now`, and nodes that are left
-        without any; keys by table. What only history tells of was never heard of, and stays."""
+        """Delete GPUs that were last seen before that and are not billed at `now`, and nodes that are left without GPUs;
+        keys by table. Imported GPUs were never seen and stay."""
         gone: dict[str, set[str]] = {}
         for name, rest in _FORGOTTEN_IF.items():
             key = SEEN_KEYS[name]
@@ -466,7 +463,7 @@ DOUBTFUL_SCHEMA = pa.schema(
 
 @contextmanager
 def translating() -> Iterator[None]:
-    """SQLite's errors within become StoreUnavailableError or RowsRefusedError."""
+    """Raise SQLite's errors within the block as StoreUnavailableError or RowsRefusedError."""
     try:
         yield
     except (sqlite3.IntegrityError, sqlite3.DataError, sqlite3.InterfaceError) as error:
@@ -478,7 +475,7 @@ def translating() -> Iterator[None]:
 
 
 def newer_error(path: Path, version: int) -> StartError:
-    """A store that a newer gpuwarden has changed; opening it would lose what this one does not know."""
+    """The error for a state file of a newer gpuwarden, which this one must not change."""
     return StartError(
         f"{path} has schema version {version}, this gpuwarden ({__version__}) knows up to {SCHEMA_VERSION}: "
         "nothing is changed; install the newer gpuwarden again, or choose another --data-dir"
@@ -511,7 +508,7 @@ def _create_table(connection: sqlite3.Connection, name: str) -> None:
     )
     known = {row[1] for row in connection.execute(f"PRAGMA table_info({name})")}
     for column in stored_columns(table):
-        if column.name not in known:  # newer than the file: NULL in the rows that are there
+        if column.name not in known:  # newer than the file: NULL in existing rows
             connection.execute(
                 f"ALTER TABLE {name} ADD COLUMN {column.name} {_TYPES.get(column.type, 'INTEGER')}"
             )
@@ -519,7 +516,7 @@ def _create_table(connection: sqlite3.Connection, name: str) -> None:
 
 
 def _plain_rows(rows: Any, *more: Any) -> Iterator[tuple[Any, ...]]:
-    """Rows of an Arrow table as SQLite takes them, with `more` behind each."""
+    """Rows of an Arrow table in SQLite's types, each with `more` appended."""
     columns = [
         column.cast(pa.timestamp("us")).cast(pa.int64())
         if pa.types.is_timestamp(column.type)
@@ -544,7 +541,7 @@ def _array(values: Sequence[Any], kind: Any) -> Any:
 
 
 def ranges_to_text(ranges: Sequence[Range]) -> str:
-    """Ranges as column `ranges` of the ledger has them: `4709-4711 4713-4713`."""
+    """Ranges in the form of the ledger's column `ranges`: `4709-4711 4713-4713`."""
     return " ".join(f"{first}-{last}" for first, last in ranges)
 
 

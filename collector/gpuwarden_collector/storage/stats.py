@@ -14,7 +14,7 @@ _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5
 
 
 class Histogram:
-    """Counts of observed seconds by bucket, as Prometheus wants them."""
+    """Counts of observed seconds by bucket, as in Prometheus."""
 
     def __init__(self) -> None:
         self.buckets = [0] * (len(_SECONDS) + 1)
@@ -22,7 +22,7 @@ class Histogram:
 
     @property
     def count(self) -> int:
-        """How many values were observed."""
+        """Number of observed values."""
         return sum(self.buckets)
 
     def observe(self, seconds: float) -> None:
@@ -31,28 +31,28 @@ class Histogram:
         self.sum_s += seconds
 
     def add(self, since: "Histogram", now: "Histogram") -> None:
-        """Add what was observed between two states of another histogram."""
+        """Add the values observed between two states of another histogram."""
         pairs = zip(since.buckets, now.buckets, strict=True)
         for at, (before, after) in enumerate(pairs):
             self.buckets[at] += after - before
         self.sum_s += now.sum_s - since.sum_s
 
     def cumulative(self) -> list[tuple[str, int]]:
-        """Upper edge to how many were at most that, as Prometheus wants it."""
+        """Upper bounds, each with the number of values up to it, as in Prometheus."""
         return list(zip((*map(str, _SECONDS), "+Inf"), accumulate(self.buckets), strict=True))
 
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """What a process has done since its start, as the kernel counts it."""
+    """CPU time and waits of a process since its start, from the kernel."""
 
     cpu_s: float = 0.0
     waits: int = 0
-    """Times that one of its threads waited, as for a disk or a network, and went on."""
+    """Number of times that a thread waited, such as for a disk or a network, and went on."""
 
     @classmethod
     def so_far(cls) -> "Effort":
-        """Of this process."""
+        """The effort of this process."""
         used = resource.getrusage(resource.RUSAGE_SELF)
         return cls(used.ru_utime + used.ru_stime, used.ru_nvcsw)
 
@@ -63,43 +63,43 @@ class StorageStats:
 
     effort: Effort = Effort()
     late_jobs: tuple[str, ...] = ()
-    """Jobs by the clock whose turn does not end."""
+    """Scheduled jobs that take too long."""
     sealed_rows: Counter[str] = field(default_factory=Counter)
     """Rows moved to the lake, by table."""
     seal_seconds: Histogram = field(default_factory=Histogram)
     seal_failures: int = 0
     doubled_rows: int = 0
-    """Rows removed because another collector of the lake has sealed them."""
+    """Rows skipped because another collector of the lake has sealed them."""
     lost_segment_bytes: int = 0
-    """Bytes of segments that were damaged when they were to move to the lake."""
+    """Bytes of segments that were found damaged when they were sealed."""
     storage_restarts: int = 0
-    """Times that the process has ended and was started again; counted by who starts it."""
+    """Times that the process ended and was started again; its supervisor counts them."""
     seal_looks: int = 0
-    """Times that it was looked what is to move to the lake."""
+    """Checks for a step of sealing."""
     rolled_until: datetime | None = None
-    """The end of the newest minute that is rolled up, naive UTC; None: none is."""
+    """The end of the newest rolled-up minute, naive UTC; None: there is none."""
     rolled_rows: Counter[str] = field(default_factory=Counter)
     """Rows of new windows, by rollup table."""
     mended_windows: int = 0
-    """Windows of nodes that were computed again because rows came late."""
+    """Windows of nodes that were computed again for late rows."""
     unmended_windows: int = 0
-    """Windows of nodes that rows came late for after their samples were dropped."""
+    """Windows of nodes with late rows after their samples were dropped."""
     rollup_seconds: Histogram = field(default_factory=Histogram)
     rollup_failures: int = 0
     dropped_rows: Counter[tuple[str, str]] = field(default_factory=Counter)
-    """Rows that retention let go of, by table and reason."""
+    """Rows that retention dropped, by table and reason."""
     pinned_bytes: int = 0
-    """Of days that room is short for and whose files would stay on the disk if they were dropped."""
+    """Bytes that would stay on the disk if days were dropped for room."""
     maintenance_tasks: Counter[str] = field(default_factory=Counter)
     maintenance_seconds: defaultdict[str, float] = field(
         default_factory=partial(defaultdict, float)
     )
     maintenance_failures: Counter[str] = field(default_factory=Counter)
     lake: Lake | None = None
-    """The lake when maintenance looked last; None: it has not."""
+    """The lake at the last check of maintenance; None: there was none yet."""
 
     def add(self, since: "StorageStats", now: "StorageStats") -> None:
-        """Add what was counted between two states of another process's counters."""
+        """Add the difference between two states of another process's counters."""
         for name in (f.name for f in fields(StorageStats)):
             mine, before, after = (getattr(stats, name) for stats in (self, since, now))
             match after:

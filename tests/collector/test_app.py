@@ -485,5 +485,5 @@ async def test_what_was_asked_is_kept_for_admins(
         assert rows[1][:5] == ["FROM range(5)", "json", "truncated", None, 3]
         assert rows[2][:3] == [wrong, "json", "wrong"]
         assert "did you mean" in rows[2][3]
-        with pytest.raises(QueryError, match="query_log is open to tokens alone"):
+        with pytest.raises(QueryError, match="query_log needs a token"):
             await collector.querier.query("SELECT count(*) FROM (FROM query_log)")

@@ -269,8 +269,8 @@ def test_a_gap_between_lake_and_segments_is_found(
         (store / FOLDER / name).write_bytes(content)
     report = check(store)
     assert [p.repair for p in report.problems] == [None]
-    assert "is missing" in report.problems[0].what
-    assert any("1 files that the catalogue does not know" in fact for fact in report.facts)
+    assert "are missing" in report.problems[0].what
+    assert any("1 files that the catalogue does not name" in fact for fact in report.facts)
     assert count(store) == 120, "the rest can be read"
     said = [record for record in caplog.records if "rows are lost" in record.getMessage()]
     assert len(said) == 1

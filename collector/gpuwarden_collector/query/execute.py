@@ -1,4 +1,4 @@
-"""Parses SQL and runs one query on a reading cursor; rows go on as they come, none is held."""
+"""Parses SQL, chooses the source of a query and runs it; rows are passed on as they come."""
 
 import json
 import threading
@@ -47,13 +47,12 @@ from gpuwarden_collector.storage.recent_rows import RecentRows
 from gpuwarden_collector.storage.running_waste import READERS, RUNNING
 from gpuwarden_collector.storage.segment import TABLE_NAMES
 
-NO_FILES: Mapping[str, str] = {}
-NO_DIALECTS: Mapping[str, str] = {}
+NOTHING: Mapping[str, str] = {}
 _AWAY = "the lake's catalogue cannot be read now, and the query needs {}, which only the lake has"
 _ROLLED_UP = {*ROLLUPS, WASTE_1H.table.name}
 _NO_ROWS = frozenset({"EXPLAIN", "SHOW", "DESCRIBE", "DESC"})
 _NOT_A_SELECT = "Only SELECT statements"
-_CHUNK_ROWS = 2_048  # DuckDB's own vector size, so the row limit costs at most one vector more
+_CHUNK_ROWS = 2_048  # DuckDB's vector size: the row limit reads at most one vector too many
 RESULT_BYTES_MAX = 64 * 1024 * 1024
 _NOT_DESCRIBED = frozenset({"EXPLAIN", "SHOW", "DESCRIBE", "DESC", "SUMMARIZE"})
 _COLUMNS_MAX = 10_000
@@ -63,7 +62,7 @@ WHERE database_name = current_database() AND schema_name = 'main'
 GROUP BY column_name HAVING count(DISTINCT data_type) = 1
 """
 _JUDGED_MAX = 256
-"""Texts whose verdict is remembered: rules and pages ask the same again and again."""
+"""Most judged queries in the cache: rules and pages repeat the same texts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,49 +71,49 @@ class _Judged:
 
     parsed: Parsed
     names: frozenset[str]
-    """Tables behind the lake that it reads."""
+    """Tables of samples and rollups that it reads."""
     names_running: frozenset[str] | None
-    """The same where the waste of the hours that run is at hand; None: it reads none."""
+    """The same when the waste of the current hours comes from a file; None: it does not read waste."""
     may_join: bool
     views: frozenset[str]
-    """Views of newest rows that it reads, if nothing else of what it reads is in lake or segments."""
+    """Views of newest rows that it reads, if it reads nothing else of lake or segments."""
     state_names: frozenset[str] | None
-    """Tables of the state file that it reads beside, should it have such views; None: maybe any."""
+    """Tables of the state file that it reads besides such views; None: maybe any."""
     read: frozenset[str]
     """Names of tables, views and WITH queries that it reads."""
     span: QueryTimeSpan | None
-    """Of the time of the rows that it reads; None: that is not known, or it reads more than a table."""
+    """Its bounds of `ts`; None: unknown, or it reads more than one table."""
     cast_sql: str | None
-    """The same query with bounds of `ts` in its type; None: they are."""
+    """The query with its bounds cast to the type of `ts`; None: no cast is needed."""
     may_be_recent: bool
-    """Whether it gives rows of tables behind the lake, all of them named plainly."""
+    """Whether it is a plain SELECT from tables of samples or rollups."""
     dialect: str
     translation: Translation
 
 
 class Interrupted(Exception):  # noqa: N818  an outcome that the caller expects
-    """The query was ended from outside."""
+    """The query was interrupted."""
 
 
 class RowSink(Protocol):
-    """What takes the rows of a query as they come. An Exception of its own ends the query."""
+    """Receives the rows of a query as they come. If it raises, the query ends."""
 
     @property
     def has_sent(self) -> bool:
-        """Whether something is out that cannot be taken back."""
+        """Whether rows were sent, so that the query cannot run again."""
         ...
 
     def begin(self, schema: Any, types: tuple[str, ...]) -> None:
-        """Columns, and that rows follow: from the first one, whatever was taken before."""
+        """Start with these columns; rows of an earlier start are dropped."""
         ...
 
     def take(self, batch: Any) -> None:
-        """Some rows. Raises QueryError where it takes no more."""
+        """Add rows. Raises QueryError when there are too many."""
         ...
 
 
 class CollectedRows:
-    """Rows that are held until all are there."""
+    """A sink that holds all rows."""
 
     def __init__(self, bytes_max: int = RESULT_BYTES_MAX) -> None:
         self.has_sent = False
@@ -131,13 +130,13 @@ class CollectedRows:
         check_bytes(self._bytes, self._bytes_max)
 
     def rows(self, *, truncated: bool) -> ResultRows:
-        """What was taken."""
+        """All rows as one table."""
         data = pa.Table.from_batches(self._batches, schema=self._schema)
         return ResultRows(data, self._types, truncated)
 
 
 def check_bytes(used: int, bytes_max: int) -> None:
-    """Raise QueryError for rows that are too large to be held."""
+    """Raise QueryError for a result that is too large to hold."""
     if used > bytes_max:
         raise QueryError(
             f"the result is larger than {bytes_max // 2**20} MiB: "
@@ -146,10 +145,7 @@ def check_bytes(used: int, bytes_max: int) -> None:
 
 
 class Reading:
-    """One query's cursor and read-only transaction, for use in one thread.
-
-    `interrupt` may be called from any thread at any time.
-    """
+    """The cursor and read-only transaction of one query, for one thread. Any thread may call `interrupt`."""
 
     def __init__(
         self,
@@ -157,7 +153,7 @@ class Reading:
         known: Engine | None = None,
         planner: Callable[[], QueryPlanner] = QueryPlanner,
     ) -> None:
-        """`known`: an engine, where what it knows of the lake may be used. `planner`: makes or gives one."""
+        """`known`: an engine, which says whether the lake is away. `planner`: gives the planner."""
         self._source = source
         self._engine = known
         self._planner = planner
@@ -168,7 +164,7 @@ class Reading:
 
     @contextmanager
     def opened(self, source: QuerySource | None = None) -> Iterator[None]:
-        """Hold a cursor for `parse` and `run`, of that source or its own. Raises StoreUnavailableError."""
+        """Open a cursor of a source for `parse` and `run`; None: its own source. Raises StoreUnavailableError."""
         self._taken = source or self._source
         with self._taken.cursor() as cursor:
             self._cursor = cursor
@@ -178,7 +174,7 @@ class Reading:
                 self._cursor = None
 
     def interrupt(self) -> None:
-        """End what runs, and do not start what has not begun."""
+        """Interrupt the query, or do not let it begin."""
         self._is_interrupted = True
         cursor = self._cursor
         if cursor is not None:
@@ -191,7 +187,7 @@ class Reading:
             return parse(self._open(), sql)
 
     def translate(self, sql: str, dialect: Dialect) -> tuple[Parsed, Translation]:
-        """Parse a query of another dialect, as one that DuckDB answers. Raises QueryError, Interrupted."""
+        """Parse a query of another dialect, and translate it to DuckDB's. Raises QueryError, Interrupted."""
         text = dialect.text(sql)
         parsed = self.parse(text)
         selects = parsed.selects or ()
@@ -202,10 +198,10 @@ class Reading:
         return (self._written(selects, statement) if found.is_changed else parsed), found
 
     def kept_to_own(self, parsed: Parsed, closed: Iterable[str], token: str) -> Parsed:
-        """A query that may run, with the token's own rows in place of these tables. Raises QueryError."""
+        """The query with only the token's own rows of these tables. Raises QueryError."""
         if token == NOBODY:
             raise QueryError(
-                f"table {min(closed)} is open to tokens alone: scope admin reads all, others their own rows"
+                f"table {min(closed)} needs a token: scope admin reads all rows, other tokens their own"
             )
         standing = {}
         for table in closed:
@@ -216,7 +212,7 @@ class Reading:
         return self._written(parsed.selects or (), split(parsed.sql))
 
     def _written(self, selects: Sequence[Mapping[str, Any]], statement: Statement) -> Parsed:
-        """A statement whose syntax tree was changed, parsed again."""
+        """Parse a statement with a changed syntax tree again."""
         tree = json.dumps({"statements": selects})
         with _interruptible():
             row = self._open().execute("SELECT json_deserialize_sql($1)", [tree]).fetchone()
@@ -224,17 +220,17 @@ class Reading:
         return replace(self.parse(text), word=statement.word)
 
     def show_running_waste(self, files: Mapping[str, str]) -> bool:
-        """Read it from its file, if there is one. Raises Interrupted."""
+        """Let the view `waste` read its file; False: there is none. Raises Interrupted."""
         with _interruptible():
             return RUNNING in files and show_running_waste(self._open(), files[RUNNING])
 
     def column_types(self) -> Mapping[str, str]:
-        """DuckDB types of public columns by name, where all of the name have one. Raises Interrupted."""
+        """DuckDB types of public columns by name, if all columns of that name have one type. Raises Interrupted."""
         with _interruptible():
             return dict(self._open().execute(_COLUMN_TYPES).fetchall())
 
     def span(self, parsed: Parsed) -> QueryTimeSpan | None:
-        """What a query that may run says of the time of the rows that it reads. Raises Interrupted."""
+        """The bounds of `ts` of a query that may run; None: unknown. Raises Interrupted."""
         with _interruptible():
             try:
                 return span_of(parsed.selects[0], self._open()) if parsed.selects else None
@@ -252,7 +248,7 @@ class Reading:
         names: Iterable[str] | None = None,
         bytes_max: int = RESULT_BYTES_MAX,
     ) -> ResultRows:
-        """The first `row_limit` rows, held. As `give`."""
+        """The first `row_limit` rows as one table. As `give`."""
         sink = CollectedRows(bytes_max)
         truncated = self.give(sink, sql, params, row_limit, names=names)
         return sink.rows(truncated=truncated)
@@ -266,14 +262,11 @@ class Reading:
         *,
         names: Iterable[str] | None = None,
     ) -> bool:
-        """Give the sink the first `row_limit` rows; whether there are more. `names`: tables that it reads,
-        None: any.
-
-        Raises QueryError, Interrupted, StoreUnavailableError.
-        """
+        """Give the sink the first `row_limit` rows; whether there are more. `names`: tables that the query reads;
+        None: any. Raises QueryError, Interrupted, StoreUnavailableError."""
         if self._engine is not None and self._engine.is_lake_away:
             read = set(TABLE_NAMES if names is None else names) & set(TABLE_NAMES)
-            if read & _ROLLED_UP:  # which ends without the lake: what is not there says nothing
+            if read & _ROLLED_UP:  # segments never hold all rollups
                 raise LakeAwayError(_AWAY.format("rollups"))
             is_read = sql.split(maxsplit=1)[0].upper() not in _NO_ROWS
             self._reads_segments_alone = is_read and bool(read)
@@ -319,7 +312,7 @@ class Reading:
                 return True
 
     def _check_span(self, sql: str, params: Mapping[str, Any]) -> None:
-        """Refuse a query that may need rows which are not in the segments."""
+        """Raise LakeAwayError for a query that may need rows outside of the segments."""
         assert self._engine is not None
         since = self._engine.local_since()
         if since is None:
@@ -331,7 +324,7 @@ class Reading:
 
     @contextmanager
     def _naming_errors(self, sql: str) -> Iterator[None]:
-        """What DuckDB and Arrow say, as QueryError or Interrupted."""
+        """Raise errors of DuckDB and Arrow as QueryError or Interrupted."""
         try:
             yield
         except duckdb.InterruptException:
@@ -346,9 +339,9 @@ class Reading:
             if file := lost_file(error):
                 raise QueryError(
                     f"{file} is missing or damaged: `gpuwarden collector check` on the collector's"
-                    " host says what is lost; queries that do not need it work"
+                    " host says what is lost; queries that do not need the file work"
                 ) from error
-            # OSError is how Arrow says what DuckDB says while rows come, and that it lacks a type.
+            # Arrow raises DuckDB's errors as OSError while rows come.
             if str(error).startswith("Out of Memory Error"):
                 raise QueryError(_too_much_memory(error)) from error
             raise complaint(str(error), sql) from error
@@ -368,15 +361,15 @@ def _interruptible() -> Iterator[None]:
 
 
 class Runner:
-    """Runs one query after the other on an engine."""
+    """Runs queries on an engine, one after the other, each from its cheapest source."""
 
     def __init__(
         self,
         engine: Engine,
         recent: RecentRows | None = None,
-        dialects: Mapping[str, str] = NO_DIALECTS,
+        dialects: Mapping[str, str] = NOTHING,
     ) -> None:
-        """`recent`: rows that are kept for queries that come again. `dialects`: classes of Dialect by name, as
+        """`recent`: rows that are kept for repeated queries. `dialects`: classes of Dialect by name, as
         `module:class`."""
         self._engine = engine
         self._needs = QueryNeeds(SystemClock())
@@ -403,16 +396,15 @@ class Runner:
         sql: str,
         params: Mapping[str, Any],
         row_limit: int,
-        newest: Mapping[str, str] = NO_FILES,
+        newest: Mapping[str, str] = NOTHING,
         *,
         log_of: str = NOBODY,
         dialect: str = "",
     ) -> bool:
-        """Judge and run, and give the rows to the sink; whether there are more than `row_limit`.
+        """Check a query, run it, and give its rows to the sink; whether there are more than `row_limit`.
 
-        `number`: for `interrupt`; `newest`: files of rows that are kept, by table; `log_of`: the token whose
-        rows it may read of what admins read, or `ALL`, or `NOBODY`; `dialect`: of the
-        query; "": DuckDB's.
+        `number`: for `interrupt`; `newest`: files of newest rows, by table; `log_of`: the token whose own rows of
+        admins' tables it may read, or `ALL`, or `NOBODY`; `dialect`: of the SQL; "": DuckDB's.
         Raises QueryError, Interrupted, StoreUnavailableError.
         """
         guard.check_text(sql)
@@ -429,7 +421,7 @@ class Runner:
             try:
                 return self._run(reading, sink, judged, text, bound, row_limit, newest)
             except QueryError as error:
-                # Where it is wrong is said of the text that was asked.
+                # Run the original text, so that the error's place is right.
                 if judged.cast_sql is None or error.offset is None or sink.has_sent:
                     raise
             return self._run(reading, sink, judged, judged.parsed.sql, bound, row_limit, newest)
@@ -444,12 +436,12 @@ class Runner:
         row_limit: int,
         newest: Mapping[str, str],
     ) -> bool:
-        """As `run`, from the cheapest source that has the rows."""
+        """Run a query on the cheapest source that has its rows, as `run`."""
         asked = sql, bound, row_limit
         recent = self._recent if judged.may_be_recent else None
         found = None if recent is None else self._needs.of(sql, bound)
         if recent is not None and found is not None and recent.take(*found):
-            with reading.opened(recent):
+            with reading.opened(recent.rows):
                 return reading.give(sink, *asked, names=())
         if judged.span is not None and self._pruned.take(judged.span, bound):
             with reading.opened(self._pruned):
@@ -466,7 +458,7 @@ class Runner:
                 self._order_joins(judged.may_join)
                 with reading.opened(self._known):
                     return reading.give(sink, *asked, names=judged.names)
-        # What shows the waste of the hours that run makes views of its own.
+        # The waste of the current hours needs a cursor with views of its own.
         whole = self._whole if judged.names_running is None else self._engine
         source: QuerySource = self._newest if is_newest else whole
         with reading.opened(source):
@@ -484,7 +476,7 @@ class Runner:
         log_of: str = NOBODY,
         dialect: str,
     ) -> Description:
-        """What a query of another dialect returns, without running it. As `run`."""
+        """Describe the result of a query of another dialect, without running it. As `run`."""
         guard.check_text(sql)
         reading = Reading(self._whole, self._engine, self._needs.planner)
         with self._as_running(number, reading) as judging:
@@ -505,7 +497,7 @@ class Runner:
                 unknown = [n for n in names - params.keys() if not parameters[n]]
                 if not unknown:
                     raise
-            # Where a text is not taken, as in a sum, NULL may be.
+            # Where a text is invalid, as in a sum, NULL may be valid.
             return self._described(reading, judged, samples | dict.fromkeys(unknown), parameters)
 
     def _described(
@@ -520,7 +512,7 @@ class Runner:
             if judged.parsed.word in _NOT_DESCRIBED:
                 rows = reading.run(sql, bound, 0, names=judged.names)
                 return Description(rows.data.schema.names, rows.types, parameters)
-            # As EXPLAIN: what stands behind it is the text that was judged.
+            # DESCRIBE, like EXPLAIN, comes before the very text that was checked.
             rows = reading.run(f"DESCRIBE {sql}", bound, _COLUMNS_MAX, names=judged.names)
         names, types = (rows.data.column(at).to_pylist() for at in (0, 1))
         if judged.translation.is_catalog:
@@ -538,7 +530,7 @@ class Runner:
         return {name: found.get(name, "") for name in parsed.parameters}
 
     def _bound(self, judged: _Judged, name: str, value: Any) -> Any:
-        """A parameter as DuckDB binds it."""
+        """A parameter's value in a form that DuckDB binds."""
         is_text = isinstance(value, str) and value.startswith("{")
         if is_text and name in judged.translation.listed:
             try:
@@ -548,7 +540,7 @@ class Runner:
         return _duckdb_value(value)
 
     def dialect(self, name: str) -> Dialect:
-        """The dialect of that name, imported when it is needed first: few processes need one."""
+        """The dialect of that name, imported at the first use: few processes need one."""
         found = self._dialects.get(name)
         if found is None:
             module, _, cls = self._dialect_classes[name].partition(":")
@@ -565,7 +557,7 @@ class Runner:
 
     @contextmanager
     def _as_running(self, number: int, reading: Reading) -> Iterator["_Judging"]:
-        """Let `interrupt` end it; errors name their place in the query as it was asked."""
+        """Let `interrupt` end the query within the block; errors get their place in the original text."""
         with self._lock:
             if self._ended == number:
                 raise Interrupted("the query was interrupted before it began")
@@ -584,20 +576,15 @@ class Runner:
                 self._running = None
 
     def expect(self, queries: Sequence[ExpectedQuery]) -> None:
-        """Have what these need at hand, where rows are kept."""
+        """Keep the rows that these queries need, if this process keeps rows."""
         if self._recent is not None:
             self._recent.expect(queries)
 
     def limit_spill(self, bytes_max: int) -> None:
-        """Let the queries that follow spill no more than that."""
+        """Limit the bytes that the next queries may spill."""
         if bytes_max != self._spill_bytes_max:
             self._engine.limit_spill(bytes_max)
             self._spill_bytes_max = bytes_max
-
-    @property
-    def known_files(self) -> Mapping[str, int]:
-        """How many files of the lake are read of each table whose files are known."""
-        return self._known.files
 
     def release_memory(self) -> None:
         """Release memory that the next query gets back at no cost."""
@@ -617,14 +604,14 @@ class Runner:
             self._joins = is_wanted
 
     def interrupt(self, number: int) -> None:
-        """End that query, or do not begin it. From any thread."""
+        """Interrupt the query of that number, or do not let it begin. Any thread may call it."""
         with self._lock:
             running, self._ended = self._running, number
         if running is not None and running[0] == number:
             running[1].interrupt()
 
     def _judge(self, reading: Reading, sql: str, dialect: str, log_of: str) -> _Judged:
-        """Parse and judge it, once."""
+        """Parse and check a query, or take it from the cache."""
         known = self._judged.get((dialect, sql, NOBODY)) or self._judged.get((dialect, sql, log_of))
         if known is not None:
             return known
@@ -655,17 +642,17 @@ class Runner:
         views = read & KEPT.keys()
         if not guard.is_plainly_named(parsed) or self._sources(read - views):
             views = set()
-        beside = frozenset[str]().union(*(KEPT[view].state_tables for view in views))
-        beside_running = None
+        state_tables = frozenset[str]().union(*(KEPT[view].state_tables for view in views))
+        names_running = None
         if read & READERS and guard.is_plainly_named(parsed):
-            beside_running = self._sources(read - READERS) | {WASTE_1H.table.name}
+            names_running = self._sources(read - READERS) | {WASTE_1H.table.name}
         judged = _Judged(
             replace(parsed, selects=()),  # the trees are large, and no longer needed
             names,
-            beside_running,
+            names_running,
             guard.may_join(parsed),
             frozenset(views),
-            frozenset(read - views) | beside if read - views <= UPSERTED else None,
+            frozenset(read - views) | state_tables if read - views <= UPSERTED else None,
             frozenset(read),
             span,
             cast,
@@ -685,13 +672,13 @@ class Runner:
 
 @dataclass(slots=True)
 class _Judging:
-    """What is known of a query that runs."""
+    """Holds the running query, once it is checked."""
 
     judged: _Judged | None = None
 
 
 class _OfCatalog:
-    """A sink for rows of a dialect's catalogue."""
+    """A sink that translates column types for queries of a dialect's catalogue."""
 
     def __init__(self, sink: RowSink, dialect: Dialect) -> None:
         self._sink = sink
@@ -699,21 +686,21 @@ class _OfCatalog:
 
     @property
     def has_sent(self) -> bool:
-        """As of the sink."""
+        """Whether rows were sent."""
         return self._sink.has_sent
 
     def begin(self, schema: Any, types: tuple[str, ...]) -> None:
-        """As of RowSink."""
+        """Start with the dialect's types of the columns."""
         named = (self._dialect.catalog_type(sql_type, is_parameter=False) for sql_type in types)
         self._sink.begin(schema, tuple(named))
 
     def take(self, batch: Any) -> None:
-        """As of RowSink."""
+        """Pass rows on."""
         self._sink.take(batch)
 
 
 def _duckdb_value(value: Any) -> Any:
-    """A value as DuckDB binds it."""
+    """A value in a form that DuckDB binds."""
     if isinstance(value, TypedValue):
         try:
             return duckdb.Value(value.value, duckdb.sqltype(value.sql_type))
@@ -723,8 +710,8 @@ def _duckdb_value(value: Any) -> Any:
 
 
 def _as_asked(error: QueryError, judged: _Judged) -> QueryError:
-    """With the place in the query as it was asked, and a hint where DuckDB has none."""
-    # In a query that was rewritten places are other ones.
+    """The error with its place in the original text, and a hint if DuckDB gives none."""
+    # Places in a rewritten query do not match the original text.
     is_placed = error.offset is not None and not judged.translation.is_changed
     place = (error.offset or 0) + judged.parsed.shift if is_placed else None
     hint = error.hint
@@ -735,10 +722,10 @@ def _as_asked(error: QueryError, judged: _Judged) -> QueryError:
 
 
 def parse(cursor: duckdb.DuckDBPyConnection, sql: str) -> Parsed:
-    """Parse without running anything. Raises QueryError on a syntax error.
+    """Parse a query without running it. Raises QueryError on a syntax error.
 
-    The text is given to nothing but json_serialize_sql: it reads a text as running it would, odd
-    blanks included, and knows SELECT alone. `extract_statements` would run arguments of a PRAGMA.
+    Only json_serialize_sql gets the text: it parses as running the text would, odd blanks included, and accepts
+    only SELECT. `extract_statements` would run arguments of a PRAGMA.
     """
     statement = split(sql)
     begins_at, explain = len(sql) - len(statement.select), len(statement.explain)
@@ -767,7 +754,7 @@ def _serialized(cursor: duckdb.DuckDBPyConnection, sql: str) -> dict[str, Any] |
     except RecursionError as error:
         raise QueryError("the query is nested too deeply") from error
     except ValueError as error:
-        raise QueryError("the query cannot be judged: write it in another way") from error
+        raise QueryError("the query cannot be checked: write it in another way") from error
     if not tree["error"]:
         return tree
     message = str(tree["error_message"])

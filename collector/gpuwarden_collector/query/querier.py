@@ -1,8 +1,7 @@
 """Runs read-only SQL in query processes: `gpuwarden.query.Querier`, and streams of encoded rows.
 
-A pool has a fixed number of processes, made when they are first needed. One that is late and does
-not heed an interrupt, that has used up its memory or has grown large is ended, and the next query
-gets a new one.
+A pool has a fixed number of processes, started when they are needed. A process that ignores an interrupt,
+has used up its memory or has grown large is killed, and the next query gets a new one.
 """
 
 import asyncio
@@ -39,28 +38,28 @@ from gpuwarden_collector.storage.running_waste import RunningWaste
 log = logging.getLogger(__name__)
 
 START_S = 30.0
-"""Most time until there is a query process that has opened the store."""
+"""Longest time for a query process to start and open the store."""
 TAKEN_S = 5.0
-"""Most time that a process may take to say that it has a query: who takes longer is stopped, or stuck."""
+"""Longest time for a process to acknowledge a query; one that takes longer is stopped, or hangs."""
 INTERRUPT_S = 1.0
-"""Time that an interrupted query gets to end before its process is killed."""
+"""Time for an interrupted query to end before its process is killed."""
 END_S = 10.0
-"""Most time that a killed process may take to end: it may have to let go of much memory."""
-_STOPS = "the query was ended: the collector stops"
+"""Longest time for a killed process to end: it may have much memory to free."""
+_STOPS = "the query was interrupted: the collector stops"
 IDLE_S = 60.0
-"""A process that has had no query for so long is ended."""
+"""Time without a query after which a process is ended."""
 LAKE_LOOK_S = 10.0
-"""How often it is tried whether a lake that was away can be read."""
+"""Interval at which an unreadable lake is tried again."""
 REFUSE_S = 1.0
 """How long no process is started after one could not open the store."""
 
 
 class StoreUnreadableError(QueryError):
-    """A process cannot read the store any more; another may."""
+    """The process can no longer read the store; another one may."""
 
 
 class NotOpenedError(QueryError):
-    """A process says that the store cannot be opened."""
+    """The process cannot open the store."""
 
 
 class NotStartedError(QueryError):
@@ -68,28 +67,28 @@ class NotStartedError(QueryError):
 
 
 class QueryProcess:
-    """One process and the way to it."""
+    """A query process and its connection."""
 
     def __init__(self, handle: ProcessHandle, channel: Channel, spill: Path) -> None:
         self.pid = handle.pid
         self.is_lake_away = False
         """Whether it answers without the lake."""
         self.confined_by: Sequence[str] = ()
-        """What the kernel holds it to, as `sandbox.confine` has it."""
+        """Kernel mechanisms that confine it, as `sandbox.confine` gives them."""
         self._handle: ProcessHandle | None = handle
         self._channel = channel
         self._spill = spill
         self.expects = 0
-        """Number of what it was told to expect; 0: nothing."""
+        """Version of the expected queries that it knows; 0: none."""
         self.asked_number = 0
-        """Number of the query that it was asked last."""
+        """Number of its last query."""
         self._is_spent = False
         self.is_asked = False
-        """Whether it has a query that it has not answered."""
+        """Whether it has not answered its query yet."""
 
     @classmethod
     async def started(cls, settings: WorkerSettings, kind: bytes = QUERY) -> "QueryProcess":
-        """A process that has opened the store, of a kind of the fork server. Raises QueryError."""
+        """Start a process that opens the store. `kind`: of the fork server. Raises QueryError."""
         try:
             async with asyncio.timeout(START_S):
                 return await cls._opened(settings, kind)
@@ -101,7 +100,7 @@ class QueryProcess:
     async def _opened(cls, settings: WorkerSettings, kind: bytes) -> "QueryProcess":
         ours, theirs = socket.socketpair()
         try:
-            # The thread closes the other end, also where nobody waits for it any more.
+            # The thread closes the other end even if this task is cancelled.
             pid = await asyncio.to_thread(spawn, theirs.detach(), kind)
             handle = ProcessHandle(pid)
         except OSError as error:
@@ -129,12 +128,12 @@ class QueryProcess:
 
     @property
     def is_spent(self) -> bool:
-        """Whether it is not to be used again."""
+        """Whether it must not get another query."""
         return self._is_spent or self._channel.is_closed
 
     async def ask(self, asked: QueryRequest) -> bool:
-        """Have it run a query; False: it does not take it, and was killed. Whoever does not take the whole
-        answer calls `end_query`."""
+        """Send a query; False: the process did not acknowledge it, and was killed. Call `end_query` to give up the
+        answer."""
         self.asked_number = asked.number
         self.is_asked = True
         self._send({"kind": "query"}, pickle.dumps(asked))
@@ -147,7 +146,7 @@ class QueryProcess:
         return True
 
     async def end_query(self) -> None:
-        """End what runs: by an interrupt, or with the process if that does not help."""
+        """Interrupt the query, or kill the process if that does not help."""
         self._send({"kind": "interrupt", "number": self.asked_number})
         try:
             async with asyncio.timeout(INTERRUPT_S):
@@ -157,7 +156,7 @@ class QueryProcess:
             self.kill()
 
     def kill(self) -> None:
-        """End it at once; `end` says when it has ended."""
+        """Kill the process; `end` waits for it."""
         self._is_spent = True
         if self._handle is not None:
             self._handle.kill()
@@ -165,14 +164,14 @@ class QueryProcess:
             self._channel.transport.abort()
 
     async def end(self) -> None:
-        """End it, and remove what it has spilled."""
+        """Kill the process, wait for its end, and remove its spill folder."""
         self.kill()
         handle, self._handle = self._handle, None
         if handle is not None:
-            await asyncio.to_thread(_bury, handle, self._spill)
+            await asyncio.to_thread(_wait_and_clean, handle, self._spill)
 
     async def receive(self) -> tuple[dict[str, Any], bytes | bytearray]:
-        """The next message of the answer. Raises ChannelError when it ended."""
+        """The next message of the answer. Raises ChannelError when the process has ended."""
         while True:
             header, body = await self._channel.receive()
             if header.get("number") == self.asked_number:
@@ -187,7 +186,7 @@ class QueryProcess:
             self._channel.transport.write(packed(header, body))
 
 
-def _bury(handle: ProcessHandle, spill: Path) -> None:
+def _wait_and_clean(handle: ProcessHandle, spill: Path) -> None:
     try:
         handle.wait_ended(END_S)
     finally:
@@ -196,10 +195,10 @@ def _bury(handle: ProcessHandle, spill: Path) -> None:
 
 
 class QueryStream:
-    """The answer to one query: encoded rows, part by part as they come.
+    """The answer to one query: encoded rows, part by part.
 
-    While nobody asks for the next part the query process waits. The time of a query is what the process
-    takes; how long it waits is bounded by itself.
+    The query process waits until the next part is taken. A query's time limit counts only the time of the
+    process; waiting has a limit of its own.
     """
 
     def __init__(
@@ -210,8 +209,8 @@ class QueryStream:
         failed: Callable[[], QueryError],
         give_back: Callable[[], None],
     ) -> None:
-        """`limit_s`: time left to the query; `wait_s`: time that it may wait for who takes its rows; `failed`:
-        what is said when the process has ended; `give_back`: called when it is not needed any more."""
+        """`limit_s`: time limit of the query; `wait_s`: most time that it waits for its rows to be taken; `failed`:
+        makes the error when the process has ended; `give_back`: called when the process is free."""
         self._process = process
         self._limit_s = limit_s
         self._left_s, self._wait_left_s = limit_s, wait_s
@@ -219,24 +218,24 @@ class QueryStream:
         self._give_back: Callable[[], None] | None = give_back
         self._first: bytes | bytearray | None = None
         self._is_whole = False
-        """Whether with the part that came last what is encoded together has come."""
+        """Whether the last part ends a group of rows that were encoded together."""
         self._taken_s: float | None = None
         self.columns: tuple[str, ...] = ()
         self.types: tuple[str, ...] = ()
         self.is_ended = False
-        """Whether all parts are there, and the next two hold."""
+        """Whether all parts have come, so that the next two are set."""
         self.truncated = False
         self.rows = 0
         self.memory_bytes: int | None = None
-        """Most memory of its process; None: less than before."""
+        """New peak memory of its process; None: the peak did not grow."""
 
     async def begin(self) -> None:
-        """Wait for columns and first part. Raises QueryError."""
+        """Wait for the columns and the first part. Raises QueryError."""
         header, self._first = await self._received()
         self.columns, self.types = tuple(header["names"]), tuple(header["types"])
 
     async def close(self) -> None:
-        """End what runs: nobody takes more of it."""
+        """Interrupt the query if it runs, and give the process back."""
         if self._give_back is not None:
             try:
                 if self._process.is_asked:
@@ -262,10 +261,7 @@ class QueryStream:
         return (await self._received())[1]
 
     async def whole(self) -> bytes | bytearray:
-        """The next parts that were encoded together, which end where a row does; empty: there is no more.
-
-        Raises QueryError.
-        """
+        """The next parts that were encoded together, which end with a whole row; empty: the end. Raises QueryError."""
         parts = []
         async for part in self:
             parts.append(part)
@@ -274,7 +270,7 @@ class QueryStream:
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     async def batches(self) -> AsyncIterator[Any]:
-        """Rows that are encoded as `arrow`, as record batches. Raises QueryError."""
+        """Record batches of rows that are encoded as `arrow`. Raises QueryError."""
         batches = _Batches()
         while part := await self.whole():
             for batch in await asyncio.to_thread(batches.read_all, bytes(part)):
@@ -324,7 +320,7 @@ class QueryStream:
 
 
 class SqlQuerier:
-    """At most `queries_max` queries at a time; each has a deadline and a row limit."""
+    """Runs at most `queries_max` queries at a time, each with a deadline and a row limit."""
 
     def __init__(
         self,
@@ -341,11 +337,10 @@ class SqlQuerier:
         running: RunningWaste | None = None,
         kind: bytes = QUERY,
     ) -> None:
-        """`settings`: its processes spill to folders within `settings.spill`. `rows_max`: of those that are
-        held, and of streams where nobody says how many, who can ask for `export_rows_max`. `take_s`: most
-        time that a stream waits to be taken. `latest`: the newest rows, which queries of views of such may
-        be answered from; `running`: likewise the waste of the hours that run. `kind`: of its processes, as the
-        fork server has it."""
+        """`settings`: of its processes, which spill to folders within `settings.spill`. `rows_max`: row limit of
+        `query` and `arrow`, and default of `stream`, whose largest limit is `export_rows_max`. `take_s`: most time
+        that a stream waits for its rows to be taken. `latest`, `running`: newest rows and waste of the current hours,
+        which queries may read from files. `kind`: of its processes in the fork server."""
         self._settings = settings
         self._stats = stats
         self._clock = clock
@@ -364,9 +359,9 @@ class SqlQuerier:
         self._ending: set[asyncio.Task[None]] = set()
         self._refusal: tuple[float, str] | None = None
         self._confined_by: Sequence[str] | None = None
-        """As the log has said of its processes."""
+        """The confinement that was last logged."""
         self.lake_away_since: datetime | None = None
-        """Since when the lake cannot be read; None: it can, as far as is known."""
+        """Since when the lake cannot be read; None: it can be read."""
         self._looking: asyncio.Task[None] | None = None
         self._is_closed = False
         self._spill_bytes_max = 1 << 62
@@ -385,14 +380,14 @@ class SqlQuerier:
         return QuerierBeside(self)
 
     def expect(self, queries: Iterable[ExpectedQuery]) -> None:
-        """Have its processes keep what these queries need, in place of what was expected before, if they keep
-        rows at all."""
+        """Let its processes keep the rows that these queries need, in place of the queries expected before, if they
+        keep rows at all."""
         self._expected = [replace(q, params=_bindable(q.params)) for q in queries]
         self._expected_number += 1
 
     def limit_spill(self, bytes_max: int) -> None:
-        """Let its processes spill no more than that in all, from their next queries on."""
-        # In whole MiB, as a process is told of every change.
+        """Limit the bytes that all its processes may spill, from their next queries on."""
+        # In whole MiB, because each change is sent to the processes.
         self._spill_bytes_max = bytes_max // self._queries_max >> 20 << 20
 
     async def query(
@@ -416,28 +411,19 @@ class SqlQuerier:
         row_limit: int | None = None,
         rank: Rank = Rank.FIRST,
     ) -> ResultRows:
-        """As `query`, as an Arrow table."""
+        """Run a query; its rows as an Arrow table."""
         limit = self._rows_max if row_limit is None else min(row_limit, self._rows_max)
-        ask = partial(self._parts, sql, params, timeout_s, limit, rank)
+        request = self._request("arrow", sql, params, timeout_s, limit, bytes_max=RESULT_BYTES_MAX)
         try:
-            parts, stream = await ask()
+            return await self._collected(request, rank)
         except StoreUnreadableError:
-            parts, stream = await ask()  # of a new process, which may reach what that one did not
+            return await self._collected(request, rank)  # a new process may read the store
+
+    async def _collected(self, request: QueryRequest, rank: Rank) -> ResultRows:
+        async with self._asked(request, rank) as stream:
+            parts = [part async for part in stream]
         body = parts[0] if len(parts) == 1 else b"".join(parts)
         return decoded(body, stream.types, truncated=stream.truncated)
-
-    async def _parts(
-        self,
-        sql: str,
-        params: Mapping[str, Any] | None,
-        timeout_s: float | None,
-        limit: int,
-        rank: Rank,
-    ) -> tuple[list[bytes | bytearray], "QueryStream"]:
-        async with self._asked(
-            "arrow", sql, params, timeout_s, limit, bytes_max=RESULT_BYTES_MAX, rank=rank
-        ) as stream:
-            return [part async for part in stream], stream
 
     @asynccontextmanager
     async def stream(
@@ -451,60 +437,52 @@ class SqlQuerier:
         log_of: str = NOBODY,
         dialect: str = "",
     ) -> AsyncIterator[QueryStream]:
-        """The rows of the query as they come, encoded as `form` says: as of QueryRequest.
+        """Run a query; its rows as they come, encoded as `form` (see QueryRequest). Leaving the block early
+        interrupts it.
 
-        `timeout_s` can only be shorter than the settings say, `row_limit` at most `export_rows_max`.
-        `log_of`: whose rows it may read of what admins read, `ALL`, or `NOBODY`; `dialect`: of the
-        SQL, of `WorkerSettings.dialects`; "": DuckDB's. Who leaves before the end ends the query.
-        Raises QueryError, here and from the stream.
+        `timeout_s`: at most the limit of the settings; `row_limit`: at most `export_rows_max`. `log_of`: the token
+        whose own rows of admins' tables it may read, `ALL`, or `NOBODY`; `dialect`: of the SQL, one of
+        `WorkerSettings.dialects`; "": DuckDB's. Raises QueryError, here and from the stream.
         """
         rows = min(self._rows_max if row_limit is None else row_limit, self._export_rows_max)
-        is_own = row_limit == rows
-        async with self._asked(
+        is_own_limit = row_limit == rows
+        request = self._request(
             form,
             sql,
             params,
             timeout_s,
             rows,
-            is_own_limit=is_own,
+            is_own_limit=is_own_limit,
             log_of=log_of,
             dialect=dialect,
-        ) as stream:
+        )
+        async with self._asked(request, Rank.FIRST) as stream:
             yield stream
 
-    @asynccontextmanager
-    async def _asked(
+    def _request(
         self,
         form: str,
         sql: str,
         params: Mapping[str, Any] | None,
         timeout_s: float | None,
         row_limit: int,
-        *,
-        bytes_max: int | None = None,
-        is_own_limit: bool = False,
-        log_of: str = NOBODY,
-        dialect: str = "",
-        rank: Rank = Rank.FIRST,
-    ) -> AsyncIterator[QueryStream]:
+        **more: Any,
+    ) -> QueryRequest:
         limit_s = min(timeout_s or self._timeout_s, self._timeout_s)
+        return QueryRequest(0, form, sql, params or {}, row_limit, limit_s, **more)
+
+    @asynccontextmanager
+    async def _asked(self, request: QueryRequest, rank: Rank) -> AsyncIterator[QueryStream]:
+        """Run a query, and count its time and errors."""
         started = self._clock.monotonic()
         try:
-            asked = QueryRequest(
-                next(self._numbers),
-                sql,
-                _bindable(params or {}),
-                row_limit,
-                limit_s,
-                self._spill_bytes_max,
-                bytes_max,
-                form,
-                is_own_limit,
-                log_of,
-                {},
-                dialect,
+            asked = replace(
+                request,
+                number=next(self._numbers),
+                params=_bindable(request.params),
+                spill_bytes_max=self._spill_bytes_max,
             )
-            async with self._begun(limit_s, asked, rank) as stream:
+            async with self._begun(asked, rank) as stream:
                 yield stream
         except QueryTimeoutError:
             self._stats.query_errors["timeout"] += 1
@@ -516,10 +494,9 @@ class SqlQuerier:
             self._stats.query_seconds.observe(self._clock.monotonic() - started)
 
     @asynccontextmanager
-    async def _begun(
-        self, limit_s: float, asked: QueryRequest, rank: Rank
-    ) -> AsyncIterator[QueryStream]:
-        """The answer, whose first part is there; its process is another's once all parts are."""
+    async def _begun(self, asked: QueryRequest, rank: Rank) -> AsyncIterator[QueryStream]:
+        """The stream once its first part has come; its process is given back with the last part."""
+        limit_s = asked.limit_s
         try:
             async with asyncio.timeout(limit_s):
                 await self._turns.take(rank)
@@ -528,12 +505,12 @@ class SqlQuerier:
                 f"no query could start within {limit_s:g} s: {self._queries_max} run already"
             ) from error
         try:
-            process = await self._taken_by(asked)
+            process = await self._sent(asked)
         except BaseException:
             self._turns.give_back(rank)
             raise
         loop = asyncio.get_running_loop()
-        # Whoever forgets the stream must not keep the process, nor what the lake keeps for its transaction.
+        # A forgotten stream must not keep its process, nor the lake's files for its transaction.
         last = loop.call_later(limit_s + self._take_s + INTERRUPT_S, process.kill)
         stream = QueryStream(
             process,
@@ -550,18 +527,18 @@ class SqlQuerier:
             await stream.close()
 
     def _ended(self, asked: QueryRequest) -> QueryError:
-        """Why there is no more of an answer of which the process has ended."""
+        """The error of a query whose process has ended."""
         if self._is_closed:
             return QueryTimeoutError(_STOPS)
         self._stats.query_errors["killed"] += 1
-        log.warning("a query process ended; a new one is made", extra={"sql": asked.sql[:200]})
+        log.warning("a query process ended; a new one is started", extra={"sql": asked.sql[:200]})
         return QueryError(
             "the query ended its process: it needs more memory or time than a query may have; "
             "select a shorter time or fewer columns, or aggregate"
         )
 
     async def _newest(self, sql: str) -> Mapping[str, str]:
-        """Files of rows that are kept, as of now, from which a query may be answered."""
+        """Current files of newest rows and waste that the query may read."""
         running = {} if self._running is None else self._running.files(sql)
         if self._latest is None or not (views := named_views(sql)):
             return running
@@ -570,11 +547,11 @@ class SqlQuerier:
             files = await asyncio.to_thread(self._latest.publish, views)
         return {**running, **files}
 
-    async def _taken_by(self, asked: QueryRequest) -> QueryProcess:
-        """A process that has the query, for who has a slot. Raises QueryError."""
+    async def _sent(self, asked: QueryRequest) -> QueryProcess:
+        """Send the query to an idle or new process. The caller holds a slot. Raises QueryError."""
         while True:
             while self._idle and self._idle[-1].is_spent:
-                await self._idle.pop().end()  # it was killed, or the process that forked it was
+                await self._idle.pop().end()  # it or the fork server was killed
             is_new = not self._idle
             process = await self._started() if is_new else self._idle.pop()
             self._busy.add(process)
@@ -582,10 +559,10 @@ class SqlQuerier:
             try:
                 if self._is_closed:
                     raise QueryTimeoutError(_STOPS)
-                is_told = process.expects == self._expected_number
+                is_current = process.expects == self._expected_number
                 expected, process.expects = self._expected, self._expected_number
                 newest = await self._newest(asked.sql)
-                asked = replace(asked, newest=newest, expected=None if is_told else expected)
+                asked = replace(asked, newest=newest, expected=None if is_current else expected)
                 has_taken = await process.ask(asked)
             finally:
                 if not has_taken:
@@ -594,7 +571,7 @@ class SqlQuerier:
             if has_taken:
                 return process
             self._stats.query_restarts += 1
-            log.warning("a query process did not take its query; another is asked")
+            log.warning("a query process did not acknowledge its query; another one gets it")
             if is_new:
                 raise QueryError("query processes do not answer; see the collector's log")
 
@@ -603,7 +580,7 @@ class SqlQuerier:
         if self._refusal is not None and now_s < self._refusal[0]:
             raise QueryError(self._refusal[1])
         try:
-            process = await self._opened(self._of_its_own())
+            process = await self._opened(self._new_settings())
         except QueryError as error:
             log.warning("no query process", extra={"reason": str(error)})
             self._refusal = asyncio.get_running_loop().time() + REFUSE_S, str(error)
@@ -611,22 +588,22 @@ class SqlQuerier:
         self._refusal = None
         if process.confined_by != self._confined_by:
             self._confined_by = process.confined_by
-            said = ", ".join(process.confined_by) or "nothing"
-            log.info("query processes are confined by the kernel", extra={"confined_by": said})
+            names = ", ".join(process.confined_by) or "nothing"
+            log.info("query processes are confined by the kernel", extra={"confined_by": names})
         return process
 
-    def _of_its_own(self) -> WorkerSettings:
-        """Settings of a new process, with a folder of its own to spill to."""
+    def _new_settings(self) -> WorkerSettings:
+        """Settings of a new process, with its own spill folder."""
         name = f"{os.getpid()}-{id(self):x}-{next(self._numbers)}"
         return replace(self._settings, spill=self._settings.spill / name)
 
     async def _opened(self, settings: WorkerSettings) -> QueryProcess:
-        """A process on the store, or on what of it is beside the lake where that is away. Raises QueryError."""
+        """Start a process on the store, or without the lake if that cannot be read. Raises QueryError."""
         if self.lake_away_since is None:
             try:
                 return await QueryProcess.started(settings, self._kind)
             except NotStartedError as error:
-                # A catalogue on this host's own disk is there.
+                # A local catalogue cannot be away.
                 if not settings.address.is_shared:
                     raise
                 failure: QueryError = error
@@ -654,11 +631,11 @@ class SqlQuerier:
         return process
 
     async def _look_for_lake(self) -> None:
-        """Until the lake can be read again: whoever asks is not to wait for that."""
+        """Try in the background until the lake can be read again, so that queries need not wait."""
         while not self._is_closed:
             await asyncio.sleep(LAKE_LOOK_S)
             try:
-                process = await QueryProcess.started(self._of_its_own(), self._kind)
+                process = await QueryProcess.started(self._new_settings(), self._kind)
             except QueryError:
                 continue
             await process.end()
@@ -670,9 +647,9 @@ class SqlQuerier:
             self._end_soon(one)
 
     def _give_back(self, process: QueryProcess, rank: Rank) -> None:
-        """Keep a process for the next query, or end it; the next query has its slot then."""
-        is_other = process.is_lake_away and self.lake_away_since is None
-        if not (process.is_spent or process.is_asked or is_other or self._is_closed):
+        """Keep a process for the next query, or end it; then release its slot."""
+        is_outdated = process.is_lake_away and self.lake_away_since is None
+        if not (process.is_spent or process.is_asked or is_outdated or self._is_closed):
             self._busy.discard(process)
             self._idle.append(process)
             self._turns.give_back(rank)
@@ -694,7 +671,7 @@ class SqlQuerier:
         return ending
 
     def _retire(self, process: QueryProcess, number: int) -> None:
-        """End a process that nobody has needed since: it holds memory, and another is made in a moment."""
+        """End a process that had no query since, to free its memory; a new one starts in a moment."""
         if process in self._idle and process.asked_number == number:
             self._idle.remove(process)
             self._end_soon(process)
@@ -729,19 +706,19 @@ class QuerierBeside:
         )
 
     async def arrow(self, sql: str) -> ResultRows:
-        """As `query`, as an Arrow table."""
+        """Run a query; its rows as an Arrow table."""
         return await self.querier.arrow(sql, rank=Rank.BESIDE)
 
 
 def _bindable(params: Mapping[str, Any]) -> dict[str, Any]:
-    """Parameters as DuckDB takes them: instants become naive UTC, to compare with TIMESTAMP."""
+    """Parameters for DuckDB: instants become naive UTC, to compare with TIMESTAMP."""
     return {name: _bound(name, value) for name, value in params.items()}
 
 
 def _bound(name: str, value: Any) -> Any:
     if isinstance(value, datetime):
         if value.tzinfo is None:
-            raise QueryError(f"parameter ${name} is a datetime without time zone: make it aware")
+            raise QueryError(f"parameter ${name} is a datetime without a time zone: make it aware")
         return value.astimezone(UTC).replace(tzinfo=None)
     return value
 
@@ -752,7 +729,7 @@ def _result(rows: ResultRows) -> Result:
 
 
 class _Batches(io.RawIOBase):
-    """An Arrow stream of which every batch is read as soon as it is there."""
+    """Reads an Arrow stream that comes in parts, each of whole batches."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -761,7 +738,7 @@ class _Batches(io.RawIOBase):
         self._reader: Any = None
 
     def read_all(self, whole: bytes) -> list[Any]:
-        """The batches in these bytes, which hold no part of one."""
+        """The batches in these bytes, which end with a whole batch."""
         self._there, self._size = io.BytesIO(whole), len(whole)
         if self._reader is None:
             self._reader = pa.ipc.open_stream(self)

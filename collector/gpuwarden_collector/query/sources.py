@@ -1,18 +1,17 @@
-"""Sources of a query, from the cheapest: rows kept for rules, one table's files within a span of time, the newest rows,
-the files that a plan needs, the whole store.
+"""Implements the sources that a query can read, the cheapest first.
 
-- `RecentQueries`: rows in memory, for a query all of whose tables of samples have a lower bound of `ts`.
-- `PrunedLake`: one table, of whose files those are read that the bounds of the query leave.
-- `NewestRows`: views that read a file of the newest rows. The cursor stays open and touches neither lake nor segments. A
-  query is for it if all else that it reads are tables of the state file, so that it shows one moment only.
-- `KnownLake`: a table is a view of the Parquet files that the plan needs, the rows in the catalogue and the segments' rows.
-- `WholeStore`: any query. The views are bound anew only after the store has changed: for a view of several tables that
-  takes longer than the query.
+- `RecentQueries`: rows in memory, for a query with a lower bound of `ts` for each of its tables of samples.
+- `PrunedLake`: one table, without the files that are outside of the query's bounds of `ts`.
+- `NewestRows`: views over a file of the newest rows. Its cursor stays open and reads neither lake nor segments. All
+  other tables of the query must be tables of the state file, so that the query sees one moment.
+- `KnownLake`: each table is a view of the Parquet files that the plan needs, inlined rows and segment rows.
+- `WholeStore`: the whole store, for any query. Views are created again only after the store has changed, because
+  binding a view of several tables takes longer than the query.
 """
 
 import json
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -35,37 +34,37 @@ from gpuwarden_collector.storage.segment import SCHEMAS, TABLE_NAMES
 
 
 class WholeStore:
-    """A source of queries for one thread: see `QuerySource` in `execute.py`. Lake, segments and state as they are; who
-    reads the lake otherwise says so in `_open` and `_show`."""
+    """A `QuerySource` of lake, segments and state file, for one thread. Subclasses that read the lake in another way
+    override `_open` and `_show`."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._held: duckdb.DuckDBPyConnection | None = None
         self._shown_rows: dict[str, Any] = {}
-        """What the cursor sees of the segments, by table."""
+        """Segment rows that the cursor sees, by table."""
 
     @contextmanager
     def cursor(self) -> Iterator[duckdb.DuckDBPyConnection]:
-        """The one that stays. Raises duckdb.Error."""
+        """The cursor that stays open. Raises duckdb.Error."""
         yield self.held()
 
     def held(self) -> duckdb.DuckDBPyConnection:
-        """The same, made when it is first needed. Raises duckdb.Error."""
+        """The cursor that stays open, created at the first use. Raises duckdb.Error."""
         if self._held is None:
             self._held = self._open()
         return self._held
 
     def begin(self, cursor: duckdb.DuckDBPyConnection, names: Iterable[str] | None = None) -> None:
-        """As `Engine.begin`."""
+        """Begin a transaction, as `Engine.begin`."""
         self._engine.begin(cursor, names, show=self._show, shown=self._shown_rows)
 
     def _show(self, cursor: duckdb.DuckDBPyConnection, names: Collection[str]) -> None:
-        """Have it see what the lake has of these tables. Raises duckdb.Error."""
+        """Show the cursor the lake's rows of these tables. Raises duckdb.Error."""
         assert self._engine.lake is not None
         self._engine.lake.show(cursor, names)
 
     def release_memory(self) -> None:
-        """Hold no rows."""
+        """Close the cursor, and drop the rows that it sees."""
         if self._held is not None:
             self._held.close()
         self._held, self._shown_rows = None, {}
@@ -76,26 +75,26 @@ class WholeStore:
 
 
 _ROUNDED = timedelta(seconds=1)
-"""More than what is lost where instants are made microseconds."""
+"""More than the rounding of instants to microseconds."""
 _LATER = timedelta(hours=1)
-"""More than passes between asking for `now()` here and in the query."""
+"""Longer than the time between evaluating `now()` here and in the query."""
 _INSTANTS = frozenset({"TIMESTAMP", "TIMESTAMP WITH TIME ZONE", "DATE", "VARCHAR"})
 
 
 @dataclass(frozen=True, slots=True)
 class QueryTimeSpan:
-    """What a query says of the time of its rows."""
+    """A query's bounds of `ts`."""
 
     table: str
     sql: str
-    """SELECT of pairs: the later one of a lower and an upper bound, with the type of each."""
+    """A SELECT of the type and value of each bound."""
     parameters: frozenset[str]
     bounds: tuple[bool, ...]
-    """Of each bound whether it is a lower one."""
+    """For each bound whether it is a lower one."""
 
 
 def span_of(tree: Mapping[str, Any], cursor: duckdb.DuckDBPyConnection) -> QueryTimeSpan | None:
-    """From the syntax tree of a query; None: it is not for this. Raises duckdb.Error."""
+    """The bounds in a query's syntax tree; None: it has none, or reads more than one table. Raises duckdb.Error."""
     nodes = list(nodes_of(tree))
     tables = [node for node in nodes if node.get("type") in ("BASE_TABLE", "SHOW_REF")]
     selects = [node for node in nodes if node.get("from_table") in tables]
@@ -133,7 +132,7 @@ _BESIDE = ("schema_name", "catalog_name", "sample", "at_clause", "column_name_al
 
 
 class PrunedLake(WholeStore):
-    """The store, of which the files of one table are read that a query's bounds leave."""
+    """The store, without files of one table that are outside of a query's bounds."""
 
     def __init__(self, engine: Engine) -> None:
         super().__init__(engine)
@@ -141,7 +140,7 @@ class PrunedLake(WholeStore):
         self._shown: dict[str, str] = {}
 
     def take(self, span: QueryTimeSpan, params: Mapping[str, Any]) -> bool:
-        """Have the next query, of that span, read only files that matter; False: it is to be asked otherwise."""
+        """Limit the next query to files within its bounds; False: use another source."""
         if self._engine.lake is None:
             return False
         try:
@@ -159,7 +158,7 @@ class PrunedLake(WholeStore):
     def _bounds(
         self, span: QueryTimeSpan, params: Mapping[str, Any]
     ) -> tuple[datetime | None, datetime | None] | None:
-        """From when and until when; None: that is not known."""
+        """The lower and upper bound; None: unknown."""
         cursor = self.held()
         bound = {name: params[name] for name in span.parameters}
         row = cursor.execute(span.sql, bound).fetchall()[0]
@@ -176,10 +175,10 @@ class PrunedLake(WholeStore):
         return lower, upper
 
     def _show(self, cursor: duckdb.DuckDBPyConnection, names: Collection[str]) -> None:
-        """Have the cursor see these files as the table, before the view of the database."""
+        """Create a temporary view of these files, which hides the database's view."""
         for name in names:
             assert self._engine.lake is not None
-            of_lake, _ = self._engine.lake.rows_sql(cursor, name, *self._span)
+            of_lake = self._engine.lake.rows_sql(cursor, name, *self._span)
             sql = with_hot(name, of_lake)
             if self._shown.get(name) == sql:
                 continue
@@ -191,30 +190,26 @@ class PrunedLake(WholeStore):
                 self._shown[name] = sql
 
     def release_memory(self) -> None:
-        """Hold no rows."""
+        """Close the cursor, and drop the rows that it sees."""
         super().release_memory()
         self._shown = {}
 
 
 _NAME = "known"
-"""What DuckDB calls the database."""
+"""DuckDB's name of the database."""
 
 
 class KnownLake(WholeStore):
-    """The store, of which files are read that a query's plan needs."""
+    """The store, with only the files that a query's plan needs."""
 
     def __init__(self, engine: Engine) -> None:
         super().__init__(engine)
         self._since: dict[str, datetime | None] = {}
         self._shown: dict[str, str] = {}
-        self._files: dict[str, int] = {}
-        self._is_made = False
+        self._is_created = False
 
     def take(self, now: datetime, needs: Needs) -> bool:
-        """Have the next query read only files that matter; False: it is to be asked otherwise.
-
-        `now`: the moment that it is of.
-        """
+        """Limit the next query to the files that it needs; False: use another source. `now`: the query's moment."""
         if self._engine.lake is None:
             return False
         try:
@@ -226,17 +221,10 @@ class KnownLake(WholeStore):
             return False
         return True
 
-    @property
-    def files(self) -> dict[str, int]:
-        """How many are read of each table."""
-        return self._files
-
     def _show(self, cursor: duckdb.DuckDBPyConnection, names: Collection[str]) -> None:
         for name in names:
             assert self._engine.lake is not None
-            of_lake, self._files[name] = self._engine.lake.rows_sql(
-                cursor, name, self._since.get(name)
-            )
+            of_lake = self._engine.lake.rows_sql(cursor, name, self._since.get(name))
             sql = with_hot(name, of_lake)
             if self._shown.get(name) != sql:
                 self._shown.pop(name, None)
@@ -249,22 +237,22 @@ class KnownLake(WholeStore):
         for name in TABLE_NAMES:
             self._shown_rows[name] = SCHEMAS[name].empty_table()
             cursor.register(hot_table(name), self._shown_rows[name])
-        if not self._is_made:
+        if not self._is_created:
             create_views(cursor, _NAME, lambda name: f"FROM {hot_table(name)}")
-            self._is_made = True
+            self._is_created = True
         cursor.execute(f"USE {_NAME}")
         return cursor
 
 
 def with_hot(name: str, of_lake: str) -> str:
-    """SELECT of a table's rows in the lake, of which there may be none, and in segments."""
+    """A SELECT of a table's rows in lake and segments. `of_lake`: SQL of the lake's rows, "" for none."""
     columns = ", ".join(f'"{column}"' for column in SCHEMAS[name].names)
     hot = f"SELECT {columns} FROM {hot_table(name)}"
     return f"{of_lake} UNION ALL {hot}" if of_lake else hot
 
 
 class NewestRows:
-    """A source of queries for one thread: see `Source` in `execute.py`."""
+    """A `QuerySource` of the newest rows, for one thread."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -272,7 +260,7 @@ class NewestRows:
         self._files: dict[str, str] = {}
 
     def take(self, views: Iterable[str], files: Mapping[str, str]) -> bool:
-        """Have the views read these files, by table; False: not all of them can be read."""
+        """Let the views read these files, by table; False: not all can be read."""
         tables = {KEPT[view].table for view in views}
         if not tables <= files.keys():
             return False
@@ -288,11 +276,11 @@ class NewestRows:
 
     @contextmanager
     def cursor(self) -> Iterator[duckdb.DuckDBPyConnection]:
-        """The one that stays."""
+        """The cursor that stays open."""
         yield self._cursor or self._open()
 
     def begin(self, cursor: duckdb.DuckDBPyConnection, names: Iterable[str] | None = None) -> None:
-        """As `Engine.begin_beside`."""
+        """Begin a transaction, as `Engine.begin_beside`."""
         self._engine.begin_beside(cursor, names)
 
     def _open(self) -> duckdb.DuckDBPyConnection:
@@ -300,19 +288,17 @@ class NewestRows:
         cursor = self._engine.new_cursor()
         for view in KEPT.values():
             cursor.register(kept_table(view.table), SCHEMAS[view.table].empty_table())
-            # For this cursor it comes before the view of the database.
+            # For this cursor it hides the database's view.
             cursor.execute(f"CREATE TEMP VIEW {view.view} AS {view.view_sql}")
         self._cursor = cursor
         return cursor
 
 
 def show_running_waste(cursor: duckdb.DuckDBPyConnection, path: str) -> bool:
-    """Have a cursor read the file (`storage/running_waste.py`) where the view `waste` labels the hours that
-    run; False: it cannot be read."""
+    """Let the view `waste` read the current hours from a file (`storage/running_waste.py`); False: it cannot be
+    read."""
     try:
-        rolled = (
-            WASTE_1H.table.name
-        )  # its rows behind the lake are registered when the query begins
+        rolled = WASTE_1H.table.name  # the query registers its segment rows when it begins
         cursor.register(hot_table(rolled), SCHEMAS[rolled].empty_table())
         cursor.register(RUNNING, read_rows(path))
         cursor.execute(view_sql(RUNNING))
@@ -322,23 +308,23 @@ def show_running_waste(cursor: duckdb.DuckDBPyConnection, path: str) -> bool:
 
 
 class RecentQueries:
-    """A source of queries for one thread: see `QuerySource` in `execute.py`."""
+    """Decides which rows `RecentRows` keeps, for one thread."""
 
     def __init__(self, rows: RecentRows, needs: QueryNeeds) -> None:
-        self._rows = rows
+        self.rows = rows
         self._needs = needs
 
     def take(self, now: datetime, needs: Needs) -> bool:
-        """Have the rows that a query of that moment needs; False: it is to be asked otherwise."""
+        """Prepare the rows that a query of that moment needs; False: use another source."""
         wanted = {
             name: Wanted(need.columns, now - need.back - SLACK)
             for name, need in needs.items()
             if need.back is not None
         }
-        return len(wanted) == len(needs) and self._rows.take(wanted)
+        return len(wanted) == len(needs) and self.rows.take(wanted)
 
     def expect(self, queries: Sequence[ExpectedQuery]) -> None:
-        """Have a table that is kept hold at once what all of these need of it."""
+        """Let each kept table hold what all of these queries need."""
         expected: dict[str, tuple[frozenset[str], timedelta]] = {}
         for query in queries:
             now = query.params.get("now")
@@ -350,12 +336,4 @@ class RecentQueries:
                 known, longest = expected.get(name, (frozenset(), timedelta()))
                 back = need.back + timedelta(seconds=query.before_s) + SLACK
                 expected[name] = known | need.columns, max(longest, back)
-        self._rows.expect(expected)
-
-    def cursor(self) -> AbstractContextManager[duckdb.DuckDBPyConnection]:
-        """As of `RecentRows`."""
-        return self._rows.cursor()
-
-    def begin(self, cursor: duckdb.DuckDBPyConnection, names: Iterable[str] | None = None) -> None:
-        """As of `RecentRows`."""
-        self._rows.begin(cursor, names)
+        self.rows.expect(expected)

@@ -1,10 +1,9 @@
-"""The query process: takes one query at a time, judges it, runs it and sends the encoded rows back
-while they come: it waits where the other side does not take them.
+"""Runs a query process: takes one query at a time, checks it, runs it and sends encoded rows as they come.
 
-It holds nothing that would be missed: the lake and the state file are open for reading, segments are
-mapped for reading. The kernel bounds its memory (RLIMIT_DATA) and its CPU time (RLIMIT_CPU), and what it
-may open (`sandbox.py`); DuckDB bounds what it spills. Whoever asked interrupts a query that is late and
-kills the process when that does not help.
+It waits while the other side does not take rows. It can be killed at any time: it opens lake and state file,
+and maps segments, only for reading. The kernel limits its memory (RLIMIT_DATA), its CPU time (RLIMIT_CPU)
+and the files that it may open (`sandbox.py`); DuckDB limits its spilled bytes. The querier interrupts a late
+query, and kills the process if that does not help.
 """
 
 import os
@@ -35,6 +34,7 @@ from gpuwarden_collector.processes.sandbox import Needs, confine, installation
 from gpuwarden_collector.query.complaints import complaint
 from gpuwarden_collector.query.execute import Interrupted, Runner, check_bytes
 from gpuwarden_collector.query.formats import encoder_of
+from gpuwarden_collector.query.guard import NOBODY
 from gpuwarden_collector.query.port import Dialect, Ending
 from gpuwarden_collector.storage.address import LakeAddress
 from gpuwarden_collector.storage.engine import Engine, EngineLimits
@@ -45,33 +45,33 @@ from gpuwarden_collector.storage.segment import FOLDER
 from gpuwarden_collector.storage.state import FILE_NAME, StateFile
 
 RSS_BYTES_MAX = 512 * 1024 * 1024
-"""A process that holds more after a query is replaced: what it took it may never give back."""
+"""A process with more memory after a query is replaced, because it may never return that memory."""
 PART_BYTES = 256 * 1024
-"""Encoded rows are sent as soon as they have so many bytes."""
+"""Size of encoded rows from which they are sent."""
 PART_BYTES_MAX = 1024 * 1024
-"""Most bytes of one message."""
+"""Largest message."""
 _CPU_SPARE_S = 5
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerSettings:
-    """What a query process is started with."""
+    """Settings of a query process."""
 
     data_dir: Path
     address: LakeAddress
     limits: EngineLimits
     spill: Path
-    """Folder of its own for what it spills."""
+    """Its spill folder."""
     data_bytes_max: int
-    """Most private memory, as the kernel counts it; 0: no limit."""
+    """Limit of private memory, as the kernel counts it; 0: no limit."""
     newest: Path | None = None
-    """Folder of files of rows that are kept beside the store, to be read."""
+    """Folder with files of newest rows and waste."""
     is_lake_away: bool = False
-    """The lake cannot be opened: answer what segments and state can."""
+    """The lake cannot be opened: answer from segments and state file alone."""
     recent_bytes_max: int = 0
-    """Most memory for rows that are kept for the queries that come again (`storage/recent_rows.py`); 0: none."""
+    """Memory for rows that are kept for repeated queries (`storage/recent_rows.py`); 0: none."""
     dialects: Mapping[str, str] = field(default_factory=dict)
-    """Classes of other dialects than DuckDB's by name, as `module:class`."""
+    """Classes of dialects other than DuckDB's by name, as `module:class`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,37 +79,37 @@ class QueryRequest:
     """One query."""
 
     number: int
+    form: str
+    """Encoding of the rows: `json`, `ndjson`, `csv`, `parquet`, `arrow`, or one of the dialect's."""
     sql: str
     params: Mapping[str, Any]
     row_limit: int
     limit_s: float
-    spill_bytes_max: int
-    bytes_max: int | None
-    """Most bytes of rows, for who holds them all; None: any number."""
-    form: str
-    """How rows are encoded: `json`, `ndjson`, `csv`, `parquet`, `arrow`, or one of the dialect's."""
-    is_own_limit: bool
-    """Whether whoever asked chose `row_limit`."""
-    log_of: str
-    """Whose rows it may read of tables that only admins read, `ALL`, or `NOBODY`."""
-    newest: Mapping[str, str]
-    """Files of rows that are kept, by table."""
+    spill_bytes_max: int = 0
+    bytes_max: int | None = None
+    """Limit of the rows' bytes, if the querier holds them all; None: no limit."""
+    is_own_limit: bool = False
+    """Whether the client chose `row_limit`."""
+    log_of: str = NOBODY
+    """The token whose own rows of admins' tables it may read, `ALL`, or `NOBODY`."""
+    newest: Mapping[str, str] = field(default_factory=dict)
+    """Files of newest rows and waste, by table."""
     dialect: str = ""
-    """Of `WorkerSettings.dialects`; "": DuckDB's."""
+    """One of `WorkerSettings.dialects`; "": DuckDB's."""
     expected: Sequence[ExpectedQuery] | None = None
-    """What will be asked again and again; None: as it was."""
+    """Queries that will be repeated; None: unchanged."""
 
 
 def work(sock: socket.socket) -> None:
     """Serve queries until the other side closes the socket."""
     try:
         _, body = receive(sock)
-    except ChannelError:  # it was not wanted any more
+    except ChannelError:  # the querier no longer needs this process
         return
     settings: WorkerSettings = pickle.loads(body)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     with suppress(OSError):
-        # Where memory is short a query goes first.
+        # If memory runs out, the kernel should kill a query process first.
         Path("/proc/self/oom_score_adj").write_text("1000")
     memory = _Limit()
     try:
@@ -119,8 +119,8 @@ def work(sock: socket.socket) -> None:
     except (duckdb.Error, sqlite3.Error, OSError, StartError, StoreUnavailableError) as error:
         send(sock, {"kind": "failed", "reason": str(error).partition("\n")[0]})
         return
-    # Only now: to check an extension's signature DuckDB starts a thread for each MiB of it, whose stacks
-    # would need half as much again as this process does afterwards.
+    # Not earlier: to check an extension's signature DuckDB starts a thread for each MiB of it, and their
+    # stacks need half as much memory as the process needs later.
     memory.limit(settings.data_bytes_max)
     send(sock, {"kind": "ready", "held": sorted(held)})
     waiting: queue.SimpleQueue[QueryRequest] = queue.SimpleQueue()
@@ -144,9 +144,9 @@ def work(sock: socket.socket) -> None:
 
 
 def needs(settings: WorkerSettings) -> Needs:
-    """What a query process reads and writes."""
+    """Files that a query process reads and writes."""
     if settings.address.is_shared or settings.address.is_remote:
-        # Passwords, certificates and names of hosts are wherever libpq and TLS look for them.
+        # libpq and TLS read passwords, certificates and host names from many places.
         return Needs((Path("/"),), (settings.spill,), network=True)
     state = settings.data_dir / FILE_NAME
     catalogue = Path(settings.address.catalog)
@@ -158,8 +158,8 @@ def needs(settings: WorkerSettings) -> Needs:
         Path(settings.address.data),
         *([settings.newest] if settings.newest else []),
     )
-    # Who reads an SQLite file notes there how far. Where nobody has the catalogue open there is none, and
-    # reading makes it.
+    # A reader of an SQLite file writes its position there. If no process has the catalogue open, the reader
+    # creates the file.
     shared = [Path(f"{path}-shm") for path in (state, catalogue)]
     if not shared[1].exists():
         shared.append(catalogue.parent)
@@ -167,18 +167,18 @@ def needs(settings: WorkerSettings) -> Needs:
 
 
 class _Limit(Memory):
-    """What this process has in memory, and may have."""
+    """Memory of this process, with a limit."""
 
     def __init__(self) -> None:
         super().__init__()
         self._data_bytes_max = 0
 
     def limit(self, data_bytes_max: int) -> None:
-        """Let it take no more private memory than that, as the kernel counts it; 0: no limit."""
-        if data_bytes_max and sys.platform == "linux":  # elsewhere it does not count what is mapped
+        """Limit private memory, as the kernel counts it; 0: no limit."""
+        if data_bytes_max and sys.platform == "linux":  # elsewhere mapped memory does not count
             resource.setrlimit(resource.RLIMIT_DATA, (data_bytes_max,) * 2)
             _, data_bytes = self.read()
-            # So much stays for the next query that it does not fail for what this one has left.
+            # Replace the process before its leftover memory makes the next query fail.
             self._data_bytes_max = data_bytes + max(0, data_bytes_max - data_bytes) // 4
 
     @property
@@ -211,7 +211,7 @@ def _runner(settings: WorkerSettings) -> Runner:
 def _listen(
     sock: socket.socket, waiting: "queue.SimpleQueue[QueryRequest]", runner: Runner
 ) -> None:
-    """Take queries, and interrupt the one that runs when told to; with the other side this process ends."""
+    """Receive queries and interrupts; end the process when the other side closes the socket."""
     try:
         while True:
             header, body = receive(sock)
@@ -219,15 +219,15 @@ def _listen(
                 runner.interrupt(header["number"])
             else:
                 asked: QueryRequest = pickle.loads(body)
-                # Nothing else is sent now: the answer before it is there, and its own begins after this.
+                # No other message is sent now: the last answer is complete, and this one begins later.
                 send(sock, {"number": asked.number, "kind": "taken"})
                 waiting.put(asked)
     except (ChannelError, OSError):
-        os._exit(0)  # whatever runs
+        os._exit(0)  # even while a query runs
 
 
 class _Sending:
-    """Encodes rows as they come, and sends what fills a part."""
+    """A sink that encodes rows as they come, and sends each full part."""
 
     def __init__(
         self, sock: socket.socket, asked: QueryRequest, dialect: Dialect | None = None
@@ -239,7 +239,7 @@ class _Sending:
         self.has_sent = False
 
     def begin(self, schema: Any, types: tuple[str, ...]) -> None:
-        """As of RowSink."""
+        """Start with these columns."""
         self._schema, self._types = schema, types
         self._encoder = self._encoder_of(self._asked.form, schema, types)
         self._encoded = bytearray(self._encoder.begin())
@@ -247,7 +247,7 @@ class _Sending:
         self._held_bytes = self._used_bytes = self._rows = 0
 
     def take(self, batch: Any) -> None:
-        """As of RowSink. Raises ChannelError where nobody listens any more."""
+        """Add rows. Raises ChannelError when the other side has ended."""
         size = batch.nbytes
         if self._asked.bytes_max is not None:
             self._used_bytes += size
@@ -261,7 +261,7 @@ class _Sending:
                 self._send()
 
     def ended(self, *, truncated: bool) -> tuple[dict[str, Any], bytes | bytearray]:
-        """The last message: all of an answer that fills no part."""
+        """The last message, with the rest of the rows."""
         self._encode()
         took_s = time.monotonic() - self._began_s
         ending = Ending(self._rows, truncated, took_s, self._asked.is_own_limit)
@@ -287,7 +287,7 @@ class _Sending:
                 self.has_sent = True
                 header = {"number": self._asked.number, "kind": "part"}
         except OSError as error:
-            raise ChannelError("nobody takes the rows") from error
+            raise ChannelError("the other side takes no rows") from error
         self._encoded = bytearray()
 
     def _columns(self) -> dict[str, Any]:
@@ -299,7 +299,7 @@ class _Sending:
 def _answer(
     runner: Runner, asked: QueryRequest, sock: socket.socket
 ) -> tuple[dict[str, Any], bytes | bytearray]:
-    """The message that ends the answer; what came before it is sent."""
+    """Run a query and send its rows; the last message of the answer."""
     dialect = runner.dialect(asked.dialect) if asked.dialect else None
     sending, peak_before = _Sending(sock, asked, dialect), _peak_bytes()
     try:
@@ -330,8 +330,8 @@ def _answer(
     except QueryError as error:
         if not runner.is_lake_readable():
             return _unreadable(error.reason)
-        said = {"reason": error.reason, "offset": error.offset, "hint": error.hint}
-        return {"kind": "wrong", **said}, b""
+        fields = {"reason": error.reason, "offset": error.offset, "hint": error.hint}
+        return {"kind": "wrong", **fields}, b""
     except StoreUnavailableError as error:
         return _unreadable(str(error))
     except RecursionError:
@@ -350,20 +350,19 @@ def _answer(
 
 
 def _unreadable(reason: str) -> tuple[dict[str, Any], bytes]:
-    # A new process may reach what this one does not: files that were not there when it began, or rows
-    # that are not in the lake.
-    said = f"the store cannot be read now: {reason}"
-    return {"kind": "unreadable", "reason": said, "is_spent": True}, b""
+    # A new process may succeed: files may exist now that did not when this one started.
+    text = f"the store cannot be read now: {reason}"
+    return {"kind": "unreadable", "reason": text, "is_spent": True}, b""
 
 
 def _peak_bytes() -> int:
-    """Most memory that this process ever had."""
+    """Peak memory of this process."""
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak * (1 if sys.platform == "darwin" else 1024)
 
 
 def _bound_cpu(limit_s: float, threads: int) -> None:
-    """End this process should it compute for much longer than the query may take."""
+    """Let the kernel kill this process if it computes for much longer than the query may take."""
     used = resource.getrusage(resource.RUSAGE_SELF)
     most_s = used.ru_utime + used.ru_stime + (limit_s + _CPU_SPARE_S) * max(threads, 1)
     with suppress(ValueError, OSError):
@@ -372,21 +371,21 @@ def _bound_cpu(limit_s: float, threads: int) -> None:
 
 
 IDLE_BYTES = 256 * 1024 * 1024
-"""What a process has before its first query, 210 MiB as the kernel counts it, and some room."""
+"""Memory of a process before its first query, 210 MiB as the kernel counts it, with some room."""
 _SHARE = 8
 _LIMIT_BYTES_MAX = 1024 * 1024 * 1024
 _LIMIT_BYTES_MIN = 64 * 1024 * 1024
 _BESIDE = 2.5
 _RECENT_BYTES_MAX = 128 * 1024 * 1024
-"""With more a process would be replaced soon: see `RSS_BYTES_MAX` in `worker.py`."""
+"""With more rows a process would soon exceed `RSS_BYTES_MAX`."""
 _SIZE = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*(B|[KMGT]I?B?)\s*", re.IGNORECASE)
 
 
 def limits(memory_limit: str | None, data_bytes_max: int | None) -> tuple[str, int]:
-    """DuckDB's limit and the kernel's for a query process, as chosen or as this machine has memory for.
+    """DuckDB's and the kernel's memory limit of a query process, from the settings or from this machine's memory.
 
-    DuckDB keeps to its limit for what it buffers, not for a single value, a list or a text, nor for the result as
-    Python's values. The kernel's limit, above DuckDB's, is for these. Raises StartError.
+    DuckDB's limit covers buffers, but not a single list or text, nor the result as Python's values. The kernel's
+    higher limit covers these. Raises StartError.
     """
     if memory_limit is None:
         size = max(_LIMIT_BYTES_MIN, min(_LIMIT_BYTES_MAX, machine_bytes() // _SHARE))
@@ -397,12 +396,12 @@ def limits(memory_limit: str | None, data_bytes_max: int | None) -> tuple[str, i
 
 
 def recent_bytes_max(memory_limit: str) -> int:
-    """Most memory for rows that a process keeps for rules, a part of DuckDB's limit. Raises StartError."""
+    """Memory for rows that a process keeps for rules: a part of DuckDB's limit. Raises StartError."""
     return min(_RECENT_BYTES_MAX, size_bytes(memory_limit) // 4)
 
 
 def size_bytes(text: str) -> int:
-    """A size as DuckDB has it, such as 512MiB or 8GB. Raises StartError."""
+    """Parse a size of DuckDB, such as 512MiB or 8GB. Raises StartError."""
     found = _SIZE.fullmatch(text)
     if found is None:
         raise StartError(f"query_memory_limit is {text!r}: give a size such as 512MiB or 4GiB")
@@ -412,9 +411,8 @@ def size_bytes(text: str) -> int:
 
 
 def machine_bytes(root: Path = Path("/")) -> int:
-    """Memory that this process can have: the machine's, or less where its control group has less."""
-    known = [_total_bytes(root), *_group_bytes(root)]
-    return min(known)
+    """Memory that this process can have: the machine's, or the limit of its control group."""
+    return min(_total_bytes(root), *_group_bytes(root))
 
 
 def _total_bytes(root: Path) -> int:
@@ -422,12 +420,12 @@ def _total_bytes(root: Path) -> int:
         for line in (root / "proc/meminfo").read_text().splitlines():
             if line.startswith("MemTotal:"):
                 return int(line.split()[1]) * 1024
-    # Not there where a service may see processes alone.
+    # A service may be unable to read /proc/meminfo (ProcSubset=pid).
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 def _group_bytes(root: Path) -> Iterator[int]:
-    """Limits of the control group and of those that it is in, of both versions of the interface."""
+    """Limits of the control group and its parents, for both versions of the interface."""
     with suppress(OSError):
         for line in (root / "proc/self/cgroup").read_text().splitlines():
             _, controllers, path = line.split(":", 2)

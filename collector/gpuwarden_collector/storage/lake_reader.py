@@ -113,13 +113,12 @@ class LakeReader:
         name: str,
         since: datetime | None = None,
         until: datetime | None = None,
-    ) -> tuple[str, int]:
+    ) -> str:
         """SQL that selects a table's rows, without files outside of that time (naive UTC, both ends included); ""
-        if no file is left. And the number of files. Call it outside of a transaction. Raises duckdb.Error."""
+        if none are left. Call it outside of a transaction. Raises duckdb.Error."""
         table = self._catalogue.table(name)
         self._fill(cursor, name, table)
-        files = [file for file in table.files if may_hold(file, since, until)]
-        return _rows_sql(name, table, files), len(files)
+        return _rows_sql(name, table, [f for f in table.files if may_hold(f, since, until)])
 
     def _create(self, cursor: duckdb.DuckDBPyConnection, name: str, table: LakeTable) -> bool:
         self._fill(cursor, name, table)

@@ -68,7 +68,7 @@ async def test_aware_parameters_compare_with_timestamps_in_any_zone(querier: Sql
     ("params", "reason"),
     [
         ({}, r"needs values for \$now"),
-        ({"now": datetime(2026, 1, 1)}, "without time zone"),  # noqa: DTZ001  that is the case
+        ({"now": datetime(2026, 1, 1)}, "without a time zone"),  # noqa: DTZ001  that is the case
     ],
 )
 async def test_wrong_parameters_are_named(

@@ -115,7 +115,7 @@ def test_what_python_cannot_hold_is_named_with_its_column(database: Database, sq
 
 def test_what_parquet_cannot_hold_is_said(database: Database) -> None:
     for sql, reason in (
-        ("SELECT 1 AS a, 2 AS a", "two columns are called a"),
+        ("SELECT 1 AS a, 2 AS a", "two columns have the name a"),
         ("SELECT [INTERVAL 1 DAY] AS a", "cast it to VARCHAR"),
     ):
         with pytest.raises(QueryError, match=reason):
@@ -204,7 +204,7 @@ def test_ndjson_is_an_object_a_line(database: Database) -> None:
         {"n": 1, "x": None, "s": {"a": "é"}},
         {TRUNCATED: True, "rows": 2},
     ]
-    with pytest.raises(QueryError, match="two columns are called a: NDJSON"):
+    with pytest.raises(QueryError, match="two columns have the name a: NDJSON"):
         encoded("ndjson", rows_of(database, "SELECT 1 AS a, 2 AS a"), 0)
 
 

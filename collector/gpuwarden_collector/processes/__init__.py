@@ -1,1 +1,1 @@
-"""Processes that the collector starts, and messages between them."""
+"""Starts and confines the collector's processes, and sends messages between them."""

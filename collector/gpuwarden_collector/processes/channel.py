@@ -1,6 +1,6 @@
-"""Messages over a socket between two processes: a JSON header and bytes behind it.
+"""Sends messages between two processes over a socket: a JSON header, followed by bytes.
 
-What a query process says is data and never code: a header is JSON, its body bytes.
+A message of a query process is data and never code: its header is JSON, its body bytes.
 """
 
 import asyncio
@@ -14,25 +14,25 @@ _PREFIX = struct.Struct("<II")
 HEADER_BYTES_MAX = 1024 * 1024
 BODY_BYTES_MAX = 160 * 1024 * 1024
 QUEUED_BYTES_MAX = 1024 * 1024
-"""Messages of so many bytes may wait to be received: then the other side waits."""
+"""Size of waiting messages from which no more is read, so that the other side waits."""
 
 
 class ChannelError(Exception):
-    """The other side has ended, or says what makes no sense."""
+    """The other side has ended, or sent an invalid message."""
 
 
 def packed(header: dict[str, Any], body: bytes = b"") -> bytes:
     """A message as bytes."""
-    said = json.dumps(header).encode()
-    return _PREFIX.pack(len(said), len(body)) + said + body
+    head = json.dumps(header).encode()
+    return _PREFIX.pack(len(head), len(body)) + head + body
 
 
 def send(
     sock: socket.socket, header: dict[str, Any], body: bytes | bytearray | memoryview = b""
 ) -> None:
     """Send a message. Raises OSError."""
-    said = json.dumps(header).encode()
-    sock.sendall(_PREFIX.pack(len(said), len(body)) + said)
+    head = json.dumps(header).encode()
+    sock.sendall(_PREFIX.pack(len(head), len(body)) + head)
     if body:
         sock.sendall(body)
 
@@ -45,10 +45,10 @@ def receive(sock: socket.socket) -> tuple[dict[str, Any], bytes]:
 
 
 class Channel(asyncio.BufferedProtocol):
-    """The other side of a query process, on the event loop: messages that arrive, in their order.
+    """Receives messages of another process on the event loop, in order.
 
-    Bytes go where they stay, as a body may be large. Who waits for a message may be cancelled; it is
-    then what the next one waits for. While nobody takes what has come, no more is read.
+    A body is received without copying, as it may be large. A task that waits for a message may be cancelled; the
+    next one then gets the message. While messages wait, no more is read.
     """
 
     def __init__(self) -> None:
@@ -66,7 +66,7 @@ class Channel(asyncio.BufferedProtocol):
 
     @property
     def is_closed(self) -> bool:
-        """Whether nothing more will come."""
+        """Whether no more messages will come."""
         return self._failure is not None
 
     async def receive(self) -> tuple[dict[str, Any], bytes | bytearray]:
@@ -94,7 +94,7 @@ class Channel(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         self._filled += nbytes
         try:
-            # A part may be empty: there is no more to wait for then.
+            # An empty part is complete at once.
             while self._filled == len(self._part) and not self.is_closed:
                 self._take_part()
         except (ChannelError, ValueError, RecursionError) as error:
@@ -103,7 +103,7 @@ class Channel(asyncio.BufferedProtocol):
                 self.transport.abort()
 
     def eof_received(self) -> None:
-        """The connection is then lost."""
+        """Close the connection."""
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._fail(ChannelError(f"the other side has ended: {exc or 'closed'}"))
@@ -116,7 +116,7 @@ class Channel(asyncio.BufferedProtocol):
         elif self._header is None:
             self._header = json.loads(part)
             if not isinstance(self._header, dict):
-                raise ChannelError("a header that is no object")
+                raise ChannelError("a header that is not an object")
             self._part = bytearray(self._body_size)
         else:
             self._messages.append((self._header, part))

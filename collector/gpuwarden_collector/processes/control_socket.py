@@ -1,8 +1,8 @@
-"""The way in for who may write to the data folder: a socket in it, `control.sock`.
+"""Serves commands for the collector's user on a socket in the data folder, `control.sock`.
 
-One request a connection, one line each way: `backup` asks for a copy of the store, and the answer is
-a JSON object with `path`, or `error` in a sentence. HTTP asks for no credentials, so it does not have
-this; the socket takes only the user that the collector runs as, and root.
+Each connection has one request and one answer, a line each: `backup` makes a copy of the store, and the
+answer is a JSON object with `path`, or `error` with a sentence. HTTP does not offer these commands, because
+it may need no credentials; only the collector's user and root can open the socket.
 """
 
 import asyncio
@@ -26,18 +26,18 @@ Command = Callable[[], Awaitable[dict[str, Any]]]
 
 @asynccontextmanager
 async def serving(data_dir: Path, commands: Mapping[str, Command]) -> AsyncIterator[None]:
-    """Answer requests for as long as the block runs. Raises StartError."""
+    """Answer requests within the block. Raises StartError."""
 
-    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             async with asyncio.timeout(_ASK_S):
                 line = await reader.readline()
             command = commands.get(line.decode("utf-8", "replace").strip())
-            said = await command() if command else {"error": "no such command"}
-            writer.write(json.dumps(said).encode() + b"\n")
+            answer = await command() if command else {"error": "no such command"}
+            writer.write(json.dumps(answer).encode() + b"\n")
             await writer.drain()
         except (TimeoutError, ValueError, ConnectionError):
-            pass  # who asks has gone, or says nothing that can be answered
+            pass  # the client has gone, or sent no command
         finally:
             writer.close()
 
@@ -46,7 +46,7 @@ async def serving(data_dir: Path, commands: Mapping[str, Command]) -> AsyncItera
         sock = _listening(path)
     except OSError as error:
         raise StartError(f"{path}: {error.strerror or error}: choose another --data-dir") from error
-    server = await asyncio.start_unix_server(answer, sock=sock, limit=_LINE_BYTES_MAX)
+    server = await asyncio.start_unix_server(serve, sock=sock, limit=_LINE_BYTES_MAX)
     try:
         yield
     finally:
@@ -56,9 +56,9 @@ async def serving(data_dir: Path, commands: Mapping[str, Command]) -> AsyncItera
 
 
 def ask(data_dir: Path, command: str, timeout_s: float) -> dict[str, Any] | None:
-    """What the collector of that folder answers; None: none is running.
+    """Send a command to the collector of a folder; its answer, or None: no collector runs.
 
-    Raises PermissionError, TimeoutError, and ConnectionError when it ends meanwhile.
+    Raises PermissionError, TimeoutError, and ConnectionError when the collector ends meanwhile.
     """
     with _short(data_dir / NAME) as address, socket.socket(socket.AF_UNIX) as sock:
         sock.settimeout(timeout_s)
@@ -71,12 +71,12 @@ def ask(data_dir: Path, command: str, timeout_s: float) -> dict[str, Any] | None
             line = stream.readline()
     if not line:
         raise ConnectionError("the collector ended before it answered")
-    said: dict[str, Any] = json.loads(line)
-    return said
+    answer: dict[str, Any] = json.loads(line)
+    return answer
 
 
 def _listening(path: Path) -> socket.socket:
-    # The store is locked by now: a socket that is there belongs to nobody.
+    # The store is locked by this process: an existing socket is left from an earlier one.
     path.unlink(missing_ok=True)
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
@@ -92,7 +92,7 @@ def _listening(path: Path) -> socket.socket:
 
 @contextmanager
 def _short(path: Path) -> Iterator[str]:
-    """A name for a path that is short enough for a socket's address, 107 bytes."""
+    """A name of a path that fits into a socket's address, 107 bytes."""
     if len(os.fsencode(path)) < 108 or sys.platform != "linux":
         yield str(path)
         return

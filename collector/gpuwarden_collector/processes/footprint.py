@@ -1,6 +1,6 @@
-"""Keeps a process of the collector small: what its libraries must not import, how memory is allocated and freed.
+"""Keeps a process of the collector small: blocks imports, and sets how memory is allocated and freed.
 
-For whoever owns the process, before it imports Arrow; never for a library, as it changes the process.
+Only the main module of a process calls `keep_small`, before it imports Arrow, because that changes the process.
 """
 
 import ctypes
@@ -17,14 +17,14 @@ from types import ModuleType
 _M_ARENA_MAX = -8
 _ARENAS = 2
 _GARBAGE_THRESHOLDS = (2_000, 10, 50)
-"""A full collection stops all threads for 0.1 s with 1,000 nodes: fourteen times as seldom as by default."""
+"""A full collection stops all threads for 0.1 s with 1,000 nodes; these make it fourteen times rarer than by default."""
 _GROWN_BYTES = 8 * 1024 * 1024
 GIVE_BACK_S = 15.0
-"""How often a process that lives long looks whether it has memory to give back."""
+"""Interval at which a long-lived process returns free memory to the kernel."""
 
 
 class _Absent(MetaPathFinder):
-    """Has `import` find no module of some names, whether or not they are installed."""
+    """Makes `import` fail for some modules, even if they are installed."""
 
     def __init__(self, names: frozenset[str]) -> None:
         self._names = names
@@ -38,11 +38,11 @@ class _Absent(MetaPathFinder):
 
 
 def keep_small() -> None:
-    """Do without pandas, which Arrow imports where it is installed (31 MiB), have one heap for all, and
-    collect garbage seldom.
+    """Block pandas, which Arrow imports if it is installed (31 MiB), use one heap for all, and collect garbage
+    rarely.
 
-    glibc gives each thread an arena of its own, and Arrow has an allocator of its own: what one of them
-    has freed the others cannot take.
+    glibc gives each thread an arena of its own, and Arrow has its own allocator: memory that one of them has freed
+    is not available to the others.
     """
     os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
     sys.meta_path.insert(0, _Absent(frozenset({"pandas"})))
@@ -52,16 +52,16 @@ def keep_small() -> None:
 
 
 def free_memory() -> None:
-    """Give the kernel back what was freed, which stays with the C library otherwise; milliseconds.
+    """Return freed memory from the C library to the kernel; takes milliseconds.
 
-    Arrow's memory too: its pool is the C library's after `keep_small`.
+    It includes Arrow's memory, whose pool is the C library's after `keep_small`.
     """
     with suppress(OSError, AttributeError):  # not every C library has it
         ctypes.CDLL(None).malloc_trim(0)
 
 
 class Memory:
-    """What this process has in memory, by a file that stays open, and gives back when it has grown."""
+    """Measures this process's memory by a file that stays open, and returns free memory when it has grown."""
 
     def __init__(self) -> None:
         self._file = -1
@@ -72,7 +72,7 @@ class Memory:
     def read(self) -> tuple[int, int]:
         """Bytes in memory, and bytes of private memory as the kernel counts them for RLIMIT_DATA."""
         if self._file < 0:
-            import psutil  # of Linux it would read the same file, for 0.9 MiB
+            import psutil  # on Linux it would read the same file, at a cost of 0.9 MiB
 
             return psutil.Process().memory_info().rss, 0
         words = os.pread(self._file, 200, 0).split()
@@ -81,22 +81,22 @@ class Memory:
 
     @property
     def has_grown(self) -> bool:
-        """Whether there is much more in memory than after `give_back`."""
+        """Whether the process uses much more memory than after `give_back`."""
         rss_bytes, _ = self.read()
         self._rss_bytes = min(self._rss_bytes, rss_bytes)
         return rss_bytes > self._rss_bytes + _GROWN_BYTES
 
     def give_back(self) -> None:
-        """Give the kernel back what was freed."""
+        """Return freed memory to the kernel."""
         free_memory()
         self._rss_bytes, _ = self.read()
 
     def give_back_if_grown(self) -> None:
-        """As `give_back`, where that may be worth its time."""
+        """Call `give_back` if memory has grown."""
         if self.has_grown:
             self.give_back()
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         if self._file >= 0:
             os.close(self._file)

@@ -1,15 +1,14 @@
-"""A process that has imported what queries need and forks query processes on request.
+"""Runs the fork server: a process that has imported the modules of queries, and forks processes on request.
 
-Started once by whoever needs it (`spawn`). A fork takes milliseconds where a new interpreter takes the
-better part of a second, and its processes share the pages of what they have imported. It ends with the
-process that started it, however that ends, and takes all that it has forked with it: they are one
-process group, which it kills; the kernel does so should it be killed itself.
+`spawn` starts it at the first use. A fork takes milliseconds, where a new interpreter takes most of a second,
+and forked processes share the pages of imported modules. The fork server ends with the process that started
+it, and kills its process group, with all processes that it forked; if it is killed itself, the kernel kills
+them.
 
     python -m gpuwarden_collector.forked FD
 """
 
 import atexit
-import contextlib
 import gc
 import os
 import resource
@@ -29,19 +28,19 @@ from gpuwarden_collector.processes.footprint import keep_small
 from gpuwarden_collector.processes.sandbox import end_with_parent
 
 START_S = 30.0
-"""Most time that it may take to start and to fork for the first time."""
+"""Longest time to start and fork for the first time."""
 FORK_S = 5.0
-"""Most time that it may take to fork from then on: who takes longer is stopped, or stuck, and is replaced."""
+"""Longest time for a later fork; a fork server that takes longer is stopped, or hangs, and is replaced."""
 END_S = 5.0
-"""Most time that it is waited for when it was killed."""
+"""Longest wait for its end after it was killed."""
 QUERY, RULES, STORAGE = b"q", b"r", b"s"
-"""Kinds of processes, as they are asked for."""
+"""Kinds of processes in requests."""
 _NAMES = {QUERY: "gpuwarden-query", RULES: "gpuwarden-query", STORAGE: "gpuwarden-store"}
 _NICE = {RULES: 2, STORAGE: 5, QUERY: 10}
-"""Added to what the process that acknowledges samples has, so that it gets a core before these do: then
-queries of rules, what moves rows to the lake, and last what people ask."""
+"""Niceness added to that of the process that acknowledges samples, so that it gets a core first: then queries of
+rules, the storage process, and last queries of people."""
 _ENVIRONMENT = {
-    # Threads and arenas made before a fork would be of no use, and count against the limit of memory.
+    # Threads and arenas from before a fork are useless after it, and count against the memory limit.
     "OPENBLAS_NUM_THREADS": "1",
     "OMP_NUM_THREADS": "1",
     "ARROW_DEFAULT_MEMORY_POOL": "system",
@@ -50,10 +49,10 @@ _ENVIRONMENT = {
 
 
 class ForkServer:
-    """The way to the process; for any thread."""
+    """Starts and calls the fork server. Any thread may use it."""
 
     def __init__(self, module: str = "gpuwarden_collector.forked") -> None:
-        """`module`: what is run, which calls `main`."""
+        """`module`: is run, and calls `main`."""
         self._module = module
         self._lock = threading.Lock()
         self._sock: socket.socket | None = None
@@ -61,10 +60,7 @@ class ForkServer:
         self._process: subprocess.Popen[bytes] | None = None
 
     def spawn(self, end: int, kind: bytes = QUERY) -> int:
-        """Fork a process that holds `end`, one end of a pair of sockets; its process id.
-
-        `end` is closed. Raises OSError.
-        """
+        """Fork a process that gets `end`, one end of a socket pair; its process id. Closes `end`. Raises OSError."""
         try:
             with self._lock:
                 for is_last in (False, True):
@@ -79,13 +75,13 @@ class ForkServer:
         raise AssertionError
 
     def stop(self) -> None:
-        """End it, and with it all that it has forked. The next `spawn` starts another."""
+        """Kill it, with all processes that it forked. The next `spawn` starts another."""
         with self._lock:
             self._stop()
 
     @property
     def pid(self) -> int | None:
-        """Of its process; None: there is none."""
+        """Its process id; None: it does not run."""
         return None if self._process is None else self._process.pid
 
     def _forked(self, sock: socket.socket, end: int, kind: bytes) -> int:
@@ -101,7 +97,7 @@ class ForkServer:
         ours, theirs = socket.socketpair()
         with theirs:
             self._process = subprocess.Popen(
-                # -P: where this process was started is no place to import from.
+                # -P: do not import from the working directory.
                 [sys.executable, "-P", "-m", self._module, str(theirs.fileno())],
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
@@ -111,7 +107,7 @@ class ForkServer:
                     **_ENVIRONMENT,
                     "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
                 },
-                start_new_session=True,  # Ctrl-C is for whoever started it, who then ends it
+                start_new_session=True,  # Ctrl-C goes to the starting process, which then ends this one
             )
         self._sock, self._has_forked = ours, False
         return ours
@@ -122,9 +118,7 @@ class ForkServer:
             self._sock = None
         if self._process is not None:
             self._process.kill()
-            with contextlib.suppress(
-                subprocess.TimeoutExpired
-            ):  # it is in the kernel, as for a disk
+            with suppress(subprocess.TimeoutExpired):  # it may hang in the kernel, on a disk
                 self._process.wait(END_S)
             self._process = None
 
@@ -134,19 +128,18 @@ atexit.register(_server.stop)
 
 
 def spawn(end: int, kind: bytes = QUERY) -> int:
-    """Fork a query process, for people or for RULES, by the fork server of this process. As
-    `ForkServer.spawn`."""
+    """Fork a query process, for people or for RULES, by this process's fork server, as `ForkServer.spawn`."""
     return _server.spawn(end, kind)
 
 
 def spawn_storage(end: int) -> int:
-    """Fork a storage process. As `ForkServer.spawn`."""
+    """Fork a storage process, as `ForkServer.spawn`."""
     return _server.spawn(end, STORAGE)
 
 
 def serve(control: socket.socket, works: Mapping[bytes, Callable[[socket.socket], None]]) -> None:
-    """Fork a process for each request until the other side of `control` is closed."""
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel forgets those that have ended
+    """Fork a process for each request until the other side closes `control`."""
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel reaps ended processes
     gc.freeze()
     parent = os.getpid()
     while True:
@@ -170,7 +163,7 @@ def serve(control: socket.socket, works: Mapping[bytes, Callable[[socket.socket]
             finally:
                 os._exit(status)
         os.close(numbers[0])
-        with contextlib.suppress(OSError):
+        with suppress(OSError):
             control.sendall(pid.to_bytes(8, "little"))
 
 
@@ -184,16 +177,15 @@ def _work(work: Callable[[socket.socket], None], name: str, number: int, parent:
 
 
 def main(works: Callable[[], Mapping[bytes, Callable[[socket.socket], None]]]) -> None:
-    """Serve the other side of the socket whose number is the first argument; `works`: imports what each kind
-    of process does, by kind."""
+    """Serve requests on the socket whose file descriptor is the first argument. `works`: imports the main functions
+    of the processes, by kind."""
     control = socket.socket(fileno=int(sys.argv[1]))
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    # A service manager may tell all processes to end; those that asked get their answers until the one
-    # that has started this one has ended.
+    # A service manager may send SIGTERM to all processes; running queries are answered until the collector
+    # has ended.
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    # Where the kernel groups processes by session, niceness counts only within a session, and this is one
-    # of its own (sched(7), autogroup).
-    with contextlib.suppress(OSError):
+    # With autogroup (sched(7)) niceness counts only within a session, and this process has its own.
+    with suppress(OSError):
         Path("/proc/self/autogroup").write_text(str(_NICE[RULES]))
     keep_small()
     serve(control, works())
@@ -204,7 +196,7 @@ _POLL_S = 0.01
 
 
 class ProcessHandle:
-    """One process. `close` lets go of it, whether or not it has ended."""
+    """A process id that cannot be reused until `close`, where the platform allows it."""
 
     def __init__(self, pid: int, *, by_number: bool = sys.platform != "linux") -> None:
         """Raises OSError when there is no such process."""
@@ -216,7 +208,7 @@ class ProcessHandle:
             self._pidfd = os.pidfd_open(pid)
 
     def kill(self) -> None:
-        """End it at once; nothing where it has ended."""
+        """Kill the process, if it has not ended."""
         with suppress(ProcessLookupError):
             if self._pidfd < 0:
                 os.kill(self.pid, signal.SIGKILL)
@@ -224,9 +216,9 @@ class ProcessHandle:
                 signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
 
     def wait_ended(self, timeout_s: float) -> bool:
-        """Wait, for a bounded time, until it has ended and its files are closed; whether it has."""
+        """Wait until the process has ended and its files are closed; whether it has ended in time."""
         if self._pidfd >= 0:
-            # Not select(), which takes no descriptor above 1,023: a collector has one for each agent.
+            # Not select(), which fails for descriptors above 1,023: a collector has one for each agent.
             poll = select.poll()
             poll.register(self._pidfd, select.POLLIN)
             return bool(poll.poll(timeout_s * 1000))
@@ -239,7 +231,7 @@ class ProcessHandle:
         return False
 
     def close(self) -> None:
-        """Let go of it."""
+        """Close the handle."""
         if self._pidfd >= 0:
             os.close(self._pidfd)
             self._pidfd = -1

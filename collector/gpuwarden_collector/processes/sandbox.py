@@ -1,8 +1,8 @@
-"""Confines a query process by the kernel: no files but its own, no network, no other processes.
+"""Confines a query process by the kernel: only its own files, no network, no other processes.
 
-SQL is judged before it runs and DuckDB itself keeps to the lake's folder; this is for a fault in either.
-It cannot be taken back, and holds for all threads and processes that come after. A kernel without it
-(Landlock is of Linux 5.13, its network rules of 6.7) gets the rest. Sources:
+SQL is checked before it runs, and DuckDB itself stays within the lake's folder; this protects against faults
+in either. It cannot be undone, and holds for all later threads and processes. On a kernel without one of the
+mechanisms (Landlock needs Linux 5.13, its network rules 6.7) the others are used. Sources:
 
 - Landlock: https://docs.kernel.org/userspace-api/landlock.html and include/uapi/linux/landlock.h
 - seccomp: https://docs.kernel.org/userspace-api/seccomp_filter.html and include/uapi/linux/seccomp.h
@@ -36,21 +36,21 @@ _REMOVE_DIR, _REMOVE_FILE, _MAKE_DIR, _MAKE_FILE = 1 << 4, 1 << 5, 1 << 7, 1 << 
 _TRUNCATE = 1 << 14
 _FILE_RIGHTS = _EXECUTE | _WRITE | _READ | _TRUNCATE
 _RIGHTS = ((1, 13), (2, 14), (3, 15), (5, 16))
-"""How many rights a version of Landlock knows, from that version on."""
+"""Versions of Landlock, with the number of rights known from that version on."""
 _TCP = 0b11
 """Bind and connect, from version 4 on."""
 _SCOPES = 0b11
-"""Abstract sockets and signals stay within, from version 6 on."""
+"""Abstract sockets and signals reach only confined processes, from version 6 on."""
 
 _FILTER_MODE = 2
 _ALLOW, _REFUSE = 0x7FFF0000, 0x00050000 | errno.EACCES
 _ABSENT = 0x00050000 | errno.ENOSYS
 _LOAD, _EQUAL, _AT_LEAST, _HAS, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
 _NUMBER_AT, _ARCHITECTURE_AT, _FIRST_ARGUMENT_AT = 0, 4, 16
-"""Where `struct seccomp_data` has them; of an argument the lower half, which is all that these calls read."""
+"""Offsets in `struct seccomp_data`; of an argument the lower half, which is all that these calls read."""
 _ARCHITECTURES = {"x86_64": (0xC000003E, 0), "aarch64": (0xC00000B7, 1)}
 _OF_OTHER_ABI = 0x40000000
-"""From here on, numbers are of x86's third interface."""
+"""Numbers from here on are of the x32 interface."""
 _REFUSED = {
     "execve": (59, 221),
     "execveat": (322, 281),
@@ -82,59 +82,59 @@ _SOCKET = (41, 198)
 _CLONE, _CLONE3 = (56, 220), (435, 435)
 _CLONE_THREAD = 0x00010000
 _SIGNALS = {"tgkill": (234, 131), "rt_sigqueueinfo": (129, 138), "rt_tgsigqueueinfo": (297, 240)}
-"""Allowed towards the process itself: the C library aborts and signals threads by them."""
+"""Allowed for the process itself: the C library uses them to abort and to signal threads."""
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """What a process goes on needing."""
+    """Files and network that a process needs after it is confined."""
 
     readable: tuple[Path, ...]
-    """Files, and folders with what is beneath them."""
+    """Files, and folders with all their content."""
     writable: tuple[Path, ...]
-    """The same; in a folder files may be made and removed."""
+    """The same; in a folder files may be created and removed."""
     network: bool
 
 
 def confine(needs: Needs) -> frozenset[str]:
-    """Give up all else, for good; what the kernel holds to: no_new_privileges, landlock, seccomp.
+    """Give up all other rights for good; the mechanisms in force: no_new_privileges, landlock, seccomp.
 
-    Before threads are started: those that run stay as they are.
+    Call it before threads are started: running threads are not confined.
     """
     if sys.platform != "linux":
         return frozenset()
-    held = set()
+    in_force = set()
     if _libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0:
-        held.add("no_new_privileges")
+        in_force.add("no_new_privileges")
     if _confine_paths(needs):
-        held.add("landlock")
+        in_force.add("landlock")
     if _refuse_calls(network=needs.network):
-        held.add("seccomp")
-    return frozenset(held)
+        in_force.add("seccomp")
+    return frozenset(in_force)
 
 
 def end_with_parent(name: str, parent: int) -> None:
-    """Be killed when the thread that forked this process ends, and have a name among processes."""
+    """Let the kernel kill this process when the thread that forked it ends, and set its name."""
     if sys.platform == "linux":
         _libc.prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
         _libc.prctl(_PR_SET_NAME, name.encode()[:15], 0, 0, 0)
-    if os.getppid() != parent:  # it has ended already
+    if os.getppid() != parent:  # the parent has ended already
         os._exit(1)
 
 
 def installation() -> tuple[Path, ...]:
-    """What Python and the libraries of this process read as they run."""
+    """Files that Python and this process's libraries read while they run."""
     paths = {Path(p) for p in (*sys.path, *sysconfig.get_paths().values())}
-    # Where a process was started is on the path, and may be anywhere.
+    # Leave out the working directory, which may be on the path.
     paths = {p for p in paths if p.is_absolute() and p not in (Path("/"), Path.home())}
     system = "/lib /lib64 /usr/lib /usr/lib64 /usr/share/zoneinfo /etc/localtime /proc/self /sys/fs/cgroup /dev/urandom"
     return (*sorted(paths), *(Path(p) for p in system.split()), Path(os.devnull))
 
 
 def landlock_version() -> int:
-    """Of the running kernel; 0: it has none."""
+    """Landlock's version in the running kernel; 0: it has none."""
     if sys.platform != "linux":
         return 0
     return max(0, int(_libc.syscall(_CREATE_RULESET, None, ctypes.c_size_t(0), _VERSION)))
@@ -147,10 +147,9 @@ def _confine_paths(needs: Needs) -> bool:
     rights = (1 << max(bits for since, bits in _RIGHTS if version >= since)) - 1
     tcp = _TCP if version >= 4 and not needs.network else 0
     scopes = _SCOPES if version >= 6 else 0
-    said = struct.pack("QQQ", rights, tcp, scopes)[
-        : 24 if version >= 6 else 16 if version >= 4 else 8
-    ]
-    rules = int(_libc.syscall(_CREATE_RULESET, said, ctypes.c_size_t(len(said)), 0))
+    size = 24 if version >= 6 else 16 if version >= 4 else 8
+    attributes = struct.pack("QQQ", rights, tcp, scopes)[:size]
+    rules = int(_libc.syscall(_CREATE_RULESET, attributes, ctypes.c_size_t(size), 0))
     if rules < 0:
         return False
     try:
@@ -167,7 +166,7 @@ def _allow(rules: int, paths: Iterable[Path], rights: int) -> None:
     if sys.platform != "linux":
         return
     for path in paths:
-        with suppress(OSError):  # what is not there is not needed
+        with suppress(OSError):  # a missing file is not needed
             number = os.open(path, os.O_PATH | os.O_CLOEXEC)
             try:
                 is_folder = stat.S_ISDIR(os.fstat(number).st_mode)
@@ -187,7 +186,7 @@ def _refuse_calls(*, network: bool) -> bool:
         refused += _FORKS
     if not network:
         refused.append(_SOCKET[column])
-    # Of each step: its name where others go to it, what it does, where to if it holds and if not; "": on.
+    # For each step: its name if others jump to it, its operation, jump targets if true and if false ("": next), value.
     steps = [
         ("", _LOAD, "", "", _ARCHITECTURE_AT),
         ("", _EQUAL, "", "refuse", architecture),
@@ -196,7 +195,7 @@ def _refuse_calls(*, network: bool) -> bool:
         *(("", _EQUAL, "refuse", "", number) for number in refused),
         *(("", _EQUAL, "of itself", "", found[column]) for found in _SIGNALS.values()),
         ("", _EQUAL, "thread", "", _CLONE[column]),
-        # Its flags are in memory, which no filter reads. The C library then calls `clone`.
+        # Its flags are in memory, which a filter cannot read. The C library then calls `clone`.
         ("", _EQUAL, "absent", "allow", _CLONE3[column]),
         ("of itself", _LOAD, "", "", _FIRST_ARGUMENT_AT),
         ("", _EQUAL, "allow", "refuse", os.getpid()),
@@ -208,10 +207,10 @@ def _refuse_calls(*, network: bool) -> bool:
     ]
     places = {name: at for at, (name, *_) in enumerate(steps) if name}
     code = b"".join(
-        # A jump says how many steps to pass over.
+        # A jump gives the number of steps to skip.
         struct.pack("=HBBI", does, *(places[to] - at - 1 if to else 0 for to in (yes, no)), value)
         for at, (_, does, yes, no, value) in enumerate(steps)
     )
-    held = ctypes.create_string_buffer(code, len(code))
-    program = struct.pack("HxxxxxxP", len(steps), ctypes.addressof(held))
+    buffer = ctypes.create_string_buffer(code, len(code))
+    program = struct.pack("HxxxxxxP", len(steps), ctypes.addressof(buffer))
     return int(_libc.prctl(_PR_SET_SECCOMP, _FILTER_MODE, program, 0, 0)) == 0

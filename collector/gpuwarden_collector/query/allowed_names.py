@@ -1,8 +1,8 @@
-"""Functions and tables that queries may use: whatever is not named here is refused.
+"""Lists the functions and tables that queries may use; all others are refused.
 
-Of DuckDB's functions those are left out that tell or change something of the process (settings,
-variables, sequences, log), that run SQL of their own, that wait, and those that DuckDB makes for
-its own plans. A test compares the list with what DuckDB has, so that a new DuckDB is looked at.
+Left out are DuckDB's functions that read or change the process (settings, variables, sequences, log), that
+run SQL, that wait, and that DuckDB uses only in its own plans. A test compares the list with DuckDB's, so
+that a person reviews the functions of a new version.
 """
 
 import re
@@ -31,7 +31,7 @@ INFORMATION = frozenset(
 """Views of `information_schema`."""
 
 CATALOG_FUNCTIONS = frozenset({"duckdb_columns", "duckdb_tables", "duckdb_views"})
-"""Those that list what may be queried, with comments: macros of the engine's own, which come before DuckDB's."""
+"""Functions that list public tables and columns with comments: macros of the engine, which hide DuckDB's."""
 
 TABLE_FUNCTIONS = CATALOG_FUNCTIONS | {
     "range",
@@ -115,4 +115,4 @@ variant_extract variant_typeof version wavg week weekday weekofyear weighted_avg
 yearweek | || ~ ~~ ~~* ~~~
 """
 FUNCTIONS = frozenset(_FUNCTIONS.split())
-"""Scalar functions, operators, aggregates and window functions, in small letters."""
+"""Scalar functions, operators, aggregates and window functions, in lower case."""

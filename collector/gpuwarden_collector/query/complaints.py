@@ -1,4 +1,4 @@
-"""Reads what DuckDB says of a query: one sentence, the place in the text, and what was likely meant. Pure."""
+"""Parses DuckDB's error messages of a query: one sentence, the place in the text, and a hint. Pure."""
 
 import re
 from collections.abc import Iterable
@@ -17,7 +17,7 @@ _FUNCTIONS_SHOWN = 5
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
-    """What was likely meant: the same with an ending (an average before others), else the most alike."""
+    """The likely meant name: the same with an ending (`_avg` first), else the most similar."""
     wanted = name.lower()
     names = sorted(set(known))
     longer = [one for one in names if one.lower().startswith(wanted + "_")]
@@ -28,40 +28,40 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str | None:
-    """As a hint; None: nothing is alike."""
+    """The hint for a wrong name; None: no name is similar."""
     found = nearest(name, known)
     return None if found is None else f"did you mean {found}?"
 
 
 def complaint(text: str, sql: str) -> QueryError:
-    """What DuckDB says of `sql`."""
+    """The QueryError of DuckDB's message about `sql`."""
     text = text.strip()
-    said = text.partition("\n\nLINE ")[0]
+    message = text.partition("\n\nLINE ")[0]
     hint = None
-    if found := _CANDIDATES.search(said):
+    if found := _CANDIDATES.search(message):
         names = [one.rpartition(".")[2] for one in re.findall(r'"([^"]+)"', found[1])]
-        missing = missing_column(said)
+        missing = missing_column(message)
         likely = nearest(missing, names) if missing else None
         hint = f"did you mean {likely or names[0]}?" if names else None
-    elif found := _MEANT.search(said):
+    elif found := _MEANT.search(message):
         hint = f"did you mean {found[1]}?"
-    elif found := _FUNCTIONS.search(said):
+    elif found := _FUNCTIONS.search(message):
         takes = [" ".join(line.split()) for line in found[1].splitlines() if line.strip()]
         hint = f"there are {', '.join(takes[:_FUNCTIONS_SHOWN])}" if takes else None
     for pattern in (_CANDIDATES, _MEANT, _FUNCTIONS):
-        said = pattern.split(said)[0]
-    sentence = " ".join(said.split())[:_REASON_CHARACTERS_MAX]
+        message = pattern.split(message)[0]
+    sentence = " ".join(message.split())[:_REASON_CHARACTERS_MAX]
     return QueryError(sentence, offset=_offset(text, sql), hint=hint)
 
 
-def missing_column(said: str) -> str | None:
-    """The column that is not there, if that is what is said."""
-    found = _MISSING_COLUMN.search(said)
+def missing_column(message: str) -> str | None:
+    """The missing column that a message names; None: it names none."""
+    found = _MISSING_COLUMN.search(message)
     return found[1] if found else None
 
 
 def characters(sql: str, at_byte: object) -> int | None:
-    """A place that DuckDB counts in bytes, in characters; None: it has none."""
+    """A position in characters, from DuckDB's position in bytes; None: unknown."""
     encoded = sql.encode()
     if not isinstance(at_byte, int) or not 0 <= at_byte <= len(encoded):
         return None
@@ -69,7 +69,7 @@ def characters(sql: str, at_byte: object) -> int | None:
 
 
 def _offset(text: str, sql: str) -> int | None:
-    """The character that DuckDB's ^ stands under."""
+    """The position of the character above DuckDB's ^; None: unknown."""
     found = _PLACE.search(text)
     if found is None:
         return None
@@ -85,7 +85,7 @@ def _offset(text: str, sql: str) -> int | None:
     if begins_at < 0:
         return None
     at = begins_at + column
-    # Where letters are more than a byte it may stand beside.
+    # With letters of several bytes DuckDB's ^ may be off.
     if (named := _NAMED.search(text)) and not line.startswith(named[1], at):
         at = _closest(line, named[1], at)
     return sum(len(one) + 1 for one in lines[: number - 1]) + at

@@ -1,7 +1,7 @@
-"""Values of result rows as Python, JSON, CSV and Parquet have them. Runs in query processes and threads, never on the loop.
+"""Converts values of result rows for Python, JSON, CSV and Parquet, in query processes and threads.
 
-TIMESTAMP is UTC. JSON has instants as `2026-01-01T00:00:00.000Z`, durations in seconds, blobs in
-hexadecimal; NaN and infinity, which JSON lacks, become null.
+TIMESTAMP is UTC. In JSON instants are `2026-01-01T00:00:00.000Z`, durations seconds, blobs hexadecimal; NaN and
+infinity, which JSON lacks, become null.
 """
 
 import json
@@ -36,14 +36,14 @@ class ResultRows:
 
 
 def decoded(body: bytes | bytearray, types: Sequence[str], *, truncated: bool) -> ResultRows:
-    """Rows that were encoded as `arrow`. Raises pa.ArrowException."""
+    """Decode rows that were encoded as `arrow`. Raises pa.ArrowException."""
     return ResultRows(pa.ipc.open_stream(body).read_all(), tuple(types), truncated)
 
 
 def python_rows(rows: ResultRows) -> Sequence[tuple[Any, ...]]:
     """Rows as tuples: aware datetimes, timedelta, int for HUGEINT, float for DECIMAL.
 
-    Raises QueryError for what Python's types cannot hold.
+    Raises QueryError for values that Python's types cannot hold.
     """
     columns = [
         _python_column(name, values, sql_type)
@@ -55,7 +55,7 @@ def python_rows(rows: ResultRows) -> Sequence[tuple[Any, ...]]:
 
 
 def parquet_column(name: str, values: Any, sql_type: str) -> Any:
-    """A column as Parquet has it: durations in seconds, wide integers as text. Raises QueryError."""
+    """A column for Parquet: durations in seconds, wide integers as text. Raises QueryError."""
     if sql_type == "INTERVAL":
         spans = _python_column(name, values, sql_type)
         return pa.array([None if s is None else s.total_seconds() for s in spans], pa.float64())
@@ -66,7 +66,7 @@ def parquet_column(name: str, values: Any, sql_type: str) -> Any:
 
 
 def joined(*parts: Any) -> bytes:
-    """Arrow arrays of bytes without NULL, one value of each after the other; bytes stand for the same in each."""
+    """Join Arrow arrays of bytes without NULL row by row; a bytes object is repeated in each row."""
     rows = pc.binary_join_element_wise(*parts, b"")
     if not len(rows):
         return b""
@@ -80,7 +80,7 @@ def json_bytes(value: Any) -> bytes:
 
 
 def json_lines(values: Sequence[Any]) -> bytes:
-    """As `json_bytes`, each on a line."""
+    """Values as `json_bytes`, one per line."""
     return _JSON.encode_lines(values)
 
 
@@ -107,17 +107,14 @@ def _python_column(name: str, values: Any, sql_type: str) -> list[Any]:
 
 
 def json_column(name: str, values: Any, sql_type: str) -> list[Any]:
-    """Cells as JSON has them; instants and numbers, of which most answers are, all at once.
-
-    Raises QueryError.
-    """
+    """Cells for JSON; columns of instants and numbers are converted as a whole. Raises QueryError."""
     kind = values.type
     if pa.types.is_timestamp(kind):
         texts = instant_texts(values)
         if texts is not None:
             return list(texts.to_pylist())
     elif pa.types.is_float32(kind):
-        # Of the shortest text, not of the DOUBLE that is as large: 0.1.
+        # The DOUBLE of the shortest text, such as 0.1, not of the exact value.
         return list(values.cast(pa.string()).cast(pa.float64()).to_pylist())
     elif sql_type not in _WIDE and any(is_plain(kind) for is_plain in _PLAIN_TYPES):
         plain: list[Any] = values.to_pylist()
@@ -128,10 +125,10 @@ def json_column(name: str, values: Any, sql_type: str) -> list[Any]:
 def _column(values: Any, sql_type: str) -> list[Any]:
     kind = values.type
     if pa.types.is_timestamp(kind):
-        # Nanoseconds and zones that pandas would be needed for are cut to what datetime holds.
+        # Cut nanoseconds and time zones, for which Arrow needs pandas, to what datetime holds.
         return _instants(values)
     if sql_type in _WIDE:
-        # Both come as 128 bits with a sign, which a UHUGEINT does not have.
+        # Both come as signed 128 bits, but a UHUGEINT has no sign.
         wrap = 1 << 128 if sql_type == "UHUGEINT" else 0
         return [None if v is None else int(v) + wrap * (v < 0) for v in values.to_pylist()]
     cells: list[Any] = values.to_pylist()
@@ -150,11 +147,11 @@ def _aware(instant: datetime) -> datetime:
 
 
 def _value(cell: Any, kind: Any) -> Any:
-    """A cell that is not of a plain type, and what is nested in it."""
+    """A cell of a type that is not plain, with its nested values."""
     if cell is None:
         return None
     if isinstance(cell, pa.MonthDayNano):
-        # As DuckDB's own Python client has it: a month is 30 days.
+        # As in DuckDB's Python client, a month is 30 days.
         return timedelta(days=cell.months * 30 + cell.days, microseconds=cell.nanoseconds // 1000)
     if isinstance(cell, datetime):
         return _aware(cell)
@@ -196,7 +193,7 @@ def _json_cell(cell: Any) -> Any:
 
 
 def csv_cell(cell: Any) -> Any:
-    """A Python value as CSV has it."""
+    """A Python value for CSV."""
     plain = _json_cell(cell)
     if isinstance(plain, bool):
         return "true" if plain else "false"

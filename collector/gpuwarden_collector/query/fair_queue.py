@@ -1,6 +1,6 @@
-"""Decides whose query is next: people by `FairOrder`, and for the processes of one querier ranks by `TurnOrder`.
+"""Decides which query is next: by user (`FairOrder`), and by rank for the processes of one querier (`TurnOrder`).
 
-Both orders are pure; `QueryQueue` and `Turns` wait by them.
+Both orders are pure; `QueryQueue` and `Turns` wait in these orders.
 """
 
 import asyncio
@@ -15,21 +15,21 @@ from gpuwarden.query import QueryError
 WAITING_MAX = 32
 """Most queries that wait."""
 SPARE = 1
-"""Queries that may run beyond those that may, where all of them are of one user and another comes."""
+"""Additional queries that may run when all others are of one user and another user comes."""
 WAIT_S = 30.0
-"""Most time that one waits for its turn."""
+"""Longest wait for a turn."""
 
 
 def user_at(address: str | None) -> str:
-    """As whom the queue knows who asks without a token."""
+    """The queue's user for a client without a token."""
     return f"address {address or ''}"
 
 
 class QueueFullError(QueryError):
-    """A query has no place; the message says why."""
+    """The queue is full; the message says why."""
 
     def __init__(self, reason: str, status: int, retry_after_s: int) -> None:
-        """`status`: 429 for who has queries here, 503 where it is the others."""
+        """`status`: 429 if the user has queries in the queue, else 503."""
         super().__init__(reason)
         self.status = status
         self.retry_after_s = retry_after_s
@@ -37,7 +37,7 @@ class QueueFullError(QueryError):
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """A query that waits; numbers go up."""
+    """A query that waits; a later one has a higher number."""
 
     number: int
     user: str
@@ -45,10 +45,10 @@ class Waiting:
 
 @dataclass(slots=True)
 class FairOrder:
-    """Queries that run and wait, by user, and which is next.
+    """Running and waiting queries by user; chooses the next one.
 
-    The user with the fewest running is next, so that one who asks a hundred times does not keep others waiting. A
-    user that has all places cannot keep out the first other that comes: one query more runs then.
+    The user with the fewest running queries is next, so that a user with a hundred queries does not delay others. If
+    one user has all places, one additional query of another user may run.
     """
 
     running_max: int
@@ -56,11 +56,11 @@ class FairOrder:
     running: Counter[str] = field(default_factory=Counter)
     waiting: list[Waiting] = field(default_factory=list)
     _started: dict[str, int] = field(default_factory=dict)
-    """Of those who have something here: when they last began one, or came, counted in beginnings."""
+    """By user with queries here: count of all beginnings when the user last began a query, or came."""
     _beginnings: int = 0
 
     def displaced_by(self, user: str) -> Waiting | None:
-        """The query that has to go where one more of `user` comes and there is no room; None: that one."""
+        """The query to remove when the queue is full and `user` sends one more; None: refuse the new one."""
         counts = Counter(one.user for one in self.waiting)
         most = max(counts.values(), default=0)
         if counts[user] + 1 >= most:
@@ -75,12 +75,12 @@ class FairOrder:
         return len(self.waiting) < self.waiting_max
 
     def wait(self, one: Waiting) -> None:
-        """A query comes. Who comes anew goes before the one that began last, and behind those who wait."""
+        """Add a query. A new user comes before the user that began last, and after those who wait."""
         self.waiting.append(one)
         self._started.setdefault(one.user, self._beginnings - 1)
 
     def begin_next(self) -> Waiting | None:
-        """The query that runs now; None: none waits, or as many run as may."""
+        """The next query, which starts now; None: none waits, or all places are taken."""
         if not self.waiting:
             return None
         found = min(
@@ -96,18 +96,18 @@ class FairOrder:
         return found
 
     def begins_at_once(self, user: str) -> bool:
-        """Whether one of that user may run beside those that do."""
+        """Whether a query of that user may start now."""
         users = [one for one, count in self.running.items() if count]
         is_kept_out = len(users) == 1 and user not in users
         return self.running.total() < self.running_max + is_kept_out * SPARE
 
     def end(self, user: str) -> None:
-        """One of that user has ended."""
+        """A query of that user has ended."""
         self.running[user] -= 1
         self._forget(user)
 
     def leave(self, one: Waiting) -> None:
-        """A query waits no more."""
+        """Remove a waiting query."""
         self.waiting.remove(one)
         self._forget(one.user)
 
@@ -119,7 +119,7 @@ class FairOrder:
 
 
 class QueryQueue:
-    """Turns for queries, in a fair order."""
+    """Gives queries their turns, in a fair order."""
 
     def __init__(self, running_max: int, waiting_max: int = WAITING_MAX) -> None:
         self._order = FairOrder(running_max, waiting_max)
@@ -128,12 +128,12 @@ class QueryQueue:
 
     @property
     def waiting(self) -> int:
-        """How many wait."""
+        """Number of waiting queries."""
         return len(self._order.waiting)
 
     @asynccontextmanager
     async def turn(self, user: str) -> AsyncIterator[None]:
-        """Wait for the turn of a query, and hold it. Raises QueueFullError."""
+        """Wait for a turn, and hold it within the block. Raises QueueFullError."""
         await self._wait(user)
         try:
             yield
@@ -161,7 +161,7 @@ class QueryQueue:
                 del self._turns[one]
                 self._order.leave(one)
             elif turn.done() and not turn.cancelled() and turn.exception() is None:
-                self._order.end(user)  # it was let go while its turn came
+                self._order.end(user)  # it was cancelled at the moment of its turn
                 self._begin()
             if isinstance(error, TimeoutError):
                 reason = f"no query could start within {WAIT_S:g} s; {self.waiting} wait"
@@ -182,27 +182,26 @@ class QueryQueue:
 
 
 class Rank(IntEnum):
-    """Whose query is next, the lowest first."""
+    """Rank of a query; the lowest is next."""
 
     FIRST = 0
     BESIDE = 1
-    """Nobody waits for it."""
+    """A background query."""
 
 
 @dataclass(slots=True)
 class TurnOrder:
-    """How many queries run, and how many wait, by rank.
+    """Numbers of running and waiting queries by rank.
 
-    Where more than one may run, those beside leave one process free: a query of rank FIRST never waits
-    until one of them has ended.
-    """
+    With several processes, background queries leave one free, so a query of rank FIRST never waits for one of
+    them."""
 
     running_max: int
     running: Counter[Rank] = field(default_factory=Counter)
     waiting: Counter[Rank] = field(default_factory=Counter)
 
     def begin_next(self) -> Rank | None:
-        """The rank whose next query runs now; None: none waits, or as many run as may."""
+        """The rank whose next query starts now; None: none waits, or no process is free for it."""
         for rank in Rank:
             if self.waiting[rank] and self.may_begin(rank):
                 self.waiting[rank] -= 1
@@ -211,21 +210,21 @@ class TurnOrder:
         return None
 
     def may_begin(self, rank: Rank) -> bool:
-        """Whether one more of that rank may run now."""
+        """Whether one more query of that rank may start now."""
         beside_max = max(1, self.running_max - 1)
         is_room = self.running.total() < self.running_max
         return is_room and (rank is Rank.FIRST or self.running[rank] < beside_max)
 
 
 class Turns:
-    """Turns of a pool of that many processes, in order of rank, then of coming."""
+    """Gives the turns of a pool of processes, in order of rank, then of arrival."""
 
     def __init__(self, running_max: int) -> None:
         self._order = TurnOrder(running_max)
         self._waiting: dict[Rank, deque[asyncio.Future[None]]] = {rank: deque() for rank in Rank}
 
     async def take(self, rank: Rank) -> None:
-        """Wait for a turn, to be given back."""
+        """Wait for a turn; `give_back` ends it."""
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting[rank].append(turn)
         self._order.waiting[rank] += 1
@@ -237,11 +236,11 @@ class Turns:
                 self._waiting[rank].remove(turn)
                 self._order.waiting[rank] -= 1
             elif turn.done() and not turn.cancelled():
-                self.give_back(rank)  # who waited was let go while the turn came
+                self.give_back(rank)  # it was cancelled at the moment of its turn
             raise
 
     def give_back(self, rank: Rank) -> None:
-        """The query of that rank has ended."""
+        """End a turn of that rank."""
         self._order.running[rank] -= 1
         self._begin()
 

@@ -1,12 +1,12 @@
-"""Encodes rows part by part as JSON, NDJSON, CSV, Arrow or Parquet, so that nobody holds all of them.
+"""Encodes rows part by part as JSON, NDJSON, CSV, Arrow or Parquet, so that no process holds all of them.
 
-Each form says at its end that rows were cut: JSON as `truncated`, the others by the word TRUNCATED, in a
-last line or in metadata. A whole answer does not have that word, so the end of an answer is enough to tell.
+The end of each answer says whether rows were cut: JSON by `truncated`, the others by the word TRUNCATED in a
+last line or in metadata, which a complete answer does not have.
 """
 
 import csv
 import io
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -28,21 +28,19 @@ from gpuwarden_collector.query.encode import (
 from gpuwarden_collector.query.port import Encoder, Ending
 
 _CHUNK_ROWS = 2_048
-"""Rows of which the Python values are few enough to hold."""
+"""Rows that are converted to Python values at once."""
 
 
 def encoder_of(form: str, schema: Any, types: tuple[str, ...]) -> Encoder:
-    """`form`: json, ndjson, csv, parquet or arrow."""
-    kinds: dict[str, type[Encoder]] = {
+    """The encoder of a format. `form`: json, ndjson, csv, parquet or arrow."""
+    kinds: dict[str, Callable[[Any, tuple[str, ...]], Encoder]] = {
         "json": _Json, "ndjson": _Ndjson, "csv": _Csv, "parquet": _Parquet, "arrow": _Arrow,
     }  # fmt: skip
-    made: Any = kinds[form]
-    encoder: Encoder = made(schema, types)
-    return encoder
+    return kinds[form](schema, types)
 
 
 def encoded(form: str, rows: ResultRows, elapsed_s: float) -> bytes:
-    """All rows at once. Raises QueryError."""
+    """Encode all rows at once. Raises QueryError."""
     encoder = encoder_of(form, rows.data.schema, rows.types)
     body = encoder.begin()
     if rows.data.num_rows:
@@ -72,8 +70,8 @@ class _Json:
         return bytes(body)
 
     def end(self, ending: Ending) -> bytes:
-        said = {"truncated": ending.truncated, "elapsed_s": round(ending.elapsed_s, 6)}
-        return b"]," + json_bytes(said)[1:]
+        tail = {"truncated": ending.truncated, "elapsed_s": round(ending.elapsed_s, 6)}
+        return b"]," + json_bytes(tail)[1:]
 
 
 class _Ndjson:
@@ -122,7 +120,7 @@ class _Csv:
 
 
 class _Arrow:
-    """An Arrow IPC stream with DuckDB's own types. One that is cut ends with a batch without rows."""
+    """An Arrow IPC stream with DuckDB's types. A truncated one ends with an empty batch that says so."""
 
     batch_bytes = 1024 * 1024
 
@@ -142,17 +140,17 @@ class _Arrow:
     def end(self, ending: Ending) -> bytes:
         if ending.truncated:
             none = pa.RecordBatch.from_pylist([], self._schema)
-            said = {TRUNCATED: "true", "rows": str(ending.rows)}
-            self._writer.write_batch(none, custom_metadata=said)
+            metadata = {TRUNCATED: "true", "rows": str(ending.rows)}
+            self._writer.write_batch(none, custom_metadata=metadata)
         self._writer.close()
         return self._out.taken()
 
 
 class _Parquet:
-    """A Parquet file. What Parquet lacks is as in JSON: durations are seconds; wide integers are text."""
+    """A Parquet file. Types that Parquet lacks are as in JSON: durations are seconds; wide integers are text."""
 
     batch_bytes = 16 * 1024 * 1024
-    """A row group, of columns before they are compressed."""
+    """Size of a row group before compression."""
 
     def __init__(self, schema: Any, types: tuple[str, ...]) -> None:
         self._schema, self._types = schema, types
@@ -192,7 +190,7 @@ def _naming_what_parquet_lacks() -> Iterator[None]:
 
 
 class _Written(io.RawIOBase):
-    """A file whose content is taken while it is written."""
+    """A file object whose content is taken while it is written."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -200,7 +198,7 @@ class _Written(io.RawIOBase):
         self._at = 0
 
     def taken(self) -> bytes:
-        """What was written since the last time."""
+        """The bytes that were written since the last call."""
         parts, self._parts = self._parts, []
         return b"".join(parts)
 
@@ -220,7 +218,7 @@ class _Written(io.RawIOBase):
 def _check_names(names: list[str], form: str) -> None:
     if len(set(names)) < len(names):
         twice = next(name for name in names if names.count(name) > 1)
-        raise QueryError(f"two columns are called {twice}: {form} needs a name for each (AS)")
+        raise QueryError(f"two columns have the name {twice}: {form} needs different names (AS)")
 
 
 def _json_rows(
@@ -253,11 +251,11 @@ _PLAIN = r"^([+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?|[+@-]|--?[A-Za-z]
 
 
 def csv_rows(data: Any, types: Sequence[str]) -> bytes:
-    """The lines of an Arrow table, column by column: most values never become Python's.
+    """The lines of an Arrow table, encoded column by column, mostly without Python values.
 
-    RFC 4180, but lines end with LF as a shell's tools expect: a field is quoted where it must be, NULL is an empty one.
-    Instants are UTC with milliseconds, durations seconds, nested values JSON. Texts that a spreadsheet would run have
-    `'` before them, as of `without_formula`. Raises QueryError.
+    RFC 4180, but lines end with LF, as shell tools expect: fields are quoted where needed, NULL is an empty field.
+    Instants are UTC with milliseconds, durations seconds, nested values JSON. Texts that a spreadsheet would run as a
+    formula get a `'` before them, as by `without_formula`. Raises QueryError.
     """
     cells: list[Any] = []
     for at, sql_type in enumerate(types):
@@ -268,13 +266,13 @@ def csv_rows(data: Any, types: Sequence[str]) -> bytes:
         cells += [text.fill_null("").cast(pa.binary()), b","]
     if not cells:
         return b""
-    if len(types) == 1:  # an empty line would be no row
+    if len(types) == 1:  # readers skip an empty line
         cells[0] = pc.if_else(pc.equal(pc.binary_length(cells[0]), 0), b'""', cells[0])
     return joined(*cells[:-1], LINE_END)
 
 
 def _plain(column: Any) -> Any:
-    """The text of each value; None for what is not plain."""
+    """The text of each value; None: the type needs Python values."""
     kind = column.type
     if pa.types.is_integer(kind):
         return column.cast(pa.string())
@@ -285,7 +283,7 @@ def _plain(column: Any) -> Any:
     if pa.types.is_floating(kind):
         known = pc.if_else(pc.is_finite(column), column, pa.scalar(None, kind))
         text = known.cast(pa.string())
-        # As Python writes them: a reader takes a column of 1 and 2 for integers.
+        # With `.0`, as Python writes them, so that readers see no integers.
         if not pc.any(pc.equal(pc.floor(known), known)).as_py():
             return text
         is_whole = pc.match_substring_regex(text, r"^-?[0-9]+$")

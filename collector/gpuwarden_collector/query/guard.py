@@ -1,10 +1,10 @@
-"""Decides whether a parsed query may run: pure, from the syntax tree of the text that runs.
+"""Checks whether a parsed query may run, from the syntax tree of the text that runs. Pure.
 
-Exactly one statement, SELECT or EXPLAIN of a SELECT (DESCRIBE, SHOW and SUMMARIZE are SELECTs to
-DuckDB). A SELECT can still read files and the lake's own tables, call functions that maintain the
-database, and in a cluster ask PostgreSQL, so functions, tables and what SHOW shows are on lists of
-what is allowed (`allowed_names.py`). The database refuses writes by itself as well: the transaction is
-read-only and external access is off, but for the lake's folder.
+A query is exactly one SELECT or EXPLAIN of a SELECT (DESCRIBE, SHOW and SUMMARIZE are SELECTs to DuckDB).
+A SELECT could still read files and the lake's own tables, call functions that change the database, and in a
+cluster query PostgreSQL. So only listed functions, tables and SHOW commands are allowed
+(`allowed_names.py`). The database itself refuses writes too: the transaction is read-only, and external
+access is off, except for the lake's folder.
 """
 
 import re
@@ -27,16 +27,16 @@ from gpuwarden_collector.query.allowed_names import (
 from gpuwarden_collector.query.complaints import characters, did_you_mean
 
 CATALOGS = frozenset({"", "gpuwarden"})
-"""The store's own, and none: DuckDB looks in the store first."""
+"""The store's name, or none: DuckDB searches the store first."""
 SCHEMAS = frozenset({"", "main", "information_schema"})
 SHOWN = frozenset({"tables", "databases", "schemas", "variables", "__show_tables_expanded"})
-"""What SHOW and a DESCRIBE of nothing list; the last is SHOW ALL TABLES."""
+"""Arguments of SHOW and of DESCRIBE without a query; the last is SHOW ALL TABLES."""
 _WITH_NAME = re.compile(r"(?!duckdb_|pragma_|pg_|sqlite_)[\w -]+")
-"""Names that a WITH may give. Where one does not reach, DuckDB looks for a table of its own or for a
-file of that name: these are names of neither."""
+"""Names that a WITH may define. Outside of the WITH's scope DuckDB takes a name for one of its own tables or
+for a file; these names are neither."""
 TEXT_FILLERS = {"repeat": 1, "lpad": 1, "rpad": 1}
-"""Functions that make a text as long as the argument at that position says; DuckDB's memory limit
-does not see it and no interrupt ends it."""
+"""Functions whose result has the length of the argument at that position. DuckDB's memory limit does not count
+it, and an interrupt does not end them."""
 FILLED_CHARACTERS_MAX = 10_000
 SQL_CHARACTERS_MAX = 100_000
 _NAME_CHARACTERS_MAX = 100
@@ -46,28 +46,28 @@ _SELECT_WORDS = frozenset({"", "SELECT", "FROM", "WITH", "VALUES", "TABLE", "PIV
 
 @dataclass(frozen=True, slots=True)
 class Parsed:
-    """What the guard decides on."""
+    """A parsed query."""
 
     word: str
-    """First word of the query, in capitals: the kind of statement that it seems to be."""
+    """First word of the query, in capitals."""
     selects: tuple[Mapping[str, Any], ...] | None
-    """Syntax tree of each statement, for EXPLAIN of what it explains; None: not all are SELECT."""
+    """Syntax tree of each statement, without EXPLAIN; None: not all are SELECT."""
     parameters: frozenset[str]
     sql: str
-    """The text to run: the one that the trees are of, behind an EXPLAIN if it is to be explained."""
+    """The text to run: the parsed text, after an EXPLAIN if there is one."""
     begins_at: int = 0
-    """Where the text that the trees are of begins in the query as it was asked."""
+    """Position of the parsed text in the original query."""
     explain: int = 0
-    """Characters of the EXPLAIN in `sql`."""
+    """Length of the EXPLAIN in `sql`."""
 
     @property
     def shift(self) -> int:
-        """What to add to a place in `sql` for the query as it was asked."""
+        """Offset from a position in `sql` to the original query."""
         return self.begins_at - self.explain
 
 
 def check_text(sql: str) -> None:
-    """Raise QueryError for a text that is not to be parsed."""
+    """Raise QueryError for a text that must not be parsed."""
     if len(sql) > SQL_CHARACTERS_MAX:
         raise QueryError(f"the query has {len(sql)} characters; most is {SQL_CHARACTERS_MAX}")
     if "\0" in sql:
@@ -76,7 +76,7 @@ def check_text(sql: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """Tables and functions that are open beside the public ones."""
+    """Tables and functions that are allowed besides the public ones."""
 
     tables: frozenset[str] = frozenset()
     functions: frozenset[str] = frozenset()
@@ -86,7 +86,7 @@ NO_MORE = Names()
 
 
 def check(parsed: Parsed, more: Names = NO_MORE) -> None:
-    """Raise QueryError, naming what is not allowed. `more`: what is allowed too, without a schema."""
+    """Raise QueryError for a query that is not allowed. `more`: names that are allowed too, without a schema."""
     if parsed.selects is None:
         raise QueryError(_not_a_select(parsed))
     if not parsed.selects:
@@ -105,14 +105,14 @@ def check(parsed: Parsed, more: Names = NO_MORE) -> None:
 
 
 def _hint(node: Mapping[str, Any]) -> str | None:
-    """What was likely meant by the name of what is not there."""
+    """A hint for the name of a missing function or table."""
     if "function_name" in node:
         return did_you_mean(str(node["function_name"]), FUNCTIONS)
     return did_you_mean(str(node["table_name"]), TABLES) if "table_name" in node else None
 
 
 def tables(parsed: Parsed) -> set[str]:
-    """Names of tables that a query reads, and of what it calls so itself (WITH)."""
+    """Names of tables that a query reads, and of its WITH queries."""
     return {
         str(node.get("table_name", "")).lower()
         for tree in parsed.selects or ()
@@ -122,7 +122,7 @@ def tables(parsed: Parsed) -> set[str]:
 
 
 def is_plainly_named(parsed: Parsed) -> bool:
-    """Whether a query names its tables without a schema, and does not ask what tables there are."""
+    """Whether a query names its tables without a schema, and does not list tables."""
     return not any(
         node.get("type") == "SHOW_REF"
         or str(node.get("function_name", "")).lower() in CATALOG_FUNCTIONS
@@ -133,12 +133,12 @@ def is_plainly_named(parsed: Parsed) -> bool:
 
 
 def is_select(parsed: Parsed) -> bool:
-    """Whether a query that may run gives rows of the store: it is not EXPLAIN, DESCRIBE or the like."""
+    """Whether a query that may run is a SELECT, not EXPLAIN, DESCRIBE or the like."""
     return parsed.word in _SELECT_WORDS
 
 
 def may_join(parsed: Parsed) -> bool:
-    """Whether a query may join tables: all do but those that read a single one, which is no view."""
+    """Whether a query may join tables: it reads several tables, or a view."""
     read = []
     for tree in parsed.selects or ():
         for node in nodes_of(tree):
@@ -150,7 +150,7 @@ def may_join(parsed: Parsed) -> bool:
 
 
 def _not_a_select(parsed: Parsed) -> str:
-    """Why a text that is not all SELECT is refused; what else it holds is not looked at."""
+    """The reason for refusing a text that is not all SELECT."""
     if parsed.word == "PRAGMA":
         return "PRAGMA is not allowed; DESCRIBE, SHOW TABLES and SUMMARIZE are"
     if parsed.word != "EXPLAIN" and parsed.word not in _SELECT_WORDS:
@@ -165,7 +165,7 @@ def _not_a_select(parsed: Parsed) -> str:
 
 
 def nodes_of(tree: Any) -> Iterator[Mapping[str, Any]]:
-    """All objects of a syntax tree or a part of one, without recursion: queries may be nested deeply."""
+    """All objects of a syntax tree or a part of it, without recursion, because queries may be nested deeply."""
     waiting: list[Any] = [tree]
     while waiting:
         item = waiting.pop()
@@ -177,7 +177,7 @@ def nodes_of(tree: Any) -> Iterator[Mapping[str, Any]]:
 
 
 def with_names(node: Mapping[str, Any]) -> Iterator[str]:
-    """Names of its WITH."""
+    """Names that a node's WITH defines."""
     for named in (node.get("cte_map") or {}).get("map", ()):
         yield str(named["key"])
 
@@ -185,7 +185,7 @@ def with_names(node: Mapping[str, Any]) -> Iterator[str]:
 def _forbidden(
     node: Mapping[str, Any], names: AbstractSet[str], functions: AbstractSet[str]
 ) -> str | None:
-    # By what a node holds rather than by its type, so that no other type can hold the same.
+    # Check a node's keys, not its type, so that no other type with the same keys passes.
     for name in with_names(node):
         if not _WITH_NAME.fullmatch(name.lower()):
             return (
@@ -228,7 +228,7 @@ def _forbidden_table(node: Mapping[str, Any], names: AbstractSet[str]) -> str | 
 
 def _forbidden_show(node: Mapping[str, Any]) -> str | None:
     if node.get("query") is not None:
-        return None  # DESCRIBE or SUMMARIZE of a query, which is judged like any other
+        return None  # DESCRIBE or SUMMARIZE of a query, whose nodes are checked too
     if node.get("show_type") == "SHOW_FROM":
         return _forbidden_place(*_place(node))
     name = str(node.get("table_name", "")).strip('"').lower()
@@ -249,7 +249,7 @@ def _forbidden_place(catalog: str, schema: str) -> str | None:
 
 
 def _forbidden_function(node: Mapping[str, Any], functions: AbstractSet[str]) -> str | None:
-    # A schema says nothing: DuckDB writes x.upper() as upper() of the schema x.
+    # Ignore the schema: DuckDB parses x.upper() as upper() of the schema x.
     name = str(node["function_name"]).lower()
     if name not in FUNCTIONS and name not in TABLE_FUNCTIONS and name not in functions:
         return f"function {_short(name)}() is not allowed, or there is none of this name"
@@ -272,34 +272,34 @@ def _short(name: str) -> str:
 
 
 ALL = "*"
-"""Of everybody."""
+"""All rows."""
 NOBODY = ""
 _ROWS_MAX = 1_000_000_000
 
 
 def own_rows_sql(table: str, token: str) -> str:
-    """A query whose FROM stands for a table of which the token may read its own rows only.
+    """A query whose FROM replaces a table by the token's own rows of it.
 
-    The subquery ends with a LIMIT that no table reaches: DuckDB moves no condition of the query behind one, so that an
-    error of a condition tells nothing of the rows of others. `token`: letters and digits.
+    The subquery ends with a LIMIT that no table reaches. DuckDB does not move conditions below a LIMIT, so an error of
+    the query's condition cannot reveal rows of other tokens. `token`: letters and digits.
     """
     if not token.isalnum():
-        raise ValueError(f"{token!r} is no id of a token")
+        raise ValueError(f"{token!r} is not the id of a token")
     rows = f"SELECT * FROM main.{table} WHERE token = '{token}' LIMIT {_ROWS_MAX}"
     return f"FROM ({rows}) AS {table}"
 
 
 def closed_tables(read: Iterable[str], log_of: str) -> list[str]:
-    """Of the tables that a query reads those that are not wholly open. `log_of`: a token, ALL or NOBODY."""
+    """Tables among `read` that are not fully open. `log_of`: a token, ALL or NOBODY."""
     return [] if log_of == ALL else sorted(ADMINS_ONLY & set(read))
 
 
 def keep_to_own(select: Any, standing: Mapping[str, Mapping[str, Any]]) -> None:
-    """Put what stands for tables in their places. Raises QueryError."""
+    """Replace tables in a syntax tree by these nodes. Raises QueryError."""
     nodes = [*nodes_of(select)]
     for name in (name.lower() for node in nodes for name in with_names(node)):
         if name in standing:
-            raise QueryError(f"a WITH may not name a query {name}: a table is called so")
+            raise QueryError(f"a WITH may not name a query {name}: a table has that name")
     for node in nodes:
         found = standing.get(str(node.get("table_name", "")).lower())
         if found is None or node.get("type") != "BASE_TABLE":

@@ -1,9 +1,9 @@
-"""Reads from a query's plan which tables it reads and from which time on.
+"""Finds in a query's plan which tables it reads, and from which time on.
 
-DuckDB moves conditions that every row of a table must meet into the scan of that table, also those that a view or a join
-has, with the values of parameters. So the scan of `ts > $now - INTERVAL 5 MINUTE` has a bound, and one without a lower
-bound of `ts` may need rows of any time. The plan is made over empty tables in an instance of its own: nothing of the store
-is read for it. The bounds are remembered as distances from now, so that a query that comes again needs no plan.
+DuckDB pushes conditions on a table into its scan, also those of views and joins, with the values of parameters. So the
+scan for `ts > $now - INTERVAL 5 MINUTE` has a bound, and a scan without a lower bound of `ts` may need rows of any
+time. Plans are made over empty tables in a DuckDB instance of its own, without reading the store. The bounds are cached
+as distances from now, so that a repeated query needs no plan.
 """
 
 import json
@@ -20,18 +20,18 @@ from gpuwarden.schema import TABLES, UPSERTED, create_sql, stored_columns, views
 from gpuwarden_collector.storage.segment import TABLE_NAMES
 
 SLACK = timedelta(minutes=1)
-"""What a query says of `now()` may be up to so much before what it says of `$now`. So near to now `$now` is where a query
-is asked again and again; one of another moment is planned each time."""
+"""Largest difference between `now()` and `$now` for a live query, whose plan is cached; any other query is planned each
+time."""
 _MOVED_MIN = timedelta(seconds=10)
-"""Two plans tell whether bounds move with time where so much lies between them."""
+"""Least time between two plans that are compared to see whether bounds move with time."""
 _UNEVEN_MAX = timedelta(seconds=2)
-"""What bounds of `now()` may have moved more or less than `$now`."""
+"""Largest difference between the movement of a bound and of `$now`."""
 _KNOWN_MAX = 512
 
 
 _BOUND = re.compile(r"ts>=?'([^']+)'::TIMESTAMP(?:_NS|_MS)?")
 _NOT_TRUE_OF_EMPTY_TABLES = "statistics_propagation,late_materialization,join_filter_pushdown"
-"""Optimizers by which a plan over empty tables is another one: what has no rows is left out of it."""
+"""Optimizers that would remove empty tables from the plan."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,11 +41,11 @@ class PlannedRead:
     table: str
     columns: frozenset[str]
     since: datetime | None
-    """Rows of after that, or of that instant (naive UTC); None: of any time."""
+    """First instant of the rows (naive UTC); None: of any time."""
 
 
 class QueryPlanner:
-    """Plans queries, and runs none; for one thread."""
+    """Plans queries without running them, for one thread."""
 
     def __init__(self) -> None:
         """Raises duckdb.Error."""
@@ -60,7 +60,7 @@ class QueryPlanner:
         self._connection.execute("SET lock_configuration = true")
 
     def reads(self, sql: str, params: Mapping[str, Any]) -> Sequence[PlannedRead]:
-        """What a query that may run reads of the store. Raises duckdb.Error."""
+        """The reads of a query that may run. Raises duckdb.Error."""
         asked = f"EXPLAIN (FORMAT JSON) {sql}"
         cursor = self._connection.cursor()
         try:
@@ -71,12 +71,12 @@ class QueryPlanner:
 
 
 def reads_of(plan: str) -> Sequence[PlannedRead]:
-    """From a plan as JSON."""
+    """The reads in a plan in JSON."""
     return [_read(name, scan) for name, scan in _scans(json.loads(plan))]
 
 
 def earliest_of(reads: Sequence[PlannedRead]) -> datetime | None:
-    """From when rows are needed (naive UTC), datetime.max where none are; None: of any time."""
+    """First instant of all reads (naive UTC), datetime.max without reads; None: of any time."""
     earliest = datetime.max  # noqa: DTZ901  naive, as the store has instants
     for read in reads:
         if read.since is None:
@@ -109,7 +109,7 @@ def _texts(said: Any) -> list[str]:
 
 
 def _lower_bound(conditions: Sequence[str]) -> datetime | None:
-    # What is joined by OR, or only helps to skip rows (`optional: ...`), bounds nothing.
+    # Conditions that are joined by OR, or only help to skip rows (`optional: ...`), are no bounds.
     parts = [part for text in conditions if " OR " not in text for part in text.split(" AND ")]
     bounds = [match[1] for part in parts if (match := _BOUND.fullmatch(part.strip())) is not None]
     try:
@@ -120,30 +120,30 @@ def _lower_bound(conditions: Sequence[str]) -> datetime | None:
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """Rows of a table."""
+    """Columns and time of the rows that a query needs of a table."""
 
     columns: frozenset[str]
     back: timedelta | None
-    """How far back from the moment that is asked for; None: of any time."""
+    """How far back from the query's moment; None: of any time."""
 
 
 Needs = Mapping[str, Need]
-"""By table behind the lake."""
+"""Needs by table of samples or rollups."""
 
 
 @dataclass(slots=True)
 class _Planned:
-    """What is known of a text with certain parameters."""
+    """The cached needs of a query with certain parameters."""
 
     now: datetime
     needs: Needs | None
-    """As of `now`; None: what it needs is not known."""
+    """As of `now`; None: unknown."""
     moves: bool | None = None
-    """Whether what it needs moves with time; None: that is not known yet."""
+    """Whether its bounds move with time; None: not known yet."""
 
 
 class QueryNeeds:
-    """For one thread."""
+    """Finds what queries need, and caches it, for one thread."""
 
     def __init__(self, clock: Clock, make: Callable[[], QueryPlanner] = QueryPlanner) -> None:
         self._clock = clock
@@ -152,13 +152,13 @@ class QueryNeeds:
         self._known: dict[tuple[str, str], _Planned] = {}
 
     def planner(self) -> QueryPlanner:
-        """Made when it is first needed. Raises duckdb.Error."""
+        """The planner, created at the first use. Raises duckdb.Error."""
         if self._made_planner is None:
             self._made_planner = self._make()
         return self._made_planner
 
     def of(self, sql: str, params: Mapping[str, Any]) -> tuple[datetime, Needs] | None:
-        """The moment that a query is of (naive UTC), and what it needs; None: that is not known."""
+        """The query's moment (naive UTC) and needs; None: unknown."""
         wall = self._clock.now().replace(tzinfo=None)
         now = params.get("now", wall)
         if not isinstance(now, datetime):
@@ -168,7 +168,7 @@ class QueryNeeds:
         return None if needs is None else (now, needs)
 
     def live(self, sql: str, params: Mapping[str, Any], now: datetime) -> Needs | None:
-        """What a query needs that is asked again and again."""
+        """The needs of a repeated query."""
         key = sql, repr(sorted((name, value) for name, value in params.items() if name != "now"))
         known = self._known.get(key)
         if known is not None and known.moves:
@@ -186,7 +186,7 @@ class QueryNeeds:
         try:
             return _needs_of(self.planner().reads(sql, params), now)
         except duckdb.Error:
-            return None  # who runs it says what is wrong
+            return None  # running the query reports the error
 
 
 def _needs_of(reads: Sequence[PlannedRead], now: datetime) -> Needs | None:
@@ -205,7 +205,7 @@ def _needs_of(reads: Sequence[PlannedRead], now: datetime) -> Needs | None:
 
 
 def _are_alike(before: Needs | None, now: Needs | None) -> bool:
-    """Whether two plans need the same, each as far back from its own moment."""
+    """Whether two plans need the same rows, as far back from their own moments."""
     if before is None or now is None or before.keys() != now.keys():
         return False
     return all(_is_alike(before[name].back, need.back) for name, need in now.items())

@@ -1,8 +1,8 @@
-"""What the collector offers to a front for queries beside HTTP, such as PostgreSQL's protocol.
+"""Defines the interfaces of a front, a protocol for queries besides HTTP, such as PostgreSQL's.
 
-A `Front` listens in the collector's process. It lets clients in by `FrontAccess` and runs their SQL by `Queries`. In query
-processes its `Dialect` translates the SQL and encodes the rows. The collector imports no front: it is given one when it
-is put together, and query processes import its dialect by name.
+A `Front` listens in the collector's process. It checks clients by `FrontAccess` and runs their SQL by `Queries`. In
+query processes its `Dialect` translates the SQL and encodes the rows. The collector imports no front: the composition
+passes one in, and query processes import its dialect by name.
 """
 
 import asyncio
@@ -43,7 +43,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class TypedValue:
-    """A parameter's value that has this DuckDB type, whatever it looks like."""
+    """A parameter's value with an explicit DuckDB type."""
 
     value: Any
     sql_type: str
@@ -51,7 +51,7 @@ class TypedValue:
 
 @dataclass(frozen=True, slots=True)
 class Description:
-    """What a query returns, and the types of its parameters as far as they are known."""
+    """Columns of a query's result, and the known types of its parameters."""
 
     names: Sequence[str]
     types: Sequence[str]
@@ -61,82 +61,82 @@ class Description:
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """What is known of the rows when all are encoded."""
+    """Figures of an answer when all rows are encoded."""
 
     rows: int
     truncated: bool
     elapsed_s: float
     is_own_limit: bool = False
-    """The client chose the number of rows, so that forms without a place for `truncated` may leave it out."""
+    """The client chose the row limit, so that formats without a field for `truncated` may omit it."""
 
 
 class Encoder(Protocol):
     """Encodes the rows of one answer."""
 
     batch_bytes: int
-    """Rows of about so many bytes are encoded together."""
+    """Approximate size of the rows that are encoded together."""
 
     def begin(self) -> bytes:
-        """What comes before the rows. Raises QueryError."""
+        """Encode the part before the rows. Raises QueryError."""
         ...
 
     def rows(self, data: Any) -> bytes:
-        """Some rows, an Arrow table. Raises QueryError."""
+        """Encode rows, an Arrow table. Raises QueryError."""
         ...
 
     def end(self, ending: Ending) -> bytes:
-        """What comes after them."""
+        """Encode the part after the rows."""
         ...
 
 
 class QuerySource(Protocol):
-    """What a query reads."""
+    """A source of a query's tables."""
 
     def cursor(self) -> AbstractContextManager[Any]:
         """A DuckDB cursor, outside of a transaction. Raises StoreUnavailableError."""
         ...
 
     def begin(self, cursor: Any, names: Iterable[str] | None = None) -> None:
-        """Begin a transaction that sees the store at one moment. Raises StoreUnavailableError."""
+        """Begin a transaction that sees one moment of the store. Raises StoreUnavailableError."""
         ...
 
 
 class CatalogEngine(Protocol):
-    """What a dialect's catalogue is built on."""
+    """The engine under a dialect's catalogue."""
 
     def new_cursor(self) -> Any:
         """A DuckDB cursor that no other query uses."""
         ...
 
     def begin(self, cursor: Any, names: Iterable[str] | None = None) -> None:
-        """As of QuerySource."""
+        """Begin a transaction that sees one moment of the store. Raises StoreUnavailableError."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Translation:
-    """What a dialect did to a SELECT."""
+    """The result of translating a SELECT."""
 
     is_changed: bool = False
     is_catalog: bool = False
     """It reads the dialect's own catalogue."""
     listed: frozenset[str] = frozenset()
-    """Parameters that are lists, which a client may send as a text."""
+    """Parameters that are lists, which a client may send as text."""
 
 
 class Dialect(Protocol):
-    """Another server's SQL, in one query process."""
+    """The SQL of another server, in a query process."""
 
     tables: frozenset[str]
     functions: frozenset[str]
-    """Those of its catalogue, which queries may use beside the public ones."""
+    """Tables and functions of its catalogue, which queries may use besides the public ones."""
 
     def text(self, sql: str) -> str:
-        """The SQL as DuckDB can parse it."""
+        """Change the SQL so that DuckDB can parse it."""
         ...
 
     def translate(self, select: Any, source: str) -> Translation:
-        """Change the syntax tree of a SELECT, of the text `source`, into one that DuckDB answers."""
+        """Change the syntax tree of a SELECT in place, so that DuckDB can run it. `source`: its text."""
         ...
 
     def parameter_types(
@@ -146,11 +146,11 @@ class Dialect(Protocol):
         ...
 
     def sample(self, sql_type: str) -> TypedValue | str:
-        """A value of a type, to describe a query with; "" where the type is not known."""
+        """A value of a type, for describing a query; "" if the type is unknown."""
         ...
 
     def list_of(self, text: str) -> list[Any]:
-        """A list that a client sent as a text. Raises ValueError."""
+        """Parse a list that a client sent as text. Raises ValueError."""
         ...
 
     def catalog_type(self, sql_type: str, *, is_parameter: bool) -> str:
@@ -158,38 +158,38 @@ class Dialect(Protocol):
         ...
 
     def catalog(self, engine: CatalogEngine) -> QuerySource:
-        """Public tables, and the catalogue beside them."""
+        """A source of the public tables and the dialect's catalogue."""
         ...
 
     def encoder(self, form: str, schema: Any, types: Sequence[str]) -> Encoder:
-        """`form`: as its front asked for."""
+        """The encoder of a format of the front."""
         ...
 
     def described(self, found: Description) -> bytes:
-        """The answer to a form that ends with `-describe`."""
+        """Encode a description, for a format that ends with `-describe`."""
         ...
 
 
 class RowStream(Protocol):
-    """The rows of a query as they come, encoded."""
+    """The encoded rows of a query as they come."""
 
     @property
     def rows(self) -> int:
-        """How many there are, once all have come."""
+        """The number of rows, once all have come."""
         ...
 
     @property
     def truncated(self) -> bool:
-        """Whether there are more than its limit, once all have come."""
+        """Whether rows beyond the limit were cut, once all have come."""
         ...
 
     async def whole(self) -> bytes | bytearray:
-        """The next part, which ends between two rows; empty: all have come. Raises QueryError."""
+        """The next part, which ends with a whole row; empty: all have come. Raises QueryError."""
         ...
 
 
 class Queries(Protocol):
-    """Runs queries of clients: in turn with all others, and each is logged."""
+    """Runs and logs queries of clients, in turn with all others."""
 
     def run(
         self,
@@ -203,13 +203,13 @@ class Queries(Protocol):
         row_limit: int | None,
         dialect: str,
     ) -> AbstractAsyncContextManager[RowStream]:
-        """`grant`: what `FrontAccess.judged` gave; None: no tokens are required. Leaving early ends the query.
-        Raises QueryError."""
+        """Run a query; leaving the block early interrupts it. `grant`: the result of `FrontAccess.judged`; None: no
+        tokens are required. Raises QueryError."""
         ...
 
 
 class FrontAccess(Protocol):
-    """Who may query."""
+    """Access control of a front."""
 
     @property
     def asks_tokens(self) -> bool:
@@ -218,27 +218,27 @@ class FrontAccess(Protocol):
 
     @property
     def ssl_context(self) -> ssl.SSLContext | None:
-        """None: connections are not encrypted."""
+        """The TLS context; None: connections are not encrypted."""
         ...
 
     def is_guessing(self, client: str) -> bool:
-        """Whether this address has sent too many wrong tokens lately."""
+        """Whether this address has sent too many wrong tokens recently."""
         ...
 
     def scram_of(self, name: str) -> str | None:
-        """SCRAM verifier of the token with this id; None: there is none."""
+        """The SCRAM verifier of the token with this id; None: there is none."""
         ...
 
     def judged(self, token: str, need: Scope, client: str) -> "object | Denied":
-        """A grant, if the token is enough."""
+        """A grant, if the token has the scope."""
         ...
 
     def judged_as(self, name: str, need: Scope, client: str, *, is_it: bool) -> "object | Denied":
-        """As `judged`, for the token with this id; `is_it`: the client has proved that it has it."""
+        """A grant for the token with this id; `is_it`: the client has proved that it has the token."""
         ...
 
     def withdrawn(self, grant: Any) -> Denied | None:
-        """Why a client with this grant may not go on; None: it may."""
+        """The reason why a grant is no longer valid; None: it is valid."""
         ...
 
 
@@ -254,16 +254,16 @@ Listening = Callable[
     [str, int, asyncio.TaskGroup, Queries, FrontAccess, FrontStats],
     AbstractAsyncContextManager[tuple[str, int]],
 ]
-"""Listens on host and port until the block is left, with sessions as tasks of the group; gives the address.
-Raises StartError."""
+"""Listens on host and port within the block, with sessions as tasks of the group; gives the address. Raises
+StartError."""
 
 
 @dataclass(frozen=True, slots=True)
 class Front:
-    """A protocol that clients query by, beside HTTP."""
+    """A protocol for queries besides HTTP."""
 
     dialect: str
     """Its name, such as `postgres`."""
     dialect_class: str
-    """Where query processes import it from: `module:class`."""
+    """The `module:class` that query processes import."""
     listening: Listening

@@ -375,8 +375,7 @@ class SqlQuerier:
 
     @property
     def beside(self) -> "QuerierBeside":
-        """For queries that nobody waits for: all others go first, and where there is more than one process
-        these never have all."""
+        """A querier for background queries: all others go first, and with several processes one stays free."""
         return QuerierBeside(self)
 
     def expect(self, queries: Iterable[ExpectedQuery]) -> None:
@@ -689,7 +688,7 @@ class SqlQuerier:
 
 @dataclass(frozen=True, slots=True)
 class QuerierBeside:
-    """See `SqlQuerier.beside`."""
+    """Runs background queries: see `SqlQuerier.beside`."""
 
     querier: SqlQuerier
 

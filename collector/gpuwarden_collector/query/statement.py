@@ -1,20 +1,19 @@
-"""Splits a query into EXPLAIN, where it begins with that, and what is explained: pure, from text.
+"""Splits a query into EXPLAIN, if it begins with that, and the explained statement. Pure.
 
-What runs is `Statement.sql`, an EXPLAIN that is written here before the very text that is judged. A
-beginning that is misread is therefore refused or explained in another way, and never runs anything
-that was not judged.
+`Statement.sql` is what runs: an EXPLAIN that is written here, before the very text that the guard checks. So
+if the beginning is misread, the query is refused or explained in another way, but no unchecked text runs.
 """
 
 import re
 from dataclasses import dataclass
 
-# DuckDB makes blanks of all these before it reads the text.
+# DuckDB turns all these into blanks before it parses the text.
 _BLANK = "[ \t\n\f\r\u00a0\u2000-\u200b\u202f\u205f\u2060\u3000\ufeff]"
 _NAME_GOES_ON = r"(?![\w$])"
 _ANALYZE = f"ANALY[ZS]E{_NAME_GOES_ON}"
 _FORMAT = f"FORMAT{_BLANK}++(?:'[a-z]+'|[a-z]+)"
 _OPTION = f"(?:{_ANALYZE}|{_FORMAT})"
-# Possessive (++, *+), so that a long text that nearly fits takes no longer than one that does.
+# Possessive quantifiers (++, *+), so that a long text that nearly matches does not take longer.
 _GAP = re.compile(rf"(?:{_BLANK}|--[^\r\n]*+|/\*.*?\*/)*+", re.DOTALL)
 _START = re.compile(f"(?:{_BLANK}|;)*+")
 _WORD = re.compile(r"[A-Za-z_]\w*+")
@@ -30,15 +29,15 @@ class Statement:
     """A query in two parts."""
 
     word: str
-    """Its first word, in capitals; "" where it begins with none."""
+    """Its first word, in capitals; "" if it does not begin with a word."""
     explain: str
-    """EXPLAIN and its options, in words of our own; "" where it is no EXPLAIN."""
+    """EXPLAIN and its options, written anew; "" if it is no EXPLAIN."""
     select: str
-    """The rest as it was written, which is to be judged."""
+    """The rest of the original text, which the guard checks."""
 
     @property
     def sql(self) -> str:
-        """What runs."""
+        """The text to run."""
         return self.explain + self.select
 
 
@@ -59,7 +58,7 @@ def split(sql: str) -> Statement:
 
 
 def _begin(sql: str) -> int:
-    """Where the first statement begins: empty ones before it are none."""
+    """The position of the first statement, after empty ones."""
     at = -1
     following = 0
     while at != following:

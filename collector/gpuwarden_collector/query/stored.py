@@ -1,4 +1,4 @@
-"""Asks the store for what is kept beside it: the newest rows of older runs, and the waste of the hours that run."""
+"""Queries the store for rows that are kept in files: newest rows of older runs, and waste of the current hours."""
 
 import asyncio
 import logging
@@ -19,7 +19,7 @@ _PARTS_MAX = 4_096
 
 
 async def take_stored(latest: LatestRows, querier: QuerierBeside) -> None:
-    """Have `latest` take over what is missing; what cannot be read now is left for the next call."""
+    """Read the rows that `latest` is missing; after an error the next call tries again."""
     for kept in latest.missing():
         try:
             parts = 1
@@ -30,7 +30,7 @@ async def take_stored(latest: LatestRows, querier: QuerierBeside) -> None:
 
 
 async def _take(latest: LatestRows, querier: QuerierBeside, kept: Kept, parts: int) -> bool:
-    """In so many queries; False: they must be more. Raises QueryError."""
+    """Read a view's rows in `parts` queries; False: more parts are needed. Raises QueryError."""
     asked = [newest_part_sql(kept, part, parts) for part in range(parts)]
     found = await _answers(querier, asked)
     if found is None:
@@ -40,7 +40,7 @@ async def _take(latest: LatestRows, querier: QuerierBeside, kept: Kept, parts: i
 
 
 async def label_running(running: RunningWaste, querier: QuerierBeside) -> None:
-    """Have `running` take over rows if they are due; what cannot be read now is left for the next call."""
+    """Compute the rows of `running` if they are due; after an error the next call tries again."""
     try:
         row = (await querier.query(bounds_sql())).records()[0]
         bounds = row["begin_at"], row["end_at"]
@@ -51,7 +51,7 @@ async def label_running(running: RunningWaste, querier: QuerierBeside) -> None:
             running.parts *= 4
         await asyncio.to_thread(running.take, found, bounds, began_s)
     except (QueryError, OSError) as error:
-        log.debug("hours that run are not labelled", extra={"reason": str(error)})
+        log.debug("waste of the current hours was not computed", extra={"reason": str(error)})
 
 
 def _running(bounds: Bounds, parts: int) -> list[str]:
@@ -61,7 +61,7 @@ def _running(bounds: Bounds, parts: int) -> list[str]:
 
 
 async def _answers(querier: QuerierBeside, parts: Sequence[str]) -> list[Any] | None:
-    """Arrow tables, one a query, as answers are bounded; None: there must be more. Raises QueryError."""
+    """Arrow tables of the queries' rows; None: a result is too large, so more parts are needed. Raises QueryError."""
     found = []
     for sql in parts:
         try:

@@ -1,7 +1,7 @@
-"""Finds what a query compares `ts` with, in its syntax tree, and has it be of `ts`'s own type.
+"""Finds the bounds of `ts` in a query's syntax tree, and casts them to the type of `ts`.
 
-`now()` is a TIMESTAMP WITH TIME ZONE and `ts` a TIMESTAMP, so of `ts > now() - INTERVAL 1 HOUR` DuckDB (1.5.5) casts
-the `ts` of every row, by ICU, and skips no row group. Queries are of UTC, so casting the other side is the same.
+`now()` is a TIMESTAMP WITH TIME ZONE and `ts` a TIMESTAMP, so for `ts > now() - INTERVAL 1 HOUR` DuckDB (1.5.5) casts
+the `ts` of every row, by ICU, and skips no row group. Queries use UTC, so casting the other side gives the same.
 """
 
 import re
@@ -18,14 +18,13 @@ _STEADY = (
     | _ZONED
     | {f"to_{unit}" for unit in ("weeks", "days", "hours", "minutes", "seconds", "milliseconds")}
 )
-"""Functions that are the same for each row of a query."""
+"""Functions with one value for all rows of a query."""
 _CALL = re.compile(rb"(?:now|get_current_timestamp)\s*\(\s*\)", re.IGNORECASE)
 _CLASSES = frozenset({"FUNCTION", "CONSTANT", "CAST", "PARAMETER"})
 
 
 def bounds_of(part: Mapping[str, Any]) -> Iterator[tuple[bool, Mapping[str, Any]]]:
-    """Bounds of `ts` that a condition has, each with whether it is a lower one: expressions that are the same for
-    all rows."""
+    """Bounds of `ts` in a condition that have one value for all rows, each with whether it is a lower bound."""
     for is_lower, side in _sides(part):
         bound = part[side]
         if is_steady(bound):
@@ -33,8 +32,7 @@ def bounds_of(part: Mapping[str, Any]) -> Iterator[tuple[bool, Mapping[str, Any]
 
 
 def with_cast_bounds(tree: Any, sql: str) -> str | None:
-    """The text of a query with the bounds in its conditions in the type of `ts`; None: they are. `tree`: its syntax
-    tree."""
+    """The query's text with its bounds cast to the type of `ts`; None: no cast is needed. `tree`: its syntax tree."""
     text = sql.encode()
     ends = set()
     for node in nodes_of(tree):
@@ -53,7 +51,7 @@ def with_cast_bounds(tree: Any, sql: str) -> str | None:
 
 
 def conditions(condition: Any) -> Sequence[Mapping[str, Any]]:
-    """Conditions all of which must hold."""
+    """The parts of a condition that are joined by AND."""
     if not isinstance(condition, dict):
         return ()
     if condition.get("type") == "CONJUNCTION_AND":
@@ -62,7 +60,7 @@ def conditions(condition: Any) -> Sequence[Mapping[str, Any]]:
 
 
 def is_steady(expression: Mapping[str, Any]) -> bool:
-    """Whether an expression has one value for a query, as far as is known here."""
+    """Whether an expression surely has one value for all rows of a query."""
     for node in nodes_of(expression):
         if "class" in node and node["class"] not in _CLASSES:
             return False
@@ -72,7 +70,7 @@ def is_steady(expression: Mapping[str, Any]) -> bool:
 
 
 def _sides(part: Mapping[str, Any]) -> Iterator[tuple[bool, str]]:
-    """Keys of what is compared with `ts`, each with whether it is a lower bound."""
+    """Keys of the expressions compared with `ts`, each with whether it is a lower bound."""
     kind = part.get("type")
     if kind == "COMPARE_BETWEEN" and _is_ts(part["input"]):
         yield True, "lower"
@@ -90,7 +88,7 @@ def _is_ts(expression: Mapping[str, Any]) -> bool:
 
 
 def _zoned(expression: Mapping[str, Any]) -> Iterator[int]:
-    """Where the text has functions that make an expression one with a time zone."""
+    """Places in the text of functions that give an expression a time zone."""
     if is_steady(expression):
         for node in nodes_of(expression):
             if str(node.get("function_name", "")).lower() in _ZONED:

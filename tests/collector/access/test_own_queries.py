@@ -95,7 +95,7 @@ async def test_an_error_of_a_reader_s_condition_tells_nothing_of_rows_of_others(
 async def test_the_log_cannot_be_read_by_another_name(fleet: Any) -> None:
     collector, bob, _ = fleet
     sql = "WITH query_log AS (SELECT 1) FROM query_log"
-    assert "a table is called so" in (await asked(collector.url, bob, sql))["error"]
+    assert "a table has that name" in (await asked(collector.url, bob, sql))["error"]
     described = await asked(collector.url, bob, "DESCRIBE query_log")
     assert "token" in {row[0] for row in described["rows"]}
 

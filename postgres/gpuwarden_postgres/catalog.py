@@ -1,7 +1,7 @@
-"""PostgreSQL's catalogue of the public tables, for the queries that clients ask of it.
+"""Creates PostgreSQL's catalogue of the public tables, for the queries of its clients.
 
-It is made of temporary tables and macros of one cursor (`catalog.sql`), which no other query sees: DuckDB
-looks there first. Names of columns, their types and comments are DuckDB's.
+The catalogue consists of temporary tables and macros of one cursor (`catalog.sql`), which other queries do
+not see and DuckDB searches first. Column names, types and comments come from DuckDB.
 """
 
 import re
@@ -19,7 +19,7 @@ from gpuwarden_collector.query.port import CatalogEngine
 from gpuwarden_postgres.types import TYPES, column_type
 
 SERVER_VERSION = "15.0"
-"""Of PostgreSQL, whose catalogue this is like: clients choose their queries by it."""
+"""The version of PostgreSQL with such a catalogue; clients choose their queries by it."""
 
 SETTINGS = {
     "application_name": "",
@@ -54,7 +54,7 @@ SETTINGS = {
     "transaction_isolation": "repeatable read",
     "transaction_read_only": "on",
 }
-"""What SHOW has, by its name in small letters."""
+"""Settings of SHOW, by name in lower case."""
 
 _SQL = Path(__file__).with_name("catalog.sql").read_text()
 _OWN_OIDS = {
@@ -68,7 +68,7 @@ _OWN_OIDS = {
     "pg_trigger": 2620,
     "pg_type": 1247,
 }
-"""Of catalogue tables that queries name as regclass."""
+"""Object ids of catalogue tables that queries name as regclass."""
 
 _FIRST_OID = 16_384
 _OURS = "database_name = current_database() AND schema_name = 'main'"
@@ -83,12 +83,12 @@ UNION ALL SELECT view_name, comment FROM duckdb_views() WHERE {_OURS} AND commen
 _NAMES = re.compile(r"CREATE TEMP (TABLE|MACRO) (\w+)")
 _found = _NAMES.findall(_SQL)
 TABLES = frozenset(name for kind, name in _found if kind == "TABLE")
-"""Tables of pg_catalog, and those of information_schema with that name before theirs."""
+"""Tables of pg_catalog, and of information_schema with that prefix."""
 FUNCTIONS = frozenset(name for kind, name in _found if kind == "MACRO")
 
 
 class Catalog:
-    """A source of queries for one thread: public tables, and the catalogue beside them."""
+    """A `QuerySource` of the public tables and the catalogue, for one thread."""
 
     def __init__(self, engine: CatalogEngine) -> None:
         self._engine = engine
@@ -96,7 +96,7 @@ class Catalog:
 
     @contextmanager
     def cursor(self) -> Iterator[Any]:
-        """The one that stays."""
+        """The cursor that stays open."""
         if self._cursor is None:
             self._cursor = self._opened()
         yield self._cursor
@@ -111,7 +111,7 @@ class Catalog:
             cursor.register(f"given_{name}", table)
             cursor.execute(f"CREATE TEMP TABLE own_{name} AS FROM given_{name}")
             cursor.unregister(f"given_{name}")
-        # Not from the table: DuckDB takes no subquery as an argument of a table function.
+        # Not from the table: DuckDB allows no subquery as an argument of a table function.
         pairs = ", ".join(f"'{name}': '{value}'" for name, value in _settings().items())
         cursor.execute(f"CREATE TEMP MACRO own_setting(n) AS MAP {{{pairs}}}[lower(n)]")
         cursor.execute(_SQL)
@@ -119,7 +119,7 @@ class Catalog:
 
 
 def _given(cursor: Any) -> dict[str, Any]:
-    """The tables that `catalog.sql` begins with."""
+    """The tables from which `catalog.sql` builds the catalogue."""
     relations = _relations(cursor)
     names = [(t.oid, t.name, t.long_name or t.name) for t in TYPES]
     names += [

@@ -1,7 +1,7 @@
-"""A client's connection on the event loop: messages in, bytes out, and TLS, within bounds.
+"""Implements a client's connection on the event loop: reads messages, writes bytes, and starts TLS, within limits.
 
-No more is read while what has come is not answered, and nothing in the clear is taken once TLS is asked
-for. What is written waits for the client to take it.
+No more is read while messages wait, and no unencrypted bytes are accepted after a request for TLS. Writing
+waits until the client takes the bytes.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ _WRITTEN_BYTES_MAX = 256 * 1024
 
 
 class ConnectionEnded(Exception):  # noqa: N818  an outcome that the caller expects
-    """The client has gone."""
+    """The client has disconnected."""
 
 
 class Connection(asyncio.Protocol):
@@ -50,7 +50,7 @@ class Connection(asyncio.Protocol):
         self._wake(self._waiter)
 
     def eof_received(self) -> None:
-        """The connection is then lost."""
+        """Close the connection."""
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._is_lost = True
@@ -83,7 +83,7 @@ class Connection(asyncio.Protocol):
         while True:
             message = self.reader.next()
             if isinstance(message, messages.EncryptionRequest):
-                self._pause()  # at once: what comes now is TLS
+                self._pause()  # at once: the next bytes are TLS
             if message is not None:
                 return message
             if self._is_lost:
@@ -93,7 +93,7 @@ class Connection(asyncio.Protocol):
             await self._waiter
 
     async def start_tls(self, context: ssl.SSLContext, timeout_s: float) -> None:
-        """Go on within TLS. Raises ConnectionEnded, ProtocolError."""
+        """Start TLS. Raises ConnectionEnded, ProtocolError."""
         if self.reader.buffered_bytes:
             raise messages.ProtocolError("bytes before TLS has begun")
         transport = self._transport
@@ -112,19 +112,19 @@ class Connection(asyncio.Protocol):
         self.connection_made(made)
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
-        """Send bytes, soon."""
+        """Send bytes without waiting."""
         if self._transport is not None and not self._is_lost:
             self._transport.write(data)
 
     async def drain(self) -> None:
-        """Wait until the client has taken most of it. Raises ConnectionEnded."""
+        """Wait until the client has taken most bytes. Raises ConnectionEnded."""
         while self._drained is not None and not self._is_lost:
             await asyncio.shield(self._drained)
         if self._is_lost:
             raise ConnectionEnded
 
     def abort(self) -> None:
-        """Close at once, and have the system let go of what is not sent."""
+        """Close at once, and discard unsent bytes."""
         if self._transport is not None:
             sock = self._transport.get_extra_info("socket")
             if sock is not None:
@@ -132,7 +132,7 @@ class Connection(asyncio.Protocol):
             self._transport.abort()
 
     async def close(self, within_s: float) -> None:
-        """Close, with what is written sent first if that is soon."""
+        """Close after sending written bytes, within a time limit."""
         if self._transport is None:
             return
         with suppress(TimeoutError, ConnectionEnded):

@@ -1,4 +1,4 @@
-"""PostgreSQL's SQL, types and catalogue, as query processes use them."""
+"""Implements `Dialect` for PostgreSQL's SQL, types and catalogue, in query processes."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -16,7 +16,7 @@ from gpuwarden_postgres.statements import without_type_schema
 
 
 class PostgresDialect:
-    """As of Dialect."""
+    """PostgreSQL's `Dialect`."""
 
     tables = catalog.TABLES
     functions = catalog.FUNCTIONS
@@ -43,7 +43,7 @@ class PostgresDialect:
         return types.text_array(text)
 
     def catalog_type(self, sql_type: str, *, is_parameter: bool) -> str:
-        """In PostgreSQL's catalogue a UINTEGER is an oid; DuckDB reads a parameter that is compared with one as BIGINT."""
+        """In PostgreSQL's catalogue a UINTEGER is an oid; a parameter that is compared with it is BIGINT to DuckDB."""
         if is_parameter:
             return sql_type.replace("BIGINT", "OID")
         return "OID" + sql_type[8:] if sql_type in ("UINTEGER", "UINTEGER[]") else sql_type

@@ -1,4 +1,4 @@
-"""Rows as the messages of PostgreSQL's protocol. Runs in query processes, where memory and time are bounded."""
+"""Encodes rows as messages of PostgreSQL's protocol, in query processes, whose memory and time are limited."""
 
 import json
 import struct
@@ -30,7 +30,7 @@ Cells = list[bytes | None]
 
 
 def described(names: Sequence[str], sql_types: Sequence[str], formats: Sequence[int]) -> bytes:
-    """The RowDescription of such columns."""
+    """The RowDescription of columns."""
     columns = []
     for at, (name, sql_type) in enumerate(zip(names, sql_types, strict=True)):
         kind = types.column_type(sql_type)
@@ -40,20 +40,20 @@ def described(names: Sequence[str], sql_types: Sequence[str], formats: Sequence[
 
 
 def encoder_of(form: str, schema: Any, sql_types: Sequence[str]) -> Encoder:
-    """`form`: `postgres:` and a format for each column, or `postgres-copy`."""
-    kind, _, said = form.partition(":")
+    """The encoder of a format. `form`: `postgres:` with a format for each column, or `postgres-copy`."""
+    kind, _, formats = form.partition(":")
     if kind == "postgres-copy":
         return _Copy(schema, sql_types)
-    return _Rows(schema, sql_types, [int(part) for part in said.split(",") if part])
+    return _Rows(schema, sql_types, [int(part) for part in formats.split(",") if part])
 
 
 def description(found: Description) -> bytes:
-    """ParameterDescription of $1 and on, 0 for a type that cannot be told, and RowDescription."""
+    """ParameterDescription of $1 and on, with 0 for an unknown type, and RowDescription."""
     numbers = [int(name) for name in found.parameters if name.isdecimal()]
     if len(numbers) < len(found.parameters) or max(numbers, default=0) > messages.PARAMETERS_MAX:
-        raise QueryError("parameters are written $1, $2 and on here")
-    told = [found.parameters.get(str(at + 1), "") for at in range(max(numbers, default=0))]
-    oids = [types.column_type(sql_type).oid if sql_type else 0 for sql_type in told]
+        raise QueryError("parameters are written $1, $2 and so on")
+    known = [found.parameters.get(str(at + 1), "") for at in range(max(numbers, default=0))]
+    oids = [types.column_type(sql_type).oid if sql_type else 0 for sql_type in known]
     return messages.parameter_description(oids) + described(found.names, found.types, ())
 
 
@@ -66,7 +66,7 @@ class _Rows:
         self._names, self._types, self._formats = schema.names, sql_types, formats
 
     def begin(self) -> bytes:
-        """As of Encoder."""
+        """Encode the RowDescription."""
         if len(self._formats) not in (0, 1, len(self._names)):
             raise QueryError(f"{len(self._names)} columns, and formats of {len(self._formats)}")
         return described(self._names, self._types, self._formats)
@@ -93,7 +93,7 @@ class _Rows:
 
 
 class _Copy:
-    """What COPY TO STDOUT sends: a line a row, columns apart by tabs, NULL is \\N."""
+    """The output of COPY TO STDOUT: a line for each row, columns separated by tabs, \\N for NULL."""
 
     batch_bytes = 256 * 1024
 
@@ -123,13 +123,13 @@ class _Copy:
 
 
 def _chunks(data: Any) -> Iterator[Any]:
-    """Rows in parts of which the Python values are few enough to hold."""
+    """Parts of the rows that are converted to Python values at once."""
     for start in range(0, data.num_rows, _CHUNK_ROWS):
         yield data.slice(start, _CHUNK_ROWS)
 
 
 def format_of(formats: Sequence[int], at: int) -> int:
-    """Of a column: one format is for all, none means text."""
+    """The format of a column: one format applies to all columns, none means text."""
     return formats[at] if len(formats) > 1 else formats[0] if formats else 0
 
 
@@ -142,7 +142,7 @@ def _fixed(values: Any) -> Any:
 
 
 def _copied(cells: Any) -> Any:
-    """Texts as COPY has them."""
+    """Texts escaped for COPY."""
     if pc.any(pc.match_substring_regex(cells.cast(pa.string()), r"[\\\t\n\r]")).as_py():
         texts = cells.cast(pa.string()).to_pylist()
         copied = [None if text is None else text.translate(_COPIED).encode() for text in texts]
@@ -155,7 +155,7 @@ def _binary_cells(column: Any, sql_type: str, kind: ColumnType) -> Any:
 
 
 def _text_cells(column: Any, sql_type: str, kind: ColumnType) -> Any:
-    """The text of each value as bytes; of types that most columns have all at once."""
+    """The text of each value as bytes; for common types the whole column at once."""
     found = None if kind.is_array else _plain_texts(column)
     if found is None:
         found = pa.array(_texts(column, sql_type, kind), pa.string())
@@ -163,7 +163,7 @@ def _text_cells(column: Any, sql_type: str, kind: ColumnType) -> Any:
 
 
 def _plain_texts(column: Any) -> Any:
-    """As `_texts`; None for what is not plain."""
+    """The text of each value of a common type; None: use `_texts`."""
     if isinstance(column, pa.ChunkedArray):
         column = column.combine_chunks()
     kind = column.type
@@ -190,7 +190,7 @@ def _text(column: Any, sql_type: str, kind: ColumnType) -> Cells:
 
 
 def _texts(column: Any, sql_type: str, kind: ColumnType) -> list[str | None]:
-    """The text of each value, as PostgreSQL writes it."""
+    """The text of each value in PostgreSQL's form."""
     if kind.is_array:
         return _arrays(column, sql_type, kind, _array_text)
     match kind.kind.name:
@@ -246,7 +246,7 @@ def _days(column: Any) -> list[int | None]:
 
 
 def _instants(column: Any) -> list[int | None]:
-    """Microseconds since 1970, of any unit."""
+    """Microseconds since 1970, from any unit."""
     kind = column.type
     if kind.unit == "us":
         whole = column.cast(pa.int64())
@@ -270,7 +270,7 @@ def _instant(us: int | None, zone: str = "") -> Any:
     if abs(us) >= _INFINITY_US:
         return "infinity" if us > 0 else "-infinity"
     if not _FIRST_US <= us < _END_US:
-        raise QueryError("a time is outside of the years 1 to 9999: cast it to VARCHAR")
+        raise QueryError("a time is outside the years 1 to 9999: cast it to VARCHAR")
     days, rest = divmod(us, _DAY_US)
     seconds, part = divmod(rest, 1_000_000)
     return f"{_day(days)} {_clock(seconds, part)}{zone}"
@@ -294,7 +294,7 @@ def _clock(seconds: int, part_us: int) -> str:
 
 
 def interval_text(span: Any) -> str:
-    """A month, day and time, each with its own sign, as IntervalStyle postgres has it."""
+    """Months, days and time, each with its own sign, in IntervalStyle postgres."""
     parts = []
     years, months = divmod(abs(span.months), 12)
     sign = "-" if span.months < 0 else ""
@@ -310,7 +310,7 @@ def interval_text(span: Any) -> str:
 
 
 def _numbers(column: Any, sql_type: str) -> list[Decimal | None]:
-    # Both wide integers come as 128 bits with a sign, which a UHUGEINT does not have.
+    # A UHUGEINT comes as signed 128 bits, but has no sign.
     if sql_type == "UHUGEINT":
         whole = (None if v is None else int(v) for v in column.to_pylist())
         return [None if v is None else Decimal(v + (v < 0) * (1 << 128)) for v in whole]
@@ -323,7 +323,7 @@ def _arrays(
     kind: ColumnType,
     joined: Callable[[list[Any], ColumnType], Any],
 ) -> list[Any]:
-    """Arrays from their elements, which are encoded as one column."""
+    """Encode arrays from their elements, which are encoded as one column."""
     element = sql_type[: sql_type.rindex("[")]
     one = ColumnType(kind.kind)
     if isinstance(column, pa.ChunkedArray):
@@ -412,6 +412,6 @@ def _pg_instant(us: int) -> int:
 
 
 def _interval(span: Any) -> bytes:
-    # Toward zero: a floor would make a negative span longer.
+    # Round toward zero: a floor would make a negative span longer.
     us = abs(span.nanoseconds) // 1_000 * (-1 if span.nanoseconds < 0 else 1)
     return struct.pack("!qii", us, span.days, span.months)

@@ -1,4 +1,4 @@
-"""SQLSTATE of what goes wrong, with hint and position where they are known: pure."""
+"""Maps errors to PostgreSQL's error fields: SQLSTATE, message, hint and position. Pure."""
 
 import re
 from collections.abc import Mapping
@@ -45,13 +45,13 @@ _STATES = tuple(
     )
 )
 _RAISED = re.compile(r"^Invalid Input Error: (?=(relation|type|schema|function|unrecognized) )")
-"""Of errors that `catalog.sql` raises."""
+"""Prefix of errors that `catalog.sql` raises."""
 
 
 def fields(
     sqlstate: str, message: str, *, hint: str = "", position: int = 0, severity: str = "ERROR"
 ) -> Mapping[str, str]:
-    """By the letters of the protocol. `position`: of a character, counted from 1; 0: unknown."""
+    """Error fields by the protocol's letters. `position`: of a character, from 1; 0: unknown."""
     found = {"S": severity, "V": severity, "C": sqlstate, "M": message}
     if hint:
         found["H"] = hint
@@ -61,7 +61,7 @@ def fields(
 
 
 def of_error(error: Exception, start: int = 0) -> Mapping[str, str]:
-    """Of what ended a statement, which stands at `start` in the text that the client sent."""
+    """Error fields of an error. `start`: position of the statement in the client's text."""
     if isinstance(error, StatementError):
         return fields(error.sqlstate, str(error), hint=error.hint)
     if isinstance(error, ParameterValueError):

@@ -1,4 +1,4 @@
-"""PostgreSQL's protocol as a front of the collector."""
+"""Offers PostgreSQL's protocol as a front of the collector."""
 
 import asyncio
 from collections.abc import AsyncIterator

@@ -1,7 +1,7 @@
-"""Codec of PostgreSQL's wire protocol 3: bytes to messages and messages to bytes, without I/O.
+"""Encodes and decodes messages of PostgreSQL's wire protocol 3, without I/O.
 
-What a client sends is bounded in bytes before anything of it is kept, and every count in a message is
-checked against the bytes that are there.
+The size of a client's message is limited before it is buffered, and every count in a message is checked
+against its bytes.
 """
 
 import struct
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 STARTUP_BYTES_MAX = 10_000
-"""Most bytes of a message before the client is known, as PostgreSQL has it."""
+"""Largest message before the client is authenticated, as in PostgreSQL."""
 MESSAGE_BYTES_MAX = 1024 * 1024
 PARAMETERS_MAX = 32_767
 
@@ -21,7 +21,7 @@ _VERSION = 3
 
 
 class ProtocolError(Exception):
-    """What the client sends is no message; the connection is of no use any more."""
+    """The client sent an invalid message; the connection must be closed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ class QueryMessage:
 
 @dataclass(frozen=True, slots=True)
 class Parse:
-    """A statement to prepare. `types`: object ids of the first parameters; 0: not said."""
+    """A statement to prepare. `types`: object ids of the first parameters; 0: unspecified."""
 
     name: str
     sql: str
@@ -100,7 +100,7 @@ class Execute:
 
 @dataclass(frozen=True, slots=True)
 class CloseMessage:
-    """Lets go of a statement or a portal."""
+    """Closes a statement or a portal."""
 
     is_portal: bool
     name: str
@@ -108,12 +108,12 @@ class CloseMessage:
 
 @dataclass(frozen=True, slots=True)
 class Sync:
-    """Ends a group of messages, and what an error has made of it."""
+    """Ends a group of messages, and the skipping after an error."""
 
 
 @dataclass(frozen=True, slots=True)
 class FlushMessage:
-    """Asks for what is answered so far."""
+    """Asks to send the answers so far."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +123,7 @@ class Terminate:
 
 @dataclass(frozen=True, slots=True)
 class CopyInput:
-    """Data of a COPY FROM STDIN, which nobody has asked for."""
+    """Data of a COPY FROM STDIN, which the server never requests."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,25 +150,25 @@ Message = (
 
 
 class MessageReader:
-    """Takes bytes as they come, and gives the messages in them."""
+    """Splits a stream of bytes into messages."""
 
     def __init__(self) -> None:
         self._buffer = bytearray()
         self._is_started = False
         self.bytes_max = STARTUP_BYTES_MAX
-        """Most bytes of a message; whoever lets the client in raises it."""
+        """Largest message; the server raises it after authentication."""
 
     @property
     def buffered_bytes(self) -> int:
-        """Bytes that are no message yet, or not asked for."""
+        """Bytes that were not taken as messages yet."""
         return len(self._buffer)
 
     def feed(self, data: bytes) -> None:
-        """Add what has come."""
+        """Add received bytes."""
         self._buffer += data
 
     def next(self) -> Message | None:
-        """The next message; None: it is not whole. Raises ProtocolError."""
+        """The next message; None: it is not complete. Raises ProtocolError."""
         return self._regular() if self._is_started else self._startup()
 
     def _startup(self) -> StartupMessage | None:
@@ -185,7 +185,7 @@ class MessageReader:
                 raise ProtocolError("a request to cancel without a key")
             return CancelRequest(pid, secret)
         if code >> 16 != _VERSION:
-            raise ProtocolError(f"protocol {code >> 16}.{code & 0xFFFF} is not known; 3.0 is")
+            raise ProtocolError(f"protocol {code >> 16}.{code & 0xFFFF} is not supported; 3.0 is")
         parameters = {}
         while name := body.text():
             parameters[name] = body.text()
@@ -202,7 +202,7 @@ class MessageReader:
         return message
 
     def _taken(self, kind_bytes: int) -> "_Body | None":
-        """The bytes of the next message, with its kind where it has one."""
+        """The bytes of the next message, with its kind if it has one."""
         buffer = self._buffer
         if kind_bytes and buffer and buffer[0] not in _KINDS:
             raise ProtocolError(f"there is no message of kind {bytes(buffer[:1])!r}")
@@ -234,12 +234,12 @@ class _Body:
         return int(_INT.unpack(self.take(4))[0])
 
     def count(self, width: int) -> int:
-        """How many items of at least `width` bytes follow."""
+        """The number of items that follow, of at least `width` bytes each."""
         count = self.int16()
         if count < 0:
             count += 1 << 16
         if count > PARAMETERS_MAX or count * width > len(self._content) - self._at:
-            raise ProtocolError(f"a message that says it has {count} items, and has not")
+            raise ProtocolError(f"a message with fewer than its {count} items")
         return count
 
     def text(self) -> str:
@@ -366,28 +366,28 @@ def ask_sasl(mechanisms: Iterable[str]) -> bytes:
 
 
 def sasl_continue(content: bytes) -> bytes:
-    """A step of the server's."""
+    """A step of SASL from the server."""
     return message(b"R", _INT.pack(11) + content)
 
 
 def sasl_final(content: bytes) -> bytes:
-    """The last step of the server's."""
+    """The last step of SASL from the server."""
     return message(b"R", _INT.pack(12) + content)
 
 
 def negotiate(unknown: Sequence[str]) -> bytes:
-    """Says that the protocol is 3.0, and which options of it are not known."""
+    """Says that the protocol is 3.0, and which of its options are unknown."""
     names = b"".join(_text(name) for name in unknown)
     return message(b"v", _INT.pack(_VERSION << 16) + _INT.pack(len(unknown)) + names)
 
 
 def parameter_status(name: str, value: str) -> bytes:
-    """Tells the client of a setting."""
+    """Reports a setting to the client."""
     return message(b"S", _text(name) + _text(value))
 
 
 def backend_key(pid: int, secret: bytes) -> bytes:
-    """What the client cancels its queries with."""
+    """The key with which the client cancels its queries."""
     return message(b"K", _INT.pack(pid) + secret)
 
 
@@ -407,7 +407,7 @@ def parameter_description(oids: Sequence[int]) -> bytes:
 
 
 def row_description(columns: Sequence[ColumnDescription]) -> bytes:
-    """What rows there will be."""
+    """The columns of the rows that follow."""
     parts = [_SHORT.pack(len(columns))]
     for c in columns:
         parts += (
@@ -438,12 +438,12 @@ def error(fields: Mapping[str, str]) -> bytes:
 
 
 def notice(fields: Mapping[str, str]) -> bytes:
-    """A word beside the answer, by the same letters."""
+    """A notice, by the same letters."""
     return _fields(b"N", fields)
 
 
 def split_rows(rows: memoryview, start: int, count: int) -> tuple[int, int]:
-    """The end of the next `count` messages in `rows` from `start`, and how many they are; 0: all."""
+    """The end of the next `count` messages in `rows` from `start`, and their number. `count` 0: all."""
     at, taken = start, 0
     while at < len(rows) and (count == 0 or taken < count):
         at += 1 + _INT.unpack_from(rows, at + 1)[0]
@@ -465,6 +465,6 @@ def _text(text: str) -> bytes:
 
 
 def oids_in(description: bytes) -> list[int]:
-    """Types that a ParameterDescription of ours has."""
+    """The types in a ParameterDescription."""
     (count,) = _SHORT.unpack_from(description, 5)
     return list(struct.unpack_from(f"!{count}I", description, 7))

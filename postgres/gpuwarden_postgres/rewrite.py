@@ -1,7 +1,7 @@
-"""Makes of a query that PostgreSQL's clients send one that DuckDB answers: pure, on the syntax tree.
+"""Rewrites queries of PostgreSQL's clients so that DuckDB can run them. Pure, on the syntax tree.
 
-Names of PostgreSQL's catalogue become those of `catalog.sql`, and `public` the schema `main`. Any other
-query stays as it was written. What comes out is parsed and judged like any query.
+Names of PostgreSQL's catalogue become those of `catalog.sql`, and `public` becomes the schema `main`. Other
+queries are not changed. The result is parsed and checked like any query.
 """
 
 import re
@@ -32,7 +32,7 @@ _PLAIN_COLLATIONS = frozenset({"default", "pg_catalog.default", "c", "pg_catalog
 _NUMBERS = frozenset({"xid", "cid", "cardinal_number", "oid"})
 _READ_AS = {"to_timestamp": "TIMESTAMP", "to_date": "DATE"}
 _PLAIN_TIMES = frozenset({"YYYY-MM-DD", "YYYY-MM-DD HH24:MI:SS", "YYYY-MM-DD HH24:MI:SS.US"})
-"""Formats of times that are read by a cast, as Superset has them."""
+"""Formats of times that a cast can parse, as Superset sends them."""
 _OTHER_NAMES = {
     "~": "regexp_matches",
     "regexp_full_match": "regexp_matches",
@@ -44,15 +44,15 @@ _OTHER_NAMES = {
 
 @dataclass(frozen=True, slots=True)
 class Rewritten:
-    """What has become of a statement."""
+    """The result of rewriting a statement."""
 
     is_changed: bool
     is_catalog: bool
-    """Whether it asks PostgreSQL's catalogue."""
+    """Whether it reads PostgreSQL's catalogue."""
 
 
 def rewrite(statement: Any, source: str) -> Rewritten:
-    """Change the syntax tree of one statement, of the text `source`."""
+    """Rewrite the syntax tree of one statement in place. `source`: its text."""
     with_names = {
         str(named["key"]).lower()
         for node in nodes_of(statement)
@@ -69,7 +69,7 @@ def rewrite(statement: Any, source: str) -> Rewritten:
 
 
 def _rename(node: Any, with_names: set[str], source: str) -> bool:
-    """Names within a node; whether it is of the catalogue."""
+    """Rename names in a node; whether the node belongs to the catalogue."""
     if node.get("type") == "BASE_TABLE":
         return _rename_table(node, with_names)
     if "function_name" in node:
@@ -102,7 +102,7 @@ def _rename_table(node: Node, with_names: set[str]) -> bool:
 
 def _rename_function(node: Node, source: str) -> bool:
     if node.get("is_operator") and node["function_name"] == "pg_catalog":
-        # DuckDB's tree has the schema in the place of the operator (1.5.5).
+        # DuckDB's tree has the schema in place of the operator (1.5.5).
         found = _OPERATOR.match(source.encode()[node["query_location"] :].decode(errors="replace"))
         node["function_name"] = found[1] if found else node["function_name"]
         node["schema"] = ""
@@ -112,7 +112,7 @@ def _rename_function(node: Node, source: str) -> bool:
 
 
 def _replace_children(statement: Node) -> bool:
-    """Replace nodes for which DuckDB has others; whether one is of the catalogue."""
+    """Replace nodes by DuckDB's equivalents; whether one belongs to the catalogue."""
     is_catalog = False
     for node in nodes_of({"root": statement}):
         for key, child in [*_children(node)]:
@@ -125,7 +125,7 @@ def _replace_children(statement: Node) -> bool:
 
 
 def _is_of_catalog(replaced: Node) -> bool:
-    """Whether what was replaced is PostgreSQL's alone: a collation or a list may be in any query."""
+    """Whether a replaced node is used only with PostgreSQL's catalogue; a collation or a list may be in any query."""
     is_anywhere = replaced.get("type") == "COLLATE" or replaced.get("function_name") in (
         "unnest",
         *_READ_AS,
@@ -172,7 +172,7 @@ def _replacement(node: Node) -> Node | None:
 
 
 def _time_read(node: Node) -> Node | None:
-    """`to_timestamp(text, format)` as a cast; None: of another format."""
+    """`to_timestamp(text, format)` as a cast; None: the format is another one."""
     text, form = node["children"]
     if form.get("class") != "CONSTANT" or form["value"].get("value") not in _PLAIN_TIMES:
         return None
@@ -182,7 +182,7 @@ def _time_read(node: Node) -> Node | None:
 
 
 def _literal_array(unnest: Node) -> list[Node] | None:
-    """Items of a `'{a,b}'` that is unnested, as in `x = ANY('{a,b}')`; None: it is something else."""
+    """Items of an unnested `'{a,b}'`, as in `x = ANY('{a,b}')`; None: it is no such text."""
     child = unnest["children"][0] if unnest["children"] else {}
     if child.get("class") != "CONSTANT" or child["value"]["type"]["id"] != "VARCHAR":
         return None
@@ -243,7 +243,7 @@ def _call(name: str, *children: Node) -> Node:
 
 
 def _as_postgres(node: Any) -> None:
-    """What DuckDB reads in another way: `~` finds a part, and a column is called like its function."""
+    """Apply PostgreSQL's semantics: `~` matches a part of the text, and a column is named after its function."""
     if node.get("type") == "TABLE_FUNCTION":
         if node["alias"] and not node["column_name_alias"]:
             node["column_name_alias"] = [node["alias"]]
@@ -257,7 +257,7 @@ def _as_postgres(node: Any) -> None:
 
 
 def _select_from(node: Any) -> None:
-    """A function that gives one value, as a table of it."""
+    """Turn a function with one value into a table of that value."""
     function, alias = node["function"], node["alias"] or node["function"]["function_name"]
     select: Node = {
         "type": "SELECT_NODE",
@@ -298,7 +298,7 @@ _SIMPLE = frozenset({*SAMPLES, "VARCHAR"}) - {"BLOB"}
 
 
 def parameter_types(tree: Any, columns: Mapping[str, str]) -> dict[str, str]:
-    """DuckDB types of parameters, as far as what they are compared with tells. `columns`: types by name."""
+    """DuckDB types of parameters, from the values they are compared with. `columns`: types by name."""
     found: dict[str, str] = {}
     for node in nodes_of(tree):
         match node.get("class"), node.get("type"):
@@ -319,14 +319,14 @@ def parameter_types(tree: Any, columns: Mapping[str, str]) -> dict[str, str]:
 
 
 def _cast_name(cast_type: Mapping[str, Any]) -> str:
-    """DuckDB's name of a plain type, or of a list of such."""
+    """DuckDB's name of a plain type, or of a list of a plain type."""
     if cast_type.get("id") == "LIST":
         return f"{(cast_type.get('type_info') or {}).get('child_type', {}).get('id', '')}[]"
     return str(cast_type.get("id", ""))
 
 
 def _unnested(found: dict[str, str], node: Any, columns: Mapping[str, str]) -> None:
-    """`x = ANY($1)`: a list of what x is."""
+    """Note the parameter of `x = ANY($1)` as a list of the type of x."""
     child = node["child"]
     name = str(child["column_names"][-1]).lower() if child.get("class") == "COLUMN_REF" else ""
     for call in nodes_of(node["subquery"]):

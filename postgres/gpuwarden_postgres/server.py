@@ -1,7 +1,7 @@
-"""Listens for PostgreSQL's clients: lets them in as HTTP does, and runs their sessions.
+"""Listens for PostgreSQL's clients, authenticates them with the collector's tokens, and runs their sessions.
 
-Before a client is known it may send little and take no more than seconds; how many there are is bounded,
-and how much is held for all of them together.
+Before it is authenticated, a client may send little and take only seconds. The number of clients is limited,
+and so is the memory for rows of all of them.
 """
 
 import asyncio
@@ -27,21 +27,8 @@ from gpuwarden_postgres.types import ParameterValue
 
 log = logging.getLogger(__name__)
 
-CONNECTIONS_MAX = 100
-"""Clients at a time; more are told so."""
-STRANGERS_MAX = 50
-"""Of whom so many are not known yet; more are closed without a word."""
-LOGIN_S = 10.0
-SEND_S = 30.0
-"""Most time that a client may take to receive what is written; HTTP has the same."""
-HELD_BYTES_MAX = 256 * 1024 * 1024
-"""Most bytes of rows that wait for their clients, of all of them together."""
-IDLE_S = 300.0
-"""Most time that a client may leave rows waiting."""
-QUERY_IDLE_S = 60.0
-"""Where a query waits to give more of them, which nobody else can have the process of."""
 BULK_ROWS_MAX = 1_000_000_000
-"""Rows that a cursor or COPY asks for: as many as an export may have."""
+"""Row limit that a cursor or COPY requests: as many rows as an export may have."""
 _BYTES_A_SECOND = 1024 * 1024
 _CLOSE_S = 2.0
 _KEEPALIVE_S = 60
@@ -49,19 +36,25 @@ _KEEPALIVE_S = 60
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What clients may use."""
+    """Limits of clients."""
 
-    connections_max: int = CONNECTIONS_MAX
-    strangers_max: int = STRANGERS_MAX
-    login_s: float = LOGIN_S
-    send_s: float = SEND_S
-    held_bytes_max: int = HELD_BYTES_MAX
-    idle_s: float = IDLE_S
-    query_idle_s: float = QUERY_IDLE_S
+    connections_max: int = 100
+    """Authenticated clients; more get an error."""
+    strangers_max: int = 50
+    """Clients that are not authenticated yet; more are disconnected without an answer."""
+    login_s: float = 10.0
+    send_s: float = 30.0
+    """Longest time for a client to receive data, as over HTTP."""
+    held_bytes_max: int = 256 * 1024 * 1024
+    """Memory for waiting rows of all clients."""
+    idle_s: float = 300.0
+    """Longest time that a client may leave rows waiting."""
+    query_idle_s: float = 60.0
+    """The same while a query waits too, which keeps its process busy."""
 
 
 class _Refused(Exception):  # noqa: N818  an outcome
-    """The client is told why, and the connection ends."""
+    """The client gets an error, and the connection ends."""
 
     def __init__(self, sqlstate: str, message: str, hint: str = "") -> None:
         super().__init__(message)
@@ -69,7 +62,7 @@ class _Refused(Exception):  # noqa: N818  an outcome
 
 
 class PostgresServer:
-    """Clients by the number that they cancel with."""
+    """Holds the clients, by the number that they cancel with."""
 
     def __init__(
         self, queries: Queries, access: FrontAccess, stats: FrontStats, limits: Limits | None = None
@@ -77,21 +70,16 @@ class PostgresServer:
         self.queries = queries
         self.access = access
         self._stats = stats
-        self._limits = limits or Limits()
+        self.limits = limits or Limits()
         self._clients: dict[int, _Client] = {}
         self._numbers = 0
         self.held_bytes = 0
-
-    @property
-    def limits(self) -> Limits:
-        """What clients may use."""
-        return self._limits
 
     @asynccontextmanager
     async def listening(
         self, host: str, port: int, group: asyncio.TaskGroup
     ) -> AsyncIterator[tuple[str, int]]:
-        """Listen until the block is left; address and port. `group`: of the sessions. Raises StartError."""
+        """Listen within the block; the address and port. `group`: runs the sessions. Raises StartError."""
         loop = asyncio.get_running_loop()
 
         def connected(connection: Connection) -> None:
@@ -115,7 +103,7 @@ class PostgresServer:
 
     def _begin(self, connection: Connection, group: asyncio.TaskGroup) -> None:
         strangers = sum(not client.is_known for client in self._clients.values())
-        if strangers >= self._limits.strangers_max:
+        if strangers >= self.limits.strangers_max:
             self._stats.denied["postgres_busy"] += 1
             connection.abort()
             return
@@ -142,16 +130,16 @@ class PostgresServer:
             client.write(messages.error(errors.fields("08P01", str(error), severity="FATAL")))
         except ConnectionEnded:
             pass
-        except asyncio.CancelledError:  # the client has gone, or the collector stops
+        except asyncio.CancelledError:  # the client has disconnected, or the collector stops
             what = "the collector stops"
             client.write(messages.error(errors.fields("57P01", what, severity="FATAL")))
         except Exception:
-            # As a request over HTTP: a bug that a client triggers ends with its connection.
+            # As over HTTP: a bug that a client triggers only ends its connection.
             self._stats.request_failures += 1
             log.exception(
                 "a connection of PostgreSQL failed", extra={"client": client.connection.client}
             )
-            what = "the collector failed on this; see its log"
+            what = "internal error; see the collector's log"
             client.write(messages.error(errors.fields("XX000", what, severity="FATAL")))
         finally:
             del self._clients[client.number]
@@ -159,19 +147,19 @@ class PostgresServer:
             await client.connection.close(_CLOSE_S)
 
     def cancel(self, request: messages.CancelRequest) -> None:
-        """End the query of that client, if there is one and the key is its."""
+        """Interrupt the query of a client, if the key is right."""
         client = self._clients.get(request.pid)
         if client is not None and secrets.compare_digest(client.secret, request.secret):
             client.cancel_query()
 
     @property
     def known(self) -> int:
-        """How many clients are known."""
+        """Number of authenticated clients."""
         return sum(client.is_known for client in self._clients.values())
 
 
 class _Asked:
-    """A query of a client, from its turn on: `RunningQuery` of its session. It ends with its last row or an error."""
+    """A client's query, as `RunningQuery` of its session. It ends with its last row or an error."""
 
     def __init__(self) -> None:
         self._stack = AsyncExitStack()
@@ -180,16 +168,16 @@ class _Asked:
         self.truncated = False
 
     async def begin(self, query: AbstractAsyncContextManager[RowStream]) -> None:
-        """Wait for its turn and its first rows. Raises QueryError."""
+        """Wait for its turn and first rows. Raises QueryError."""
         self._stream = await self._stack.enter_async_context(query)
 
     @property
     def is_open(self) -> bool:
-        """Whether it has a process."""
+        """Whether it occupies a query process."""
         return self._stream is not None
 
     async def take(self) -> bytes | bytearray:
-        """As of RunningQuery."""
+        """The next messages; empty: all have come. Raises QueryError."""
         stream = self._stream
         if stream is None:
             return b""
@@ -197,7 +185,7 @@ class _Asked:
             found = await stream.whole()
         except BaseException as error:
             self._stream = None
-            # The query is told, and logs it.
+            # The query's context manager logs the error.
             await self._stack.__aexit__(type(error), error, error.__traceback__)
             raise
         if not found:
@@ -206,13 +194,13 @@ class _Asked:
         return found
 
     async def close(self) -> None:
-        """As of RunningQuery."""
+        """Interrupt the query, if it runs."""
         self._stream = None
         await self._stack.aclose()
 
 
 class _Client:
-    """A connection from its first byte to its last."""
+    """A client's connection."""
 
     def __init__(self, server: PostgresServer, connection: Connection, number: int) -> None:
         self._server = server
@@ -229,7 +217,7 @@ class _Client:
         self._held_bytes = 0
 
     async def serve(self) -> None:
-        """Let the client in and answer it until it ends. Raises what ends it."""
+        """Authenticate the client, and answer it until it disconnects. Raises the error that ends it."""
         try:
             async with asyncio.timeout(self._limits.login_s):
                 startup = await self._startup()
@@ -239,7 +227,7 @@ class _Client:
         except TimeoutError:
             return
         if self._server.known >= self._limits.connections_max:
-            raise _Refused("53300", "too many clients", "try again when some have gone")
+            raise _Refused("53300", "too many clients", "try again later")
         self.is_known = True
         self.write(messages.AUTHENTICATED)
         self.connection.reader.bytes_max = messages.MESSAGE_BYTES_MAX
@@ -257,7 +245,7 @@ class _Client:
             await self._session.answer(message)
 
     async def _next(self) -> messages.Message:
-        """The next message, soon while rows or a query wait for the client."""
+        """The next message. While rows or a query wait, the client must not be idle for long."""
         self._asked = [asked for asked in self._asked if asked.is_open]
         held_s = self._limits.idle_s if self._held_bytes else None
         idle_s = self._limits.query_idle_s if self._asked else held_s
@@ -269,9 +257,10 @@ class _Client:
             raise _Refused("25P03", what, "FETCH without pauses, or with a LIMIT") from error
 
     async def _startup(self) -> messages.Startup | None:
-        """None: it has asked to cancel, and that is all. Raises ProtocolError, ConnectionEnded, _Refused."""
+        """The startup message; None: the client only sent a cancel request. Raises ProtocolError, ConnectionEnded,
+        _Refused."""
         context = self._server.access.ssl_context
-        for _ in range(3):  # GSSAPI, TLS, and the beginning itself
+        for _ in range(3):  # GSSAPI, TLS, and the startup message
             message = await self.connection.next()
             match message:
                 case messages.EncryptionRequest(is_tls=True) if context is not None:
@@ -290,28 +279,28 @@ class _Client:
                     return message
                 case _:
                     break
-        raise ProtocolError("no message to begin with")
+        raise ProtocolError("a startup message was expected")
 
     def _negotiate(self, startup: messages.Startup) -> None:
         if "replication" in startup.parameters:
-            raise _Refused("0A000", "there is no replication here")
+            raise _Refused("0A000", "replication is not supported")
         unknown = [name for name in startup.parameters if name.startswith("_pq_.")]
         if startup.minor or unknown:
             self.write(messages.negotiate(unknown))
 
     async def _authenticate(self, user: str) -> None:
-        """Raises _Refused for a client that is not let in."""
+        """Check the client's token. Raises _Refused."""
         access = self._server.access
         if not access.asks_tokens:
             return
         if access.is_guessing(self.connection.client):
             raise _Refused(
-                "28P01", "this address has shown too many wrong tokens", "try again in a minute"
+                "28P01", "this address has sent too many wrong tokens", "try again in a minute"
             )
         scram = access.scram_of(user)
         if scram is None:
             self.write(messages.ASK_PASSWORD)
-            token = (await self._said()).removesuffix(b"\0").decode("latin-1")
+            token = (await self._password()).removesuffix(b"\0").decode("latin-1")
             verdict = access.judged(token, Scope.READ, self.connection.client)
         else:
             verdict = await self._scram(user, Verifier.parse(scram))
@@ -320,12 +309,12 @@ class _Client:
         self._grant = verdict
 
     async def _scram(self, user: str, verifier: Verifier) -> object | Denied:
-        """Without the token being sent. Raises _Refused."""
+        """Authenticate by SCRAM, without sending the token. Raises _Refused."""
         exchange = Exchange(verifier, secrets.token_urlsafe(18))
         self.write(messages.ask_sasl([MECHANISM]))
         try:
-            self.write(messages.sasl_continue(exchange.first(await self._said())))
-            final = exchange.final(await self._said())
+            self.write(messages.sasl_continue(exchange.first(await self._password())))
+            final = exchange.final(await self._password())
         except ScramError as error:
             raise _Refused("08P01", str(error)) from error
         if final is not None:
@@ -333,7 +322,7 @@ class _Client:
         client = self.connection.client
         return self._server.access.judged_as(user, Scope.READ, client, is_it=final is not None)
 
-    async def _said(self) -> bytes:
+    async def _password(self) -> bytes:
         message = await self.connection.next()
         if not isinstance(message, messages.Password):
             raise ProtocolError("a password was expected")
@@ -348,7 +337,7 @@ class _Client:
         *,
         is_bulk: bool,
     ) -> _Asked:
-        """As of the session's Ask."""
+        """Start a query of the session, as `Ask`."""
         bound = {
             name: TypedValue(p.value, p.sql_type) if p.sql_type and p.value is not None else p.value
             for name, p in params.items()
@@ -372,7 +361,7 @@ class _Client:
 
     @asynccontextmanager
     async def cancellable(self) -> AsyncIterator[None]:
-        """As of ClientPeer."""
+        """Raise TimeoutError within the block when the client cancels."""
         try:
             async with asyncio.timeout(None) as self._running:
                 yield
@@ -380,16 +369,16 @@ class _Client:
             self._running = None
 
     def cancel_query(self) -> None:
-        """End the query that runs, if one does."""
+        """Interrupt the running query, if there is one."""
         if self._running is not None:
             self._running.reschedule(asyncio.get_running_loop().time())
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
-        """As of ClientPeer."""
+        """Send bytes."""
         self.connection.write(data)
 
     async def drain(self) -> None:
-        """As of ClientPeer. Raises ConnectionEnded for a client that takes nothing."""
+        """Wait until the client has taken most bytes. Raises ConnectionEnded for a client that takes none."""
         try:
             async with asyncio.timeout(self._limits.send_s):
                 await self.connection.drain()
@@ -402,7 +391,7 @@ class _Client:
 
     @asynccontextmanager
     async def sending(self, size: int) -> AsyncIterator[None]:
-        """As of ClientPeer. Raises ConnectionEnded for a client that is too slow."""
+        """Limit the time for sending that many bytes. Raises ConnectionEnded for a client that is too slow."""
         try:
             async with asyncio.timeout(self._limits.send_s + size / _BYTES_A_SECOND):
                 yield
@@ -412,7 +401,7 @@ class _Client:
             raise ConnectionEnded from error
 
     def hold(self, size: int) -> bool:
-        """As of ClientPeer."""
+        """Reserve memory for rows; False: none is left."""
         if self._server.held_bytes and self._server.held_bytes + size > self._limits.held_bytes_max:
             return False
         self._server.held_bytes += size
@@ -420,18 +409,18 @@ class _Client:
         return True
 
     def release(self, size: int) -> None:
-        """As of ClientPeer."""
+        """Free reserved memory."""
         self._server.held_bytes -= size
         self._held_bytes -= size
 
     async def close(self) -> None:
-        """Let go of what is held."""
+        """Close the session."""
         if self._session is not None:
             await self._session.close()
 
 
 def _keep_alive(listener: socket.socket) -> None:
-    """Have the system find out that a client's machine has gone; connections take it over."""
+    """Let the system detect that a client's machine is gone; accepted connections inherit it."""
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     if sys.platform == "linux":
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _KEEPALIVE_S)

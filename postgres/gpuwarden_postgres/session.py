@@ -1,11 +1,12 @@
-"""One client's session: statements, portals and transactions, over whoever runs queries.
+"""Implements a client's session: statements, portals and transactions.
 
-Rows are sent as they come: of a portal or cursor that is not at its end the beginning is held, or a query
-waits. Nothing can be changed, so a transaction has no effect but the ones that clients see: what it holds open,
-and that it refuses statements after an error until it is ended.
+Rows are sent as they come. For an unfinished portal or cursor the first rows are held, or its query waits. The
+server is read-only, so a transaction only keeps portals open, and refuses statements after an error until it
+ends.
 """
 
 import asyncio
+import itertools
 import json
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -24,11 +25,11 @@ from gpuwarden_postgres.statements import (
 from gpuwarden_postgres.types import ParameterValue, ParameterValueError
 
 PREPARED_MAX = 1_000
-"""Most statements, and most portals, that a session has at a time."""
+"""Most statements, and most portals, of a session."""
 PREPARED_BYTES_MAX = 4 * 1024 * 1024
 _SENT_BYTES = 256 * 1024
 _HELD_BYTES = 256 * 1024
-"""Rows of so many bytes are held, so that no query waits for a client that takes few."""
+"""Size of the first rows that are held, so that a small result does not keep its query waiting."""
 _FEW_BYTES = 64 * 1024
 _REPORTED = {
     "application_name": "application_name",
@@ -45,7 +46,7 @@ _REPORTED = {
     "standard_conforming_strings": "standard_conforming_strings",
     "timezone": "TimeZone",
 }
-"""Settings that a client is told of, as PostgreSQL spells them."""
+"""Settings that are reported to clients, in PostgreSQL's spelling."""
 _FIXED = {
     "client_encoding": ("utf8", "utf-8", "unicode", "sql_ascii", ""),
     "standard_conforming_strings": ("on", "true", "1", "yes"),
@@ -54,7 +55,7 @@ _FIXED = {
     "default_transaction_read_only": ("on", "true", "1", "yes"),
     "transaction_read_only": ("on", "true", "1", "yes"),
 }
-"""Settings of which one value is known."""
+"""Settings with one accepted value, in its spellings."""
 _READ_ONLY = frozenset(
     {
         *("in_hot_standby", "integer_datetimes", "is_superuser", "lc_collate", "lc_ctype"),
@@ -65,29 +66,29 @@ _READ_ONLY = frozenset(
 
 
 class RunningQuery(Protocol):
-    """A query and the rows that it gives, encoded."""
+    """A running query and its encoded rows."""
 
     @property
     def rows(self) -> int:
-        """How many there are, once all have come."""
+        """The number of rows, once all have come."""
         ...
 
     @property
     def truncated(self) -> bool:
-        """Whether there are more, once all have come."""
+        """Whether rows beyond the limit were cut, once all have come."""
         ...
 
     async def take(self) -> bytes | bytearray:
-        """Some messages, first of all the one that describes the rows; empty: all have come. Raises QueryError."""
+        """The next messages, beginning with the row description; empty: all have come. Raises QueryError."""
         ...
 
     async def close(self) -> None:
-        """End it."""
+        """Interrupt the query, if it runs."""
         ...
 
 
 class Ask(Protocol):
-    """Begins a query. Raises QueryError."""
+    """Starts a query. Raises QueryError."""
 
     async def __call__(
         self,
@@ -98,27 +99,27 @@ class Ask(Protocol):
         *,
         is_bulk: bool,
     ) -> RunningQuery:
-        """`is_bulk`: it may give as many rows as an export."""
+        """`is_bulk`: the row limit is that of an export."""
         ...
 
 
 class ClientPeer(Protocol):
-    """The client, and the room that there is for what it has not taken yet."""
+    """The client, and the memory for rows that it has not taken yet."""
 
     def write(self, data: bytes | bytearray | memoryview) -> None: ...
 
     async def drain(self) -> None: ...
 
     def sending(self, size: int) -> AbstractAsyncContextManager[None]:
-        """Bounds the time that the client may take for so many bytes."""
+        """Limit the time that the client may take for that many bytes."""
         ...
 
     def cancellable(self) -> AbstractAsyncContextManager[None]:
-        """Within it TimeoutError comes where the client cancels."""
+        """Raise TimeoutError within the block when the client cancels."""
         ...
 
     def hold(self, size: int) -> bool:
-        """Take room for rows; False: there is none."""
+        """Reserve memory for rows; False: none is left."""
         ...
 
     def release(self, size: int) -> None: ...
@@ -126,39 +127,39 @@ class ClientPeer(Protocol):
 
 @dataclass(slots=True)
 class Prepared:
-    """A statement."""
+    """A prepared statement."""
 
     statement: SqlStatement | None
     """None: an empty one."""
     command: Command | None
     source: str
-    """The text as it was sent."""
+    """The original text."""
     oids: list[int]
-    """Of the first parameters; 0: not said."""
+    """Types of the first parameters; 0: unspecified."""
     is_described: bool = False
     columns: bytes = b""
-    """RowDescription, once it is asked for; empty: no rows."""
+    """RowDescription, once it was requested; empty: no rows."""
 
 
 @dataclass(slots=True)
 class Rows:
-    """Rows that a client has not taken yet: those that have come, and the query that gives more."""
+    """Rows that the client has not taken yet, and the query that gives more."""
 
     columns: bytes
     body: memoryview
-    """Whole messages, a row each."""
+    """Whole messages, one for each row."""
     query: RunningQuery | None = None
-    """None: all have come."""
+    """None: all rows have come."""
     total: int = 0
-    """How many there are, once all have come."""
+    """Number of rows, once all have come."""
     truncated: bool = False
     at: int = 0
     taken: int = 0
     held: int = 0
-    """Bytes of the room that there is for what waits."""
+    """Reserved memory."""
 
     async def more(self) -> bool:
-        """Have the next ones, once those before are taken; whether there are any. Raises QueryError."""
+        """Take the next rows from the query, if none are left; whether there are any. Raises QueryError."""
         if self.at < len(self.body):
             return True
         if self.query is None:
@@ -169,7 +170,7 @@ class Rows:
         return len(self.body) > 0
 
     async def end(self) -> None:
-        """Let go of the query."""
+        """End the query."""
         query, self.query = self.query, None
         if query is not None:
             self.total, self.truncated = query.rows, query.truncated
@@ -178,25 +179,25 @@ class Rows:
 
 @dataclass(slots=True)
 class Portal:
-    """A statement with values; its rows once they are asked for."""
+    """A statement with parameter values, and its rows once they are requested."""
 
     prepared: Prepared
     params: Mapping[str, ParameterValue]
     formats: Sequence[int]
     rows: Rows | None = None
     left: int | None = None
-    """Rows of a cursor that a FETCH has still to give; None: all."""
+    """Rows that a FETCH still has to return; None: all."""
 
 
 @dataclass(slots=True)
 class _Failure(Exception):  # noqa: N818  an outcome
-    """An error that the client is told of."""
+    """An error to report to the client."""
 
     fields: Mapping[str, str] = field(default_factory=dict)
 
 
 class Session:
-    """Answers messages of one client, in their order."""
+    """Answers the messages of one client, in order."""
 
     def __init__(self, ask: Ask, peer: ClientPeer, startup: Mapping[str, str]) -> None:
         self._ask = ask
@@ -209,7 +210,7 @@ class Session:
         self._startup = startup
 
     def greet(self) -> None:
-        """Take the client's settings, and tell it of all. Raises StatementError."""
+        """Apply the client's settings, and report all settings. Raises StatementError."""
         for name, value in self._startup.items():
             if name.lower() in SETTINGS and name.lower() not in _READ_ONLY:
                 self._set(name.lower(), value.strip("'"))  # as asyncpg quotes it
@@ -217,7 +218,7 @@ class Session:
             self._peer.write(messages.parameter_status(shown, self._setting(name)))
 
     def ready(self) -> None:
-        """Say that the next statement may come."""
+        """Send ReadyForQuery."""
         self._peer.write(messages.ready(self._status))
 
     async def answer(self, message: messages.Message) -> None:
@@ -227,7 +228,7 @@ class Session:
             await self._end_implicit()
             self.ready()
         elif isinstance(message, messages.QueryMessage):
-            # One that is not of the extended protocol ends what an error has begun.
+            # A simple query ends the skipping after an error of the extended protocol.
             self._is_skipping = False
             await self._simple(message.sql)
         elif not self._is_skipping:
@@ -256,7 +257,7 @@ class Session:
                 self._peer.write(portal.rows.columns)
             await self._execute(portal, 0)
         finally:
-            await self._let_go(portal)
+            await self._release(portal)
 
     async def _extended(self, message: messages.Message) -> None:
         try:
@@ -274,9 +275,9 @@ class Session:
                 case messages.CloseMessage():
                     await self._close(message)
                 case messages.FunctionCall():
-                    raise StatementError("0A000", "functions are called in a SELECT here")
+                    raise StatementError("0A000", "call functions in a SELECT")
                 case _:
-                    pass  # Flush, and data of a COPY that an error has ended
+                    pass  # Flush, and data of a COPY that failed
         except StatementError as error:
             self._is_skipping = True
             self._fail(_Failure(errors.of_error(error)))
@@ -289,7 +290,7 @@ class Session:
         if len(found) > 1:
             raise StatementError("42601", "only one statement can be prepared at a time")
         if message.name in self._prepared and message.name:
-            raise StatementError("42P05", f'the statement "{message.name}" is there already')
+            raise StatementError("42P05", f'the statement "{message.name}" already exists')
         self._bound_prepared(len(message.sql))
         statement = found[0] if found else None
         command = statements.command_of(statement) if statement else None
@@ -303,23 +304,23 @@ class Session:
         held = sum(len(prepared.source) for prepared in self._prepared.values())
         if len(self._prepared) >= PREPARED_MAX or held + size > PREPARED_BYTES_MAX:
             raise StatementError(
-                "53400", "too many prepared statements", "DEALLOCATE what is not used, or reconnect"
+                "53400", "too many prepared statements", "DEALLOCATE unused ones, or reconnect"
             )
 
     async def _bind(self, message: messages.Bind) -> None:
         prepared = self._statement(message.statement)
         self._refuse_failed(prepared.command)
         if message.portal and message.portal in self._portals:
-            raise StatementError("42P03", f'the portal "{message.portal}" is there already')
+            raise StatementError("42P03", f'the portal "{message.portal}" already exists')
         if len(self._portals) >= PREPARED_MAX:
-            raise StatementError("53400", "too many portals", "close what is not used, or Sync")
+            raise StatementError("53400", "too many portals", "close unused ones, or Sync")
         if 1 in message.formats and len(prepared.oids) < len(message.values):
-            await self._described(prepared)  # binary values are nothing without their types
+            await self._described(prepared)  # binary values need their types
         if sum(len(raw or b"") for raw in message.values) < _FEW_BYTES:
             params = _values(message, prepared.oids)
         else:
             params = await asyncio.to_thread(_values, message, prepared.oids)
-        await self._let_go(self._portals.pop(message.portal, None))
+        await self._release(self._portals.pop(message.portal, None))
         self._portals[message.portal] = Portal(prepared, params, message.result_formats)
         self._peer.write(messages.BIND_COMPLETE)
 
@@ -331,18 +332,17 @@ class Session:
         self._peer.write(prepared.columns or messages.NO_DATA)
 
     async def _described(self, prepared: Prepared) -> None:
-        """Have parameters and columns described, once."""
+        """Find the types of parameters and columns, once."""
         command = prepared.command
         if prepared.is_described or command is None or prepared.statement is None:
             return
         if command.kind is CommandKind.QUERY:
-            said = {str(at + 1): types.sample(oid) for at, oid in enumerate(prepared.oids) if oid}
-            found = await self._rows(prepared, "postgres-describe", prepared.statement.sql, said)
-            await self._let_rows_go(found)
-            told = messages.oids_in(found.columns)
-            said_oids = prepared.oids + [0] * max(0, len(told) - len(prepared.oids))
-            told += [0] * (len(said_oids) - len(told))
-            prepared.oids = [a or b for a, b in zip(said_oids, told, strict=True)]
+            oids = prepared.oids
+            samples = {str(at + 1): types.sample(oid) for at, oid in enumerate(oids) if oid}
+            found = await self._rows(prepared, "postgres-describe", prepared.statement.sql, samples)
+            await self._release_rows(found)
+            pairs = itertools.zip_longest(oids, messages.oids_in(found.columns), fillvalue=0)
+            prepared.oids = [given or inferred for given, inferred in pairs]
             prepared.columns = bytes(found.body)
         elif command.kind is CommandKind.SHOW:
             prepared.columns = self._shown(command).columns
@@ -351,7 +351,7 @@ class Session:
         prepared.is_described = True
 
     async def _describe_portal(self, portal: Portal, *, is_asked: bool = False) -> None:
-        """Have the rows of a portal, which tell what they are."""
+        """Start the query of a portal, whose rows describe its columns."""
         prepared = portal.prepared
         command = prepared.command
         self._refuse_failed(command)
@@ -395,8 +395,8 @@ class Session:
         )
 
     async def _send_rows(self, rows: Rows, left: int | None, rows_max: int) -> tuple[int, bool]:
-        """Send the next rows: how many, and whether those were all. `left`: most; None, and a `rows_max` of
-        0: all."""
+        """Send the next rows; their number, and whether the end was reached. `left`, `rows_max`: limits; None and 0:
+        all."""
         begin, most = (
             rows.taken,
             min((n for n in (left, rows_max or None) if n is not None), default=None),
@@ -414,7 +414,7 @@ class Session:
                 await self._send(rows.body[start : rows.at])
             if most is None:
                 rows.taken = rows.total
-            # What has no more rows is complete, unless a FETCH has had what it wanted.
+            # Fewer rows than the limit mean the end.
             is_end = rows.taken - begin != most or (bool(rows_max) and not await rows.more())
         return rows.taken - begin, is_end
 
@@ -426,7 +426,7 @@ class Session:
 
     @asynccontextmanager
     async def _failing(self, start: int = 0) -> AsyncIterator[None]:
-        """What ends a query, as what the client is told. `start`: where its text begins in the client's."""
+        """Raise errors of a query as errors for the client. `start`: position of the query in the client's text."""
         try:
             async with self._peer.cancellable():
                 yield
@@ -457,7 +457,7 @@ class Session:
                 raise
 
     async def _begun(self, query: RunningQuery) -> Rows:
-        """The first rows: all of a few, whose query has then ended."""
+        """Take the first rows of a query, and end it if these are all."""
         body = bytearray()
         is_all = False
         while len(body) < _HELD_BYTES and not is_all:
@@ -471,8 +471,8 @@ class Session:
             raise _Failure(
                 errors.fields(
                     "53200",
-                    "too many rows wait to be taken by their clients",
-                    hint="ask again in a moment, or for fewer rows",
+                    "too many rows wait for clients to take them",
+                    hint="retry in a moment, or select fewer rows",
                 )
             )
         if is_all:
@@ -480,16 +480,17 @@ class Session:
         return rows
 
     async def _run_command(self, prepared: Prepared, command: Command) -> None:
-        """A statement without rows."""
+        """Run a statement without rows."""
         tag = command.tag
         match command.kind:
             case CommandKind.BEGIN:
                 self._status = "T" if self._status == "I" else self._status
             case CommandKind.COMMIT | CommandKind.ROLLBACK:
                 tag = "ROLLBACK" if self._status == "E" else tag
-                await self._end_transaction()
+                self._status = "I"
+                await self.close()
             case CommandKind.SAVEPOINT if self._status == "I":
-                raise StatementError("25P01", f"{tag} is for transactions", "BEGIN first")
+                raise StatementError("25P01", f"{tag} needs a transaction", "BEGIN first")
             case CommandKind.ROLLBACK_TO:
                 self._status = "T"
             case CommandKind.SET:
@@ -499,7 +500,7 @@ class Session:
             case CommandKind.DISCARD:
                 self._reset("")
                 self._prepared.clear()
-                await self._let_all_go()
+                await self.close()
             case CommandKind.DEALLOCATE:
                 self._deallocate(command.name)
             case CommandKind.DECLARE:
@@ -515,14 +516,14 @@ class Session:
 
     async def _declare(self, prepared: Prepared, command: Command) -> None:
         if self._status == "I":
-            raise StatementError("25P01", "a cursor is for a transaction", "BEGIN first")
+            raise StatementError("25P01", "a cursor needs a transaction", "BEGIN first")
         if command.name in self._portals:
-            raise StatementError("42P03", f'the cursor "{command.name}" is there already')
+            raise StatementError("42P03", f'the cursor "{command.name}" already exists')
         if len(self._portals) >= PREPARED_MAX:
-            raise StatementError("53400", "too many cursors", "CLOSE what is not used")
+            raise StatementError("53400", "too many cursors", "CLOSE unused ones")
         inner = statements.split(command.sql)
         if len(inner) != 1 or statements.command_of(inner[0]).kind is not CommandKind.QUERY:
-            raise StatementError("42601", "a cursor is for a query")
+            raise StatementError("42601", "a cursor needs a query")
         rows = await self._rows(prepared, "postgres:", command.sql, {}, is_bulk=True)
         self._portals[command.name] = Portal(prepared, {}, (), rows)
 
@@ -535,7 +536,7 @@ class Session:
     async def _copy(self, prepared: Prepared, command: Command) -> None:
         inner = statements.split(command.sql)
         if len(inner) != 1:
-            raise StatementError("42601", "COPY is for one query")
+            raise StatementError("42601", "COPY needs one query")
         rows = await self._rows(prepared, "postgres-copy", command.sql, {}, is_bulk=True)
         try:
             self._peer.write(rows.columns)
@@ -544,7 +545,7 @@ class Session:
                 raise _Failure(_too_many(count))
             self._peer.write(messages.COPY_DONE + messages.command_complete(f"COPY {count}"))
         finally:
-            await self._let_rows_go(rows)
+            await self._release_rows(rows)
 
     def _shown(self, command: Command) -> Rows:
         names = [command.name] if command.name else sorted(SETTINGS)
@@ -573,7 +574,7 @@ class Session:
             raise StatementError("55P02", f'parameter "{name}" cannot be changed')
         if value is not None and name in _FIXED and value.lower() not in _FIXED[name]:
             state = "25006" if "read_only" in name else "22023"
-            only = f"it is {SETTINGS[name]} here, and nothing else"
+            only = f"the only value is {SETTINGS[name]}"
             raise StatementError(state, f'parameter "{name}" cannot be {json.dumps(value)}', only)
         if name == "statement_timeout" and value is not None:
             _seconds(value)
@@ -594,7 +595,7 @@ class Session:
             )
             self._settings.pop(name, None)
             if not is_own:
-                what = f"times are shown as {SETTINGS[name]} whatever {name} is"
+                what = f"times are always shown as {SETTINGS[name]}, whatever {name} is"
                 self._peer.write(messages.notice(errors.fields("01000", what, severity="NOTICE")))
         if name in _REPORTED:
             self._peer.write(messages.parameter_status(_REPORTED[name], self._setting(name)))
@@ -611,18 +612,18 @@ class Session:
 
     async def _close(self, message: messages.CloseMessage) -> None:
         if message.is_portal:
-            await self._let_go(self._portals.pop(message.name, None))
+            await self._release(self._portals.pop(message.name, None))
         else:
             self._prepared.pop(message.name, None)
         self._peer.write(messages.CLOSE_COMPLETE)
 
     async def _close_cursor(self, name: str) -> None:
         if not name:
-            await self._let_all_go()
+            await self.close()
         elif name not in self._portals:
             raise StatementError("34000", f'there is no cursor "{name}"')
         else:
-            await self._let_go(self._portals.pop(name))
+            await self._release(self._portals.pop(name))
 
     def _statement(self, name: str) -> Prepared:
         found = self._prepared.get(name)
@@ -653,29 +654,22 @@ class Session:
     async def _end_implicit(self) -> None:
         """Outside of a transaction portals end with the group of messages."""
         if self._status == "I":
-            await self._let_all_go()
-
-    async def _end_transaction(self) -> None:
-        self._status = "I"
-        await self._let_all_go()
+            await self.close()
 
     async def close(self) -> None:
-        """Let go of all that is held."""
-        await self._let_all_go()
-
-    async def _let_all_go(self) -> None:
+        """Close all portals."""
         while self._portals:
-            await self._let_go(self._portals.popitem()[1])
+            await self._release(self._portals.popitem()[1])
 
-    async def _let_go(self, portal: Portal | None) -> None:
+    async def _release(self, portal: Portal | None) -> None:
         if portal is None or portal.rows is None:
             return
         rows, portal.rows = portal.rows, None
         command = portal.prepared.command
-        if command is None or command.kind is not CommandKind.FETCH:  # whose rows are the cursor's
-            await self._let_rows_go(rows)
+        if command is None or command.kind is not CommandKind.FETCH:  # its rows are the cursor's
+            await self._release_rows(rows)
 
-    async def _let_rows_go(self, rows: Rows) -> None:
+    async def _release_rows(self, rows: Rows) -> None:
         held, rows.held = rows.held, 0
         self._peer.release(held)
         await rows.end()
@@ -690,7 +684,7 @@ def _too_many(taken: int) -> Mapping[str, str]:
 
 
 def _values(message: messages.Bind, oids: Sequence[int]) -> dict[str, ParameterValue]:
-    """The values of parameters by name. Raises StatementError."""
+    """Values of parameters by name. Raises StatementError."""
     found = {}
     for at, raw in enumerate(message.values):
         oid = oids[at] if at < len(oids) else 0
@@ -707,7 +701,7 @@ _UNITS = {"": 0.001, "ms": 0.001, "s": 1.0, "min": 60.0, "h": 3600.0}
 
 
 def _seconds(setting: str) -> float | None:
-    """Of statement_timeout; None: no limit of the client's. Raises StatementError."""
+    """The seconds of statement_timeout; None: no limit. Raises StatementError."""
     number = setting.strip().rstrip("abcdefghijklmnopqrstuvwxyz ")
     unit = _UNITS.get(setting.strip()[len(number) :].strip())
     if unit is None or not number.isdecimal() or len(number) > 9:

@@ -1,7 +1,7 @@
-"""Cuts a text into statements, and reads those that are about the session and not about rows: pure.
+"""Splits a text into statements, and parses the statements about the session. Pure.
 
-The cut decides nothing about what may run: each part is parsed and judged by itself as it is run, so that
-one cut at a wrong place is an error and no more.
+Splitting does not decide what may run: each part is parsed and checked by itself when it runs, so a wrong
+split only causes an error.
 """
 
 import asyncio
@@ -34,7 +34,7 @@ _BLOCK = re.compile(r"/\*|\*/")
 
 
 class StatementError(ValueError):
-    """A statement about the session that is wrong or not known: SQLSTATE, sentence, hint."""
+    """An invalid or unsupported statement about the session: SQLSTATE, sentence, hint."""
 
     def __init__(self, sqlstate: str, message: str, hint: str = "") -> None:
         super().__init__(message)
@@ -53,12 +53,12 @@ class SqlToken:
 
     @property
     def word(self) -> str:
-        """In capitals, where it is a word."""
+        """The word in capitals; "" if it is no word."""
         return self.text.upper() if self.kind == "word" else ""
 
     @property
     def value(self) -> str:
-        """What it stands for: a name without its quotes, a word in small letters."""
+        """Its value: a name without quotes, a word in lower case."""
         match self.kind:
             case "text":
                 return self.text[self.text.index("'") + 1 : -1].replace("''", "'")
@@ -71,7 +71,7 @@ class SqlToken:
 
 
 def tokens_of(sql: str) -> list[SqlToken]:
-    """Without blanks and comments."""
+    """Tokens of a text, without blanks and comments."""
     found = []
     at = 0
     while at < len(sql):
@@ -111,7 +111,7 @@ class SqlStatement:
 
 
 def split(sql: str) -> list[SqlStatement]:
-    """The statements of a text; empty ones are left out. Raises StatementError."""
+    """The statements of a text, without empty ones. Raises StatementError."""
     if len(sql) > SQL_CHARACTERS_MAX:
         what = f"the text has {len(sql)} characters; most is {SQL_CHARACTERS_MAX}"
         raise StatementError("54000", what)
@@ -130,7 +130,7 @@ def split(sql: str) -> list[SqlStatement]:
 
 
 def without_type_schema(sql: str) -> str:
-    """With blanks for the schema in `::pg_catalog.text`, which DuckDB's parser does not read (1.5.5)."""
+    """Replace the schema in `::pg_catalog.text` by blanks, because DuckDB's parser rejects it (1.5.5)."""
     if "pg_catalog" not in sql.lower():
         return sql
     tokens = tokens_of(sql)
@@ -142,12 +142,12 @@ def without_type_schema(sql: str) -> str:
 
 
 async def split_soon(sql: str) -> list[SqlStatement]:
-    """As `split`, off the event loop where it may take a while."""
+    """As `split`, but in a thread for a long text."""
     return split(sql) if len(sql) < _FEW_CHARACTERS else await asyncio.to_thread(split, sql)
 
 
 class CommandKind(Enum):
-    """What a statement is about."""
+    """Kind of a statement."""
 
     QUERY = "query"
     BEGIN = "begin"
@@ -169,38 +169,38 @@ class CommandKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A statement as it is understood."""
+    """A parsed statement."""
 
     kind: CommandKind
     tag: str = ""
-    """What its completion says."""
+    """The tag of CommandComplete."""
     name: str = ""
-    """Of a setting, statement or cursor; "": all."""
+    """Name of a setting, statement or cursor; "": all."""
     value: str | None = None
-    """Of a setting; None: its default."""
+    """Value of a setting; None: its default."""
     sql: str = ""
     """The query of DECLARE or COPY."""
     start: int = 0
-    """Where that begins in the statement."""
+    """Position of that query in the statement."""
     rows_max: int = 0
-    """Of FETCH; 0: all."""
+    """Row limit of FETCH; 0: all."""
 
 
 _TAGS = {"START": "START TRANSACTION", "END": "COMMIT", "ABORT": "ROLLBACK"}
 _REFUSED = {
-    "PREPARE": "prepare with the protocol, as drivers do, or over POST /v1/sql give parameters",
-    "EXECUTE": "prepare with the protocol, as drivers do, or over POST /v1/sql give parameters",
+    "PREPARE": "prepare by the protocol, as drivers do, or use POST /v1/sql with parameters",
+    "EXECUTE": "prepare by the protocol, as drivers do, or use POST /v1/sql with parameters",
     "MOVE": "FETCH the rows, or declare the cursor anew",
     "LISTEN": "gpuwarden notifies over webhooks (docs/notifications.md)",
     "NOTIFY": "gpuwarden notifies over webhooks (docs/notifications.md)",
-    "LOCK": "nothing can be changed here, so that nothing needs a lock",
+    "LOCK": "the server is read-only, so nothing needs a lock",
     "CALL": "there are no procedures",
     "DO": "there are no procedures",
 }
 
 
 def command_of(statement: SqlStatement) -> Command:
-    """What to do about a statement. Raises StatementError."""
+    """Parse a statement. Raises StatementError."""
     tokens = statement.tokens
     words = [token.word for token in tokens]
     first = words[0]
@@ -240,7 +240,7 @@ def command_of(statement: SqlStatement) -> Command:
         case "COPY":
             return _copy(statement)
         case _ if first in _REFUSED:
-            raise StatementError("0A000", f"{first} is not known here", _REFUSED[first])
+            raise StatementError("0A000", f"{first} is not supported", _REFUSED[first])
         case _:
             return Command(CommandKind.QUERY)
 
@@ -253,7 +253,7 @@ def _read_only(words: Sequence[str]) -> None:
 
 def _one(tokens: Sequence[SqlToken]) -> str:
     if len(tokens) != 1 or tokens[0].kind not in ("word", "name"):
-        raise StatementError("42601", "a name was expected, and nothing behind it")
+        raise StatementError("42601", "a name was expected, and nothing after it")
     return tokens[0].value
 
 
@@ -293,14 +293,14 @@ def _set(tokens: Sequence[SqlToken], words: Sequence[str]) -> Command:
 
 
 def _joined(values: Sequence[SqlToken]) -> str:
-    """A list of values as SHOW has it."""
+    """A list of values in the form of SHOW."""
     return "".join(", " if token.text == "," else token.value for token in values)
 
 
 def _show(tokens: Sequence[SqlToken], words: Sequence[str]) -> Command:
     if words[1:] == ["ALL"]:
         return Command(CommandKind.SHOW, "SHOW")
-    # What lists tables and the like is a query to DuckDB.
+    # SHOW TABLES and the like are queries to DuckDB.
     if len(tokens) < 2 or words[1] in ("TABLES", "DATABASES", "SCHEMAS", "VARIABLES", "ALL"):
         return Command(CommandKind.QUERY)
     return Command(CommandKind.SHOW, "SHOW", _setting(tokens[1:]))
@@ -314,7 +314,7 @@ def _declare(statement: SqlStatement) -> Command:
     at = words.index("FOR")
     options = words[2:at]
     if "BINARY" in options:
-        raise StatementError("0A000", "binary cursors are not known", "leave BINARY out")
+        raise StatementError("0A000", "binary cursors are not supported", "leave BINARY out")
     if "WITH" in options:
         raise StatementError("0A000", "cursors end with their transaction", "leave WITH HOLD out")
     if any(
@@ -348,17 +348,17 @@ def _fetch(tokens: Sequence[SqlToken], words: Sequence[str]) -> Command:
 
 
 def _copy(statement: SqlStatement) -> Command:
-    """COPY (query) TO STDOUT, or of a table, as text."""
+    """Parse COPY of a query or a table TO STDOUT, as text."""
     tokens = statement.tokens
     words = [token.word for token in tokens]
     if "STDOUT" not in words or "TO" not in words:
         raise StatementError(
-            "0A000", "only COPY ... TO STDOUT is known here", "files: `gpuwarden sql --format`"
+            "0A000", "only COPY ... TO STDOUT is supported", "files: `gpuwarden sql --format`"
         )
     at = max(i for i, word in enumerate(words) if word == "TO")
     if tuple(words[at + 1 :]) not in (("STDOUT",), ("STDOUT", "WITH", "TEXT")):
         raise StatementError(
-            "0A000", "COPY has no options here", "`gpuwarden sql --format csv`, or parquet"
+            "0A000", "options of COPY are not supported", "`gpuwarden sql --format csv`, or parquet"
         )
     source = tokens[1:at]
     if not source:

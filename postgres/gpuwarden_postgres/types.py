@@ -1,4 +1,4 @@
-"""PostgreSQL's types for DuckDB's, and values of parameters as clients send them, in text and in binary."""
+"""Maps DuckDB's types to PostgreSQL's, and decodes parameter values that clients send in text or binary."""
 
 import re
 import struct
@@ -17,7 +17,7 @@ _EPOCH = datetime(2000, 1, 1, tzinfo=UTC).replace(tzinfo=None)
 
 @dataclass(frozen=True, slots=True)
 class PgType:
-    """A type of PostgreSQL that values have here."""
+    """A type of PostgreSQL."""
 
     oid: int
     name: str
@@ -26,9 +26,9 @@ class PgType:
     """Bytes of a value; -1: it varies."""
     category: str
     sql: str
-    """DuckDB's type of a parameter; "": as the query takes it."""
+    """DuckDB's type of a parameter; "": the query decides."""
     long_name: str = ""
-    """As format_type() and information_schema have it, where that is not `name`."""
+    """The name in format_type() and information_schema, if it differs from `name`."""
 
 
 BOOL = PgType(16, "bool", 1000, 1, "B", "BOOLEAN", "boolean")
@@ -95,7 +95,7 @@ _DECIMAL = re.compile(r"DECIMAL\((\d+),\s*(\d+)\)")
 
 @dataclass(frozen=True, slots=True)
 class ColumnType:
-    """What a column is described as."""
+    """PostgreSQL's type of a column."""
 
     kind: PgType
     is_array: bool = False
@@ -113,7 +113,7 @@ class ColumnType:
 
 
 def column_type(sql_type: str) -> ColumnType:
-    """The type for DuckDB's. What PostgreSQL has no such type for is text, what is nested JSON."""
+    """PostgreSQL's type for DuckDB's: json for a nested type, text for a type that PostgreSQL lacks."""
     if found := _OF_SQL.get(sql_type):
         return ColumnType(found)
     if decimal := _DECIMAL.fullmatch(sql_type):
@@ -130,14 +130,14 @@ def column_type(sql_type: str) -> ColumnType:
 
 @dataclass(frozen=True, slots=True)
 class ParameterValue:
-    """A value of a parameter, and the DuckDB type that it has; "": as the query takes it."""
+    """A parameter's value and DuckDB type; "": the query decides."""
 
     value: Any
     sql_type: str
 
 
 class ParameterValueError(ValueError):
-    """A value that is not of its type: a SQLSTATE and a sentence without the value in it."""
+    """A value does not fit its type: a SQLSTATE, and a sentence that does not contain the value."""
 
     def __init__(self, sqlstate: str, message: str) -> None:
         super().__init__(message)
@@ -145,12 +145,12 @@ class ParameterValueError(ValueError):
 
 
 def parameter(raw: bytes | None, oid: int, is_binary: bool) -> ParameterValue:
-    """The value of a parameter of type `oid`, 0: not said. Raises ParameterError."""
+    """Decode a parameter's value. `oid`: its type; 0: unspecified. Raises ParameterValueError."""
     element = BY_ARRAY_OID.get(oid)
     kind = element or BY_OID.get(oid)
     if kind is None and oid and (is_binary or raw is None):
         raise ParameterValueError(
-            "0A000", f"parameters of the type with object id {oid} are not known"
+            "0A000", f"parameters of the type with object id {oid} are not supported"
         )
     kind = kind or TEXT
     sql_type = (kind.sql or "VARCHAR") + "[]" if element else kind.sql
@@ -202,7 +202,7 @@ def _decimal(text: str) -> Any:
 
 
 def _bounded(value: Decimal) -> Any:
-    """As DECIMAL where DuckDB has such, as a text that it casts or refuses where not."""
+    """The value as it is, if it fits DuckDB's DECIMAL, else as a float."""
     exponent = value.as_tuple().exponent
     if not isinstance(exponent, int):
         return float(value)
@@ -229,7 +229,7 @@ def _octal(match: re.Match[str]) -> str:
 
 
 def _instant(text: str) -> Any:
-    """UTC without a zone, as the tables have it; what Python cannot read DuckDB may."""
+    """A naive UTC instant; a text that Python cannot parse is left to DuckDB."""
     try:
         value = datetime.fromisoformat(text.strip())
     except ValueError:
@@ -283,7 +283,7 @@ _WIDE = Context(prec=1_000)
 
 
 def numeric_of(raw: bytes) -> Decimal:
-    """A number from the digits of base 10,000 that binary numeric has. Raises ValueError."""
+    """Decode binary numeric, whose digits have base 10,000. Raises ValueError."""
     count, weight, sign, scale = struct.unpack_from("!HhHH", raw)
     if len(raw) != 8 + 2 * count:
         raise ValueError("digits are missing")
@@ -301,7 +301,7 @@ def numeric_of(raw: bytes) -> Decimal:
 
 
 def _binary_array(raw: bytes) -> list[Any]:
-    """Of one dimension. Raises ValueError."""
+    """Decode a binary array of one dimension. Raises ValueError."""
     dimensions, _, oid = struct.unpack_from("!iiI", raw)
     element = BY_OID.get(oid)
     if dimensions == 0:
@@ -334,7 +334,7 @@ _ITEM = re.compile(
 
 
 def text_array(text: str, element: PgType = TEXT) -> list[Any]:
-    """`{1,NULL,"a b"}`. Raises ValueError."""
+    """Parse an array such as `{1,NULL,"a b"}`. Raises ValueError."""
     text = text.strip()
     if text == "{}":
         return []
@@ -368,7 +368,7 @@ def text_array(text: str, element: PgType = TEXT) -> list[Any]:
 
 
 def numeric_bytes(value: Decimal) -> bytes:
-    """Binary numeric."""
+    """Encode binary numeric."""
     sign, digits, exponent = value.as_tuple()
     if not isinstance(exponent, int):
         return struct.pack("!HhHH", 0, 0, 0xC000, 0)
@@ -404,11 +404,11 @@ SAMPLES: dict[str, Any] = {
     "INTERVAL": "0 days",
     "UUID": UUID(int=0),
 }
-"""A value of each type that parameters have: NULL has none."""
+"""A value of each parameter type; NULL would have no type."""
 
 
 def sample(oid: int) -> ParameterValue:
-    """A value of a type, so that a statement can be described before its values are known."""
+    """A value of a type, for describing a statement before its values are known."""
     if element := BY_ARRAY_OID.get(oid):
         return ParameterValue([], (element.sql or "VARCHAR") + "[]")
     sql_type = BY_OID[oid].sql if oid in BY_OID else ""

@@ -252,7 +252,7 @@ async def test_beginnings_of_cursors_are_bounded_for_all_clients_together(
     ):
         await one.execute(f"DECLARE a {few}")
         await one.execute(f"DECLARE b {few}")
-        with pytest.raises(psycopg.errors.OutOfMemory, match="wait to be taken"):
+        with pytest.raises(psycopg.errors.OutOfMemory, match="wait for clients"):
             await other.execute(f"DECLARE c {few}")
         await one.rollback()
         assert server.held_bytes == 0

@@ -49,9 +49,6 @@ class Connection(asyncio.Protocol):
             self._pause()
         self._wake(self._waiter)
 
-    def eof_received(self) -> None:
-        """Close the connection."""
-
     def connection_lost(self, exc: Exception | None) -> None:
         self._is_lost = True
         self._wake(self._waiter)

@@ -39,7 +39,6 @@ from gpuwarden_collector.storage.maintenance import (
     Merge,
     Rewrite,
     key_of,
-    name_of,
     next_task,
 )
 from gpuwarden_collector.storage.retention import Excess, LakeDay, Reason, Tier
@@ -148,7 +147,7 @@ def test_each_task_has_a_name() -> None:
         *(DropDays(()), Expire(NOW), CleanUp(NOW), Flush(), Merge("x"), Rewrite("x")),
         DeleteOrphans(NOW),
     )
-    assert len({name_of(task) for task in named}) == len(named)
+    assert len({task.name for task in named}) == len(named)
 
 
 class Store:

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from gpuwarden.query import TRUNCATED, QueryError
 from gpuwarden_collector.query.encode import ResultRows, python_rows
 from gpuwarden_collector.query.execute import Reading
-from gpuwarden_collector.query.formats import encoded, encoder_of
+from gpuwarden_collector.query.formats import encoder_of
 from gpuwarden_collector.query.port import Ending
 from gpuwarden_collector.storage.database import Database
 from gpuwarden_collector.storage.engine import EngineLimits
@@ -36,6 +36,15 @@ def database(tmp_path_factory: pytest.TempPathFactory, empty_store: Path) -> Ite
     opened = Database.open(folder, EngineLimits(memory="512MiB", threads=1))
     yield opened
     opened.close()
+
+
+def encoded(form: str, rows: ResultRows, elapsed_s: float) -> bytes:
+    """Encode all rows at once. Raises QueryError."""
+    encoder = encoder_of(form, rows.data.schema, rows.types)
+    body = encoder.begin()
+    if rows.data.num_rows:
+        body += encoder.rows(rows.data)
+    return body + encoder.end(Ending(rows.data.num_rows, rows.truncated, elapsed_s))
 
 
 def rows_of(database: Database, sql: str) -> ResultRows:

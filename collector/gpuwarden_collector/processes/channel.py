@@ -102,9 +102,6 @@ class Channel(asyncio.BufferedProtocol):
             if self.transport is not None:
                 self.transport.abort()
 
-    def eof_received(self) -> None:
-        """Close the connection."""
-
     def connection_lost(self, exc: Exception | None) -> None:
         self._fail(ChannelError(f"the other side has ended: {exc or 'closed'}"))
 

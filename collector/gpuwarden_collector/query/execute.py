@@ -115,9 +115,8 @@ class RowSink(Protocol):
 class CollectedRows:
     """A sink that holds all rows."""
 
-    def __init__(self, bytes_max: int = RESULT_BYTES_MAX) -> None:
+    def __init__(self) -> None:
         self.has_sent = False
-        self._bytes_max = bytes_max
 
     def begin(self, schema: Any, types: tuple[str, ...]) -> None:
         self._schema, self._types = schema, types
@@ -127,7 +126,7 @@ class CollectedRows:
     def take(self, batch: Any) -> None:
         self._batches.append(batch)
         self._bytes += batch.nbytes
-        check_bytes(self._bytes, self._bytes_max)
+        check_bytes(self._bytes, RESULT_BYTES_MAX)
 
     def rows(self, *, truncated: bool) -> ResultRows:
         """All rows as one table."""
@@ -246,10 +245,9 @@ class Reading:
         row_limit: int,
         *,
         names: Iterable[str] | None = None,
-        bytes_max: int = RESULT_BYTES_MAX,
     ) -> ResultRows:
         """The first `row_limit` rows as one table. As `give`."""
-        sink = CollectedRows(bytes_max)
+        sink = CollectedRows()
         truncated = self.give(sink, sql, params, row_limit, names=names)
         return sink.rows(truncated=truncated)
 

@@ -39,15 +39,6 @@ def encoder_of(form: str, schema: Any, types: tuple[str, ...]) -> Encoder:
     return kinds[form](schema, types)
 
 
-def encoded(form: str, rows: ResultRows, elapsed_s: float) -> bytes:
-    """Encode all rows at once. Raises QueryError."""
-    encoder = encoder_of(form, rows.data.schema, rows.types)
-    body = encoder.begin()
-    if rows.data.num_rows:
-        body += encoder.rows(rows.data)
-    return body + encoder.end(Ending(rows.data.num_rows, rows.truncated, elapsed_s))
-
-
 class _Json:
     """`{"columns": [{"name", "type"}], "rows": [[...]], "truncated": ..., "elapsed_s": ...}`."""
 

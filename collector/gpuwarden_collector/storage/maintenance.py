@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from itertools import groupby
-from typing import Any
+from typing import Any, ClassVar
 
 from gpuwarden.clock import Clock
 from gpuwarden_collector.storage import lake_maintenance as maintain
@@ -54,12 +54,16 @@ _TASKS_MAX = 200
 class DropDays:
     """Drop days of tables."""
 
+    name: ClassVar[str] = "drop"
+
     drops: tuple[DropDay, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Expire:
     """Expire snapshots older than that."""
+
+    name: ClassVar[str] = "expire"
 
     before: datetime
 
@@ -68,6 +72,8 @@ class Expire:
 class CleanUp:
     """Delete files that no snapshot has needed since then."""
 
+    name: ClassVar[str] = "clean_up"
+
     before: datetime
 
 
@@ -75,10 +81,14 @@ class CleanUp:
 class Flush:
     """Write rows inlined in the catalogue to files."""
 
+    name: ClassVar[str] = "flush"
+
 
 @dataclass(frozen=True, slots=True)
 class Merge:
     """Merge a table's small files."""
+
+    name: ClassVar[str] = "merge"
 
     table: str
 
@@ -87,6 +97,8 @@ class Merge:
 class Rewrite:
     """Rewrite a table's files without their deleted rows."""
 
+    name: ClassVar[str] = "rewrite"
+
     table: str
 
 
@@ -94,29 +106,12 @@ class Rewrite:
 class DeleteOrphans:
     """Set aside files that the catalogue does not name."""
 
+    name: ClassVar[str] = "delete_orphans"
+
     before: datetime
 
 
 Task = DropDays | Expire | CleanUp | Flush | Merge | Rewrite | DeleteOrphans
-
-
-def name_of(task: Task) -> str:
-    """The task's name in metrics and the log."""
-    match task:
-        case DropDays():
-            return "drop"
-        case Expire():
-            return "expire"
-        case CleanUp():
-            return "clean_up"
-        case Flush():
-            return "flush"
-        case Merge():
-            return "merge"
-        case Rewrite():
-            return "rewrite"
-        case DeleteOrphans():
-            return "delete_orphans"
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,8 +166,7 @@ def next_task(
 
 def key_of(task: Task) -> str:
     """The task's key in the diary."""
-    name = name_of(task)
-    return f"{name} {task.table}" if isinstance(task, Merge | Rewrite) else name
+    return f"{task.name} {task.table}" if isinstance(task, Merge | Rewrite) else task.name
 
 
 def _due(
@@ -323,7 +317,7 @@ class Maintainer(LakeJob):
         task = next_task(state, self._diary, self._policy, now, now_s)
         if task is None:
             return None
-        name, key = name_of(task), key_of(task)
+        name, key = task.name, key_of(task)
         try:
             told = await asyncio.to_thread(self._do, task, now)
         except (StoreUnavailableError, RowsRefusedError, OSError) as error:

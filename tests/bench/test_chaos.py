@@ -10,7 +10,8 @@ import pytest
 from bench.chaos import power_cut
 from bench.chaos.marked import DEFECT
 from bench.chaos.recorded_disk import Images, Left, RecordedDisk, mounted, run
-from bench.chaos.stage import COLLECTOR_NS, namespaces, run_fault
+from bench.chaos.run_fault import run_fault
+from bench.chaos.stage import COLLECTOR_NS, namespaces
 
 pytestmark = pytest.mark.slow
 

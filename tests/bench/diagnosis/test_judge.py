@@ -9,7 +9,6 @@ import pytest
 from bench.diagnosis import judge
 from bench.diagnosis.pack import pack
 from bench.diagnosis.recordings import LOSSES, load
-from bench.diagnosis.report import macro_f1, scores
 
 from gpuwarden.diagnosis import Bottleneck
 
@@ -35,10 +34,10 @@ def test_a_right_verdict_and_a_wrong_one_are_told_apart(write_recording: Write) 
     found = {v.scenario.name: v for v in judge.verdicts(recordings)[0]}
     assert {v.said for v in found.values()} == {Bottleneck.LOADER_WORKERS}
     assert found["loader_workers"].is_right and found["healthy"].is_wrong
-    of = scores(list(found.values()))
+    of = judge.scores(list(found.values()))
     assert of[Bottleneck.LOADER_WORKERS] == (0.5, 1.0)
     assert of[Bottleneck.COMPUTE_BOUND] == (None, 0.0)
-    assert macro_f1(list(found.values())) == pytest.approx(1 / 3)
+    assert judge.macro_f1(list(found.values())) == pytest.approx(1 / 3)
     blind = judge.verdicts(recordings, LOSSES["no process data"])[0]
     assert all(v.is_unknown for v in blind)
 

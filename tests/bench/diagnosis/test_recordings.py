@@ -6,9 +6,8 @@
 from pathlib import Path
 
 import pytest
-from bench.diagnosis.judge import Judged, load_all, verdicts
+from bench.diagnosis.judge import Judged, load_all, macro_f1, verdicts
 from bench.diagnosis.recordings import LOSSES, Recording
-from bench.diagnosis.report import macro_f1
 from bench.diagnosis.scenarios import SCENARIOS
 
 from gpuwarden.diagnosis import HEALTHY, INPUT_BOUND

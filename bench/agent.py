@@ -1,6 +1,6 @@
 """Measures what the agent costs the host that it watches: memory, CPU, jitter, bytes on the wire.
 
-    .venv/bin/python bench/agent.py [--gpus 8] [--seconds 60] [--batches 720] [--backend simulator]
+    python -m bench.agent [--gpus 8] [--seconds 60] [--batches 720] [--backend simulator]
 
 `gpuwarden agent run` in a process of its own, as on a host, against a stub in another that
 acknowledges all. First as many batches as an hour has, ten times as fast, for the memory; then 1 Hz
@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from aiohttp import web
+from bench.this_host import cpu_s
 
 BATCHES_TIMED = 200
 
@@ -99,12 +100,6 @@ def check(counters: dict[str, Any]) -> None:
         raise SystemExit("the agent has sealed no batch")
     if counters["batches_acknowledged"] != counters["batches_sealed"] or counters["rows_dropped"]:
         raise SystemExit(f"not all that the agent sampled was acknowledged: {counters}")
-
-
-def cpu_s(pid: int) -> float:
-    """User and system time of a process so far."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def memory_mib(pid: int) -> dict[str, float]:

@@ -1,6 +1,6 @@
 """Seconds from an Xid on an agent to a signed webhook that says so.
 
-    python bench/alert_latency.py [--nodes 12] [--every 5.3]
+    python -m bench.alert_latency [--nodes 12] [--every 5.3]
 
 A collector with the whole pack and a fleet of simulated nodes run as processes of their own, with a
 webhook's receiver in this one. Every 5.3 seconds the next node has an Xid, the first of them two

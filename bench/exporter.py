@@ -1,6 +1,6 @@
 """Measures what the Prometheus page costs: its state, its time and its size for a node with all that there is.
 
-    python bench/exporter.py [--gpus 8] [--links 18] [--processes 64]
+    python -m bench.exporter [--gpus 8] [--links 18] [--processes 64]
 
 Every column of every table has a value, which no device gives: it is the most that a node can cost.
 """

@@ -1,6 +1,6 @@
 """Measures what a simulated fleet costs: many agents in one process against a collector that takes all.
 
-    .venv/bin/python bench/fleet.py [--nodes 125] [--gpus 8] [--seconds 20]
+    python -m bench.fleet [--nodes 125] [--gpus 8] [--seconds 20]
 
 The stub answers 204 from a process of its own, so that the CPU time printed is the fleet's alone.
 """
@@ -10,34 +10,13 @@ import asyncio
 import multiprocessing
 import resource
 import time
-from multiprocessing.connection import Connection
 
-from aiohttp import web
+from bench.agent import serve
 
 from gpuwarden.clock import SystemClock
 from gpuwarden.models import model_named
 from gpuwarden_simulator import fleet_nodes
 from gpuwarden_simulator.fleet import run_fleet
-
-
-def serve(pipe: Connection) -> None:
-    """The stub: reads each body and answers 204; sends its port through the pipe."""
-
-    async def ingest(request: web.Request) -> web.Response:
-        await request.read()
-        return web.Response(status=204)
-
-    async def main() -> None:
-        app = web.Application(client_max_size=64 * 1024**2)
-        app.router.add_post("/v1/ingest", ingest)
-        runner = web.AppRunner(app, access_log=None, auto_decompress=False)
-        await runner.setup()
-        site = web.TCPSite(runner, "127.0.0.1", 0)
-        await site.start()
-        pipe.send(runner.addresses[0][1])
-        await asyncio.Event().wait()
-
-    asyncio.run(main())
 
 
 async def measure(nodes: int, gpus: int, seconds: float, history_s: float, port: int) -> None:

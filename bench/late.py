@@ -21,9 +21,9 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from bench.rollups import compared
 
 from gpuwarden.clock import ManualClock
-from gpuwarden.rollups import ROLLUPS
 from gpuwarden.wire import BatchId
 from gpuwarden_collector.ingest.commit_plan import Batch
 from gpuwarden_collector.ingest.decode import WIRE_SCHEMAS, Decoded
@@ -32,7 +32,7 @@ from gpuwarden_collector.stats import Stats
 from gpuwarden_collector.storage.database import Database
 from gpuwarden_collector.storage.engine import EngineLimits
 from gpuwarden_collector.storage.rollup_schedule import Roller
-from gpuwarden_collector.storage.rollup_sql import WindowSpan, rollup_sql
+from gpuwarden_collector.storage.rollup_sql import WindowSpan
 from gpuwarden_collector.storage.seal import Sealer, SealPolicy
 
 START = datetime(2026, 3, 1, tzinfo=UTC)
@@ -181,19 +181,8 @@ class Run:
     def _is_right(self) -> bool:
         begin = START.replace(tzinfo=None)
         end = begin + timedelta(hours=self._options.hours)
-        differing = {}
         with self._database.reading() as cursor:
-            for name, rollup in ROLLUPS.items():
-                wanted = rollup_sql(rollup, WindowSpan(begin, end))
-                columns = ", ".join(c.name for c in rollup.table.columns)
-                found = f"SELECT {columns} FROM main.{name}"
-                wanted = f"SELECT {columns} FROM ({wanted})"
-                rows = cursor.execute(f"SELECT count(*) FROM ({found})").fetchone()
-                one, other = (
-                    cursor.execute(f"SELECT count(*) FROM ({a} EXCEPT ALL {b})").fetchone()
-                    for a, b in ((found, wanted), (wanted, found))
-                )
-                differing[name] = (rows[0], one[0], other[0])
+            differing = compared(cursor, WindowSpan(begin, end))
         self.figures["rows, too many, missing"] = differing
         return not any(one or other for _, one, other in differing.values())
 

@@ -2,7 +2,7 @@
 at once. Each tier is read alone, then the share of a core that a node of eight GPUs takes is printed. A tier
 that has fewer values than the board gives ends the run.
 
-python bench/nvml.py [--runs 100]
+python -m bench.nvml [--runs 100]
 """
 
 import argparse

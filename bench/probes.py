@@ -1,7 +1,7 @@
 """Measures what a reading costs: HostProbe.read by both readers, and ProcessProbe.read with trees as on
 a host of eight GPUs. A reading that lacks rows ends the run.
 
-python bench/probes.py [--tiny]
+python -m bench.probes [--tiny]
 """
 
 import argparse

@@ -1,6 +1,6 @@
 """Measures what a recording costs: bytes a row and CPU a second, as the format is and as it might have been.
 
-.venv/bin/python bench/recording.py [--minutes 10]
+python -m bench.recording [--minutes 10]
 """
 
 import argparse

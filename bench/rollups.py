@@ -162,15 +162,25 @@ class Run:
             minutes = cursor.execute("SELECT count(*) FROM gpu_1m").fetchall()[0][0]
             if minutes != GPUS * self._agents * self._minutes:
                 raise SystemExit(f"gpu_1m: {minutes} rows for {self._agents} agents")
-            for name, rollup in ROLLUPS.items():
-                columns = ", ".join(rollup.table.names)
-                wanted = f"SELECT {columns} FROM ({rollup_sql(rollup, span)})"
-                got = f"SELECT {columns} FROM {name}"
-                for one, other in ((got, wanted), (wanted, got)):
-                    row = cursor.execute(f"SELECT count(*) FROM ({one} EXCEPT ALL {other})")
-                    found = row.fetchone()
-                    if found is None or found[0]:
-                        raise SystemExit(f"{name}: {found} rows differ from the definition")
+            for name, (_, *wrong) in compared(cursor, span).items():
+                if any(wrong):
+                    raise SystemExit(f"{name}: {wrong} rows differ from the definition")
+
+
+def compared(cursor: Any, span: WindowSpan) -> dict[str, tuple[int, int, int]]:
+    """By rollup: its rows, those that its SQL over the samples does not give, and those that are missing."""
+    found = {}
+    for name, rollup in ROLLUPS.items():
+        columns = ", ".join(rollup.table.names)
+        wanted = f"SELECT {columns} FROM ({rollup_sql(rollup, span)})"
+        got = f"SELECT {columns} FROM {name}"
+        counts = (
+            cursor.execute(f"SELECT count(*) FROM ({sql})").fetchone()[0]
+            for sql in (got, f"{got} EXCEPT ALL {wanted}", f"{wanted} EXCEPT ALL {got}")
+        )
+        rows, extra, missing = counts
+        found[name] = (rows, extra, missing)
+    return found
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -1,6 +1,6 @@
 """Measures what the simulator costs: CPU time per GPU row, live and for two hours of history.
 
-    python bench/simulator.py [--gpus 1000] [--model H100-SXM-80GB]
+    python -m bench.simulator [--gpus 1000] [--model H100-SXM-80GB]
 
 Rows are made, counted and thrown away; stamping, encoding and shipping are not in the figure.
 """

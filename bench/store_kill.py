@@ -26,14 +26,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import aiohttp
+from bench import killed
+from bench.killed import ROWS, KnownBatches
 from bench.this_host import children_of
-from bench.told_batches import ROWS, ToldBatches
 
-from gpuwarden.clock import SystemClock
-from gpuwarden.wire import INGEST_PATH
-from gpuwarden_collector import daemon
-from gpuwarden_collector.processes import forkserver
-from gpuwarden_collector.settings import CollectorSettings
 from gpuwarden_collector.storage.check import check
 from gpuwarden_collector.storage.database import Database
 from gpuwarden_collector.storage.engine import EngineLimits
@@ -44,20 +40,6 @@ _NAMES = {"storage": "gpuwarden-store", "query": "gpuwarden-query"}
 _STEADY_S = 5.0
 """Within it of a child's kill, reads may fail and the collector must have a new one."""
 _COUNT = "SELECT count(*), count(DISTINCT (gpu_uuid, ts)) FROM gpu_samples"
-
-
-async def serve(data_dir: Path) -> None:
-    """A collector in a hurry, until it is killed or stdin closes; the first line is its URL."""
-    forkserver._server = forkserver.ForkServer("bench.hurried")
-    settings = CollectorSettings(
-        port=0, data_dir=data_dir, threads=1, commit_interval_s=0.02, seal_interval_s=1
-    )
-    async with daemon.running(settings, SystemClock()) as collector:
-        print(collector.url, flush=True)
-        reader = asyncio.StreamReader()
-        loop = asyncio.get_running_loop()
-        await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
-        await reader.read()
 
 
 @dataclass(slots=True)
@@ -112,7 +94,7 @@ class Run:
         self.acknowledged = [0] * agents
         self.url: str | None = None
         self.is_over = False
-        self.batches = ToldBatches(datetime.now(UTC).replace(microsecond=0))
+        self.batches = KnownBatches(datetime.now(UTC).replace(microsecond=0))
 
     async def run(self, kills: int) -> Tally:
         """All of it."""
@@ -162,41 +144,27 @@ class Run:
 
     async def _start(self) -> asyncio.subprocess.Process:
         began_s = time.monotonic()
-        process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "bench.store_kill", "--serve", str(self.data_dir)),
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-        )
-        assert process.stdout is not None
-        url = (await process.stdout.readline()).decode().strip()
-        if not url:
-            raise RuntimeError("the store does not open by itself; see above")
+        process, self.url = await killed.start("bench.store_kill", "--serve", str(self.data_dir))
         self.tally.start_s.append(time.monotonic() - began_s)
-        self.url = url
         return process
 
     async def _send(self, agent: int, session: aiohttp.ClientSession) -> None:
         while not self.is_over:
             sequence = self.sent[agent] + 1
-            body, headers = self.batches.request(agent, sequence)
+            request = self.batches.request(agent, sequence)
             self.sent[agent] = sequence
-            while not await self._post(session, body, headers):
+            while not await self._post(session, request):
                 self.tally.retries += 1
                 await asyncio.sleep(0.05)
             self.acknowledged[agent] = sequence
 
     async def _post(
-        self, session: aiohttp.ClientSession, body: bytes, headers: dict[str, str]
+        self, session: aiohttp.ClientSession, request: tuple[bytes, dict[str, str]]
     ) -> bool:
-        if self.url is None:
-            return False
-        try:
-            async with session.post(self.url + INGEST_PATH, data=body, headers=headers) as answer:
-                if answer.status in (400, 413, 415, 422):
-                    self.tally.wrong.append(f"{answer.status}: {await answer.text()}")
-                return answer.status == 204
-        except (aiohttp.ClientError, OSError):
-            return False
+        is_acknowledged, refusal = await killed.post(session, self.url, request)
+        if refusal:
+            self.tally.wrong.append(refusal)
+        return is_acknowledged
 
     async def _read(self, session: aiohttp.ClientSession) -> None:
         while not self.is_over:
@@ -255,7 +223,7 @@ def main() -> int:
     parser.add_argument("--serve", type=Path, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.serve:
-        asyncio.run(serve(args.serve))
+        asyncio.run(killed.serve(args.serve, "bench.hurried"))
         return 0
     with tempfile.TemporaryDirectory() as folder:
         run = Run(Path(folder), args.agents, args.seed, args.processes.split(","))

@@ -1,5 +1,7 @@
-"""Finds what benchmarks and tests need of the host that they run on: free ports, processes below one."""
+"""Reads what benchmarks and tests need of their host: free ports, descendants of a process, CPU and memory."""
 
+import os
+import re
 import socket
 from contextlib import suppress
 from pathlib import Path
@@ -13,10 +15,31 @@ def free_port() -> int:
 
 
 def children_of(pid: int) -> list[int]:
-    """All processes that descend from one, by /proc."""
+    """Descendants of a process, by /proc."""
     found: list[int] = []
     for task in Path(f"/proc/{pid}/task").glob("*/children"):
         with suppress(OSError):
             for child in map(int, task.read_text().split()):
                 found += [child, *children_of(child)]
     return found
+
+
+def cpu_s(pid: int) -> float:
+    """User and system time of a process so far."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def family_cpu_s(pid: int) -> float:
+    """As `cpu_s`, of a process and its descendants that live."""
+    total = 0.0
+    for one in (pid, *children_of(pid)):
+        with suppress(OSError):
+            total += cpu_s(one)
+    return total
+
+
+def rss_mib(pid: int) -> float:
+    """Resident memory of a process."""
+    found = re.search(r"VmRSS:\s+(\d+)", Path(f"/proc/{pid}/status").read_text())
+    return int(found[1]) / 1024 if found else 0.0

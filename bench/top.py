@@ -20,7 +20,8 @@ import tempfile
 import termios
 import time
 from contextlib import ExitStack
-from pathlib import Path
+
+from bench.this_host import cpu_s, family_cpu_s, rss_mib
 
 VIEWS = {
     "nodes": rb"> gpu-0\d+ ",
@@ -30,40 +31,7 @@ VIEWS = {
     "alerts": rb"no alert fires",
 }
 """The views by number, and what is on their screens."""
-TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 COMMAND = "import sys; from gpuwarden_cli.main import main; sys.exit(main())"
-
-
-def cpu_s(pid: int) -> float:
-    """Seconds of a processor that a process has used."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) * TICK_S
-
-
-def rss_mib(pid: int) -> float:
-    """Resident memory."""
-    found = re.search(r"VmRSS:\s+(\d+)", Path(f"/proc/{pid}/status").read_text())
-    return int(found[1]) / 1024 if found else 0.0
-
-
-def family(pid: int) -> list[int]:
-    """A process and its descendants."""
-    found = [pid]
-    for one in found:
-        for task in Path(f"/proc/{one}/task").glob("*/children"):
-            found += [int(child) for child in task.read_text().split()]
-    return found
-
-
-def family_cpu_s(pid: int) -> float:
-    """As `cpu_s`, of a process and its descendants that live."""
-    total = 0.0
-    for one in family(pid):
-        try:
-            total += cpu_s(one)
-        except OSError:
-            continue
-    return total
 
 
 class Terminal:

@@ -140,18 +140,16 @@ def main() -> None:
     parser.add_argument("--days", type=int, default=365)
     parser.add_argument("--nodes", type=int, default=1_000)
     parser.add_argument("--seals", type=int, default=1, help="of a day")
-    parser.add_argument("--quick", action="store_true", help="40 days of 100 nodes")
     options = parser.parse_args()
     if options.days < QUARTERS:
         parser.error(f"--days: {QUARTERS} or more")
-    days, nodes = (40, 100) if options.quick else (options.days, options.nodes)
     found: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as folder:
-        years = Years(Path(folder), nodes, options.seals)
+        years = Years(Path(folder), options.nodes, options.seals)
         for quarter in range(QUARTERS):
-            found.append(asyncio.run(years.live(days // QUARTERS)))
+            found.append(asyncio.run(years.live(options.days // QUARTERS)))
             figures = ", ".join(f"{name} {value:,.4g}" for name, value in found[-1].items())
-            print(f"day {(quarter + 1) * days // QUARTERS}: {figures}", flush=True)
+            print(f"day {(quarter + 1) * options.days // QUARTERS}: {figures}", flush=True)
     for name, last in found[-1].items():
         # The first quarter fills what is kept for 30 days.
         print(f"{name}: {last / max(found[1][name], 1e-9):.2f} times as much as at the half")

@@ -16,15 +16,12 @@ from pathlib import Path
 from random import Random
 
 import aiohttp
+from bench import killed
 from bench.chaos.marked import VARIABLE, Mark, marked, marks
 from bench.chaos.recorded_disk import Position, RecordedDisk
-from bench.told_batches import ToldBatches
+from bench.killed import KnownBatches
 
 from gpuwarden.clock import SystemClock
-from gpuwarden.wire import INGEST_PATH
-from gpuwarden_collector import daemon
-from gpuwarden_collector.processes import forkserver
-from gpuwarden_collector.settings import CollectorSettings
 from gpuwarden_collector.storage.backup import backup, restore
 from gpuwarden_collector.storage.database import Database
 from gpuwarden_collector.storage.engine import EngineLimits
@@ -64,7 +61,7 @@ class Copy:
 class History:
     """What happened, as far as it is owed."""
 
-    told: ToldBatches
+    made: KnownBatches
     batches: list[list[Sent]] = field(default_factory=lambda: [[] for _ in range(AGENTS)])
     """By agent, in order: the first has sequence 1."""
     copies: list[Copy] = field(default_factory=list)
@@ -78,21 +75,7 @@ async def serve(data_dir: Path) -> None:
     log = logging.StreamHandler()
     log.setFormatter(logging.Formatter("%(message)s %(reason)s", defaults={"reason": ""}))
     logging.basicConfig(level=logging.ERROR, handlers=[log])
-    forkserver._server = forkserver.ForkServer("bench.chaos.marked")
-    settings = CollectorSettings(
-        port=0,
-        data_dir=data_dir,
-        threads=1,
-        commit_interval_s=0.02,
-        seal_interval_s=1,
-        disk_free_bytes_min=FREE_BYTES_MIN,
-    )
-    async with daemon.running(settings, SystemClock()) as collector:
-        print(collector.url, flush=True)
-        reader = asyncio.StreamReader()
-        loop = asyncio.get_running_loop()
-        await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
-        await reader.read()
+    await killed.serve(data_dir, "bench.chaos.marked", disk_free_bytes_min=FREE_BYTES_MIN)
 
 
 class Recording:
@@ -105,7 +88,7 @@ class Recording:
         self._url: str | None = None
         self._is_over = False
         self._copies = 0
-        self.history = History(ToldBatches(datetime.now(UTC).replace(microsecond=0)))
+        self.history = History(KnownBatches(datetime.now(UTC).replace(microsecond=0)))
 
     @property
     def _position(self) -> Position:
@@ -140,17 +123,8 @@ class Recording:
         return self.history
 
     async def _start(self) -> asyncio.subprocess.Process:
-        process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", __name__, str(self._store)),
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            env=os.environ | {VARIABLE: str(self._disk.folder)},
-        )
-        assert process.stdout is not None
-        url = (await process.stdout.readline()).decode().strip()
-        if not url:
-            raise RuntimeError("the collector does not start; see above")
-        self._url = url
+        env = os.environ | {VARIABLE: str(self._disk.folder)}
+        process, self._url = await killed.start(__name__, str(self._store), env=env)
         return process
 
     async def _end(self, process: asyncio.subprocess.Process, *, is_kill: bool) -> None:
@@ -163,24 +137,19 @@ class Recording:
     async def _send(self, agent: int, session: aiohttp.ClientSession) -> None:
         sent = self.history.batches[agent]
         while not self._is_over:
-            body, headers = self.history.told.request(agent, len(sent) + 1)
+            request = self.history.made.request(agent, len(sent) + 1)
             first = self._position.now
-            while not await self._post(session, body, headers):  # noqa: ASYNC110
+            while not await self._post(session, request):  # noqa: ASYNC110
                 await asyncio.sleep(0.02)
             sent.append(Sent(first, self._position.now))
 
     async def _post(
-        self, session: aiohttp.ClientSession, body: bytes, headers: dict[str, str]
+        self, session: aiohttp.ClientSession, request: tuple[bytes, dict[str, str]]
     ) -> bool:
-        if self._url is None:
-            return False
-        try:
-            async with session.post(self._url + INGEST_PATH, data=body, headers=headers) as answer:
-                if answer.status in (400, 413, 415, 422):
-                    self.history.wrong.append(f"{answer.status}: {await answer.text()}")
-                return answer.status == 204
-        except (aiohttp.ClientError, OSError):
-            return False
+        is_acknowledged, refusal = await killed.post(session, self._url, request)
+        if refusal:
+            self.history.wrong.append(refusal)
+        return is_acknowledged
 
     def _back_up_and_restore(self) -> None:
         """As the commands do it; what stands in them is counted at once."""

@@ -30,7 +30,7 @@ from bench.chaos.history import (
 )
 from bench.chaos.marked import Mark
 from bench.chaos.recorded_disk import Images, Left, mounted
-from bench.told_batches import ROWS
+from bench.killed import ROWS
 
 from gpuwarden.clock import SystemClock
 from gpuwarden.lifecycle import StartError
@@ -162,7 +162,7 @@ async def _verify_store(folder: Path, history: History, position: int, found: Fo
                 found.acknowledged += acknowledged * ROWS
                 last = sum(sent.first <= position for sent in batches)
                 for sequence in range(max(acknowledged, 1), last + 1):
-                    body, headers = history.told.request(agent, sequence)
+                    body, headers = history.made.request(agent, sequence)
                     await _post(session, collector.url + INGEST_PATH, body, headers)
                 owed.append(max(acknowledged, last))
             rows = await _asked(session, collector.url, COUNT_SQL)
@@ -176,8 +176,8 @@ async def _verify_store(folder: Path, history: History, position: int, found: Fo
         found.doubled += rows_found - distinct
         if sequences and (distinct, _ts(first), _ts(last_ts)) != (
             sequences * ROWS,
-            history.told.rows(agent, 1)[0]["ts"],
-            history.told.rows(agent, sequences)[-1]["ts"],
+            history.made.rows(agent, 1)[0]["ts"],
+            history.made.rows(agent, sequences)[-1]["ts"],
         ):
             found.wrong.append(
                 f"agent {agent}: {sequences * ROWS} rows are owed and {distinct} there, "

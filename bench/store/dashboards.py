@@ -11,18 +11,18 @@ import argparse
 import http.client
 import itertools
 import json
-import threading
 import time
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Self
+from typing import Any
 
 from bench.store import ours
 from bench.store.batches import BATCH_S, GPUS
-from bench.store.load import Setup, load
+from bench.store.load import Beside, Setup, load
 
 NOW = "SELECT count(*), count(DISTINCT node) FROM gpus_now"
 TOP = "SELECT node, avg(util_percent) AS util FROM gpus_now GROUP BY node ORDER BY util DESC, node LIMIT 10"
@@ -51,8 +51,8 @@ def check(name: str, rows: list[list[Any]], agents: int) -> None:
             assert len({row[1] for row in rows}) == 1, rows  # all GPUs of a node come together
 
 
-class Dashboards:
-    """Ask in threads for as long as the block runs."""
+class Dashboards(Beside):
+    """Ask for as long as the block runs."""
 
     def __init__(
         self, port: int, asked: argparse.Namespace, places: Sequence[tuple[str, str]]
@@ -60,30 +60,17 @@ class Dashboards:
         """`places`: node and GPU of each."""
         self._port, self._every_s, self._places = port, asked.every, places
         self._agents, number = asked.agents, asked.dashboards
-        self._stop = threading.Event()
-        self._threads = [
-            threading.Thread(target=self._show, args=(at, number)) for at in range(number)
-        ]
+        super().__init__(*(partial(self._show, at, number) for at in range(number)))
         self.took_s: dict[str, list[float]] = {name: [] for name in PANELS}
         self.others: Counter[int] = Counter()
         self.failures: list[str] = []
-
-    def __enter__(self) -> Self:
-        for thread in self._threads:
-            thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        for thread in self._threads:
-            thread.join()
 
     def _show(self, at: int, number: int) -> None:
         node, gpu = self._places[at % len(self._places)]
         connection = http.client.HTTPConnection(
             "127.0.0.1", self._port, timeout=60, source_address=(f"127.0.1.{at + 1}", 0)
         )
-        if self._stop.wait(self._every_s * at / number):
+        if self.stop.wait(self._every_s * at / number):
             return
         while True:
             due_s = time.monotonic() + self._every_s
@@ -97,7 +84,7 @@ class Dashboards:
                     check(name, rows, self._agents)
                 except AssertionError as error:
                     self.failures.append(f"{name}: {error}"[:300])
-            if self._stop.wait(max(0.0, due_s - time.monotonic())):
+            if self.stop.wait(max(0.0, due_s - time.monotonic())):
                 return
 
     def _rows(self, connection: http.client.HTTPConnection, body: str) -> list[list[Any]]:

@@ -9,17 +9,16 @@ fails where a query was answered, for then it was not hostile, and where rows th
 import argparse
 import itertools
 import json
-import threading
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Self
 
 from bench.store import ours
-from bench.store.load import Setup, load
+from bench.store.load import Beside, Setup, load
 
 ASKING = 3
 """Who ask at once: more than there are query processes."""
@@ -42,35 +41,22 @@ SPILL = (
 QUERIES = {"compute": COMPUTE, "spill": SPILL}
 
 
-class Beside:
-    """Asks `/healthz` and the queries, if there are any, in threads, for as long as the block runs."""
+class Hostile(Beside):
+    """Asks `/healthz` and the queries, if there are any, for as long as the block runs."""
 
     def __init__(self, url: str, queries: Sequence[str]) -> None:
+        starts = range(0, len(queries), len(queries) // ASKING) if queries else ()
+        super().__init__(self._watch, *(partial(self._ask, at) for at in starts))
         self._url = url
         self._queries = queries
-        self._stop = threading.Event()
-        self._threads = [threading.Thread(target=self._watch)]
-        if queries:
-            starts = range(0, len(queries), len(queries) // ASKING)
-            self._threads += [threading.Thread(target=self._ask, args=(at,)) for at in starts]
         self.health_s: list[float] = []
         self.endings: list[tuple[str, float, str]] = []
         """Query, seconds, and how it ended."""
         self.failures: list[str] = []
         """What was not answered at all."""
 
-    def __enter__(self) -> Self:
-        for thread in self._threads:
-            thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        for thread in self._threads:
-            thread.join()
-
     def _watch(self) -> None:
-        while not self._stop.wait(0.1):
+        while not self.stop.wait(0.1):
             began_s = time.monotonic()
             try:
                 urllib.request.urlopen(self._url + "/healthz", timeout=30).read()
@@ -80,7 +66,7 @@ class Beside:
 
     def _ask(self, first: int) -> None:
         for sql in itertools.islice(itertools.cycle(self._queries), first, None):
-            if self._stop.is_set():
+            if self.stop.is_set():
                 return
             request = urllib.request.Request(self._url + "/v1/sql", sql.encode())
             began_s = time.monotonic()
@@ -95,7 +81,7 @@ class Beside:
             self.endings.append((sql, time.monotonic() - began_s, said))
 
 
-def check(beside: Beside, stored: int, rows: int, *, is_hostile: bool) -> None:
+def check(beside: Hostile, stored: int, rows: int, *, is_hostile: bool) -> None:
     """Raise AssertionError for a run that was not what its figures claim."""
     assert rows, "no batch was acknowledged"
     # Rows of the collector itself come besides.
@@ -131,7 +117,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         rows = sender.run(asked.agents, 3).rows
         for is_hostile in (False, True):
             sender.make(int(asked.rate * asked.seconds) + 1)
-            with Beside(child.url, queries if is_hostile else ()) as beside:
+            with Hostile(child.url, queries if is_hostile else ()) as beside:
                 tally = sender.run(asked.agents, asked.seconds, asked.rate)
             assert not (tally.others or tally.ran_out), tally.others
             rows += tally.rows

@@ -8,13 +8,14 @@ import heapq
 import multiprocessing
 import select
 import socket
+import threading
 import time
 from collections import Counter, deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
-from typing import Any
+from typing import Any, Self
 
 from bench.store import remote_write
 from bench.store.batches import BATCH_S, Fleet, simulated
@@ -229,6 +230,24 @@ def _serve(pipe: Connection, setup: Setup) -> None:
                 pipe.send(_run(client, agents, seconds, rate, setup.clock))
             finally:
                 client.close()
+
+
+class Beside:
+    """Runs works in threads of their own for as long as the block runs; they end once `stop` is set."""
+
+    def __init__(self, *works: Callable[[], None]) -> None:
+        self.stop = threading.Event()
+        self._threads = [threading.Thread(target=work) for work in works]
+
+    def __enter__(self) -> Self:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop.set()
+        for thread in self._threads:
+            thread.join()
 
 
 class Load:

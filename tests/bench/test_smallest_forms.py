@@ -28,7 +28,6 @@ class Form:
 
 
 QUICK = (
-    Form("bench.diagnosis.fleet", "--seeds 1 --looks 1", r"[1-9]\d* verdicts: \d+ right"),
     Form("bench.diagnosis.speed", "--gpus 16 --runs 1", r"verdicts +[\d.]+ s"),
     Form("bench.exporter", "--gpus 1 --links 2 --processes 4", r"memory +[\d.]+ MiB of state"),
     Form("bench.fleet", "--nodes 2 --gpus 2 --seconds 1", r"bytes [\d,]+, largest RSS \d+ MiB"),

@@ -1,4 +1,4 @@
-"""Seconds from an Xid on an agent to a signed webhook that says so.
+"""Measures the seconds from an Xid on an agent to a signed webhook that reports it.
 
     python -m bench.alert_latency [--nodes 12] [--every 5.3]
 
@@ -33,7 +33,7 @@ WAIT_S = 60.0
 
 
 def receiver(arrived: "Queue[tuple[str, float]]") -> ThreadingHTTPServer:
-    """Tells of each Xid that a webhook brings: node, and seconds since it was read."""
+    """Puts each Xid that a webhook brings into a queue: node, and seconds since it was read."""
 
     class Hook(BaseHTTPRequestHandler):
         def do_POST(self) -> None:

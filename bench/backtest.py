@@ -68,7 +68,7 @@ async def measure(store: Path, hours: float | None, rules: list[Rule], threads: 
 
 
 def _cpu_s(querier: SqlQuerier) -> float:
-    """Of this process and of those that query for it."""
+    """CPU seconds of this process and of its query processes."""
     spent = [psutil.Process(pid).cpu_times() for pid in querier.pids]
     return time.process_time() + sum(s.user + s.system for s in spent)
 

@@ -1,4 +1,4 @@
-"""The fork server of a collector that maintains its lake all the time: for `bench.store_kill`."""
+"""Runs the fork server of a collector that maintains its lake all the time, for `bench.store_kill`."""
 
 from datetime import timedelta
 
@@ -9,7 +9,7 @@ from gpuwarden_collector.storage import process as storage_process
 
 
 def hurry() -> None:
-    """Make due within seconds what is due by the hour or day."""
+    """Run within seconds what normally runs by the hour or day."""
     storage_process.MAINTAIN_LOOK_S = 0.25
     maintenance.LOOK_EVERY_S = 0.25
     maintenance.HOURLY_S = maintenance.DAILY_S = maintenance.MERGE_EVERY_S = 2.0

@@ -1,4 +1,4 @@
-"""Whether a collector with all rules keeps up with a fleet in real time: seals, rollups, rules and acknowledgements.
+"""Checks whether a collector with all rules keeps up with a fleet in real time: seals, rollups, rules and acknowledgements.
 
     python -m bench.keeps_up [--nodes 1000 2000 3000] [--seconds 600]
 
@@ -44,7 +44,7 @@ class Server:
     folder: Path
 
     def get(self, path: str, body: bytes | None = None) -> bytes:
-        """What it answers."""
+        """Rows of a query."""
         url = f"http://127.0.0.1:{self.port}{path}"
         with urllib.request.urlopen(urllib.request.Request(url, body), timeout=60) as answer:
             content: bytes = answer.read()
@@ -90,7 +90,7 @@ def running(folder: Path) -> Iterator[Server]:
 
 
 def late(server: Server, began_s: float, nodes: int) -> list[str]:
-    """What has not kept up."""
+    """Names of what has not kept up."""
     found = []
     now_s = time.time()
     whole = range(int(began_s // 60) + 1, int((now_s - ROLLED_AFTER_S) // 60))

@@ -1,4 +1,4 @@
-"""Measures how long minutes take that samples come late for, as after days without a collector.
+"""Measures how long it takes to roll up minutes whose samples come late, as after days without a collector.
 
     python -m bench.late [--nodes 50] [--gpus 4] [--hours 6] [--period-s 10] [--noted 0] [--on-time]
 
@@ -92,7 +92,7 @@ class Run:
         self.figures: dict[str, Any] = {}
 
     async def measure(self) -> bool:
-        """Whether minutes and hours are those of the SQL."""
+        """Mend; return whether minutes and hours equal those of the SQL."""
         database, clock, stats, options = self._database, self._clock, Stats(), self._options
         writer = Writer(database, load_known(database, clock.now()), stats, clock)
         writer.start()
@@ -131,7 +131,7 @@ class Run:
             database.close()
 
     def _note_more(self) -> None:
-        """Windows of nodes that nobody knows, behind all others."""
+        """Add windows of unknown nodes, after all others."""
         count = self._options.noted
         later = (START + timedelta(hours=self._options.hours)).replace(tzinfo=None)
         ts = [later - timedelta(minutes=1)] * count
@@ -166,7 +166,7 @@ class Run:
         return steps_s
 
     def _is_done(self) -> bool:
-        """Whether none are left but those of nodes that nobody knows."""
+        """Whether only windows of unknown nodes are left."""
         late = self._database.state.late(1 << 62, None, 1)
         return not late.num_rows or late["node"][0].as_py().startswith("z")
 

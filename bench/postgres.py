@@ -65,7 +65,7 @@ class Postgres:
 
     @property
     def pid(self) -> int:
-        """Of the process that all others descend from."""
+        """Id of the server's main process."""
         assert self._server is not None
         return self._server.pid
 

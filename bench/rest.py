@@ -26,7 +26,7 @@ ALERT_S = 90.0
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Of a process since its start."""
+    """CPU and memory of a process since its start."""
 
     name: str
     cpu_s: float
@@ -47,8 +47,8 @@ def usages(root: psutil.Process) -> dict[int, Usage]:
 
 
 def measured(root: psutil.Process, seconds: float) -> list[tuple[str, float, int]]:
-    """Name, share of a core and PSS of each process that was there at the end of so many seconds. What
-    processes that ended meanwhile took is not in it."""
+    """Name, share of a core and PSS of each process that runs at the end of `seconds`; processes that ended
+    meanwhile do not count."""
     before = usages(root)
     time.sleep(seconds)
     return [

@@ -155,7 +155,7 @@ class Run:
         }
 
     def _check(self) -> None:
-        """What is stored is what the SQL gives, to the last bit."""
+        """Compare the stored rollups with the SQL that defines them, to the last bit."""
         until = self._clock.now().replace(tzinfo=None)
         span = WindowSpan(START.replace(tzinfo=None), until)
         with self._database.reading() as cursor:

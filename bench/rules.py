@@ -36,9 +36,9 @@ from gpuwarden_rules.evaluation.state import RuleState, step
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 SECONDS = 900
-"""Of `gpu_samples`, `host_samples` and `process_samples`: no rule looks further back than ten minutes."""
+"""Span of `gpu_samples`, `host_samples` and `process_samples`: no rule looks further back than ten minutes."""
 MINUTES = 160
-"""Of rollups: `gpu_idle_held` looks furthest back."""
+"""Span of rollups: `gpu_idle_held` looks furthest back."""
 
 CAUSES = {"gpu_idle_held": "gpu % 4 = 0", "gpu_data_loader_bound": "gpu % 4 = 1"}
 """Rules that fire, and the GPUs for which they do."""
@@ -49,7 +49,7 @@ SELECT g, 'GPU-' || md5(g::VARCHAR)::UUID AS gpu_uuid, (g % 8)::INTEGER AS gpu,
     'gpu-node-' || lpad((g // 8)::VARCHAR, 6, '0') AS node
 FROM range($gpus) t(g)
 """
-"""What identifies a GPU is as long as it is in a fleet."""
+"""Names and UUIDs are as long as those of a real fleet."""
 COMMON = "$now - to_seconds(s) AS ts, node, gpu, gpu_uuid, true AS simulated"
 
 GPU_ROWS = f"""
@@ -211,7 +211,7 @@ def roll_up(db: duckdb.DuckDBPyConnection) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What one evaluation of a rule takes; `cpu_s` is of all threads, the step included."""
+    """Cost of one evaluation of a rule; `cpu_s` is of all threads, the step included."""
 
     rule: Rule
     wall_s: float

@@ -45,7 +45,7 @@ class Asking:
         self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
 
     def rows(self, sql: str) -> list[list[Any]]:
-        """What a query answers."""
+        """Rows of a query."""
         self._connection.request("POST", "/v1/sql", sql.encode())
         answer = self._connection.getresponse()
         body = answer.read()
@@ -55,7 +55,7 @@ class Asking:
 
 
 def fill(folder: Path, gpus: int, days: float) -> datetime:
-    """Whole hours until now; the first instant that has no rows."""
+    """Fill whole hours until now; return the first instant without rows."""
     end = datetime.now(UTC).replace(tzinfo=None, microsecond=0)
     database = Database.open(folder, EngineLimits(memory="2GiB", threads=1))
     with database.maintaining() as cursor:
@@ -67,7 +67,7 @@ def fill(folder: Path, gpus: int, days: float) -> datetime:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What is asked, and what is wrong with an answer (AssertionError)."""
+    """A query, and a check of its answer, which raises AssertionError."""
 
     sql: str
     check: Check
@@ -143,7 +143,7 @@ def _says(*row: Any) -> Check:
 
 
 def _is_ready(child: ours.Child) -> None:
-    """Wait until views of now are answered from what is kept."""
+    """Wait until views of now are answered from the newest rows in memory."""
     for _ in range(300):
         if "UNION" not in str(child.query("EXPLAIN FROM gpus_now")):
             return

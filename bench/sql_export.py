@@ -48,7 +48,7 @@ _LOOK_S = 0.1
 
 
 class Sums:
-    """What rows add up to."""
+    """Sums over rows."""
 
     def __init__(self) -> None:
         self.rows = 0
@@ -63,7 +63,7 @@ class Sums:
             self.sums[at] += pc.sum(values.cast(pa.float64())).as_py() or 0.0
 
     def document(self, took_s: float) -> dict[str, Any]:
-        """For the process that asked."""
+        """As JSON for the parent process."""
         return {"rows": self.rows, "sums": self.sums, "took_s": took_s}
 
 
@@ -152,7 +152,7 @@ def by_cursor(_url: str, port: int, sql: str, found: Sums) -> None:
 
 
 def by_copy(_url: str, port: int, sql: str, found: Sums) -> None:
-    """As psql's \\copy."""
+    """COPY, as psql's \\copy."""
     with (
         _connected(port) as connection,
         connection.cursor() as cursor,

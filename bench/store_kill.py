@@ -1,4 +1,4 @@
-"""Kills a collector at random under load, again and again, and counts what is left.
+"""Kills a collector at random under load, again and again, and counts the rows that the store has.
 
 `python -m bench.store_kill --kills 100`: agents send batches that nobody else could have made and
 retry until each is acknowledged; the collector seals every second, merges, expires and cleans up all
@@ -44,10 +44,10 @@ _COUNT = "SELECT count(*), count(DISTINCT (gpu_uuid, ts)) FROM gpu_samples"
 
 @dataclass(slots=True)
 class Tally:
-    """What happened."""
+    """Counts of one run."""
 
     kills: Counter[str] = field(default_factory=Counter)
-    """By process."""
+    """Kills by process."""
     acknowledged: int = 0
     retries: int = 0
     reads: int = 0
@@ -59,7 +59,7 @@ class Tally:
 
 
 def named(pid: int, process: str) -> list[int]:
-    """Of a collector, the children that are such a process."""
+    """The processes of a collector that do this work."""
     if process == "fork server":
         return [
             child
@@ -97,7 +97,7 @@ class Run:
         self.batches = KnownBatches(datetime.now(UTC).replace(microsecond=0))
 
     async def run(self, kills: int) -> Tally:
-        """All of it."""
+        """Start, kill `kills` times under load, stop and verify."""
         async with asyncio.TaskGroup() as group, aiohttp.ClientSession() as session:
             work = [group.create_task(self._send(n, session)) for n in range(self.agents)]
             work.append(group.create_task(self._read(session)))

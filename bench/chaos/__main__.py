@@ -1,4 +1,4 @@
-"""The campaign: faults of power, processes, network, disks and clocks against a real collector and agents.
+"""Runs the campaign: faults of power, processes, network, disks and clocks against a real collector and agents.
 
 `python -m bench.chaos` runs each fault once, and cuts the power at 50 instants of one history; `--seeds 1-100
 --instants 100` is the long form. A run that breaks a promise prints the command that repeats it, and its files
@@ -28,13 +28,13 @@ MARKERS = ("<!-- campaign -->", "<!-- end of campaign -->")
 
 
 def seeds_of(text: str) -> list[int]:
-    """Of "1-3,7": 1, 2, 3, 7."""
+    """Parse "1-3,7" to 1, 2, 3, 7."""
     spans = (part.partition("-") for part in text.split(","))
     return [seed for low, _, high in spans for seed in range(int(low), int(high or low) + 1)]
 
 
 def cut_power(folder: Path, seed: int, instants: int) -> list[power_cut.Found]:
-    """Power cuts in one history; prints what it found."""
+    """Cut the power at instants of one history; print the results."""
     began_s = time.monotonic()
     found = asyncio.run(power_cut.campaign(folder, seed, 1, instants))
     print(
@@ -52,7 +52,7 @@ def cut_power(folder: Path, seed: int, instants: int) -> list[power_cut.Found]:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Of a run, or of one instant: what the table needs."""
+    """What the table needs of a run, or of one instant."""
 
     fault: str
     during: tuple[str, ...]
@@ -64,11 +64,11 @@ class Outcome:
     doubled: int
     caught_up_s: float | None
     is_kept: bool
-    """Whether every promise was."""
+    """Whether the run broke no promise."""
 
 
 def of_power_cut(found: power_cut.Found, seed: int, version: str) -> Outcome:
-    """Of an instant."""
+    """The outcome of a power cut at one instant."""
     return Outcome(
         POWER_CUT,
         found.instant.during,
@@ -83,7 +83,7 @@ def of_power_cut(found: power_cut.Found, seed: int, version: str) -> Outcome:
 
 
 def of_fault(verdict: Verdict, version: str) -> Outcome:
-    """Of another fault."""
+    """The outcome of another fault."""
     return Outcome(
         verdict.fault,
         (),
@@ -132,7 +132,7 @@ def put_table(path: Path, table: Iterable[str], how: str) -> None:
 
 
 def run_faults(names: Sequence[str], seed: int, folder: Path) -> list[Verdict]:
-    """Each fault; prints what it did."""
+    """Run each fault, and print its result."""
     verdicts = []
     for number, name in enumerate(names):
         if missing := FAULTS[name].missing:
@@ -158,7 +158,7 @@ def run_faults(names: Sequence[str], seed: int, folder: Path) -> list[Verdict]:
 
 
 def commit() -> str:
-    """Of the code that runs."""
+    """The commit of the code that runs."""
     said = subprocess.run(
         ["git", "describe", "--always", "--dirty"], capture_output=True, text=True, check=False
     )
@@ -166,7 +166,7 @@ def commit() -> str:
 
 
 def parser() -> argparse.ArgumentParser:
-    """What the campaign may be told."""
+    """The command line."""
     made = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -1,4 +1,4 @@
-"""Faults of the campaign: what strikes, for how long, and what must be seen of it."""
+"""Defines the faults of the campaign: what fails, for how long, and what must be observed."""
 
 import asyncio
 import errno
@@ -41,7 +41,7 @@ Step = Callable[[Stage], Coroutine[None, None, None]]
 
 @dataclass(slots=True)
 class Verdict:
-    """What a fault did."""
+    """The result of one fault."""
 
     fault: str
     seed: int
@@ -50,9 +50,9 @@ class Verdict:
     lost: int = 0
     doubled: int = 0
     unexplained_s: int = 0
-    """Seconds without a sample that no event and no row of `coverage` tells of."""
+    """Seconds without a sample that no event and no row of `coverage` accounts for."""
     catch_up_s: float | None = None
-    """From the fault's end until everything that was made before was stored; None: not in time."""
+    """From the end of the fault until all samples made before it were stored; None: not in time."""
     taken_meanwhile: int = 0
     """Batches that were acknowledged while the fault lasted."""
     was_unready: bool = False
@@ -70,7 +70,7 @@ async def _nothing(stage: Stage) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """Something that happens to a collector and its agents."""
+    """A fault of a collector, its agents or what is between them."""
 
     name: str
     strike: Step
@@ -84,7 +84,7 @@ class Fault:
     fires: frozenset[str] = frozenset()
     """Rules that must fire."""
     needs: tuple[str, ...] = ()
-    """Packages that it cannot do without."""
+    """Packages that it needs."""
 
     @property
     def missing(self) -> list[str]:
@@ -92,7 +92,7 @@ class Fault:
         return [name for name in self.needs if find_spec(name) is None]
 
     def wrong(self, verdict: Verdict) -> list[str]:
-        """What of it was not as it must be."""
+        """The expectations that the fault's run did not meet."""
         found = []
         if self.is_unready and not verdict.was_unready:
             found.append("/readyz did not say that something is wrong")
@@ -117,7 +117,7 @@ def _during(begin: Callable[[Stage], object], end: Callable[[Stage], object]) ->
 
 
 def _process(stage: Stage, name: str) -> int:
-    """Of the collector, one that is called so; "" is itself."""
+    """Id of a process of the collector by name; "" is the collector itself."""
     assert stage.collector is not None
     if not name:
         return stage.collector.pid
@@ -256,7 +256,7 @@ def _fill(which: str) -> Step:
 
 
 def _write_bytes(path: Path, count: int) -> None:
-    """As many as there is room for, at most so many."""
+    """Write up to `count` bytes, until the disk is full."""
     with path.open("wb", buffering=0) as file, suppress(OSError):
         while count > 0 and (written := file.write(bytes(min(count, 65_536)))):
             count -= written
@@ -303,7 +303,7 @@ def _set_clock(side: str, *offsets: str) -> Step:
 
 
 async def _return(stage: Stage) -> None:
-    """More agents come, each with an hour to tell."""
+    """Restart with more agents, each with an hour of samples to send."""
     stage.nodes = int(os.environ.get("GPUWARDEN_CHAOS_AGENTS", "20"))
     stage.history_s = 3_600
     await _kill_agents(stage)
@@ -389,7 +389,7 @@ async def _with_standby(stage: Stage) -> None:
 
 
 async def _lose_disk(stage: Stage) -> None:
-    """Agents go to the standby, which seals what it has of the one that is lost, as docs/cluster.md says."""
+    """Send agents to the standby, which recovers its copy of the lost collector as docs/cluster.md says."""
     assert stage.collector is not None
     with closing(sqlite3.connect(stage.store / FILE_NAME)) as state:
         ((identity,),) = state.execute("SELECT value FROM meta WHERE name = 'collector'").fetchall()
@@ -411,7 +411,7 @@ async def _lose_disk(stage: Stage) -> None:
 
 
 def _for_minutes(step: Callable[[Stage], object], back: Callable[[Stage], object]) -> Step:
-    """Long enough for a rule that waits for two minutes to fire."""
+    """Last long enough for a rule that waits for two minutes to fire."""
 
     async def strike(stage: Stage) -> None:
         await asyncio.to_thread(step, stage)

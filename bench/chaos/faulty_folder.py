@@ -47,7 +47,7 @@ class Served(mfusepy.Operations):  # type: ignore[misc]  # no types there
         return 0
 
     def mknod(self, path: str, mode: int, dev: int) -> int:
-        """Of sockets: files are created."""
+        """Refuse special files; regular files come through `create`."""
         self._fail()
         os.mknod(self._inside(path), mode, dev)
         return 0

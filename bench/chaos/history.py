@@ -1,7 +1,7 @@
-"""A collector's life under load on a recorded disk: seals, merges, mends, backups, restores, upgrades, kills.
+"""Records the disk of a collector under load: seals, merges, mends, backups, restores, upgrades, kills.
 
-Agents send batches that nobody else could have made, each until it is acknowledged, and note at which
-position of the disk that was. Whatever instant the power is cut at, what was acknowledged before is owed.
+Agents send each batch until it is acknowledged, and note the position of the disk then. After a power cut at any
+position, the store must have what was acknowledged before it.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ from gpuwarden_collector.storage.engine import EngineLimits
 AGENTS = 6
 STORE = "store"
 OPTIONS = ("commit=300", "commit=1", "")
-"""How long ext4 may keep what nobody asked it to write, by turns of seeds."""
+"""Mount options of ext4 by seed: how long it may delay writes that nobody syncs."""
 COUNT_SQL = (
     "SELECT gpu_uuid, count(*), count(DISTINCT ts), min(ts), max(ts) FROM gpu_samples GROUP BY 1"
 )
@@ -47,19 +47,19 @@ class Sent:
 
 @dataclass(slots=True)
 class Copy:
-    """A backup or what was restored of one: complete from a position on."""
+    """A backup or a store restored from one: complete from a position on."""
 
     folder: str
     begin: int
     complete: int
     rows: int
     source: str | None = None
-    """Of what was restored: the backup's folder."""
+    """The backup's folder, for a restored store."""
 
 
 @dataclass(slots=True)
 class History:
-    """What happened, as far as it is owed."""
+    """What the store must have after a power cut at any position of the disk."""
 
     made: KnownBatches
     batches: list[list[Sent]] = field(default_factory=lambda: [[] for _ in range(AGENTS)])
@@ -95,7 +95,7 @@ class Recording:
         return self._disk.position
 
     async def make(self, rounds: int) -> History:
-        """The history. A round has every operation once, in an order of the seed."""
+        """Make the history. A round has every operation once, in an order that the seed decides."""
         async with asyncio.TaskGroup() as group, aiohttp.ClientSession() as session:
             work = [group.create_task(self._send(n, session)) for n in range(AGENTS)]
             with marked(self._disk.folder, "first start"):
@@ -152,7 +152,7 @@ class Recording:
         return is_acknowledged
 
     def _back_up_and_restore(self) -> None:
-        """As the commands do it; what stands in them is counted at once."""
+        """Back up and restore as the commands do, and count the rows of both."""
         self._copies += 1
         saved, restored = (f"{kind}-{self._copies}" for kind in ("backup", "restored"))
         for folder, source in ((saved, None), (restored, saved)):
@@ -169,13 +169,13 @@ class Recording:
             copy.rows = rows
 
     def _make_older(self) -> None:
-        """The store as a version left it that did not know a column."""
+        """Drop a column, as in a store of an older version."""
         with opened(self._store) as database, database.maintaining() as cursor:
             cursor.execute("ALTER TABLE lake.main.events DROP COLUMN details")
 
 
 class opened(ExitStack):  # noqa: N801  a context manager
-    """A store that is not running."""
+    """Opens a store that no collector has open."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__()

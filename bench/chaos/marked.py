@@ -1,6 +1,6 @@
-"""The fork server of a hurried collector that notes when each operation of its store begins and ends.
+"""Runs the fork server of a hurried collector, and records when each operation of its store begins and ends.
 
-`GPUWARDEN_CHAOS_DISK` names the folder of a `RecordedDisk`: there the notes go, beside its record.
+`GPUWARDEN_CHAOS_DISK` names the folder of a `RecordedDisk`, which gets the file of marks.
 """
 
 import os
@@ -22,7 +22,7 @@ from gpuwarden_collector.storage import process as storage_process
 VARIABLE = "GPUWARDEN_CHAOS_DISK"
 MARKS = "marks"
 DEFECT = "GPUWARDEN_CHAOS_DEFECT"
-"""Names a defect that is put back, so that a test sees it found."""
+"""Names a defect to put back: a test checks that the campaign finds it."""
 OPERATIONS: dict[str, tuple[Any, str]] = {
     "seal": (seal.Sealer, "_copy"),
     "drop segments": (seal.Sealer, "_keep_lost"),
@@ -35,7 +35,7 @@ OPERATIONS: dict[str, tuple[Any, str]] = {
     "clean up": (lake_maintenance, "clean_up"),
     "backup": (backup, "_copied"),
 }
-"""What is marked: where its function is, and its name."""
+"""Operations that are marked: module or class, and name of the function."""
 
 
 @contextmanager

@@ -1,7 +1,7 @@
-"""Power cuts: a store's disk as it was at many instants of its history, each mounted and taken into use.
+"""Cuts the power: mounts a store's disk as it was at many instants of its history, and starts a collector on it.
 
-On each image a collector starts; the batches whose answer may have been lost come again; then every row
-that was acknowledged before the instant stands there once, with no other, and the store is whole.
+Batches whose answer may have been lost are sent again. Then every row that was acknowledged before the instant
+is stored once, with no other, and the store is whole.
 """
 
 import asyncio
@@ -44,10 +44,10 @@ from gpuwarden_collector.storage.state import FILE_NAME
 AT_ONCE = 2
 _POST_S = 30.0
 _NEW, _LATER = 200, 0.1
-"""Positions for which a complete backup is looked at each time, and how often later."""
+"""For so many positions a complete backup is always checked, later in this share of the cases."""
 _DOUBLED_SQL = "SELECT count(*) - count(DISTINCT (gpu_uuid, ts)) FROM gpu_1m"
 APPEND = "append"
-"""Of instants at which no marked operation ran: batches were taken."""
+"""Name of instants without a marked operation: batches were appended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ class Instant:
 
 @dataclass(slots=True)
 class Found:
-    """What an image had."""
+    """What was found on an image."""
 
     instant: Instant
     acknowledged: int = 0
@@ -131,7 +131,7 @@ async def campaign(folder: Path, seed: int, rounds: int, count: int) -> list[Fou
 
 
 def verify(disk: Path, history: History, instant: Instant) -> Found:
-    """Take an image into use."""
+    """Start a collector on an image, and check what is stored."""
     found = Found(instant)
     try:
         asyncio.run(_verify_store(disk / STORE, history, instant.position, found))
@@ -212,7 +212,7 @@ async def _asked(session: aiohttp.ClientSession, url: str, sql: str) -> list[lis
 
 
 def _wrong_with(disk: Path, copy: Copy, *, is_owed: bool) -> list[str]:
-    """Of a backup or what was restored: it is whole, or does not count as one."""
+    """Check a backup or a restored store: it is whole, or is not recognised as one."""
     folder = disk / copy.folder
     if not folder.exists():
         return [f"{copy.folder} is gone"] if is_owed else []

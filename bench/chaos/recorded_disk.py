@@ -29,7 +29,7 @@ _READY_S = 20.0
 
 
 class Left(StrEnum):
-    """What a power cut leaves of the writes since the last flush."""
+    """Which writes since the last flush a power cut keeps."""
 
     ALL = "all"
     NONE = "none"

@@ -39,7 +39,7 @@ CATCH_UP_S = 120.0
 LATER_S = 10.0
 """When rows that were missing are queried again: an incomplete read is no loss."""
 BATCH_S = 6
-"""What a batch may span."""
+"""Seconds that a batch may span."""
 
 
 async def watch_readiness(stage: Stage, verdict: Verdict) -> None:
@@ -89,8 +89,8 @@ def _utc(value: Any) -> Any:
 
 
 async def unexplained_s(stage: Stage) -> int:
-    """Seconds without a sample of a GPU between its first and its last, beyond what events of its node,
-    `coverage`, and the batches that it set aside as refused account for."""
+    """Seconds without a sample of a GPU between its first and its last, beyond those that events of its node,
+    `coverage` and refused batches account for."""
     missing = await stage.ask(
         "SELECT node, max(s) FROM (SELECT node, gpu_uuid, "
         "date_diff('second', min(ts), max(ts)) + 1 - count(DISTINCT ts) AS s "
@@ -116,7 +116,7 @@ def waiting(spools: Path, before_ms: int) -> int:
 
 
 def set_aside(spool: Path) -> int:
-    """Seconds of samples in the batches of an agent that were refused for good, and what a batch may lack."""
+    """Seconds of samples in batches of an agent that were refused for good, and what a batch may lack."""
     told = [decode(body, "zstd") for (body,) in in_spool(spool, "SELECT body FROM refused")]
     ts = {
         row
@@ -136,7 +136,7 @@ def in_spool(folder: Path, sql: str, *parameters: object) -> list[tuple[Any, ...
 
 
 async def caught_up(stage: Stage, since_s: float) -> float | None:
-    """Seconds until nothing that was made before `since_s` waits; None: not within CATCH_UP_S."""
+    """Seconds until no sample from before `since_s` waits in a spool; None: not within CATCH_UP_S."""
     before_ms = round(since_s * 1000)
     sql = f"SELECT count(DISTINCT node) FROM gpu_samples WHERE epoch_ms(ts) >= {before_ms}"
     began_s = time.monotonic()

@@ -34,9 +34,9 @@ COLLECTOR_NS, AGENTS_NS = f"{NAMESPACE}-c", f"{NAMESPACE}-a"
 CABLE = "gwchaos0"
 COLLECTOR_IP, AGENTS_IP = "10.231.7.1", "10.231.7.2"
 HOST = "collector.test"
-"""What agents call the collector."""
+"""The collector's host name for agents."""
 PORT, BEHIND = 8750, 8751
-"""Of the relay, and of the collector behind it."""
+"""Ports of the relay, and of the collector behind it."""
 COMMAND = Path(sys.executable).with_name("gpuwarden")
 DISK_BYTES = 256 * 1024 * 1024
 FREE_BYTES_MIN = 32 * 1024 * 1024
@@ -48,11 +48,11 @@ TABLES = {
     "host_samples": ("node", "ts"),
     "events": ("node", "ts", "kind", "gpu_uuid", "message"),
 }
-"""What is compared, and what tells rows of a table apart."""
+"""Tables that are compared, with the columns that identify a row."""
 
 
 class Stage:
-    """What faults strike."""
+    """A relay, a collector and agents, and the means to make them fail."""
 
     def __init__(self, folder: Path, seed: int, stack: AsyncExitStack) -> None:
         self.folder = folder
@@ -69,13 +69,13 @@ class Stage:
         self.history_s = 0
         self.dns = NameServer()
         self.port = BEHIND
-        """Of the collector that is asked."""
+        """Port of the collector that is queried."""
         self.settings: dict[str, object] = {}
-        """Of collectors, beside those that all runs have."""
+        """Settings of collectors, beside those of every run."""
         self.env: dict[str, str] = {}
-        """Of collectors."""
+        """Environment of collectors."""
         self.servers: dict[str, Any] = {}
-        """Others that collectors need, by name."""
+        """Servers that collectors need, by name."""
         for path in (self.relay, self.store, self.spools):
             path.mkdir(parents=True)
 
@@ -89,7 +89,7 @@ class Stage:
         self._start("relay", [sys.executable, "-m", "bench.chaos.witness", *arguments])
 
     def relay_to(self, url: str) -> None:
-        """Have what agents send go to a collector, from the next request on."""
+        """Forward the agents' requests to a collector, from the next one on."""
         part = self.relay / f"{witness.TARGET}.new"
         part.write_text(url)
         part.rename(self.relay / witness.TARGET)
@@ -100,7 +100,7 @@ class Stage:
     async def run_collector(
         self, name: str, port: int, store: Path, more: dict[str, object]
     ) -> subprocess.Popen[bytes]:
-        """A collector that is ready. `more`: settings of this one alone."""
+        """Start a collector and wait until it is ready. `more`: settings of this one alone."""
         config = self.config_of(name)
         settings = {
             "port": port,
@@ -161,7 +161,7 @@ class Stage:
         return process
 
     def set_clock(self, name: str, offset: str) -> None:
-        """The wall clock of a side is off by that from now on, such as "+3600"."""
+        """Set how far the wall clock of a side is off, such as "+3600"."""
         self.offsets[name] = offset
         part = self.folder / f"{name}.clock.new"
         part.write_text(f"{offset}\n")
@@ -181,7 +181,7 @@ class Stage:
             return rows
 
     def answers(self) -> Iterator[tuple[float, int, str]]:
-        """When a batch was answered, with which status, and what was said."""
+        """Time, status and text of each answer to a batch."""
         for line in (self.relay / witness.STATUS).read_text().splitlines():
             at_s, status, said = line.split("\t", 2)
             yield float(at_s), int(status), said
@@ -206,7 +206,7 @@ class Stage:
 
 
 class NameServer(asyncio.DatagramProtocol):
-    """Tells the collector's address, unless it is away."""
+    """Answers with the collector's address, unless it is away."""
 
     is_away = False
 
@@ -234,7 +234,7 @@ def kill_all(process: subprocess.Popen[bytes]) -> None:
 
 @asynccontextmanager
 async def staged(folder: Path, seed: int) -> AsyncIterator[Stage]:
-    """A stage with nothing on it yet."""
+    """A stage with a relay and a name server, without collector and agents."""
     async with AsyncExitStack() as stack:
         stage = Stage(folder, seed, stack)
         loop = asyncio.get_running_loop()

@@ -1,4 +1,4 @@
-"""A relay before a collector that writes down what the collector acknowledged, and can be slow or mute.
+"""Relays requests to a collector, records what it acknowledged, and can be slow or mute.
 
 `python -m bench.chaos.witness FOLDER LISTEN PORT`: each batch that was answered 204 goes to `FOLDER/acknowledged`,
 whether or not the answer got to its agent. `FOLDER/target` holds the collector's URL, `FOLDER/delay_s` seconds by which
@@ -55,7 +55,7 @@ def relay(folder: Path) -> web.Application:
             async with session.request(request.method, url, data=body, headers=headers) as answer:
                 said = await answer.read()
         except (aiohttp.ClientError, OSError):
-            # As a collector that is not there: the connection ends without an answer.
+            # Like a collector that does not run: the connection ends without an answer.
             assert request.transport is not None
             request.transport.abort()
             raise web.HTTPBadGateway from None

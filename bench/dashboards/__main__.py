@@ -29,9 +29,9 @@ START_S = 1800
 ENDPOINTS = (
     "/v1/fleet", "/v1/map?colour=util_percent", "/v1/map/names", "/v1/map/nodes?node=gpu-00003",
 )  # fmt: skip
-"""What a page asks for at once when it is opened."""
+"""Requests that a page makes at once when it is opened."""
 SLOW = ("/v1/fleet/week", "/v1/fleet/past?by=", "/v1/fleet/past?by=rack")
-"""What it asks for once a minute."""
+"""Requests that it makes once a minute."""
 PAGES = ("/usage?by=user", "/usage?by=team&since=24h", "/waste")
 """Other pages, of a week or a day of waste and of the hour that runs."""
 
@@ -122,7 +122,7 @@ async def opened(page: Page, url: str) -> dict[str, float]:
 
 
 async def checked(page: Page, url: str, size: FleetSize) -> list[str]:
-    """What the page shows wrongly."""
+    """Differences between what the page shows and what was made."""
     await page.goto(f"{url}/?colour=state&group=team")
     await page.wait_for_selector("#waste .big", timeout=120_000)
     wrong = []
@@ -147,7 +147,7 @@ async def checked(page: Page, url: str, size: FleetSize) -> list[str]:
 
 
 async def measured(browser: Browser, nodes: int, pages: int, seconds: float) -> list[str]:
-    """Print figures of one size; what was wrong."""
+    """Print the figures of one size; return the differences."""
     size = FleetSize(nodes)
     async with serving(nodes) as (url, process):
         took = await latencies(url, 8)

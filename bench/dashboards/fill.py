@@ -50,7 +50,7 @@ class FleetSize:
 
 
 def node_name(number: int) -> str:
-    """As `fill` names them."""
+    """Name of the node of that number."""
     return f"gpu-{number:05d}"
 
 

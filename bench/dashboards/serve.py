@@ -59,7 +59,7 @@ def fill(database: Database, size: FleetSize, now: datetime) -> None:
 
 
 class Nowhere:
-    """A writer of what nobody reads."""
+    """A writer that drops everything."""
 
     async def write(self, changes: Changes) -> None:
         """Drop it."""
@@ -76,7 +76,7 @@ class Samples:
             self._db.register(f"as_{schema}", SCHEMAS[schema].empty_table())
 
     def of(self, table: str) -> object:
-        """As an Arrow table, in stored types."""
+        """Rows of a table now, as Arrow in stored types."""
         select = sample_sql(table, self._size, "now()::TIMESTAMP")
         found = self._db.execute(f"FROM as_{table} UNION ALL BY NAME ({select})").to_arrow_table()
         return found.select(SCHEMAS[table].names).cast(SCHEMAS[table])

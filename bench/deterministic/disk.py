@@ -34,7 +34,7 @@ class _File:
     """One file, whatever its names are."""
 
     kept: bytes = b""
-    """What the disk has for good."""
+    """Durable content of the disk."""
     pending: list[tuple[int, bytes]] = field(default_factory=list)
     """Writes that it may lose, oldest first."""
 

@@ -24,7 +24,7 @@ _MAGIC = b"PAR1"
 
 @dataclass
 class Catalogue:
-    """What the lake's catalogue has on its disk."""
+    """The rows of the lake's catalogue on its disk."""
 
     sealed: int = 0
     files: dict[str, tuple[int, int, int]] = field(default_factory=dict)
@@ -98,11 +98,11 @@ class Cursor:
         return self
 
     def fetchone(self) -> tuple[Any, ...] | None:
-        """As DuckDB's."""
+        """Stand in for DuckDB's."""
         return self._found[0] if self._found else None
 
     def fetchall(self) -> list[tuple[Any, ...]]:
-        """As DuckDB's."""
+        """Stand in for DuckDB's."""
         return self._found
 
     def interrupt(self) -> None:
@@ -140,7 +140,7 @@ class Cursor:
 
 
 class _Engine:
-    """What `Store` needs of an engine."""
+    """The part of an engine that `Store` needs."""
 
     connection: Any = Cursor(Catalogue(), Path(), lambda kind, what: None)
 

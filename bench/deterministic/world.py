@@ -68,7 +68,7 @@ class ViolationError(AssertionError):
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """How often what goes wrong; of each kind of step, from 0 to 1."""
+    """Probability of each fault at a step that can have it, from 0 to 1."""
 
     power: float = 0.003
     kill: float = 0.003
@@ -81,7 +81,7 @@ class Rates:
     doubled: float = 0.05
     unanswered: float = 0.05
     clock: float = 0.1
-    """Of the collector's starts: its clock is wrong for a while."""
+    """Share of the collector's starts with a clock that is wrong for a while."""
 
     def __mul__(self, factor: float) -> "Rates":
         return Rates(*(getattr(self, name) * factor for name in self.__slots__))
@@ -89,7 +89,7 @@ class Rates:
 
 @dataclass(slots=True)
 class Tally:
-    """What happened in one world."""
+    """Counts of one world."""
 
     steps: Counter[str] = field(default_factory=Counter)
     put: int = 0
@@ -97,7 +97,7 @@ class Tally:
     dropped: int = 0
     """By a full spool."""
     unsynced: int = 0
-    """Batches that a power cut took from a spool."""
+    """Batches that a spool lost by a power cut."""
     sealed_segments: int = 0
 
     @property
@@ -166,7 +166,7 @@ class SteppedWriter(Writer):
         self._is_dead = False
 
     def keep_house(self) -> None:
-        """What the thread does when it has waited for a second."""
+        """Do what the thread does after a second without work."""
         self._condition.notify()
 
     def die(self) -> None:
@@ -188,7 +188,7 @@ class SteppedWriter(Writer):
 
 
 class _Request:
-    """What the way of a batch through the collector takes of a request."""
+    """The parts of a request that ingest reads."""
 
     content_type = CONTENT_TYPE
     remote = ""
@@ -332,14 +332,14 @@ class Collector:
             self.promised.add((key[0], key[1]))
 
     async def read(self, request: "_Request", bytes_max: int) -> bytes:
-        """As BodyReader."""
+        """Stand in for BodyReader."""
         return request.body
 
     def release(self, size_bytes: int) -> None:
-        """As BodyReader."""
+        """Stand in for BodyReader."""
 
     async def admit(self, body: Body) -> Decoded | RefusedBody:
-        """As DecodePool."""
+        """Stand in for DecodePool."""
         table = event_table(*json.loads(body.content))
         admitted = window(self.clock.now(), _TS_PAST_MAX_S, AHEAD_S_MAX)
         return refusal({"events": table}, admitted) or Decoded.of({"events": table}, 200)
@@ -529,7 +529,7 @@ class Agent:
         timeout_s: float,
         again: Mapping[str, str] | None = None,
     ) -> HttpResponse:
-        """As Transport.post, over a network that loses, delays and doubles."""
+        """Stand in for Transport.post, over a network that loses, delays and doubles."""
         world, rates, rng = self.world, self.world.rates, self.rng
         what = f"{self.node} {headers.get('Gpuwarden-Sequence', '')}"
         collector = world.collector

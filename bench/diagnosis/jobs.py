@@ -59,7 +59,7 @@ class Cost:
 
     steps: float
     slow_steps: float | None = None
-    """Of every sixth batch, where that differs."""
+    """The same of every sixth batch, where that differs."""
 
     def sample_s(self, index: int) -> float:
         """Of one sample, in seconds."""
@@ -217,7 +217,7 @@ def loader_main(gpu: Meter) -> None:
 
 
 def loader_threads(gpu: Meter) -> None:
-    """What DALI and tf.data do: decode in threads of the process."""
+    """Decode in threads of the process, as DALI and tf.data do."""
     samples = Samples(Cost(varied(3.2, 3.8)), small_files)
     ready: queue.Queue[torch.Tensor] = queue.Queue(2 * BATCH)
 
@@ -245,7 +245,7 @@ def prefetch(gpu: Meter) -> None:
 
 
 def name_thread(name: str) -> None:
-    """What /proc and top show of this thread."""
+    """Name of this thread in /proc and top."""
     ctypes.CDLL(None).prctl(15, name.encode())  # PR_SET_NAME
 
 

@@ -33,12 +33,12 @@ from gpuwarden_simulator.recordings.format import RecordingError
 ALL_DATA = "all data"
 Table = list[Sequence[str]]
 LOOKS_S = tuple(range(0, 120, 15))
-"""Seconds before the end at which is looked."""
+"""Seconds before the end at which verdicts are asked for."""
 
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """What was said of one GPU of one run."""
+    """The verdict on one GPU of one run."""
 
     run: Run
     scenario: Scenario
@@ -52,22 +52,22 @@ class Judged:
 
     @property
     def said(self) -> Bottleneck:
-        """The class that was given."""
+        """The class of the verdict."""
         return self.verdict.bottleneck
 
     @property
     def is_right(self) -> bool:
-        """It is what the label says."""
+        """The verdict is what the label says."""
         return self.scenario.is_right(self.said, self.run.is_loaded)
 
     @property
     def is_unknown(self) -> bool:
-        """It is that nobody can say, or true and says less than the label."""
+        """The verdict is "unknown", or true but says less than the label."""
         return self.said is Bottleneck.UNKNOWN or self.said in self.scenario.vague
 
     @property
     def is_wrong(self) -> bool:
-        """It is something else."""
+        """The verdict is neither right nor unknown."""
         return not (self.is_right or self.is_unknown)
 
 
@@ -76,7 +76,7 @@ def verdicts(
     keep: Keep = LOSSES["all data"],
     before_end_s: Sequence[int] = (0,),
 ) -> dict[int, list[Judged]]:
-    """What is said at these instants, seconds before the end, of every GPU."""
+    """Verdicts on every GPU at these instants, in seconds before the end."""
     database = database_of(recordings, keep)
     labels = {
         uuid: (recording.run, scenario)
@@ -127,7 +127,7 @@ def seconds_of(recordings: Iterable[Recording]) -> int:
 
 
 def explained(verdict: Judged) -> str:
-    """One verdict with all that was measured."""
+    """One verdict with all measured features."""
     measured = (
         f"{name} {value:.4g}"
         for name in NAMES
@@ -145,7 +145,7 @@ def text(
     series: Mapping[str, Series],
     tried: Sequence[Mapping[str, Any]],
 ) -> str:
-    """All of it. `settled`: seconds to the verdict by UUID; `tried`: what the search found."""
+    """The report in Markdown. `settled`: seconds to the verdict by UUID; `tried`: results of the search."""
     full = by_loss.get(ALL_DATA, ())
     parts = ["\n".join(summary(by_loss)), markdown(by_scenario(by_loss, settled))]
     if full:
@@ -298,7 +298,7 @@ def against_others(several: Sequence[Judged], series: Mapping[str, Series]) -> T
 
 
 def workers_advised(several: Sequence[Judged], tried: Sequence[Mapping[str, Any]]) -> Table:
-    """Workers that were advised, and the fewest with which the loop no longer waited."""
+    """Advised workers, and the fewest with which the loop no longer waited."""
     table: Table = [["loop", "seed", "busy by workers", "fewest that are enough", "advised"]]
     advised: dict[tuple[str, float, int], int | None] = defaultdict(lambda: None)
     for verdict in several:

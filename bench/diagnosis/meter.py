@@ -20,7 +20,7 @@ _STEPS_TO_PACE = 2
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """What a GPU has done up to an instant."""
+    """Work of a GPU up to an instant."""
 
     at_ns: int
     busy_ns: int
@@ -64,7 +64,7 @@ class Meter:
         self._cells[_BUSY] += time.monotonic_ns()
 
     def hold(self, memory_bytes: int, power_share: float) -> None:
-        """What the process has on the device, and the power that its kernels take."""
+        """Set the memory of the process on the device, and the power of its kernels."""
         self._cells[_MEMORY] = memory_bytes
         self._cells[_POWER] = round(1000 * power_share)
 
@@ -91,7 +91,7 @@ class Meter:
         self._cells[_READY] = 1
 
     def use(self) -> Use:
-        """What it has done up to now."""
+        """Work up to now."""
         busy, received, memory, power, steps, begun, ready = self._cells.tolist()
         now = time.monotonic_ns()
         return Use(

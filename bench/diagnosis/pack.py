@@ -1,4 +1,4 @@
-"""Makes recordings small and nameless, to be kept as test data: what no verdict rests on is left out.
+"""Makes recordings small and anonymous for test data: columns that no verdict needs are removed.
 
 python -m bench.diagnosis.pack --to FOLDER [--folder build/diagnosis] [--seeds 1,2,3]
 """
@@ -30,7 +30,7 @@ OWNER = "bench"
 
 
 def packed_row(table: str, row: Row) -> Row:
-    """What is kept of a row."""
+    """A row with the columns that are kept."""
     kept, left_out = KEPT.get(table), LEFT_OUT.get(table, ())
     names = [name for name in row if name not in left_out and (kept is None or name in kept)]
     made = {name: _rounded(row[name]) for name in names}
@@ -46,7 +46,7 @@ def _rounded(value: Value) -> Value:
 
 
 def packed(entries: Iterable[Entry]) -> Iterator[Entry]:
-    """The same entries with rows that were made small."""
+    """The same entries with small rows."""
     for entry in entries:
         if isinstance(entry, (Samples, Described)):
             rows: Reading = {

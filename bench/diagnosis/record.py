@@ -63,7 +63,7 @@ class Plan:
 
     @property
     def name(self) -> str:
-        """Of the recording."""
+        """File name of the recording."""
         return f"{self.node.name}-{self.speed_s:g}s-{self.seed}{'-loaded' * self.is_loaded}"
 
     def path(self, folder: Path) -> Path:

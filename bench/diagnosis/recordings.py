@@ -1,4 +1,4 @@
-"""Recordings of labelled loops as rows of the public tables, at one end, and what can be missing from them."""
+"""Reads recordings of labelled loops as rows of the public tables that end at one time, with losses applied."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,10 +15,10 @@ from gpuwarden_simulator.recordings.format import Described, Samples, entries_of
 END = datetime(2026, 1, 1, 12, tzinfo=UTC)
 """When every recording ends, as they are judged."""
 EARLIER = timedelta(hours=2)
-"""Processes began so much earlier than they did: a process in its first minutes is not judged."""
+"""Starts of processes are moved back by this: a process in its first minutes is not judged."""
 MINUTE = timedelta(minutes=1)
 STILL_MIN, PAST_MIN = 20, 60
-"""A loop that hangs has done so for this long, of the time that is looked back at."""
+"""Minutes for which a hung loop has hung, and minutes that are looked back."""
 USD_PER_HOUR = 3.0
 SUFFIX = ".jsonl.gz"
 
@@ -28,7 +28,7 @@ Tables = dict[str, list[Row]]
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What of a recording is in its name: node, seconds a step, seed, other load."""
+    """The name of a recording: node, seconds a step, seed, other load."""
 
     name: str
 
@@ -120,7 +120,7 @@ def past(recording: Recording) -> Iterator[Row]:
 
 
 Keep = Callable[[str, Row], Row | None]
-"""What is left of a row of a table; None: nothing."""
+"""Reduces a row of a table; None: the row is missing."""
 
 OF_IO = frozenset({"read_bytes_total", "read_chars_total", "write_bytes_total"})
 OF_DRIVER = frozenset({"ts", "node", "simulated", "gpu", "gpu_uuid", "pid", "gpu_memory_bytes", "process_type"})  # fmt: skip

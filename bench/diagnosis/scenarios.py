@@ -1,7 +1,7 @@
-"""The labelled loops, and which of them run side by side on the GPUs of one node.
+"""Defines the labelled loops, and which of them run side by side on the GPUs of one node.
 
-Jobs of a node are chosen so that none takes CPU that another needs: what is true of each alone is true
-of it there. A label is what was built into the loop, and is never changed by what is said of it.
+Jobs of a node are chosen so that none takes CPU that another needs: each has the same bottleneck there as alone.
+A label is the bottleneck that was built into the loop; verdicts never change it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,7 +18,7 @@ class Scenario:
     """A loop with a known bottleneck."""
 
     name: str
-    """As `jobs.py` knows it."""
+    """Its name in `jobs.py`."""
     truth: Bottleneck
     text: str
     also: frozenset[Bottleneck] = frozenset()
@@ -26,18 +26,18 @@ class Scenario:
     when_loaded: frozenset[Bottleneck] = frozenset()
     """Right as well where others use the node's cores: then they are short."""
     vague: frozenset[Bottleneck] = frozenset()
-    """What is true as well and says less: no better than unknown, and not wrong."""
+    """Classes that are true but say less: they count as unknown, not as wrong."""
     is_undecidable: bool = False
     """Nothing that is collected tells it: unknown is the best that can be said, and it has no score."""
     ranks: int = 1
     speeds: tuple[float, ...] = SPEEDS_S
-    """Those that it is run at; one for a loop without steps."""
+    """Speeds that it runs at; one for a loop without steps."""
     past: str = "none"
-    """What the hour before was, where a verdict takes one: `worked`, `spun` or `none`."""
+    """The hour before, where a verdict needs one: `worked`, `spun` or `none`."""
     cpu_limit_cores: float | None = None
-    """What its control group lets it use."""
+    """CPU limit of its control group."""
     read_limit: float | None = None
-    """Bytes a second that its disk gives it."""
+    """Limit of reads from its disk, in bytes a second."""
 
     def is_right(self, said: Bottleneck, is_loaded: bool = False) -> bool:
         """Whether a verdict is what the label says; `is_loaded`: others use the node as well."""
@@ -87,7 +87,7 @@ class Node:
     """It has a network of its own, with a store of files at its other end."""
 
     def scenarios(self, speed_s: float) -> Sequence[Scenario]:
-        """Those that are run at this speed."""
+        """Scenarios that run at this speed."""
         chosen = [SCENARIOS[name] for name in self.jobs]
         return [scenario for scenario in chosen if speed_s in scenario.speeds]
 

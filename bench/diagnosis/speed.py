@@ -1,4 +1,4 @@
-"""Time of one diagnosis of a fleet: the query, the features, the verdicts.
+"""Measures one diagnosis of a fleet: the query, the features, the verdicts.
 
     python -m bench.diagnosis.speed [--gpus 10000] [--runs 3]
 

@@ -35,7 +35,7 @@ class StageError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """What all loops of a run share."""
+    """Settings that all loops of a run share."""
 
     python: str
     """An interpreter that has PyTorch."""

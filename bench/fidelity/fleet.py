@@ -1,4 +1,4 @@
-"""The simulated fleet, an hour at a time: rows as an agent would send them, at a coarser cadence."""
+"""Simulates the fleet an hour at a time: rows as an agent would send them, at a coarser cadence."""
 
 import random
 from collections.abc import Iterable, Mapping, Sequence
@@ -35,7 +35,7 @@ AGENT_FAULTS: Mapping[str, Mapping[str, int]] = {
     "slow": {"taken": 2, "late": 2},
     "starved": {"taken": 2, "missed": 2},
 }
-"""What a minute of `coverage` says of four readings that were due."""
+"""Counts in a minute of `coverage` of four readings that were due, by what the agent suffers."""
 SXID_LINE = (
     "nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): 24007, Fatal, Link 46 sourcetrack timeout error"
 )
@@ -43,7 +43,7 @@ SXID_LINE = (
 
 @dataclass(slots=True)
 class Silence:
-    """A node that nobody hears of, in milliseconds since the epoch; None: it goes on."""
+    """A time in which a node sends nothing, in milliseconds since the epoch; `end_ms` None: it goes on."""
 
     node: str
     begin_ms: int
@@ -55,22 +55,22 @@ class Board:
     """Another board in the place of one; times in milliseconds since the epoch."""
 
     row: Row
-    """Of `gpus`."""
+    """Its row of `gpus`."""
     since_ms: int
     replaced_uuid: str
     replaced_ms: int
-    """When the one before was last heard of."""
+    """When the replaced board was last seen."""
 
 
 @dataclass(slots=True)
 class Hour:
-    """What a fleet sent."""
+    """Rows that the fleet sent in an hour."""
 
     tables: dict[str, pa.Table]
     silences: list[Silence]
-    """Those that began or ended."""
+    """Silences that began or ended."""
     boards: list[Board] = field(default_factory=list)
-    """Those that were put in."""
+    """Boards that were put in."""
 
 
 @dataclass(slots=True)
@@ -105,7 +105,7 @@ class Host:
 
     @property
     def name(self) -> str:
-        """As the fleet calls it."""
+        """The node's name."""
         return node_name(self.number)
 
     def read(self, ts_ms: int, rows: dict[str, list[Row]], silences: list[Silence]) -> None:
@@ -199,7 +199,7 @@ def _stamped(rows: Iterable[Row], ts_ms: int, node: str) -> list[Row]:
 
 
 def _came_back(silence: Silence) -> list[Row]:
-    """What an agent tells that finds itself in another boot, as `daemon` does."""
+    """Events of an agent after a reboot, as its daemon writes them."""
     first_ms, last_ms = silence.end_ms or 0, silence.begin_ms
     details = {"last_ts_ms": last_ms, "first_ts_ms": first_ms, "rebooted": True}
     seconds = (first_ms - last_ms) / 1000

@@ -27,7 +27,7 @@ SETTLE_MIN = 35.0
 NODE_SETTLE_MIN = 16.0
 """Between two faults of a whole node."""
 LINGER_MIN = 15.0
-"""How long after its end a fault may still be what an alert speaks of: windows and late rollups."""
+"""How long after its end a fault may still raise an alert: windows and late rollups."""
 K, W = FaultKind, Workload
 
 
@@ -41,12 +41,12 @@ class Order:
     for_min: float | None = None
     """None: as long as the scenario, or a moment."""
     gpus: str = "first"
-    """Of the part: `first`, `all`; `none`: the node has it, `every`: each GPU of the node."""
+    """Which GPUs: `first` or `all` of the part, `every` of the node, or `none`: the node itself."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """Faults that belong together, and what is to be said of them."""
+    """Faults that belong together, and the alerts that they must raise."""
 
     name: str
     minutes: float
@@ -54,16 +54,16 @@ class Scenario:
     expects: Mapping[str, float]
     """Minutes from the begin within which each rule must fire."""
     may: tuple[str, ...] = ()
-    """Rules that speak of the same cause as well, each rightly."""
+    """Rules that may also fire, for the same cause."""
     lasts: bool = False
-    """What it broke stays broken: alerts may come as late as they like."""
+    """The damage stays: alerts may come at any later time."""
     is_of_node: bool = False
     stands_in: Mapping[str, str] = field(default_factory=dict)
     """By expected rule another that owns the fault where it is worse; either is right."""
     is_mended: bool = False
     """The boards that it broke are replaced once the round is over."""
     agent: str = ""
-    """What the agent itself suffers, in place of the hardware; see `fleet.AGENT_FAULTS`."""
+    """A fault of the agent instead of the hardware; see `fleet.AGENT_FAULTS`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,14 +73,14 @@ class ScriptedFault:
     scenario: Scenario
     node: str
     gpus: frozenset[int] | None
-    """GPUs that may be spoken of; None: all, and the node."""
+    """GPUs that alerts may name; None: all, and the node."""
     part: tuple[int, ...]
     """GPUs of the part of the node that it is on; the first has what only one has."""
     begin_ms: int
     end_ms: int
 
     def may_be_meant(self, rule: str, node: str, gpu: int | None, fired_ms: int) -> bool:
-        """Whether an alert that fired then speaks of it, rightly."""
+        """Whether an alert that fired at this time is about this fault."""
         if node != self.node or fired_ms < self.begin_ms:
             return False
         if fired_ms > self.end_ms + LINGER_MIN * MINUTE_MS and not self.scenario.lasts:
@@ -358,7 +358,7 @@ NEVER_PLUGGED_IN = Scenario(
 """How a node is from the beginning, on the node of each group that has this place."""
 FROM_THE_BEGINNING = {6: PERSISTENCE_OFF, 2: NEVER_PLUGGED_IN}
 _JOB_WIDE = (K.JOB, K.HANG, K.GPU_LOST, K.REBOOT)
-"""What all GPUs of a job have, or suffer from."""
+"""Faults that concern all GPUs of a job."""
 
 
 def placements(gpus: int) -> tuple[Placement, ...]:
@@ -378,7 +378,7 @@ def part_gpus(part: str, gpus: int) -> tuple[int, ...]:
 
 
 def node_name(number: int) -> str:
-    """Of the fleet's nodes, counted from 0."""
+    """Name of the fleet's node of that number, from 0."""
     return f"node-{number:03d}"
 
 
@@ -471,7 +471,7 @@ def _maintenance(number: int, broken: set[int], begin_ms: int) -> ScriptedFault:
 
 
 def faults_of(incident: ScriptedFault, gpus: int) -> Iterator[Fault]:
-    """What the simulator is told for an incident."""
+    """Faults of the simulator for an incident."""
     for order in incident.scenario.orders:
         begin_ms = incident.begin_ms + round(order.at_min * MINUTE_MS)
         end_ms: int | None = incident.end_ms

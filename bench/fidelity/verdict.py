@@ -21,31 +21,31 @@ from gpuwarden_rules.notify.planner import IncidentNotice, plan
 from gpuwarden_rules.notify.routing import Recipient, Route, RoutingPolicy
 
 CHAT = RoutingPolicy({"chat": Recipient()}, [Route(receivers=("chat",))])
-"""Who is told: a channel that cannot replace a message."""
+"""The receiver: a channel that cannot replace a message."""
 TOLD = (MessageReason.OPENED, MessageReason.ESCALATED)
-"""Messages that say that something is wrong, for the first time or worse than before."""
+"""Messages of a new or a worse problem."""
 
 
 @dataclass(slots=True)
 class Score:
-    """How one rule fared."""
+    """Counts for one rule."""
 
     faults: int = 0
     caught: int = 0
     late: int = 0
     missed: int = 0
     follows: int = 0
-    """Alerts that no fault of their own explains, and that nobody was told of but as what follows."""
+    """Alerts without a fault of their own, in the incident of another fault as its consequence."""
     false: int = 0
     also: int = 0
-    """Alerts about a fault that another rule had to tell, which are right as well."""
+    """Right alerts about a fault that another rule must report."""
     minutes: list[float] = field(default_factory=list)
     limit_min: float | None = None
 
 
 @dataclass(slots=True)
 class Verdict:
-    """What came of a replay."""
+    """The result of a replay."""
 
     scores: dict[str, Score]
     confusion: Counter[tuple[str, str]]
@@ -55,7 +55,7 @@ class Verdict:
     split: list[str] = field(default_factory=list)
     """A line for each fault that became several incidents."""
     faults_told: int = 0
-    """Faults that people were told of."""
+    """Faults with a message."""
     messages: Counter[MessageReason] = field(default_factory=Counter)
     incidents: int = 0
 
@@ -80,10 +80,10 @@ class Verdict:
 
 @dataclass(slots=True)
 class Lived:
-    """What the product made of the alerts."""
+    """Incidents and messages that the product makes of the alerts."""
 
     incidents: dict[str, Incident] = field(default_factory=dict)
-    """As they were last, by id."""
+    """In their last state, by id."""
     home: dict[int, tuple[str, IncidentAlert]] = field(default_factory=dict)
     """The incident of each alert, and its part in it, by the alert's id()."""
     messages: Counter[MessageReason] = field(default_factory=Counter)

@@ -47,7 +47,7 @@ WHERE coalesce(t.first_seen_at <= getvariable('now'), true)
 """Without the boards that are yet to come; those that were replaced were heard of until then."""
 REPLACED = """,
     CASE WHEN t.last_seen_at <= getvariable('now') THEN t.replaced_by END AS replaced_by"""
-"""Who has replaced a board is known from then on."""
+"""Sets the board that replaced one, from then on."""
 
 
 class Warehouse:

@@ -1,7 +1,7 @@
-"""Our readings against nvidia-smi's, field by field.
+"""Compares our readings with nvidia-smi's, field by field.
 
-Ours are taken before and after nvidia-smi is asked; a value agrees when it lies between those two,
-or within the stated tolerance of one of them. What neither has agrees too.
+Ours are read before and after nvidia-smi runs; a value agrees when it lies between those two, or within the
+stated tolerance of one of them. A field that neither has agrees too.
 """
 
 import csv
@@ -19,7 +19,7 @@ ABSENT = re.compile(
     re.IGNORECASE,
 )
 IDENTIFYING = frozenset({"gpu_uuid", "serial"})
-"""Columns that are compared and not shown: results are made to be passed on."""
+"""Columns that are compared and not shown: results are shared with others."""
 
 
 @dataclass(frozen=True)
@@ -177,7 +177,7 @@ def _value(reading: Reading, field: Field) -> Value:
 
 
 def write(path: Path, compared: Sequence[Compared]) -> None:
-    """All of it as CSV."""
+    """Write all fields as CSV."""
     with path.open("w", newline="") as file:
         writer = csv.DictWriter(file, [field.name for field in fields(Compared)])
         writer.writeheader()

@@ -1,4 +1,4 @@
-"""The processes that the run starts: each in a group of its own, none of which outlives it."""
+"""Starts processes in groups of their own, none of which outlives the run."""
 
 import contextlib
 import os

@@ -1,4 +1,4 @@
-"""The whole run: what is measured in which order, within a hard deadline, and what is written of it."""
+"""Runs all measurements in order within a hard deadline, and writes the results."""
 
 import argparse
 import csv
@@ -27,7 +27,7 @@ DEADLINE_S = 520.0
 SCENE_S = 36.0
 SCENE_LEAST_S = 8.0
 SCENE_START_S = 6.0
-"""What starting and killing a workload takes beside its recording."""
+"""Time to start and kill a workload, beside its recording."""
 OVERHEAD_S = 60.0
 WALK_LIMIT_S = 60.0
 SLOW_US = 5000
@@ -56,12 +56,12 @@ class Evidence:
         print(f"- {line}", flush=True)
 
     def step(self, name: str) -> None:
-        """What is being done, for the log and for the note of a deadline."""
+        """Name the current step, for the log and for the note of a deadline."""
         self.doing = name
         print(f"[{time.monotonic() - self.began_s:5.0f} s] {name}", flush=True)
 
     def attempt(self, step: Callable[[], None]) -> None:
-        """Do a part of the run; what fails in it is a note, and the run goes on."""
+        """Do a part of the run; a failure becomes a note, and the run goes on."""
         try:
             step()
         except Exception as error:  # noqa: BLE001  # the other parts are worth having
@@ -110,7 +110,7 @@ def _cell(value: Any) -> str:
 
 
 def summary(evidence: Evidence) -> str:
-    """All of it, shortest first."""
+    """The results as Markdown, shortest part first."""
     parts = [f"# Evidence: {evidence.machine.name}"]
     if evidence.notes:
         parts.append("\n".join(f"- {note}" for note in evidence.notes))

@@ -1,4 +1,4 @@
-"""GPM asked directly: all its metrics between two instants, and what a matrix product should show."""
+"""Reads all GPM metrics between two instants, and computes what a matrix product should show."""
 
 import time
 from typing import Any
@@ -55,7 +55,7 @@ def between(handle: Any, seconds: float) -> dict[int, float | str]:
 
 
 def answers_of(metrics: dict[int, float | str], seconds: float) -> list[Answer]:
-    """As rows of the support matrix."""
+    """The metrics as rows of the support matrix."""
     return [
         Answer(
             "gpm", f"GPM {metric}", f"over {seconds:g} s",

@@ -19,7 +19,7 @@ MIB = 1024**2
 
 @dataclass
 class Machine:
-    """What is measured, and how to ask it."""
+    """The machine that is measured, and how to read it."""
 
     name: str
     device: Any
@@ -30,7 +30,7 @@ class Machine:
     """New probes of the whole node, while the named workload runs."""
     gpu_probe: Callable[[], Probe]
     smi: Callable[[Sequence[str]], Mapping[str, str]]
-    """What nvidia-smi says of these fields; fields that it does not know are left out."""
+    """Values of these fields from nvidia-smi; fields that it does not know are left out."""
     backend: str
 
 

@@ -25,7 +25,7 @@ from gpuwarden_simulator.recordings.recorder import Recorder, RecordingFile, Rec
 
 READY_WITHIN_S = 45.0
 BUFFERS = ("TOTAL_POWER", "GPU_UTILIZATION", "MEMORY_UTILIZATION", "PROCESSOR_CLK", "MEMORY_CLK")
-"""What the driver samples by itself, several times a second (nvmlDeviceGetSamples)."""
+"""Buffers that the driver fills by itself, several times a second (nvmlDeviceGetSamples)."""
 
 SHOWN = (
     ("gpu_samples", "util_percent"),
@@ -110,7 +110,7 @@ class Workshop:
         return True
 
     def take(self) -> list[dict[str, Any]]:
-        """What was said since the last look."""
+        """Lines since the last call."""
         lines = []
         while not self._said.empty():
             lines.append(self._said.get())
@@ -175,7 +175,7 @@ class TimedProbe:
 
 @dataclass
 class Scene:
-    """What became of one workload."""
+    """The result of one workload."""
 
     name: str
     skipped: str | None = None

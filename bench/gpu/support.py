@@ -26,7 +26,7 @@ from bench.gpu.machine import Machine, real_machine, simulated_machine
 FIELD_IDS = range(1, 308)
 TIMES = 40
 CALL_LIMIT_S = 0.4
-"""What one call may take for all its repetitions: slow ones are repeated less."""
+"""Limit for all repetitions of one call: slow calls are repeated less."""
 QUIET_S = 15.0
 """How long one call may say nothing before it counts as hung."""
 CRASHES_MAX = 12
@@ -78,7 +78,7 @@ LEFT_OUT = ("nvmlDeviceGetHandleBy", "nvmlDeviceGetDeviceHandleFrom")
 
 @dataclass(frozen=True)
 class Answer:
-    """What one call gave."""
+    """The result of one call."""
 
     kind: str
     """call (NVML's own), port (ours), field (nvmlDeviceGetFieldValues) or gpm."""
@@ -94,7 +94,7 @@ class Answer:
 
     @property
     def is_supported(self) -> bool:
-        """Whether there was an answer."""
+        """Whether the call was answered."""
         return self.code == "SUCCESS"
 
 

@@ -25,7 +25,7 @@ GIB = 1024**3
 DECODE_S = 0.02
 """CPU time of one item of the data loaders."""
 STORAGE_WAIT_S = 0.06
-"""What the slow storage lets a reader wait for an item; it sleeps, so the worker is in S, not D."""
+"""Delay of the slow storage for an item; it sleeps, so the worker is in S, not D."""
 
 
 def say(**what: Any) -> None:

@@ -71,7 +71,7 @@ class Template:
         return zstandard.ZstdCompressor(3, write_checksum=True).compress(raw)
 
     def stamped_raw(self, agent: int, shift_ms: int) -> bytearray:
-        """As `stamped`, not compressed."""
+        """Like `stamped`, not compressed."""
         raw = bytearray(self.raw.replace(_AGENT_MARK, b"%012d" % agent))
         for offset, rows in self._stamps:
             stamps = np.frombuffer(raw, "<i8", rows, offset)
@@ -94,7 +94,7 @@ class Fleet:
         return len(self.templates[0])
 
     def template(self, agent: int, number: int) -> Template:
-        """What the agent sends as its batch of that number (from 0)."""
+        """The batch of that number (from 0) of an agent."""
         return self.templates[agent % len(self.templates)][number % self.rounds]
 
     def shift_ms(self, number: int, begin_ms: int) -> int:

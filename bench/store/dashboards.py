@@ -1,10 +1,10 @@
-"""Dashboards that refresh while agents ship: times to an acknowledgement, and of each panel's query.
+"""Measures dashboards that refresh while agents ship: times of acknowledgements and of each panel's query.
 
     python -m bench.store.dashboards [--dashboards 50] [--every 10] [--seconds 60]
 
 1,000 agents send as they do, 200 batches a second. Each dashboard is a user of its own (another loopback
-address), which asks its panels one after the other every so often; each answer is checked. Who is told to come
-back (429, 503) does, and the time until the answer counts.
+address), which queries its panels one after the other at an interval; each answer is checked. After 429 and 503 it
+tries again, and the time until the answer counts.
 """
 
 import argparse
@@ -34,7 +34,7 @@ PANELS = {"count": NOW, "top ten": TOP, "line of a GPU": LINE, "means of a node"
 
 
 def check(name: str, rows: list[list[Any]], agents: int) -> None:
-    """Raise AssertionError for an answer that cannot be."""
+    """Raise AssertionError for a wrong answer."""
     match name:
         case "count":
             assert rows == [[agents * GPUS, agents]], rows
@@ -148,7 +148,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         for name, taken_s in shown.took_s.items():
             print(f"  {name}: {quantiles(taken_s)} of {len(taken_s)}")
         every = [one for taken_s in shown.took_s.values() for one in taken_s]
-        print(f"  all: {quantiles(every)} of {len(every)}; told to come back: {dict(shown.others)}")
+        print(
+            f"  all: {quantiles(every)} of {len(every)}; answered with 429 or 503: {dict(shown.others)}"
+        )
         assert not shown.failures, shown.failures[:5]
 
 

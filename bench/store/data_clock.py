@@ -1,7 +1,7 @@
-"""A clock that goes with the data: a benchmark sends an hour's samples in minutes, and they are in time.
+"""Gives a clock that follows the data: a benchmark sends an hour's samples in minutes, and none is late.
 
-Against the machine's clock all that is sent faster than it was measured is history: each row would come
-late for its minute, and what is measured would be the way of late rows.
+With the machine's clock, samples that are sent faster than real time would be late for their minute, and the
+benchmark would measure the path of late rows.
 """
 
 import mmap

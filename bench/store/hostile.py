@@ -21,7 +21,7 @@ from bench.store import ours
 from bench.store.load import Beside, Setup, load
 
 ASKING = 3
-"""Who ask at once: more than there are query processes."""
+"""Concurrent queries: more than there are query processes."""
 COMPUTE = (
     "SELECT len(range(1000000000))",
     "SELECT len(array_resize([1], 2000000000))",
@@ -53,7 +53,7 @@ class Hostile(Beside):
         self.endings: list[tuple[str, float, str]] = []
         """Query, seconds, and how it ended."""
         self.failures: list[str] = []
-        """What was not answered at all."""
+        """Requests without an answer."""
 
     def _watch(self) -> None:
         while not self.stop.wait(0.1):
@@ -82,7 +82,7 @@ class Hostile(Beside):
 
 
 def check(beside: Hostile, stored: int, rows: int, *, is_hostile: bool) -> None:
-    """Raise AssertionError for a run that was not what its figures claim."""
+    """Raise AssertionError for a run whose figures are not valid."""
     assert rows, "no batch was acknowledged"
     # Rows of the collector itself come besides.
     assert stored >= rows, f"{stored} rows are stored, {rows} were acknowledged"

@@ -1,4 +1,4 @@
-"""The load: a process that keeps many connections and sends batches, flat out or at a rate.
+"""Generates load: a process keeps many connections and sends batches, flat out or at a rate.
 
 Bodies are made before the clock starts. Sockets are used bare, because an HTTP client would take more
 of the machine's two cores than the collector. An answer's time counts from when the batch was due.
@@ -30,7 +30,7 @@ _ANSWERS_WAIT_S = 60.0
 
 @dataclass(frozen=True)
 class Setup:
-    """Who sends, and what."""
+    """Agents, and what they send."""
 
     port: int
     agents: int
@@ -54,7 +54,7 @@ class Setup:
 
 @dataclass
 class Tally:
-    """What was sent and answered."""
+    """Counts and times of requests and answers."""
 
     seconds: float = 0.0
     batches: int = 0
@@ -112,7 +112,7 @@ class _Client:
         self.under_way[number] = sending
 
     def answers(self, wait_s: float) -> Iterator[tuple[_Sending, bytes]]:
-        """What was answered meanwhile: status line and the rest, as received."""
+        """Answers since the last call: the request, and the bytes received."""
         for number, _ in self._poll.poll(wait_s):
             answer = self._sockets[number].recv(65536)
             if not answer:

@@ -1,4 +1,4 @@
-"""The collector that is measured: a process of its own, its figures, and stores filled beforehand."""
+"""Runs the measured collector in a process of its own, reads its figures, and fills stores beforehand."""
 
 import asyncio
 import json
@@ -30,7 +30,7 @@ from gpuwarden_collector.storage.lake import seal
 from gpuwarden_postgres.front import POSTGRES
 
 SEALED_ROWS_MAX = 10_000_000
-"""Of rows that are filled in; more than a seal has."""
+"""Rows filled in by one statement; more than a seal has."""
 _SEALED = "samples moved to the lake"
 
 
@@ -207,7 +207,7 @@ def _filled() -> Sequence[str]:
 
 
 def _fill_sql(first: int, rows: int, gpus: int) -> str:
-    """So many rows from a number on, in the order of arrival: second by second, all GPUs. Whole numbers, as sensors give."""
+    """SELECT of `rows` rows from the row `first` on, second by second for all GPUs, with whole numbers as sensors give."""
     values = ", ".join(
         f"least(100, 30 + (hash(i % {gpus} * {number + 1}, i // {gpus} // 20) % 40) "
         f"+ (i // {gpus}) % 3) AS {name}"

@@ -39,7 +39,7 @@ class Plan:
 
     agents: tuple[int, ...] = (100, 1_000, 10_000)
     seconds: float = 20.0
-    """Of each load, flat out and at half of it."""
+    """Seconds of each load, flat out and at half of that rate."""
     batches: int = 45_000
     """Made for one load; it ends early when they are used up."""
     connections: int = 10_000
@@ -50,7 +50,7 @@ class Plan:
     """Bytes at which the collector seals while it is measured."""
     stored_rows: tuple[int, ...] = (10_000_000,)
     agents_stored: int = 1_000
-    """Of the loads into stores that hold rows already."""
+    """Agents of the loads into stores that hold rows already."""
     same_nodes: int = 16
     same_rounds: int = 72
     """Batches of each of those nodes in the data that all databases get."""

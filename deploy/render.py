@@ -1,4 +1,4 @@
-"""Renders the Helm chart: into deploy/kubernetes/ for who has no Helm, and for the tests."""
+"""Renders the Helm chart: into deploy/kubernetes/ for users without Helm, and for the tests."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -21,7 +21,7 @@ def rendered(values: Mapping[str, Any] | None = None) -> dict[str, str]:
 
 
 def plain() -> dict[str, str]:
-    """Files of deploy/kubernetes, as they have to be."""
+    """The wanted files of deploy/kubernetes."""
     manifests = {
         name: text.replace(
             "app.kubernetes.io/managed-by: Helm", "app.kubernetes.io/managed-by: kubectl"

@@ -11,17 +11,17 @@ from pathlib import Path
 EPOCH_MIN = 315_532_800
 """1980-01-01, the first instant that a zip file can name."""
 FORM = 1
-"""Of what `pack` writes and `packages.lay_out` lays out; another number is another cache."""
+"""Version of the output of `pack` and `packages.lay_out`; another number is another cache."""
 _DICTIONARY_BYTES = 32 << 20
 
 
 def source_date_epoch() -> int:
-    """The instant that made files bear, as https://reproducible-builds.org has it."""
+    """The time stamp of built files, as https://reproducible-builds.org defines it."""
     return int(os.environ.get("SOURCE_DATE_EPOCH", EPOCH_MIN))
 
 
 def pack(folder: Path, machine: str) -> bytes:
-    """A .tar.xz of what is in `folder`: folders, files and links within it, by name."""
+    """A .tar.xz of the folders, files and links in `folder`, sorted by name."""
     made = io.BytesIO()
     lzma2 = {"id": lzma.FILTER_LZMA2, "preset": 9, "dict_size": _DICTIONARY_BYTES}
     branches = [{"id": lzma.FILTER_X86}] if machine == "x86_64" else []
@@ -51,7 +51,7 @@ def _add(tar: tarfile.TarFile, path: Path, name: str) -> None:
 
 
 def unpacked_bytes(folder: Path) -> int:
-    """Room that the files take, each in blocks of 4 KiB."""
+    """Disk space of the files, each in blocks of 4 KiB."""
     return sum(
         -(-path.stat().st_size // 4096) * 4096
         for path in folder.rglob("*")
@@ -60,7 +60,7 @@ def unpacked_bytes(folder: Path) -> int:
 
 
 def digest(entries: Mapping[str, bytes]) -> str:
-    """Names a set of files by all that is in them."""
+    """A hash of the names and contents of a set of files."""
     found = hashlib.sha256()
     for name in sorted(entries):
         found.update(f"{name} {hashlib.sha256(entries[name]).hexdigest()}\n".encode())

@@ -103,7 +103,7 @@ def bundle(
 
 
 def manifest_of(path: Path) -> dict[str, Any]:
-    """What a bundle says of itself."""
+    """The description in a bundle."""
     with zipfile.ZipFile(path) as made:
         manifest: dict[str, Any] = json.loads(made.read("manifest.json"))
     return manifest
@@ -201,7 +201,7 @@ def carried_for(machine: str, *, host_python: bool) -> Interpreter | None:
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
-    """What `bundle.py` and `release.py` have in common."""
+    """Options that `bundle.py` and `release.py` share."""
     parser.add_argument("--out", type=Path, default=ROOT / "dist")
     parser.add_argument("--lock", type=Path, help="default requirements-dev.lock")
     parser.add_argument(

@@ -108,7 +108,7 @@ def deb(archive: Path, out: Path) -> Path:
 
 
 def words_of(archive: Path, manifest: dict[str, Any]) -> dict[str, str]:
-    """What the scripts of packages, Debian's and others, say of their bundle."""
+    """The lines about the bundle in the scripts of packages, Debian's and others."""
     part = manifest["part"]
     return {
         "package": f"gpuwarden-{part}",

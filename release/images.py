@@ -40,7 +40,7 @@ CACHE = CACHE_HOME / "debian"
 HOME = Path("opt/gpuwarden")
 PYTHON = "python3.11"
 USER = 65532
-"""As in images that others make without root."""
+"""User and group of a container without root, as other images have it."""
 PORTS = {"agent": 9750, "collector": 8750}
 STATE = {"agent": "var/lib/gpuwarden-agent", "collector": "var/lib/gpuwarden"}
 TITLES = {"agent": "gpuwarden agent", "collector": "gpuwarden collector"}
@@ -106,7 +106,7 @@ def fetch(package: DebianPackage, cache: Path) -> Path:
 
 
 def newest(names: Iterable[str]) -> list[DebianPackage]:
-    """What apt would install now."""
+    """The packages that apt would install now."""
     with tempfile.TemporaryDirectory() as scratch:
         files = _downloaded(list(names), Path(scratch))
         return sorted((_package_of(path) for path in files), key=lambda package: package.name)
@@ -236,7 +236,7 @@ def layer(root: Path, owned: Iterable[str] = ()) -> tuple[bytes, str]:
 
 
 def _mode(entry: tarfile.TarInfo, name: str) -> int:
-    """Of the builder's umask nothing is left, and nothing is setuid."""
+    """The mode of an entry: it does not depend on the builder's umask, and is never setuid."""
     if name == "tmp":
         return 0o1777
     return 0o755 if not entry.isreg() or entry.mode & stat.S_IXUSR else 0o644

@@ -53,7 +53,7 @@ class SourceFile:
 
     @property
     def version(self) -> str:
-        """As in its name."""
+        """The version in its name."""
         return self.name.split("_")[1].removesuffix(".debian.tar.xz")
 
 
@@ -93,7 +93,7 @@ SOURCES = {
 
 @dataclass(frozen=True, slots=True)
 class Interpreter:
-    """What was built, as bundles carry it."""
+    """The built interpreter, as bundles carry it."""
 
     machine: str
     python: bytes

@@ -29,9 +29,9 @@ from paths import CACHE, ROOT
 LOCK = ROOT / "requirements-dev.lock"
 EXTRAS = {"agent": ("agent",), "collector": ("collector", "cluster")}
 LEFT_OUT = {"agent": ("gpuwarden_simulator",), "collector": ()}
-"""What the hosts of a part have no use for in our own wheel."""
+"""Files of our own wheel that the hosts of a part do not need."""
 UNUSED = (*Path(__file__).with_name("unused.txt").read_text().split(), "*/tests")
-"""Of other packages: what nobody loads. What they bring for testing themselves is a third of it."""
+"""Files of other packages that nothing loads; a third of them are their tests."""
 GLIBC = (2, 31)
 """The oldest that bundles run on: Debian 11, Ubuntu 20.04; RHEL 9 has 2.34."""
 
@@ -41,12 +41,12 @@ class Target:
     """The Python and machine that packages are for."""
 
     python: str
-    """As 3.13."""
+    """Python version, such as 3.13."""
     machine: str
 
     @property
     def environment(self) -> dict[str, str]:
-        """What markers of requirements are about."""
+        """The environment for markers of requirements."""
         return {
             "python_version": self.python,
             "python_full_version": f"{self.python}.0",

@@ -5,4 +5,4 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "gpuwarden"
-"""What took long to get or make, by names that change with all it depends on."""
+"""Cache of what takes long to download or build, by names that change with all inputs."""

@@ -1,5 +1,5 @@
 #!/opt/gpuwarden/bin/python
-"""Ends with 0 where the part of this image answers at /healthz, over TLS or without."""
+"""Exits with 0 if the part of this image answers at /healthz, over TLS or without."""
 
 import http.client
 import ssl
@@ -8,7 +8,7 @@ import sys
 TIMEOUT_S = 3
 
 port = int(sys.argv[1])
-# It is asked about itself, by its own loopback address, which no certificate names.
+# The request goes to the loopback address, which no certificate names.
 anybody = ssl._create_unverified_context()
 for connection in (
     http.client.HTTPSConnection("127.0.0.1", port, timeout=TIMEOUT_S, context=anybody),

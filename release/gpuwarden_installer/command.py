@@ -88,7 +88,7 @@ def _run(args: argparse.Namespace, archive: Path) -> int:
 
 
 def read_manifest(archive: Path) -> dict[str, Any]:
-    """What the bundle, or the installer that it left on the host, says of itself."""
+    """The description of the bundle, or of the installer that it left on the host."""
     if archive.is_dir():
         text = (archive / "manifest.json").read_text()
     else:
@@ -150,7 +150,7 @@ def read_bundle(archive: Path, manifest: dict[str, Any]) -> Bundle:
 
 
 def settings_from(args: argparse.Namespace) -> dict[str, str]:
-    """What --set and --collector say. Raises Refused."""
+    """Settings of --set and --collector. Raises Refused."""
     settings = {}
     for text in args.settings:
         name, equals, value = text.partition("=")
@@ -161,7 +161,7 @@ def settings_from(args: argparse.Namespace) -> dict[str, str]:
 
 
 def report(part: str) -> None:
-    """What runs, and what it sees. The service is up: systemctl waited until it said so."""
+    """Report the running version and what it sees. The service is up: systemctl waited until it was ready."""
     name = f"gpuwarden-{part}.service"
     print(f"{name} is {_shown(name, 'ActiveState')}; {_shown(name, 'StatusText') or 'ready'}")
     if part != "agent":

@@ -53,7 +53,7 @@ def alone(lock: Path = LOCK) -> Iterator[None]:
 
 
 def look(part: str) -> InstalledState:
-    """What there is of this part. Raises Refused where the host cannot have it."""
+    """The installed state of this part. Raises Refused where the host cannot have it."""
     try:
         return _look(part)
     except PermissionError as error:
@@ -141,7 +141,7 @@ def _run(step: Run) -> None:
 
 
 def _last_words(unit: str) -> str:
-    """What the service said itself; systemctl only says that it failed."""
+    """The last lines of the service's own log; systemctl only says that it failed."""
     argv = ["journalctl", "--unit", unit, "--lines=50", "--output=cat", "--no-pager"]
     said = subprocess.run(argv, capture_output=True, text=True, check=False).stdout.splitlines()
     own = [line for line in said if line.startswith("gpuwarden: ")]

@@ -26,12 +26,12 @@ class Refused(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Bundle:
-    """What the file that runs holds."""
+    """The content of the bundle that runs."""
 
     part: str
     version: str
     digest: str
-    """Of everything in it: two builds of one version have a folder each."""
+    """Hash of the whole content: two builds of one version have a folder each."""
     unit: str
     settings: str
     """The part's example: every setting, each as a comment."""
@@ -47,7 +47,7 @@ class Bundle:
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """What the person who installs has said."""
+    """The options of the installation."""
 
     settings: Mapping[str, str] = field(default_factory=dict)
     enroll: tuple[str, ...] = ()
@@ -57,7 +57,7 @@ class Wish:
 
 @dataclass(frozen=True, slots=True)
 class InstalledState:
-    """What is on the host."""
+    """The installed state of the host."""
 
     files: Mapping[str, str] = field(default_factory=dict)
     """Text by path, of files that an install writes."""
@@ -132,7 +132,7 @@ Step = Write | Run | Unpack | Link | Remove
 
 
 def install_steps(bundle: Bundle, wish: Wish, seen: InstalledState) -> list[Step]:
-    """What makes the host run this bundle. Raises Refused."""
+    """The steps after which the host runs this bundle. Raises Refused."""
     _check_downgrade(bundle, wish, seen)
     _check_room(bundle, seen)
     steps = [*_account(bundle, seen), *_environment(bundle, seen), *_settings(bundle, wish, seen)]

@@ -19,7 +19,7 @@ from gpuwarden.clock import SystemClock
 from gpuwarden.schema import UPSERTED
 from gpuwarden_collector.http.bodies import BodyReader
 from gpuwarden_collector.http.sql import SqlEndpoint
-from gpuwarden_collector.ops.query_log import QueryLog
+from gpuwarden_collector.ops.query_log import QueryLog, QueryService
 from gpuwarden_collector.query.fair_queue import QueryQueue
 from gpuwarden_collector.query.querier import SqlQuerier
 from gpuwarden_collector.query.stored import RUNNING_LOOK_S, label_running, take_stored
@@ -99,8 +99,8 @@ async def serve(folder: Path, nodes: int, *, is_stored: bool = False) -> None:
     app = web.Application()
     bodies = BodyReader(in_flight_bytes_max=2**24, timeout_s=10)
     query_log = QueryLog("bench", Nowhere(), clock)  # type: ignore[arg-type]
-    queue = QueryQueue(2)
-    sql = SqlEndpoint(querier, bodies, stats, queue=queue, query_log=query_log, send_s=30)
+    queries = QueryService(querier, QueryQueue(2), query_log, stats)
+    sql = SqlEndpoint(queries, bodies, send_s=30)
     app.add_routes([*routes(querier, clock), *sql.routes()])
     runner = web.AppRunner(app)
     await runner.setup()

@@ -1,6 +1,7 @@
 """Requests that are odd get an answer of 4xx: no trace in the log, no wait without end, at any endpoint."""
 
 import asyncio
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from yarl import URL
 
 from gpuwarden.clock import SystemClock
 from gpuwarden_cli.composition.collector import collecting
+from gpuwarden_collector.daemon import Collector
 from gpuwarden_collector.http.openapi import ENDPOINTS
 from gpuwarden_collector.settings import CollectorSettings
 
@@ -42,48 +44,49 @@ FINE = (
 )
 
 
-async def test_a_body_that_does_not_come_is_given_up(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+@pytest.fixture
+async def collector(tmp_path: Path) -> AsyncIterator[Collector]:
     settings = CollectorSettings(port=0, data_dir=tmp_path, threads=1, body_timeout_s=BODY_S)
-    async with collecting(settings, SystemClock()) as collector:
-        url = URL(collector.url)
+    async with collecting(settings, SystemClock()) as found:
+        yield found
 
-        async def status_of(method: str, path: str) -> int:
-            reader, writer = await asyncio.open_connection(url.host, url.port)
-            head = (
-                f"{method} {path.replace('{', '').replace('}', '')} HTTP/1.1\r\nHost: localhost\r\n"
-                "Content-Type: application/json\r\nContent-Length: 100\r\n\r\n{"
-            )
-            writer.write(head.encode())
-            async with asyncio.timeout(BODY_S + 10):
-                line = await reader.readline()
-            writer.close()
-            return int(line.split()[1])
 
-        found = await asyncio.gather(*(status_of(*one) for one in WITH_BODY))
-        assert collector.stats.request_failures == 0
+async def test_odd_requests_are_refused_and_a_body_that_does_not_come_is_given_up(
+    collector: Collector, caplog: pytest.LogCaptureFixture
+) -> None:
+    url = URL(collector.url)
+
+    async def status_of(method: str, path: str) -> int:
+        reader, writer = await asyncio.open_connection(url.host, url.port)
+        head = (
+            f"{method} {path.replace('{', '').replace('}', '')} HTTP/1.1\r\nHost: localhost\r\n"
+            "Content-Type: application/json\r\nContent-Length: 100\r\n\r\n{"
+        )
+        writer.write(head.encode())
+        async with asyncio.timeout(BODY_S + 10):
+            line = await reader.readline()
+        writer.close()
+        return int(line.split()[1])
+
+    found = await asyncio.gather(*(status_of(*one) for one in WITH_BODY))
+    assert collector.stats.request_failures == 0
     assert not [r for r in caplog.records if r.exc_info]
-    wrong = {
+    unanswered = {
         (method, path): status
         for (method, path), status in zip(WITH_BODY, found, strict=True)
         if not (400 <= status < 500 or status == 503 or path in WITHOUT)
     }
-    assert not wrong
-
-
-async def test_odd_requests_are_refused(tmp_path: Path) -> None:
-    settings = CollectorSettings(port=0, data_dir=tmp_path, threads=1)
+    assert not unanswered
     wrong = []
-    async with collecting(settings, SystemClock()) as collector, aiohttp.ClientSession() as session:
+    async with aiohttp.ClientSession() as session:
         for method, path, more in ODD:
-            url = URL(collector.url + path, encoded=True)
-            async with session.request(method, url, allow_redirects=False, **more) as answer:
+            odd = URL(collector.url + path, encoded=True)
+            async with session.request(method, odd, allow_redirects=False, **more) as answer:
                 if not 400 <= answer.status < 500:
                     wrong.append((method, path, str(more)[:100], answer.status))
         for path in FINE:
             async with session.get(URL(collector.url + path, encoded=True)) as answer:
                 if answer.status not in (200, 400):
                     wrong.append(("GET", path, "", answer.status))
-        assert collector.stats.request_failures == 0
+    assert collector.stats.request_failures == 0
     assert not wrong

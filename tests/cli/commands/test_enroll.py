@@ -54,9 +54,15 @@ class Site:
 
 
 @pytest.fixture
-async def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Site]:
+def stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
+    """A site whose collector does not run."""
     monkeypatch.setenv("GPUWARDEN_TOKEN", "")
-    made = Site(tmp_path)
+    return Site(tmp_path)
+
+
+@pytest.fixture
+async def site(stopped: Site) -> AsyncIterator[Site]:
+    made = stopped
     settings = CollectorSettings(
         port=0,
         data_dir=made.data,
@@ -114,26 +120,22 @@ async def test_a_man_in_between_gets_nothing(site: Site, capsys: Any) -> None:
 
 
 Case = tuple[Callable[[Site], Token | None], tuple[str, ...], str]
-
-
-@pytest.mark.parametrize(
-    ("token", "more", "says"),
-    [
-        (lambda s: None, (), "no token: `gpuwarden token enrolment`"),
-        (lambda s: Token.new(Scope.ENROLL), (), "is unknown or revoked"),
-        (lambda s: s.one_time(valid=timedelta(0)), (), "expired at"),
-        (lambda s: s.one_time(uses=0), (), "is used up"),
-        (lambda s: None, ("--token", "hunter2"), "this is no gpuwarden token"),
-        (lambda s: None, ("--token-file", "/no/file"), "/no/file: the token cannot be read"),
-    ],
+WRONG: tuple[Case, ...] = (
+    (lambda s: None, (), "no token: `gpuwarden token enrolment`"),
+    (lambda s: Token.new(Scope.ENROLL), (), "is unknown or revoked"),
+    (lambda s: s.one_time(valid=timedelta(0)), (), "expired at"),
+    (lambda s: s.one_time(uses=0), (), "is used up"),
+    (lambda s: None, ("--token", "hunter2"), "this is no gpuwarden token"),
+    (lambda s: None, ("--token-file", "/no/file"), "/no/file: the token cannot be read"),
 )
-async def test_what_is_wrong_is_one_line_and_leaves_no_token(
-    site: Site, capsys: Any, token: Any, more: Any, says: str
-) -> None:
-    assert await site.enroll(token(site), *more) == 2
-    err = capsys.readouterr().err
-    assert says in err and err.count("\n") == 1 and "hunter2" not in err
-    assert not site.node.exists() or site.content() == {}
+
+
+async def test_what_is_wrong_is_one_line_and_leaves_no_token(site: Site, capsys: Any) -> None:
+    for token, more, says in WRONG:
+        assert await site.enroll(token(site), *more) == 2, says
+        err = capsys.readouterr().err
+        assert says in err and err.count("\n") == 1 and "hunter2" not in err
+        assert not site.node.exists() or site.content() == {}, says
 
 
 async def test_a_node_that_is_in_with_another_token_stays_so(site: Site, capsys: Any) -> None:
@@ -143,15 +145,15 @@ async def test_a_node_that_is_in_with_another_token_stays_so(site: Site, capsys:
     assert "node n1 has the token" in capsys.readouterr().err
 
 
-async def test_without_tls_it_is_not_done_unless_asked_for(site: Site, capsys: Any) -> None:
-    site.url = site.url.replace("https", "http")
-    assert await site.enroll(site.one_time()) == 2
+async def test_without_tls_it_is_not_done_unless_asked_for(stopped: Site, capsys: Any) -> None:
+    stopped.url = "http://localhost:1"
+    assert await stopped.enroll(stopped.one_time()) == 2
     assert "must begin with https://" in capsys.readouterr().err
 
 
-async def test_a_collector_that_is_away_is_named(site: Site, capsys: Any) -> None:
-    site.url = "https://localhost:1"
-    assert await site.enroll(site.one_time()) == 2
+async def test_a_collector_that_is_away_is_named(stopped: Site, capsys: Any) -> None:
+    stopped.url = "https://localhost:1"
+    assert await stopped.enroll(stopped.one_time()) == 2
     assert "https://localhost:1: no collector answers there" in capsys.readouterr().err
 
 

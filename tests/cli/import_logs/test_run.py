@@ -66,7 +66,9 @@ async def test_an_old_log_is_stored_and_once(collector, tmp_path, capsys) -> Non
     assert first == ["2025-02-03T04:00:00.000Z", "n1", 70.25]
 
 
-async def test_history_says_nothing_about_who_is_there_now(collector, tmp_path) -> None:
+async def test_history_says_nothing_about_who_is_there_now_and_events_come_once(
+    collector, tmp_path
+) -> None:
     file = tmp_path / "smi.csv"
     file.write_text(log(2))
     await run(collector, file, "--node", "n1")
@@ -75,9 +77,7 @@ async def test_history_says_nothing_about_who_is_there_now(collector, tmp_path) 
         ["GPU-0", None],
         ["GPU-1", None],
     ]
-
-
-async def test_events_come_once_too_though_they_may_repeat(collector, tmp_path) -> None:
+    # Equal events are two events, and both come once.
     line = "[Sun Feb 23 16:24:18 2025] NVRM: Xid (PCI:0000:9b:00): 43, pid=7, name=x, Ch 8\n"
     file = tmp_path / "dmesg"
     file.write_text(line * 2)

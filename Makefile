@@ -5,7 +5,7 @@ BIN := .venv/bin
 unexport PYTHONDONTWRITEBYTECODE
 TORCH_PYTHON ?= $(CURDIR)/$(BIN)/python
 
-.PHONY: help up test test-all test-systemd test-bundles test-images test-deploy test-slurm test-ansible bench-diagnosis check fix setup lock docs site wheel bundle deb rpm release images manifests clean
+.PHONY: help up test test-all test-systemd test-bundles test-images test-deploy test-slurm test-ansible bench-diagnosis mutants check fix setup lock docs site wheel bundle deb rpm release images manifests clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | column -t -s "$$(printf '\t')"
@@ -54,6 +54,9 @@ bench-diagnosis: setup ## record real training loops on this machine (root, quie
 	$(BIN)/python -m bench.diagnosis.record --python $(TORCH_PYTHON) $(ARGS)
 	$(BIN)/python -m bench.diagnosis.search --python $(TORCH_PYTHON)
 	$(BIN)/python -m bench.diagnosis.judge
+
+mutants: setup ## change the code of decisions one expression at a time and count the changes that tests miss (hours); ARGS="gpuwarden_rules.evaluation.state --survivors" for one module
+	$(BIN)/python -m bench.mutants $(ARGS)
 
 check: setup ## lint, format, types, import contracts
 	$(BIN)/ruff check --quiet
@@ -154,4 +157,4 @@ manifests: .venv/.deploy-stamp ## render the chart into deploy/kubernetes/
 	$(BIN)/python -m deploy.render
 
 clean: ## remove the virtual environment and caches
-	rm -rf .venv dist build .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf .venv dist build .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache .mutants

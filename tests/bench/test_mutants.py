@@ -1,0 +1,83 @@
+"""Mutation testing finds what a test misses, and says when it cannot run."""
+
+from pathlib import Path
+
+import pytest
+from bench.mutants import CORES, ROOT, Core, MutantsError, main, measure
+from tests.each import each
+
+LIMITS = '''"""A made-up decision."""
+
+
+class Limit:
+    def __init__(self, most: int) -> None:
+        self.most = most
+
+    def is_over(self, count: int) -> bool:
+        return count > self.most
+
+
+def other(count: int) -> int:
+    return count + 1
+'''
+TESTS = """from tiny_part.limits import Limit, other
+
+
+def test_far_above_the_limit_is_over():
+    assert Limit(10).is_over(20)
+    assert not Limit(10).is_over(5)
+
+
+def test_other():
+    assert other(1) == %s
+"""
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """A part of one module, whose test does not try the limit itself."""
+    package, tests = tmp_path / "tiny" / "tiny_part", tmp_path / "tests"
+    package.mkdir(parents=True)
+    tests.mkdir()
+    (package / "__init__.py").touch()
+    (package / "limits.py").write_text(LIMITS)
+    (tests / "test_limits.py").write_text(TESTS % 2)
+    return tmp_path
+
+
+@pytest.mark.slow
+def test_the_change_that_no_test_notices_survives(root: Path) -> None:
+    result = measure(
+        Core("tiny_part.limits", ("tests/test_limits.py",)), root / "staged", root=root
+    )
+    (survivor,) = result.survivors
+    assert (survivor.name.split()[0], survivor.line) == ("Limit.is_over", 9)
+    assert "-        return count > self.most" in survivor.diff
+    assert "+        return count >= self.most" in survivor.diff
+    assert (result.killed, result.mutants) == (3, 4)
+
+
+@pytest.mark.slow
+def test_only_the_functions_asked_for_are_mutated(root: Path) -> None:
+    core = Core("tiny_part.limits", ("tests/test_limits.py",), ("other",))
+    result = measure(core, root / "staged", root=root)
+    assert (result.killed, result.mutants, result.score_percent) == (2, 2, 100)
+
+
+@pytest.mark.slow
+def test_a_test_that_fails_without_a_change_is_an_error(root: Path) -> None:
+    (root / "tests" / "test_limits.py").write_text(TESTS % 3)
+    with pytest.raises(MutantsError, match="see .*log.txt"):
+        measure(Core("tiny_part.limits", ("tests/test_limits.py",)), root / "staged", root=root)
+
+
+@each("core", CORES)
+def test_modules_and_tests_of_the_table_are_there(core: Core) -> None:
+    assert list(ROOT.glob(f"*/{core.module.replace('.', '/')}.py"))
+    assert all((ROOT / test).is_file() for test in core.tests)
+
+
+def test_a_module_without_tests_named_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["gpuwarden.nothing"])
+    assert "no tests are named for gpuwarden.nothing" in capsys.readouterr().err

@@ -92,7 +92,7 @@ CORES = (
     _core("gpuwarden.xids", "tests/contract/test_xids.py tests/contract/test_nvlink5.py"),
     _core(
         f"{_AGENT}.ship.shipper",
-        "tests/agent/ship/test_shipper.py",
+        "tests/agent/ship/test_shipper.py tests/agent/ship/test_several_collectors.py",
         "next_action _backoff_s _asked_s may_be_stored _is_about_the_batch _reason",
     ),
     _core(f"{_AGENT}.queue.spool", "tests/agent/queue/test_spool.py"),

@@ -44,6 +44,11 @@ def test_a_clock_set_forward_misses_nothing() -> None:
     assert look((0, 0.0), (3_601_000, 1.0))[1] == TickPlan(T0 + 3_601_000, stepped_ms=3_600_000)
 
 
+def test_a_clock_that_drifts_by_less_than_half_a_second_was_not_set() -> None:
+    assert look((0, 0.0), (1499, 1.0))[1] == TickPlan(T0 + 1000)
+    assert look((0, 0.0), (1500, 1.0))[1] == TickPlan(T0 + 1000, stepped_ms=500)
+
+
 def test_a_clock_set_back_pauses_until_it_has_caught_up() -> None:
     plans = look((10_000, 0.0), (5_000, 1.0), (10_900, 6.9), (11_000, 7.0))
     assert plans[1] == TickPlan(None, stepped_ms=-6000, waits_ms=6000)
@@ -63,7 +68,9 @@ def test_the_first_tick_comes_after_the_last_one_of_the_run_before() -> None:
 
 def test_a_start_with_a_clock_behind_the_last_tick_says_so() -> None:
     assert look((0, 0.0), last=60_000) == [TickPlan(None, stepped_ms=-60_000, waits_ms=61_000)]
-    far = AHEAD_MS_MAX + 1000
+    bound = AHEAD_MS_MAX
+    assert look((0, 0.0), last=bound) == [TickPlan(None, stepped_ms=-bound, waits_ms=bound + 1000)]
+    far = bound + 1000
     assert look((0, 0.0), last=far) == [TickPlan(T0, stepped_ms=-far)]
 
 
@@ -122,6 +129,10 @@ def test_a_probe_of_ten_seconds_is_read_once_in_each_ten_also_when_a_tick_is_mis
             read.append(second)
             last = T0 + second * 1000
     assert read == [7, 11, 20, 30]
+
+
+def test_a_probe_of_two_seconds_is_read_at_every_other_tick() -> None:
+    assert [is_due(2, T0 + second * 1000, T0, 1000) for second in (1, 2, 3)] == [False, True, True]
 
 
 def test_a_probe_of_one_second_is_read_at_every_tick_of_a_short_interval() -> None:

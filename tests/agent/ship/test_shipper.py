@@ -75,6 +75,31 @@ def test_an_answer_about_the_batch_drops_it_with_the_reason(status: int) -> None
     assert action(Answered(status, None, "bad ts")) == Discard(f"{status}: bad ts")
 
 
+def test_a_batch_that_is_dropped_without_a_reason_says_so() -> None:
+    assert action(Answered(422)) == Discard("422: no reason given")
+
+
+@pytest.mark.parametrize(
+    ("outcome", "reason", "is_busy", "is_denied"),
+    [
+        (Answered(429, None, "slow down"), "it answered 429: slow down", True, False),
+        (Answered(429, "7"), "it answered 429", True, False),
+        (Answered(503, "7", "restarting"), "it answered 503: restarting", False, False),
+        (Answered(500), "it answered 500", False, False),
+        (Answered(401, None, "no token"), "it answered 401: no token", False, True),
+        (Answered(403), "it answered 403", False, True),
+        (Answered(404), "it answered 404", False, False),
+        (Unreachable("Connection refused"), "Connection refused", False, False),
+        (TimedOut(10), "no answer within 10 s", False, False),
+    ],
+)
+def test_a_failed_try_says_why_and_whether_the_collector_is_busy_or_denies_access(
+    outcome: Outcome, reason: str, is_busy: bool, is_denied: bool
+) -> None:
+    later = action(outcome)
+    assert (later.reason, later.is_busy, later.is_denied) == (reason, is_busy, is_denied)
+
+
 @pytest.mark.parametrize(
     "status", [200, 202, 301, 302, 401, 403, 404, 405, 408, 429, 500, 502, 503]
 )
@@ -110,6 +135,12 @@ def test_retry_after_is_a_least_time_bounded_and_spread(
 def test_backoff_grows_to_its_bound_and_never_spins(attempt: int, seed: int) -> None:
     pause_s = action(Unreachable("refused"), attempt, seed).seconds
     assert 0.05 <= pause_s <= min(30, BACKOFF_FIRST_S * 2 ** min(attempt, 20))
+
+
+def test_each_failed_try_doubles_the_longest_pause() -> None:
+    for attempt in range(5):
+        longest_s = max(action(Unreachable("refused"), attempt, seed).seconds for seed in range(99))
+        assert longest_s == pytest.approx(BACKOFF_FIRST_S * 2**attempt, rel=0.1)
 
 
 def test_the_jitter_is_over_the_whole_range() -> None:
@@ -273,6 +304,17 @@ async def test_while_the_collector_is_away_one_lane_tries_and_the_log_says_it_on
     back = next(r for r in caplog.records if r.message == "collector is back")
     assert back.batches_waiting == 19  # type: ignore[attr-defined]
     assert len(stub_collector.stored) == 20
+
+
+async def test_a_collector_that_denies_access_after_an_outage_is_logged_again_once(
+    stub_collector: Any, until_true: Callable[..., Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    stub_collector.script = [503, 503, 401, 401, 204]
+    async with shipping(stub_collector.url) as rig:
+        rig.put(1)
+        await until_true(rig.is_done)
+    told = [getattr(r, "why", "") for r in caplog.records if "takes no batches" in r.message]
+    assert [why[:15] for why in told] == ["it answered 503", "it answered 401"]
 
 
 async def test_a_backlog_goes_out_over_several_lanes_with_the_newest_among_the_first(

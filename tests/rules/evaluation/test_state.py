@@ -11,10 +11,12 @@ from hypothesis import strategies as st
 
 from gpuwarden.alert import AlertState
 from gpuwarden_rules.definition.language import Rule, parse
+from gpuwarden_rules.definition.templates import TEXT_CHARS_MAX
 from gpuwarden_rules.evaluation.state import (
     FLAPPING,
     FLAPS_MAX,
     STALE_MAX,
+    Account,
     RowsError,
     RuleState,
     Transition,
@@ -158,6 +160,7 @@ def test_a_label_that_is_null_does_not_apply() -> None:
         ([{"node": "n1"}], "does not return the label 'gpu'"),
         ([row(value="much")], "column 'value' must be a number"),
         ([row(began_at="today")], "column 'began_at' must be a TIMESTAMP"),
+        ([row(began_at=START.replace(tzinfo=None))], "column 'began_at' must be a TIMESTAMP"),
         ([row(severity="bad")], "column 'severity' must be one of info, warning, critical"),
     ],
 )
@@ -176,6 +179,70 @@ def test_the_state_that_went_in_is_left_alone() -> None:
     kept = dict(before)
     step(before, [], rule_of(), START + timedelta(minutes=1))
     assert before == kept
+
+
+def test_an_alert_has_the_value_of_its_row_and_whether_it_is_simulated() -> None:
+    (alert,) = replay(rule_of(), {0: [row(value=3.5, simulated=True)]})[0].values()
+    assert (alert.value, alert.simulated) == (3.5, True)
+    (alert,) = replay(rule_of(), {0: [row()]})[0].values()
+    assert (alert.value, alert.simulated) == (None, False)
+
+
+def test_who_muted_an_alert_stays_known() -> None:
+    state, _ = step({}, [row()], rule_of(), START)
+    muted = {key: replace(alert, muted="silenced by alice") for key, alert in state.items()}
+    (alert,) = step(muted, [row()], rule_of(), START + timedelta(minutes=1))[0].values()
+    assert alert.muted == "silenced by alice"
+
+
+def test_the_owner_of_a_row_is_cut_to_a_bounded_length() -> None:
+    (alert,) = replay(rule_of(), {0: [row(owner="a" * 10_000)]})[0].values()
+    assert alert.owner == "a" * TEXT_CHARS_MAX
+
+
+def test_a_cost_that_waste_accounts_for_replaces_the_price_by_the_hour() -> None:
+    rule, rows = rule_of(), [row(usd_per_hour=6.0)]
+    state, _ = step({}, rows, rule, START)
+    (key,) = state
+    hour = START + timedelta(hours=1)
+    account = Account(4.5, hour - timedelta(minutes=5), START - timedelta(hours=2))
+    (alert,) = step(state, rows, rule, hour, accounts={key: account})[0].values()
+    assert alert.summary == "0 $4.50 so far, $6.00/h"
+    assert (alert.accounted_usd, alert.accounted_until) == (4.5, account.until)
+    assert alert.began_at == START, "an alert that is known keeps its begin"
+    # A new alert begins with its account, and later steps without an account keep the cost.
+    state, _ = step({}, rows, rule, hour, accounts={key: account})
+    (alert,) = step(state, rows, rule, hour + timedelta(hours=1))[0].values()
+    assert (alert.began_at, alert.accounted_usd) == (account.began_at, 4.5)
+    assert alert.summary == "0 $4.50 so far, $6.00/h"
+    # An alert whose row is gone ends with the cost that it has by now.
+    _, (over,) = step(state, [], rule, hour, accounts={key: account._replace(usd=9.0)})
+    assert (over.alert.state, over.alert.accounted_usd) == (RESOLVED, 9.0)
+
+
+def test_a_condition_that_was_unknown_and_ended_is_not_unknown_while_the_alert_is_kept() -> None:
+    state, _ = replay(rule_of(keep="10m"), {0: [row()], 1: [row(holds=None)], 2: []})
+    (alert,) = state.values()
+    assert (alert.state, alert.unknown_since) == (FIRING, None)
+
+
+def test_a_node_that_sends_again_is_not_stale_though_the_condition_is_unknown() -> None:
+    state, _ = step({}, [row()], rule_of(), START)
+    state, _ = step(state, [], rule_of(), START + timedelta(minutes=1), {"n1"})
+    assert [alert.stale_since for alert in state.values()] == [START + timedelta(minutes=1)]
+    state, _ = step(state, [row(holds=None)], rule_of(), START + timedelta(minutes=2))
+    assert [alert.stale_since for alert in state.values()] == [None]
+
+
+def test_the_end_of_an_alert_of_a_silent_node_says_why() -> None:
+    state, _ = step({}, [row()], rule_of("5m"), START)
+    _, (over,) = step(state, [], rule_of("5m"), START, {"n1"})
+    assert over.alert.resolved_reason == "n1 stopped sending"
+    state, _ = step({}, [row()], rule_of(), START)
+    state, _ = step(state, [], rule_of(), START, {"n1"})
+    _, (over,) = step(state, [], rule_of(), START + STALE_MAX, {"n1"})
+    assert (over.before, over.alert.resolved_at) == (FIRING, START + STALE_MAX)
+    assert over.alert.resolved_reason == ("n1 has sent nothing for 30 min, so its state is unknown")
 
 
 def test_unknown_is_over_when_somebody_can_say_again() -> None:

@@ -13,6 +13,7 @@ from gpuwarden.wire import (
     WireError,
     batch_id_of,
     batch_seconds_of,
+    error_sentence,
     headers_of,
     now_ms_of,
 )
@@ -60,6 +61,37 @@ def test_a_clock_that_shows_no_time_of_a_calendar_is_refused(value: str) -> None
 def test_any_other_is_read(now: datetime) -> None:
     assert now_ms_of({"Gpuwarden-Now": str(to_ms(now))}) == to_ms(now)
     assert now_ms_of({}) is None
+
+
+def test_a_batch_that_was_sent_before_says_so() -> None:
+    batch = BatchId("agent-1", "boot-1", 7, is_sent_before=True)
+    assert headers_of(batch)["Gpuwarden-Sent-Before"] == "1"
+    assert batch_id_of(headers_of(batch)).is_sent_before
+    assert not batch_id_of(GOOD | {"Gpuwarden-Sent-Before": "0"}).is_sent_before
+    assert not batch_id_of(GOOD | {"Gpuwarden-Import": "0"}).is_import
+
+
+@pytest.mark.parametrize(
+    ("body", "sentence"),
+    [
+        ('{"error": "no such table"}', "no such table"),
+        (b'{"error": "no such column", "hint": "did you mean node"}', "no such column; did you mean node"),
+        (
+            '{"error": "syntax error", "position": {"line": 2, "column": 7}}',
+            "syntax error (line 2, column 7)",
+        ),
+        ('{"error": "a", "hint": "b", "position": {"line": 1, "column": 1}}', "a; b (line 1, column 1)"),
+        ('{"message": "not ours"}', None),
+        ('["error"]', None),
+        ('{"error": "a", "position": 3}', None),
+        ("<html>502 Bad Gateway</html>", None),
+        (b"\xff", None),
+    ],
+)  # fmt: skip
+def test_the_sentence_of_an_error_has_its_hint_and_position(
+    body: str | bytes, sentence: str | None
+) -> None:
+    assert error_sentence(body) == sentence
 
 
 def test_history_says_that_it_is() -> None:

@@ -48,6 +48,7 @@ def rendered(source: str, **values: Any) -> str:
         ("{x:bytes}", 2 * 1024**4, "2.0 TiB"),
         ("{x:usd}", 2.949, "$2.95"),
         ("{x:usd}", 0.01, "$0.01"),
+        ("{x:usd}", 0.5, "$0.50"),
         ("{x:usd}", 999.99, "$999.99"),
         ("{x:usd}", 1000, "$1,000"),
         ("{x:usd}", 1203.7, "$1,204"),
@@ -75,6 +76,15 @@ def test_white_space_of_the_file_is_folded_and_that_of_values_kept() -> None:
     assert rendered("GPU\n   {x}\n  idle ", x="a  b") == "GPU a  b idle"
 
 
+def test_a_template_knows_its_source_and_where_its_fields_are() -> None:
+    text, _ = parse("GPU {gpu}\n  of {node:d} ")
+    assert str(text) == "GPU {gpu} of {node:d}"
+    assert [(field.name, field.form, field.offset) for field in text.fields] == [
+        ("gpu", "", 4),
+        ("node", "d", 15),
+    ]
+
+
 def test_control_characters_of_a_process_name_do_not_reach_the_terminal() -> None:
     assert rendered("{x}", x="py\x1b[31m\nthon") == "py?[31m?thon"
     assert len(rendered("{x}", x="a" * 10_000)) == TEXT_CHARS_MAX
@@ -83,14 +93,18 @@ def test_control_characters_of_a_process_name_do_not_reach_the_terminal() -> Non
 @pytest.mark.parametrize(
     ("source", "offset", "part"),
     [
-        ("a {", 2, "write it twice"),
+        ("a {", 2, "a lone '{'; write it twice"),
         ("a } b", 2, "write it twice"),
         ("{}", 0, "not a field"),
         ("{X}", 0, "not a field"),
         ("{a.b}", 0, "not a field"),
         ("{a!r}", 0, "not a field"),
         ("ok {a:>10}", 3, "unknown format '>10'"),
-        ("{a:dollars}", 0, "unknown format 'dollars'"),
+        (
+            "{a:dollars}",
+            0,
+            "unknown format 'dollars'; known: duration, bytes, usd, usd/h, one|many",
+        ),
         ("{a:.2}", 0, "unknown format"),
     ],
 )

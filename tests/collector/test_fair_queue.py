@@ -7,7 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuwarden_collector.query.fair_queue import FairOrder, QueryQueue, QueueFullError, Waiting
+from gpuwarden_collector.query import fair_queue
+from gpuwarden_collector.query.fair_queue import (
+    FairOrder,
+    QueryQueue,
+    QueueFullError,
+    Waiting,
+    user_at,
+)
 
 USERS = st.sampled_from(["ann", "bob", "cat", "dan"])
 STEPS = st.lists(st.one_of(USERS, st.integers(0, 5)), max_size=80)
@@ -134,3 +141,47 @@ async def test_who_has_all_processes_keeps_no_other_waiting_even_in_a_full_queue
         assert not ended
         go.set()
     assert ended == ["ann"] * 4
+
+
+def test_who_asks_without_a_token_is_the_user_of_the_address() -> None:
+    assert (user_at("10.0.0.1"), user_at(None)) == ("address 10.0.0.1", "address ")
+
+
+async def test_a_refusal_says_how_many_wait_and_whose_they_are() -> None:
+    queue = QueryQueue(1, waiting_max=1)
+    go = asyncio.Event()
+
+    async def ask(user: str) -> None:
+        async with queue.turn(user):
+            await go.wait()
+
+    async with asyncio.timeout(10), asyncio.TaskGroup() as group:
+        for user in ("ann", "zed", "ann"):  # two run, one waits
+            group.create_task(ask(user))
+        await asyncio.sleep(0.01)
+        for user, text, retry_after_s in (
+            ("ann", "1 queries wait, 1 of them yours: wait for their answers", 1),
+            ("zed", "1 queries wait, 0 of them yours: wait for their answers", 1),
+            ("bob", "1 queries wait: try again", 2),
+        ):
+            with pytest.raises(QueueFullError) as refused:
+                async with queue.turn(user):
+                    pass
+            assert (str(refused.value), refused.value.retry_after_s) == (text, retry_after_s)
+        go.set()
+
+
+async def test_a_query_that_waits_for_too_long_gives_up_its_place(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(fair_queue, "WAIT_S", 0.05)
+    queue = QueryQueue(1)
+    async with asyncio.timeout(10), queue.turn("ann"):
+        async with queue.turn("bob"):
+            with pytest.raises(QueueFullError, match=r"within 0\.05 s; 0 wait") as refused:
+                async with queue.turn("ann"):
+                    pass
+            assert (refused.value.status, refused.value.retry_after_s) == (503, 5)
+        assert queue.waiting == 0
+    async with asyncio.timeout(1), queue.turn("ann"):
+        pass

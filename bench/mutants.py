@@ -77,8 +77,16 @@ CORES = (
     ),
     _core(f"{_COLLECTOR}.storage.retention", "tests/collector/test_retention.py"),
     _core(f"{_COLLECTOR}.storage.seal", "tests/collector/test_sealing.py", "next_step"),
-    _core(f"{_COLLECTOR}.storage.rollup_schedule", "tests/collector/test_rolling.py", "next_step"),
-    _core(f"{_COLLECTOR}.storage.maintenance", "tests/collector/test_maintenance.py", "next_task"),
+    _core(
+        f"{_COLLECTOR}.storage.rollup_schedule",
+        "tests/collector/test_rolling.py",
+        "next_step next_late_count",
+    ),
+    _core(
+        f"{_COLLECTOR}.storage.maintenance",
+        "tests/collector/test_maintenance.py",
+        "next_task key_of _due",
+    ),
     _core(
         f"{_COLLECTOR}.query.guard", "tests/collector/test_guard.py tests/collector/test_names.py"
     ),

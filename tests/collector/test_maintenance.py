@@ -4,6 +4,7 @@ import asyncio
 import shutil
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -134,6 +135,34 @@ def test_for_want_of_room_old_snapshots_do_not_hold_files() -> None:
     found = tasks(state(leaving=Leaving(held_bytes=5), is_short=True), now_s=1)[:1]
     assert found == [Expire(NOW)]
     assert Expire(NOW) not in tasks(state(leaving=Leaving(held_bytes=5)))
+
+
+def test_files_of_mended_rows_are_rewritten_once_a_day_table_by_table() -> None:
+    lake = Lake((), Leaving(), NAIVE, mended_files={"gpu_1m": 3, "gpu_1h": 1})
+    diary = Diary(put_off_s={"rewrite gpu_1h": 0.0})
+    rewriting = replace(state(), lake=lake)
+    assert [t for t in tasks(rewriting, diary) if isinstance(t, Rewrite)] == [Rewrite("gpu_1m")]
+    assert tasks(rewriting, diary, now_s=86_399) == [Rewrite("gpu_1h")]
+    assert Rewrite("gpu_1m") in tasks(rewriting, diary, now_s=86_400)
+
+
+@pytest.mark.parametrize(("is_short", "kept_s"), [(False, 3_600), (True, 40)])
+def test_no_file_goes_that_a_query_may_read(is_short: bool, kept_s: float) -> None:
+    leaving = Leaving(0, 1, 100, NAIVE - timedelta(days=1))
+    found = tasks(state(leaving=leaving, is_short=is_short))
+    assert [t for t in found if isinstance(t, CleanUp)] == [
+        CleanUp(NOW - timedelta(seconds=kept_s))
+    ]
+
+
+def test_a_day_is_merged_half_an_hour_after_its_end() -> None:
+    midnight = datetime(2026, 3, 2, tzinfo=UTC)
+    day_before = state(part(0, small=2))
+    for minutes, is_due in ((29, False), (30, True)):
+        now = midnight + timedelta(minutes=minutes)
+        diary = Diary(done_s={"flush": 0.0, "delete_orphans": 0.0, "expire": 0.0})
+        found = next_task(day_before, diary, POLICY, now, 1.0)
+        assert (found == Merge("gpu_samples")) is is_due
 
 
 def test_what_failed_does_not_hold_up_the_rest() -> None:

@@ -59,6 +59,8 @@ MINUTE, HOUR = timedelta(minutes=1), timedelta(hours=1)
         (Progress(DUE, DUE, DUE.replace(minute=0) - HOUR), DUE, 0, RollHour()),
         (Progress(DUE, DUE, DUE.replace(minute=0)), DUE, 0, None),
         (Progress(DUE, DUE, DUE.replace(minute=0), 9, 3), DUE, 5, Mend(5)),
+        (Progress(DUE, DUE, DUE.replace(minute=0), 9, 1), DUE, 5, Mend(5)),
+        (Progress(DUE, DUE, DUE.replace(minute=0), 9, 5), DUE, 5, Mend(5)),
         (Progress(DUE, DUE, DUE.replace(minute=0), 9, 6), DUE, 5, None),
         (Progress(DUE, DUE, None, 9, 6), DUE, 9, Mend(9)),
     ],

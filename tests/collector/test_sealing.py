@@ -50,6 +50,7 @@ POLICY = SealPolicy(interval_s=600, bytes_max=100_000)
         ([], 0, 0, 10, 600, False, Freeze()),
         ([], 0, 0, 10, 119, True, None),
         ([], 0, 0, 10, 120, True, Freeze()),
+        ([], 0, 0, 99_999, 0, False, None),
         ([], 0, 0, 100_000, 0, False, Freeze()),
         ([1], 0, 0, 9999, 9999, False, Save()),
         ([1], 1, 0, 9999, 9999, False, Save()),

@@ -1,18 +1,23 @@
 """Days go by age and for room, and some never do."""
 
-from datetime import date, timedelta
+from dataclasses import replace
+from datetime import UTC, date, datetime, timedelta
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpuwarden.clock import ManualClock
 from gpuwarden_collector.storage.retention import (
+    WRONG_S,
     Excess,
     LakeDay,
     Reason,
     Tier,
+    clock_offset_s,
     drops,
     oldest_days,
+    shows_as_confirmed,
     tier_of,
 )
 
@@ -94,6 +99,31 @@ def test_samples_do_not_go_in_vain(useful_bytes: int, going: int) -> None:
     assert len(dropped(*parts, excess=Excess(101, 1_000, useful_bytes))) == 2
 
 
+def test_a_day_whose_files_stay_on_the_disk_does_not_go_and_none_after_it() -> None:
+    parts = [part("gpu_samples", days) for days in (3, 2, 1)]
+    pinned = [parts[0], replace(parts[1], pinned_bytes=100), parts[2]]
+    assert dropped(*pinned, excess=Excess(budget_bytes=300)) == ["gpu_samples-3 room"]
+    # Of this day one byte would come free, so for 102 the next goes, too.
+    pinned[1] = replace(parts[1], pinned_bytes=99)
+    assert len(dropped(*pinned, excess=Excess(budget_bytes=101))) == 2
+    assert len(dropped(*pinned, excess=Excess(budget_bytes=102))) == 3
+
+
+@pytest.mark.parametrize(
+    ("set_by_s", "is_right"), [(0, True), (WRONG_S, True), (WRONG_S + 1, False)]
+)
+def test_a_clock_that_was_set_since_it_was_confirmed_is_not_trusted(
+    set_by_s: float, is_right: bool
+) -> None:
+    clock = ManualClock(datetime(2026, 3, 31, tzinfo=UTC))
+    clock.advance(50)
+    confirmed_s = clock_offset_s(clock)
+    clock.advance(1000)
+    for offset_s in (confirmed_s - set_by_s, confirmed_s + set_by_s):
+        assert shows_as_confirmed(offset_s, clock) is is_right
+    assert not shows_as_confirmed(None, clock)
+
+
 def test_what_goes_by_age_counts_as_room() -> None:
     assert dropped(part("gpu_samples", 20), part("gpu_samples", 1), excess=Excess(100, 100)) == [
         "gpu_samples-20 age"
@@ -140,5 +170,5 @@ def test_without_excess_nothing_that_is_young_goes(parts: list[LakeDay]) -> None
 
 
 def test_the_oldest_day_of_each_table() -> None:
-    parts = [part("gpu_samples", 1), part("gpu_samples", 3), part("events", 0)]
+    parts = [*(part("gpu_samples", days) for days in (1, 3, 2)), part("events", 0)]
     assert oldest_days(parts) == {"gpu_samples": TODAY - timedelta(days=3), "events": TODAY}

@@ -59,6 +59,7 @@ def test_a_log_without_errors_of_gpus_has_none(name: str) -> None:
             Xid(14, "0000:03:00.0", "Channel 00000001"),
         ),
         ("NVRM: Xid (PCI:0000:01:00): 31, pid=123", Xid(31, "0000:01:00.0", "", 123)),
+        ("NVRM: Xid (PCI:0000:01:0A): 31, a", Xid(31, "0000:01:0a.0", "a")),
         ("NVRM: Xid (PCI:0000:01:00): 31, pid=XXX", Xid(31, "0000:01:00.0", "pid=XXX")),
         (
             "NVRM: Xid (PCI:0000:3B:00 GPU-I:05): 31, pid=7, name=a b, Ch 1, intr 2",
@@ -116,6 +117,8 @@ def test_the_sentence_may_come_as_records_with_others_between() -> None:
 
 def test_the_end_of_a_sentence_without_its_start_is_nothing() -> None:
     assert parse(SENTENCE.split("\n")[2]) is None
+    in_time = "\n".join([SENTENCE.split("\n")[0], *["NVRM: other"] * 2, SENTENCE.split("\n")[2]])
+    assert parse(in_time) == FellOffBus("0000:65:00.0", in_time)
     late = "\n".join([SENTENCE.split("\n")[0], *["NVRM: other"] * 3, SENTENCE.split("\n")[2]])
     assert parse(late) is None
 

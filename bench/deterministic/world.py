@@ -40,7 +40,7 @@ from gpuwarden_agent.ship.shipper import Shipper
 from gpuwarden_collector.http.bodies import Busy
 from gpuwarden_collector.http.receive import Ingest
 from gpuwarden_collector.ingest import writer as writer_module
-from gpuwarden_collector.ingest.admit import refusal, window
+from gpuwarden_collector.ingest.admit import checked, window
 from gpuwarden_collector.ingest.clock_check import ClockCheck
 from gpuwarden_collector.ingest.commit_plan import Rejected, RetryLater, Stored
 from gpuwarden_collector.ingest.decode import WIRE_SCHEMAS, Decoded, RefusedBody
@@ -342,7 +342,8 @@ class Collector:
         """Stand in for DecodePool."""
         table = event_table(*json.loads(body.content))
         admitted = window(self.clock.now(), _TS_PAST_MAX_S, AHEAD_S_MAX)
-        return refusal({"events": table}, admitted) or Decoded.of({"events": table}, 200)
+        found = checked({"events": table}, admitted)
+        return found if isinstance(found, RefusedBody) else Decoded.of({"events": table}, 200)
 
     def crash(self, *, is_power: bool) -> None:
         """The process is gone, and with the power what was not synced."""

@@ -50,12 +50,12 @@ def test_what_the_operator_says_of_waiting_is_taken() -> None:
 @pytest.mark.parametrize(
     ("catalog", "data", "why"),
     [
-        ("mysql:host=db", "/shared", "must begin with postgres:"),
-        ("postgres:", "/shared", "must begin with postgres:"),
+        ("mysql:host=db", "/shared", "must be postgres:"),
+        ("postgres:", "/shared", "must be postgres:"),
         (SERVER, None, "data must be where all collectors can write"),
         (SERVER, "lake/files", "must be an absolute path"),
         (SERVER, "s3://", "needs a bucket"),
-        (SERVER, "s3://bucket", "no keys for it"),
+        (SERVER, "s3://bucket", "its keys are missing"),
     ],
 )
 def test_what_is_no_address_is_refused_in_one_line(

@@ -167,7 +167,7 @@ def test_no_piece_deletes_what_it_is_not_behind_and_copies_belong_to_who_sent_fi
     copies.claim("c", "")
     copies.claim("c", "token aaaa")
     copies.claim("c", "token aaaa")
-    with pytest.raises(CopyConflictError, match=r"by another token \(token aaaa\).*c.sender"):
+    with pytest.raises(CopyConflictError, match=r"to another token \(token aaaa\).*c.sender"):
         copies.claim("c", "token bbbb")
     copies.claim("d", "token bbbb")
 

@@ -5,8 +5,8 @@ from hypothesis import strategies as st
 
 from gpuwarden.clock import from_ms
 from gpuwarden.metrics import METRICS
-from gpuwarden_collector.ingest.admit import Window, refusal
-from gpuwarden_collector.ingest.decode import Decoded, decode
+from gpuwarden_collector.ingest.admit import Window, checked
+from gpuwarden_collector.ingest.decode import Decoded, RefusedBody, decode
 from gpuwarden_importing.batches import BATCH_ROWS, Batcher, digest
 from gpuwarden_importing.model import ImportedRows, ImportTally
 
@@ -111,4 +111,4 @@ def test_whatever_a_reader_gives_the_collector_admits_what_is_left(rows) -> None
         if batch.data.num_rows:
             decoded = decode(batch.body(), "")
             assert isinstance(decoded, Decoded), decoded
-            assert refusal(decoded.tables, Window(0, NOW_MS)) is None
+            assert not isinstance(checked(decoded.tables, Window(0, NOW_MS)), RefusedBody)

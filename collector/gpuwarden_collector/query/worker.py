@@ -412,7 +412,7 @@ def size_bytes(text: str) -> int:
 
 def machine_bytes(root: Path = Path("/")) -> int:
     """Memory that this process can have: the machine's, or the limit of its control group."""
-    return min(_total_bytes(root), *_group_bytes(root))
+    return min([_total_bytes(root), *_group_bytes(root)])
 
 
 def _total_bytes(root: Path) -> int:

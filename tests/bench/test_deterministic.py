@@ -124,7 +124,7 @@ def _clock_is_right(patch: pytest.MonkeyPatch) -> None:
     def look(self: ClockCheck) -> None:
         self.reason = None
 
-    patch.setattr(ClockCheck, "look", look)
+    patch.setattr(ClockCheck, "evaluate", look)
     patch.setattr(ClockCheck, "is_trusted", True)
     patch.setattr(Ingest, "_ahead_s", lambda self, request: 0.0)
 

@@ -30,6 +30,7 @@ from gpuwarden_collector.storage.database import Database
 from gpuwarden_collector.storage.engine import Engine
 from gpuwarden_collector.storage.hot import RowsSince
 from gpuwarden_collector.storage.lake_catalogue import LakeChange
+from gpuwarden_collector.storage.lake_maintenance import flush
 from gpuwarden_collector.storage.recent_rows import RecentRows, Wanted, changed_tables
 from gpuwarden_collector.storage.state import FILE_NAME, StateFile
 from gpuwarden_rules.definition.language import builtin_rules
@@ -370,7 +371,7 @@ def test_what_is_kept_is_what_the_store_has(steps: list[tuple[str, int, int]]) -
                 case "tidy":
                     with database.maintaining() as cursor:
                         cursor.execute("CALL ducklake_merge_adjacent_files('lake')")
-                        cursor.execute("CALL ducklake_flush_inlined_data('lake')")
+                        flush(cursor, database.lake_root)
                 case "name":
                     put(
                         database,

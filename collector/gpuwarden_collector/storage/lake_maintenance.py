@@ -202,7 +202,7 @@ def _note(cursor: duckdb.DuckDBPyConnection, chosen: Sequence[DropDay], now: dat
 
 
 def flush(cursor: duckdb.DuckDBPyConnection, root: str) -> None:
-    """Write rows that are inlined in the catalogue to files."""
+    """Write rows of sealed tables that are inlined in the catalogue to files; `collectors` stays, as its readers expect."""
     with durable_transaction(cursor, root):
         inlined = cursor.execute(
             f"SELECT t.table_name, i.table_name FROM {METADATA}.ducklake_inlined_data_tables i "

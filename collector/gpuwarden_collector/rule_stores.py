@@ -25,13 +25,17 @@ from gpuwarden_collector.ingest.writer import Writer
 from gpuwarden_collector.storage.commit import Changes
 from gpuwarden_collector.storage.schemas import arrow_schema
 
+_SCHEMAS = {
+    table.name: arrow_schema(table.columns)
+    for table in (ALERTS, SILENCES, INCIDENTS, INCIDENT_ALERTS, DIAGNOSES)
+}
 _ROWS_MAX = 100_000
 _HOUR = timedelta(hours=1)
 _HOURS_BACK_MAX = 72
 
 
 def _table(table: Table, rows: Iterable[Mapping[str, Any]]) -> Any:
-    return pa.Table.from_pylist([*rows], schema=arrow_schema(table.columns))
+    return pa.Table.from_pylist([*rows], schema=_SCHEMAS[table.name])
 
 
 def _json(labels: Mapping[str, str]) -> str:

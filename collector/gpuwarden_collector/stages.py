@@ -7,10 +7,7 @@ import asyncio
 import logging
 import os
 import sqlite3
-from collections.abc import (
-    Callable,
-    Mapping,
-)
+from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from datetime import UTC
@@ -244,7 +241,6 @@ async def start_timetable(stack: AsyncExitStack, access: AccessControl) -> Timet
     timetable.every("access", RELOAD_S, access.refresh)
     memory = Memory()
     stack.callback(memory.close)
-
     timetable.every("memory", GIVE_BACK_S, partial(asyncio.to_thread, memory.give_back_if_grown))
     return timetable
 

@@ -21,7 +21,7 @@ from gpuwarden.query_log import QUERY_LOG, SQL_CHARACTERS_MAX
 from gpuwarden_collector.auth.token_store import Granted
 from gpuwarden_collector.ingest.writer import WRITE_ERRORS, Writer
 from gpuwarden_collector.query.fair_queue import QueryQueue, QueueFullError, user_at
-from gpuwarden_collector.query.guard import ALL
+from gpuwarden_collector.query.guard import ALL, NOBODY
 from gpuwarden_collector.query.port import RowStream
 from gpuwarden_collector.query.querier import QueryStream, SqlQuerier
 from gpuwarden_collector.stats import Stats
@@ -172,7 +172,7 @@ class QueryService:
         note.sql, note.form = sql, form
         user = user_at(note.address) if grant is None else grant.entry.user
         sees_all = grant is None or grant.entry.scope is Scope.ADMIN
-        log_of = ALL if grant is None or sees_all else grant.entry.first_id
+        log_of = ALL if sees_all else note.token or NOBODY
         try:
             async with self._queue.turn(user):
                 note.wait_seconds = self._log.elapsed_s(note)

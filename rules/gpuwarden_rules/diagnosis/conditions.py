@@ -39,7 +39,7 @@ class FeatureTest:
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class ConditionGroup:
     """All parts hold, or at least one."""
 
     parts: tuple["Condition", ...]
@@ -68,7 +68,7 @@ class Unless:
         return self.part.holds(features) is not True
 
 
-Condition = FeatureTest | Group | Unless
+Condition = FeatureTest | ConditionGroup | Unless
 
 
 def least(feature: str, threshold: str) -> FeatureTest:
@@ -81,14 +81,14 @@ def below(feature: str, threshold: str) -> FeatureTest:
     return FeatureTest(feature, threshold, False)
 
 
-def every(*parts: Condition) -> Group:
+def every(*parts: Condition) -> ConditionGroup:
     """All of them hold."""
-    return Group(parts, needs_all=True)
+    return ConditionGroup(parts, needs_all=True)
 
 
-def some(*parts: Condition) -> Group:
+def some(*parts: Condition) -> ConditionGroup:
     """At least one of them holds."""
-    return Group(parts, needs_all=False)
+    return ConditionGroup(parts, needs_all=False)
 
 
 def supporting(condition: Condition, features: Features) -> Iterator[Evidence]:
@@ -97,7 +97,7 @@ def supporting(condition: Condition, features: Features) -> Iterator[Evidence]:
         case FeatureTest():
             if condition.holds(features):
                 yield condition.evidence(features)
-        case Group(parts, needs_all):
+        case ConditionGroup(parts, needs_all):
             for part in parts:
                 if needs_all or part.holds(features):
                     yield from supporting(part, features)
@@ -117,10 +117,10 @@ def opposing(condition: Condition, features: Features) -> Iterator[str]:
                 text = condition.evidence(features).text
                 head, _, bound = text.rpartition("(")
                 yield f"{head}(not {bound}" if head else text
-        case Group(parts, needs_all=True):
+        case ConditionGroup(parts, needs_all=True):
             for part in parts:
                 yield from opposing(part, features)
-        case Group(parts):
+        case ConditionGroup(parts):
             against = [list(opposing(part, features)) for part in parts]
             yield min(against, key=len)[0] if against else "nothing"
         case Unless(part):

@@ -63,15 +63,15 @@ CORES = (
     _core(f"{_RULES}.definition.templates", "tests/rules/definition/test_templates.py"),
     _core(
         f"{_COLLECTOR}.ingest.deduplicate",
-        "tests/collector/test_doubt.py tests/collector/test_ledger.py tests/collector/test_senders.py",
+        "tests/collector/test_doubt.py tests/collector/test_deduplicate.py tests/collector/test_senders.py",
     ),
     _core(
         f"{_COLLECTOR}.ingest.admit",
-        "tests/collector/test_admission.py tests/collector/test_wire_format.py",
+        "tests/collector/test_admit.py tests/collector/test_wire_format.py",
     ),
     _core(
         f"{_COLLECTOR}.ingest.commit_plan",
-        "tests/collector/test_group.py tests/collector/test_owners.py"
+        "tests/collector/test_commit_plan.py tests/collector/test_gpu_owners.py"
         " tests/collector/test_node_owners.py tests/collector/test_departures.py"
         " tests/collector/test_xid_gpus.py tests/collector/test_senders.py",
     ),

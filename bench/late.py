@@ -32,7 +32,6 @@ from gpuwarden_collector.stats import Stats
 from gpuwarden_collector.storage.database import Database
 from gpuwarden_collector.storage.engine import EngineLimits
 from gpuwarden_collector.storage.rollup_schedule import Roller
-from gpuwarden_collector.storage.rollup_sql import WindowSpan
 from gpuwarden_collector.storage.seal import Sealer, SealPolicy
 
 START = datetime(2026, 3, 1, tzinfo=UTC)
@@ -182,7 +181,7 @@ class Run:
         begin = START.replace(tzinfo=None)
         end = begin + timedelta(hours=self._options.hours)
         with self._database.reading() as cursor:
-            differing = compared(cursor, WindowSpan(begin, end))
+            differing = compared(cursor, begin, end)
         self.figures["rows, too many, missing"] = differing
         return not any(one or other for _, one, other in differing.values())
 

@@ -18,7 +18,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +33,7 @@ from gpuwarden_collector.storage.address import FILES, FOLDER
 from gpuwarden_collector.storage.commit import Changes, commit
 from gpuwarden_collector.storage.database import Database
 from gpuwarden_collector.storage.engine import EngineLimits
+from gpuwarden_collector.storage.rollup import minutes
 from gpuwarden_collector.storage.rollup_schedule import GRACE, Roller
 from gpuwarden_collector.storage.rollup_sql import WindowSpan, rollup_sql
 from gpuwarden_collector.storage.seal import Sealer, SealPolicy
@@ -155,24 +156,33 @@ class Run:
         }
 
     def _check(self) -> None:
-        """Compare the stored rollups with the SQL that defines them, to the last bit."""
+        """Compare the stored rollups with those of all samples at once, to the last bit."""
         until = self._clock.now().replace(tzinfo=None)
-        span = WindowSpan(START.replace(tzinfo=None), until)
         with self._database.reading() as cursor:
             minutes = cursor.execute("SELECT count(*) FROM gpu_1m").fetchall()[0][0]
             if minutes != GPUS * self._agents * self._minutes:
                 raise SystemExit(f"gpu_1m: {minutes} rows for {self._agents} agents")
-            for name, (_, *wrong) in compared(cursor, span).items():
+            for name, (_, *wrong) in compared(cursor, START.replace(tzinfo=None), until).items():
                 if any(wrong):
                     raise SystemExit(f"{name}: {wrong} rows differ from the definition")
 
 
-def compared(cursor: Any, span: WindowSpan) -> dict[str, tuple[int, int, int]]:
-    """By rollup: its rows, those that its SQL over the samples does not give, and those that are missing."""
+def compared(cursor: Any, begin: datetime, end: datetime) -> dict[str, tuple[int, int, int]]:
+    """By rollup: its rows, those that the samples of that time do not give, and those that are missing."""
     found = {}
     for name, rollup in ROLLUPS.items():
         columns = ", ".join(rollup.table.names)
-        wanted = f"SELECT {columns} FROM ({rollup_sql(rollup, span)})"
+        if rollup.made_of is None:
+            cursor.execute(f"CREATE OR REPLACE TEMP TABLE wanted AS FROM {name} LIMIT 0")
+            for at in range(0, int((end - begin).total_seconds()), 600):
+                first = begin + timedelta(seconds=at)
+                last = min(first + timedelta(seconds=600), end)
+                cursor.register("computed", minutes(cursor, rollup, first, last))
+                cursor.execute("INSERT INTO wanted BY NAME FROM computed")
+            sql = "FROM wanted"
+        else:
+            sql = rollup_sql(rollup, WindowSpan(begin, end))
+        wanted = f"SELECT {columns} FROM ({sql})"
         got = f"SELECT {columns} FROM {name}"
         counts = (
             cursor.execute(f"SELECT count(*) FROM ({sql})").fetchone()[0]

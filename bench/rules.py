@@ -30,7 +30,7 @@ import duckdb
 
 from gpuwarden.rollups import ROLLUPS
 from gpuwarden.schema import TABLES, create_sql, views_sql
-from gpuwarden_collector.storage.rollup_sql import WindowSpan, rollup_sql
+from gpuwarden_collector.storage.rollup import minutes
 from gpuwarden_rules.definition.language import Rule, builtin_rules
 from gpuwarden_rules.evaluation.state import RuleState, step
 
@@ -200,8 +200,8 @@ def roll_up(db: duckdb.DuckDBPyConnection) -> None:
     for rollup in ROLLUPS.values():
         if rollup.made_of is None:
             name = rollup.table.name
-            span = WindowSpan(end - timedelta(minutes=1), end)
-            db.execute(f"CREATE OR REPLACE TEMP TABLE minute AS {rollup_sql(rollup, span)}")
+            db.register("computed", minutes(db, rollup, end - timedelta(minutes=1), end))
+            db.execute("CREATE OR REPLACE TEMP TABLE minute AS FROM computed")
             for back in reversed(range(MINUTES)):
                 db.execute(
                     f"INSERT INTO {name} BY NAME"

@@ -22,7 +22,7 @@ from gpuwarden.rollups import ROLLUPS
 from gpuwarden_collector.storage.commit import Changes, commit
 from gpuwarden_collector.storage.database import Database
 from gpuwarden_collector.storage.engine import EngineLimits
-from gpuwarden_collector.storage.rollup_sql import WindowSpan, rollup_sql
+from gpuwarden_collector.storage.rollup import minutes
 from gpuwarden_collector.storage.segment import SCHEMAS, TABLE_NAMES
 
 UNTIL = datetime(2026, 3, 8, tzinfo=UTC)
@@ -149,10 +149,11 @@ def _insert(cursor: duckdb.DuckDBPyConnection, selects: Mapping[str, str], bound
 
 def _templates(cursor: duckdb.DuckDBPyConnection, begin: datetime) -> None:
     """A minute and an hour as the collector rolls them up, from which all others are made."""
-    span = WindowSpan(begin + timedelta(minutes=1), begin + timedelta(minutes=2))
+    first, last = begin + timedelta(minutes=1), begin + timedelta(minutes=2)
     for name, rollup in ROLLUPS.items():
         if rollup.made_of is None:
-            cursor.execute(f"CREATE TEMP TABLE one_{name} AS {rollup_sql(rollup, span)}")
+            cursor.register("computed", minutes(cursor, rollup, first, last))
+            cursor.execute(f"CREATE TEMP TABLE one_{name} AS FROM computed")
         else:
             cursor.execute(
                 f"CREATE TEMP TABLE one_{name} AS SELECT * FROM lake.main.{name} LIMIT 0;"

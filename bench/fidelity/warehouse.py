@@ -5,7 +5,7 @@ silences, not from the rows that are there already.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 import pyarrow as pa
@@ -14,8 +14,9 @@ from bench.fidelity.fleet import SCHEMAS, START_MS, Board, Hour, Silence
 from gpuwarden.clock import from_ms, to_ms
 from gpuwarden.diagnosis import Diagnosis
 from gpuwarden.query import Result, timestamp_sql
-from gpuwarden.rollups import GPU_1H, GPU_1M, PROCESS_1M
+from gpuwarden.rollups import GPU_1H, GPU_1M, PROCESS_1M, Rollup
 from gpuwarden_collector.rule_stores import diagnosis_row
+from gpuwarden_collector.storage.rollup import minutes
 from gpuwarden_collector.storage.rollup_sql import WindowSpan, rollup_sql
 from gpuwarden_rules.evaluation.fleet import SILENT_AFTER
 from gpuwarden_rules.testing import MemoryDatabase
@@ -74,10 +75,11 @@ class Warehouse:
         begin = from_ms(START_MS + begin_s * 1000)
         end = from_ms(START_MS + (begin_s + HOUR_S) * 1000)
         for rollup in (GPU_1M, PROCESS_1M):
-            self._roll(rollup.table.name, rollup_sql(rollup, WindowSpan(begin, end)))
+            self._roll(rollup, begin.replace(tzinfo=None), end.replace(tzinfo=None))
         if begin_s:  # the hour before is over; this one has yet to be lived
             earlier = from_ms(START_MS + (begin_s - HOUR_S) * 1000)
-            self._roll("gpu_1h", rollup_sql(GPU_1H, WindowSpan(earlier, begin)))
+            hour = rollup_sql(GPU_1H, WindowSpan(earlier, begin))
+            self.db.execute(f"INSERT INTO gpu_1h BY NAME {hour}")
         self._forget(begin)
 
     def keep(self, diagnoses: Sequence[Diagnosis]) -> None:
@@ -102,8 +104,16 @@ class Warehouse:
         connection.execute(f"INSERT INTO {name} ({names}) SELECT {names} FROM _batch")
         connection.unregister("_batch")
 
-    def _roll(self, table: str, sql: str) -> None:
-        self.db.execute(f"INSERT INTO {table} BY NAME {sql}")
+    def _roll(self, rollup: Rollup, begin: datetime, end: datetime) -> None:
+        """Rows of minutes, in parts: a part holds all samples of its time."""
+        span = timedelta(minutes=5)
+        connection = self.db._connection
+        while begin < end:
+            rows = minutes(connection, rollup, begin, min(begin + span, end))
+            connection.register("_batch", rows)
+            connection.execute(f"INSERT INTO {rollup.table.name} BY NAME FROM _batch")
+            connection.unregister("_batch")
+            begin += span
 
     def _silence(self, silences: Iterable[Silence]) -> None:
         for silence in silences:

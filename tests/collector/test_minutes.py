@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.collector.minutes_sql import minutes_sql
 
 from gpuwarden.metrics import Type
 from gpuwarden.rollups import GPU_1M, HOST_1M, LOOKBACK_MINUTES, PROCESS_1M, Rollup
@@ -23,7 +24,6 @@ from gpuwarden_collector.storage.minutes import (
     part_rows,
     rollup_rows,
 )
-from gpuwarden_collector.storage.rollup_sql import WindowSpan, rollup_sql
 from gpuwarden_collector.storage.segment import SCHEMAS
 
 START = datetime(2026, 3, 1, 11, 57)  # noqa: DTZ001  naive UTC, as DuckDB has it
@@ -133,7 +133,7 @@ def test_minutes_are_those_of_the_sql(
         connection.register(hot_table(name), table)
     begin, cut, end = (START + m * MINUTE for m in (first, first + 2, MINUTES))
     for rollup in (GPU_1M, HOST_1M, PROCESS_1M):
-        sql = rollup_sql(rollup, WindowSpan(begin, end, is_hot=True))
+        sql = minutes_sql(rollup, begin, end)
         order = [(name, "ascending") for name in rollup.table.key]
         schema = SCHEMAS[rollup.table.name]
         found = connection.execute(sql).to_arrow_table()

@@ -1,4 +1,4 @@
-"""The SQL of rollups gives what their documentation says, for any samples."""
+"""Rollups give what their documentation says, for any samples."""
 
 from collections.abc import Iterator
 from datetime import datetime, timedelta
@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from tests.collector.rollup_reference import Row, hours_of, rolled_up
 from tests.collector.rollup_samples import assert_same, samples, tables_of
 
-from gpuwarden.rollups import GPU_1H, GPU_1M, HOST_1M, PROCESS_1M, ROLLUPS, Rollup
+from gpuwarden.rollups import GPU_1H, GPU_1M, HOST_1M, PROCESS_1M, Rollup
 from gpuwarden.schema import TABLES, create_sql
+from gpuwarden_collector.storage.rollup import minutes
 from gpuwarden_collector.storage.rollup_sql import WindowSpan, rollup_sql
 
 START = datetime(2026, 3, 1, 11, 57)  # noqa: DTZ001  naive UTC, as DuckDB has it
@@ -41,9 +42,8 @@ def fill(connection: duckdb.DuckDBPyConnection, rows: list[tuple[str, Row]]) -> 
     return {name: table.to_pylist() for name, table in tables.items()}
 
 
-def result(connection: duckdb.DuckDBPyConnection, rollup: Rollup, span: WindowSpan) -> list[Row]:
-    table = connection.execute(rollup_sql(rollup, span)).to_arrow_table()
-    rows: list[Row] = table.to_pylist()
+def result(connection: duckdb.DuckDBPyConnection, rollup: Rollup, nodes: str = "true") -> list[Row]:
+    rows: list[Row] = minutes(connection, rollup, START, END, nodes).to_pylist()
     return rows
 
 
@@ -55,13 +55,13 @@ def test_minutes_and_hours_equal_one_aggregation_row_by_row(
 ) -> None:
     data = fill(connection, rows)
     for rollup in MINUTES:
-        got = result(connection, rollup, WindowSpan(START, END))
-        assert_same(got, rolled_up(rollup, data), rollup.table.key)
-    select = rollup_sql(GPU_1M, WindowSpan(START, END))
-    connection.execute(f"INSERT INTO gpu_1m BY NAME {select}")
-    minutes = connection.execute("FROM gpu_1m").to_arrow_table().to_pylist()
-    hours = result(connection, GPU_1H, WindowSpan(START.replace(minute=0), END))
-    assert_same(hours, hours_of(GPU_1H, minutes), GPU_1H.table.key)
+        assert_same(result(connection, rollup), rolled_up(rollup, data), rollup.table.key)
+    connection.register("computed", minutes(connection, GPU_1M, START, END))
+    connection.execute("INSERT INTO gpu_1m BY NAME FROM computed")
+    stored = connection.execute("FROM gpu_1m").to_arrow_table().to_pylist()
+    sql = rollup_sql(GPU_1H, WindowSpan(START.replace(minute=0), END))
+    hours = connection.execute(sql).to_arrow_table().to_pylist()
+    assert_same(hours, hours_of(GPU_1H, stored), GPU_1H.table.key)
 
 
 @pytest.mark.slow
@@ -72,32 +72,12 @@ def test_parts_of_the_time_and_of_the_nodes_add_up_to_the_whole(
 ) -> None:
     data = fill(connection, rows)
     middle = START + timedelta(minutes=cut)
-    spans = [WindowSpan(START, middle)]
-    spans += [WindowSpan(middle, END, (index, shares)) for index in range(shares)]
     for rollup in MINUTES:
-        got = [row for span in spans for row in result(connection, rollup, span)]
+        got = minutes(connection, rollup, START, middle).to_pylist()
+        for index in range(shares):
+            nodes = f"hash(node) % {shares} = {index}"
+            got += minutes(connection, rollup, middle, END, nodes).to_pylist()
         assert_same(got, rolled_up(rollup, data), rollup.table.key)
-
-
-@given(samples(), st.data())
-@settings(max_examples=6, deadline=None)
-def test_windows_of_some_nodes_are_those_of_the_whole(
-    connection: duckdb.DuckDBPyConnection, rows: list[tuple[str, Row]], data: st.DataObject
-) -> None:
-    known = fill(connection, rows)
-    spots = {(r["node"], r["ts"].replace(second=0)) for t in known.values() for r in t}
-    chosen = data.draw(st.sets(st.sampled_from(sorted(spots)))) if spots else set()
-    connection.execute("CREATE OR REPLACE TEMP TABLE chosen (node VARCHAR, ts TIMESTAMP)")
-    for spot in chosen:
-        connection.execute("INSERT INTO chosen VALUES ($1, $2)", list(spot))
-    for rollup in MINUTES:
-        wanted = {
-            key: row
-            for key, row in rolled_up(rollup, known).items()
-            if (row["node"], row["ts"]) in chosen
-        }
-        got = result(connection, rollup, WindowSpan(START, END, units="chosen"))
-        assert_same(got, wanted, rollup.table.key)
 
 
 def gpu_1m(connection: duckdb.DuckDBPyConnection, rows: list[Row]) -> list[Row]:
@@ -106,7 +86,7 @@ def gpu_1m(connection: duckdb.DuckDBPyConnection, rows: list[Row]) -> list[Row]:
         for row in rows
     ]
     fill(connection, made)
-    found = result(connection, GPU_1M, WindowSpan(START, END))
+    found = result(connection, GPU_1M)
     return sorted(found, key=lambda row: row["ts"])
 
 
@@ -170,17 +150,16 @@ def test_values_that_do_not_fit_are_absent_and_hold_nothing_up(
         for s in (0, 10)
     ]
     fill(connection, rows)
-    (row,) = result(connection, GPU_1M, WindowSpan(START, END))
+    (row,) = result(connection, GPU_1M)
     assert row["pcie_tx_bytes_per_second_avg"] is None
     assert row["pcie_tx_bytes_per_second_max"] == 1e308
     assert (row["samples"], row["detail_samples"]) == (0, 2)
 
 
-@pytest.mark.parametrize("rollup", ROLLUPS.values(), ids=lambda r: r.table.name)
 def test_columns_have_the_names_and_types_of_the_table(
-    connection: duckdb.DuckDBPyConnection, rollup: Rollup
+    connection: duckdb.DuckDBPyConnection,
 ) -> None:
-    name = rollup.table.name
+    name, rollup = GPU_1H.table.name, GPU_1H
     made = connection.execute(f"DESCRIBE {rollup_sql(rollup, WindowSpan(START, END))}").fetchall()
     stored = connection.execute(f"DESCRIBE {name}").fetchall()
     assert {row[0]: row[1] for row in made} == {row[0]: row[1] for row in stored}

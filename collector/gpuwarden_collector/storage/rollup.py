@@ -249,7 +249,15 @@ def _replace(cursor: duckdb.DuckDBPyConnection, rollup: Rollup, units: str) -> N
         return
     end += timedelta(seconds=rollup.window_s)
     if rollup in _MINUTES:
-        rows = _minutes_of_units(cursor, rollup, begin, end)
+        # `units_read` has the minutes that are looked back at, too; of the result only `units` are right.
+        rows = minutes(
+            cursor,
+            rollup,
+            begin,
+            end,
+            "node IN (SELECT node FROM units)",
+            "(node, date_trunc('minute', ts)) IN (SELECT (node, ts) FROM units_read)",
+        )
     else:
         rows = _computed(cursor, rollup, [WindowSpan(begin, end, units=units)])
     cursor.register("computed", rows)
@@ -264,18 +272,22 @@ def _replace(cursor: duckdb.DuckDBPyConnection, rollup: Rollup, units: str) -> N
     )
 
 
-def _minutes_of_units(
-    cursor: duckdb.DuckDBPyConnection, rollup: Rollup, begin: datetime, end: datetime
+def minutes(
+    cursor: duckdb.DuckDBPyConnection,
+    rollup: Rollup,
+    begin: datetime,
+    end: datetime,
+    nodes: str = "true",
+    chosen: str = "true",
 ) -> Any:
-    """A rollup of minutes over `units_read`. Only the minutes in `units` are right; the others are read for
-    looking back."""
+    """Arrow table of a rollup of minutes, from `begin` to before `end` (naive UTC), over the tables that the cursor
+    sees. `nodes`, `chosen`: conditions on the nodes, and on the samples."""
     since = begin - LOOKBACK_MINUTES * MINUTE
     made = []
     for part in rollup.parts:
         rows = cursor.execute(
             f"SELECT {', '.join(columns_of(part, rollup))} FROM main.{part.table} "
-            f"WHERE {between(since, end)} AND node IN (SELECT node FROM units) "
-            "AND (node, date_trunc('minute', ts)) IN (SELECT (node, ts) FROM units_read)"
+            f"WHERE {between(since, end)} AND {nodes} AND {chosen}"
         ).to_arrow_table()
         made.append(part_rows(part, rollup, rows, rows.slice(0, 0), since).rows)
     coverage = None
@@ -284,9 +296,9 @@ def _minutes_of_units(
         least = timedelta(microseconds=1)
         coverage = cursor.execute(
             f"SELECT {', '.join(COVERAGE_COLUMNS)} FROM main.coverage "
-            f"WHERE {between(begin + least, end + least)} AND node IN (SELECT node FROM units)"
+            f"WHERE {between(begin + least, end + least)} AND {nodes}"
         ).to_arrow_table()
-    return _stored(rollup, [rollup_rows(rollup, made, coverage)])
+    return _between(_stored(rollup, [rollup_rows(rollup, made, coverage)]), begin, end)
 
 
 def _computed(

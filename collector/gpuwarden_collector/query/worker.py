@@ -16,7 +16,7 @@ import sqlite3
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,9 +25,8 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 
-from gpuwarden.clock import SystemClock
 from gpuwarden.lifecycle import StartError
-from gpuwarden.query import ExpectedQuery, LakeAwayError, QueryError
+from gpuwarden.query import LakeAwayError, QueryError
 from gpuwarden_collector.processes.channel import ChannelError, receive, send
 from gpuwarden_collector.processes.footprint import Memory
 from gpuwarden_collector.processes.sandbox import Needs, confine, installation
@@ -39,8 +38,6 @@ from gpuwarden_collector.query.port import Dialect, Ending
 from gpuwarden_collector.storage.address import LakeAddress
 from gpuwarden_collector.storage.engine import Engine, EngineLimits
 from gpuwarden_collector.storage.errors import StoreUnavailableError
-from gpuwarden_collector.storage.hot import RowsSince
-from gpuwarden_collector.storage.recent_rows import RecentRows
 from gpuwarden_collector.storage.segment import FOLDER
 from gpuwarden_collector.storage.state import FILE_NAME, StateFile
 
@@ -68,8 +65,6 @@ class WorkerSettings:
     """Folder with files of newest rows and waste."""
     is_lake_away: bool = False
     """The lake cannot be opened: answer from segments and state file alone."""
-    recent_bytes_max: int = 0
-    """Memory for rows that are kept for repeated queries (`storage/recent_rows.py`); 0: none."""
     dialects: Mapping[str, str] = field(default_factory=dict)
     """Classes of dialects other than DuckDB's by name, as `module:class`."""
 
@@ -96,8 +91,6 @@ class QueryRequest:
     """Files of newest rows and waste, by table."""
     dialect: str = ""
     """One of `WorkerSettings.dialects`; "": DuckDB's."""
-    expected: Sequence[ExpectedQuery] | None = None
-    """Queries that will be repeated; None: unchanged."""
 
 
 def work(sock: socket.socket) -> None:
@@ -129,8 +122,6 @@ def work(sock: socket.socket) -> None:
     while True:
         asked = waiting.get()
         _bound_cpu(asked.limit_s, settings.limits.threads)
-        if asked.expected is not None:
-            runner.expect(asked.expected)
         try:
             header, last = _answer(runner, asked, sock)
             if memory.has_grown:
@@ -190,8 +181,6 @@ class _Limit(Memory):
 
 def _runner(settings: WorkerSettings) -> Runner:
     state = StateFile(settings.data_dir / FILE_NAME, is_read_only=True)
-    keeps_recent = settings.recent_bytes_max > 0 and not settings.is_lake_away
-    rows_since = RowsSince() if keeps_recent else None
     engine = Engine(
         settings.data_dir,
         settings.address,
@@ -200,12 +189,8 @@ def _runner(settings: WorkerSettings) -> Runner:
         reads_alone=True,
         is_lake_away=settings.is_lake_away,
         spill_dir=settings.spill,
-        rows_since=rows_since,
     )
-    if rows_since is None:
-        return Runner(engine, dialects=settings.dialects)
-    recent = RecentRows(engine, rows_since, SystemClock(), settings.recent_bytes_max)
-    return Runner(engine, recent, settings.dialects)
+    return Runner(engine, settings.dialects)
 
 
 def _listen(
@@ -376,8 +361,6 @@ _SHARE = 8
 _LIMIT_BYTES_MAX = 1024 * 1024 * 1024
 _LIMIT_BYTES_MIN = 64 * 1024 * 1024
 _BESIDE = 2.5
-_RECENT_BYTES_MAX = 128 * 1024 * 1024
-"""With more rows a process would soon exceed `RSS_BYTES_MAX`."""
 _SIZE = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*(B|[KMGT]I?B?)\s*", re.IGNORECASE)
 
 
@@ -393,11 +376,6 @@ def limits(memory_limit: str | None, data_bytes_max: int | None) -> tuple[str, i
     if data_bytes_max is None:
         data_bytes_max = IDLE_BYTES + int(_BESIDE * size_bytes(memory_limit))
     return memory_limit, data_bytes_max
-
-
-def recent_bytes_max(memory_limit: str) -> int:
-    """Memory for rows that a process keeps for rules: a part of DuckDB's limit. Raises StartError."""
-    return min(_RECENT_BYTES_MAX, size_bytes(memory_limit) // 4)
 
 
 def size_bytes(text: str) -> int:

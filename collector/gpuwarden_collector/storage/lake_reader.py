@@ -27,7 +27,6 @@ from gpuwarden_collector.storage.lake import SEALED_TABLES, not_opened, open_fil
 from gpuwarden_collector.storage.lake_catalogue import (
     Catalogue,
     LakeCatalogue,
-    LakeChange,
     LakeTable,
     SampleFile,
     open_catalogue,
@@ -60,10 +59,6 @@ class LakeReader:
         for name in SEALED_TABLES:
             self._create(connection, name, LakeTable())
 
-    def mark(self) -> bytes | None:
-        """A value that changes with each commit, as `CatalogMark.look`."""
-        return self._mark.look()
-
     @property
     def sealed(self) -> int:
         """The newest sealed segment of the collector at the last `look`."""
@@ -80,15 +75,6 @@ class LakeReader:
         # If a commit came in between, the next `look` reads again.
         self._seen = mark if mark == self._mark.look() else None
         self._named |= set(names)
-
-    def changes_since(self, snapshot: int) -> tuple[int, list[LakeChange]]:
-        """The newest sealed segment, and the commits after that snapshot that the lake keeps.
-
-        Raises StoreUnavailableError.
-        """
-        self._seen = None
-        changes = self._catalogue.changes_since(snapshot)
-        return self._catalogue.sealed, changes
 
     def is_readable(self) -> bool:
         """Whether the catalogue answers now."""

@@ -9,15 +9,14 @@ import duckdb
 import pytest
 from hypothesis import event, example, given, settings
 from hypothesis import strategies as st
-from tests.collector.made_up_store import in_this_process
 from tests.each import each
 
 from gpuwarden.query import QueryError
 from gpuwarden_collector.query import guard
-from gpuwarden_collector.query.execute import CollectedRows, Reading, Runner
+from gpuwarden_collector.query.execute import Reading
 from gpuwarden_collector.query.guard import Parsed
 from gpuwarden_collector.storage.database import Database
-from gpuwarden_collector.storage.engine import Engine, EngineLimits
+from gpuwarden_collector.storage.engine import EngineLimits
 from gpuwarden_rules.definition.language import Rule, builtin_paths, load_all
 
 
@@ -481,49 +480,7 @@ def test_a_text_too_long_to_parse_is_refused() -> None:
         guard.check_text("x" * 100_001)
 
 
-@pytest.mark.parametrize(
-    ("sql", "may_join"),
-    [
-        ("SELECT 1", False),
-        ("SELECT ts FROM gpu_samples WHERE gpu_uuid = 'x' ORDER BY ts", False),
-        ("SELECT * FROM (SELECT max(ts) FROM GPU_SAMPLES)", False),
-        ("SELECT * FROM gpus_now", True),
-        ("SELECT * FROM gpu_samples JOIN gpus USING (gpu_uuid)", True),
-        ("SELECT * FROM gpu_samples, range(3)", True),
-        ("SELECT * FROM gpu_samples WHERE gpu_uuid IN (SELECT gpu_uuid FROM gpus)", True),
-        ("WITH x AS (FROM gpus) SELECT * FROM x", True),
-        ("SUMMARIZE gpus", True),
-    ],
-)
-def test_only_a_query_of_one_stored_table_has_no_join(
-    database: Database, sql: str, may_join: bool
-) -> None:
-    assert guard.may_join(judge(database, sql)) == may_join
-
-
 def test_a_query_that_lists_tables_is_answered_by_the_engine_alone(database: Database) -> None:
     for of in ("gpus_now, duckdb_columns()", "information_schema.tables", "(SHOW TABLES)"):
         assert not guard.is_plainly_named(judge(database, f"SELECT * FROM {of}"))
     assert guard.is_plainly_named(judge(database, "SELECT * FROM gpus_now, range(3)"))
-
-
-def test_joins_are_put_in_order_where_there_may_be_any(database: Database) -> None:
-    with in_this_process():
-        engine = Engine(
-            database.data_dir,
-            database.address,
-            database.state,
-            EngineLimits(memory="256MiB", threads=1),
-            reads_alone=True,
-            spill_dir=database.data_dir / "spill" / "x",
-        )
-    runner = Runner(engine)
-    said = []
-    for number, sql in enumerate(
-        ("SELECT count(*) FROM gpu_samples", "SELECT * FROM gpus_now") * 2
-    ):
-        runner.run(number + 1, CollectedRows(), sql, {}, 10)
-        row = engine.connection.execute("SELECT current_setting('disabled_optimizers')").fetchone()
-        said.append("join_order" in (row or [""])[0])
-    engine.connection.close()
-    assert said == [True, False] * 2

@@ -5,31 +5,62 @@ import asyncio
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuwarden_collector.query.fair_queue import Rank, TurnOrder, Turns
+from gpuwarden_collector.query.fair_queue import Rank, Turns
 
-STEPS = st.lists(st.one_of(st.sampled_from(Rank), st.integers(0, 5)), max_size=60)
+STEPS = st.lists(st.one_of(st.sampled_from(Rank), st.integers(0, 5)), max_size=40)
 """A query that comes, or which of those that run ends."""
 
 
 @given(STEPS, st.integers(1, 4))
-def test_one_process_is_left_to_the_first_and_none_is_idle(steps, running_max: int) -> None:
-    order, running = TurnOrder(running_max), []
-    for step in steps:
-        if isinstance(step, Rank):
-            order.waiting[step] += 1
-        elif running:
-            order.running[running.pop(step % len(running))] -= 1
-        first_waited = order.waiting[Rank.FIRST]
-        while (begun := order.begin_next()) is not None:
-            assert begun is Rank.FIRST or not order.waiting[Rank.FIRST]
-            running.append(begun)
-        assert len(running) == order.running.total() <= running_max
-        assert running.count(Rank.BESIDE) <= max(1, running_max - 1)
-        if order.waiting[Rank.FIRST]:
-            assert first_waited
-            assert len(running) == running_max
-        elif order.waiting[Rank.BESIDE]:
-            assert len(running) >= max(1, running_max - 1)
+def test_one_process_is_left_to_the_first_and_none_is_idle(
+    steps: list[Rank | int], running_max: int
+) -> None:
+    async def run() -> None:
+        turns, running = Turns(running_max), []
+        waiting = dict.fromkeys(Rank, 0)
+        tasks = []
+
+        async def take(rank: Rank) -> None:
+            waiting[rank] += 1
+            await turns.take(rank)
+            waiting[rank] -= 1
+            running.append(rank)
+
+        for step in steps:
+            if isinstance(step, Rank):
+                tasks.append(asyncio.create_task(take(step)))
+            elif running:
+                turns.give_back(running.pop(step % len(running)))
+            for _ in range(4):
+                await asyncio.sleep(0)
+            assert len(running) <= running_max
+            assert running.count(Rank.BESIDE) <= max(1, running_max - 1)
+            if waiting[Rank.FIRST]:
+                assert len(running) == running_max
+            elif waiting[Rank.BESIDE]:
+                assert len(running) >= max(1, running_max - 1)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    asyncio.run(run())
+
+
+async def test_the_first_go_before_background_queries_that_waited_longer() -> None:
+    turns, begun = Turns(1), []
+
+    async def take(rank: Rank) -> None:
+        await turns.take(rank)
+        begun.append(rank)
+
+    async with asyncio.TaskGroup() as group:
+        for rank in (Rank.BESIDE, Rank.BESIDE, Rank.FIRST):
+            group.create_task(take(rank))
+            await asyncio.sleep(0)
+        turns.give_back(Rank.BESIDE)
+        await asyncio.sleep(0)
+        assert begun == [Rank.BESIDE, Rank.FIRST]
+        turns.give_back(Rank.FIRST)
 
 
 async def test_who_goes_away_while_waiting_takes_no_turn() -> None:

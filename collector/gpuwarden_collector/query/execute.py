@@ -69,7 +69,6 @@ class _Judged:
     """Tables of samples and rollups that it reads."""
     names_running: frozenset[str] | None
     """The same when the waste of the current hours comes from a file; None: it does not read waste."""
-    may_join: bool
     views: frozenset[str]
     """Views of newest rows that it reads, if it reads nothing else of lake or segments."""
     state_names: frozenset[str] | None
@@ -354,7 +353,6 @@ class Runner:
         self._needs = QueryNeeds(SystemClock())
         self._known = KnownLake(engine)
         self._spill_bytes_max = -1
-        self._joins = True
         self._newest = NewestRows(engine)
         self._whole = WholeStore(engine)
         self._judged: dict[tuple[str, str, str], _Judged] = {}
@@ -424,14 +422,12 @@ class Runner:
         if judged.may_be_planned and not is_newest and judged.names_running is None:
             found = self._needs.of(sql[judged.parsed.explain :], bound)
             if found is not None and self._known.take(*found):
-                self._order_joins(judged.may_join)
                 with reading.opened(self._known):
                     return reading.give(sink, *asked, names=judged.names)
         # The waste of the current hours needs a cursor with views of its own.
         whole = self._whole if judged.names_running is None else self._engine
         source: QuerySource = self._newest if is_newest else whole
         with reading.opened(source):
-            self._order_joins(judged.may_join)
             if judged.names_running is not None and reading.show_running_waste(newest):
                 names = judged.names_running
             return reading.give(sink, *asked, names=names)
@@ -520,7 +516,6 @@ class Runner:
     def _reading_catalog(self, reading: Reading, dialect: str) -> Iterator[None]:
         if dialect not in self._catalogs:
             self._catalogs[dialect] = self.dialect(dialect).catalog(self._engine)
-        self._order_joins(True)
         with reading.opened(self._catalogs[dialect]):
             yield
 
@@ -560,11 +555,6 @@ class Runner:
         """Whether the lake's catalogue answers now."""
         lake = self._engine.lake
         return lake is None or lake.is_readable()
-
-    def _order_joins(self, is_wanted: bool) -> None:
-        if is_wanted != self._joins:
-            self._engine.order_joins(is_wanted=is_wanted)
-            self._joins = is_wanted
 
     def interrupt(self, number: int) -> None:
         """Interrupt the query of that number, or do not let it begin. Any thread may call it."""
@@ -612,7 +602,6 @@ class Runner:
             replace(parsed, selects=()),  # the trees are large, and no longer needed
             names,
             names_running,
-            guard.may_join(parsed),
             frozenset(views),
             frozenset(read - views) | state_tables if read - views <= UPSERTED else None,
             frozenset(read),

@@ -1,14 +1,11 @@
-"""Decides which query is next: by user (`FairOrder`), and by rank for the processes of one querier (`TurnOrder`).
-
-Both orders are pure; `QueryQueue` and `Turns` wait in these orders.
-"""
+"""Decides which query is next: by user (`FairOrder`, pure), and by rank for the processes of one querier (`Turns`)."""
 
 import asyncio
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from enum import IntEnum
+from enum import Enum
 
 from gpuwarden.query import QueryError
 
@@ -181,70 +178,37 @@ class QueryQueue:
         return QueueFullError(f"{self.waiting} queries wait: try again", 503, 2)
 
 
-class Rank(IntEnum):
-    """Rank of a query; the lowest is next."""
+class Rank(Enum):
+    """Rank of a query."""
 
-    FIRST = 0
-    BESIDE = 1
+    FIRST = "first"
+    BESIDE = "beside"
     """A background query."""
 
 
-@dataclass(slots=True)
-class TurnOrder:
-    """Numbers of running and waiting queries by rank.
-
-    With several processes, background queries leave one free, so a query of rank FIRST never waits for one of
-    them."""
-
-    running_max: int
-    running: Counter[Rank] = field(default_factory=Counter)
-    waiting: Counter[Rank] = field(default_factory=Counter)
-
-    def begin_next(self) -> Rank | None:
-        """The rank whose next query starts now; None: none waits, or no process is free for it."""
-        for rank in Rank:
-            if self.waiting[rank] and self.may_begin(rank):
-                self.waiting[rank] -= 1
-                self.running[rank] += 1
-                return rank
-        return None
-
-    def may_begin(self, rank: Rank) -> bool:
-        """Whether one more query of that rank may start now."""
-        beside_max = max(1, self.running_max - 1)
-        is_room = self.running.total() < self.running_max
-        return is_room and (rank is Rank.FIRST or self.running[rank] < beside_max)
-
-
 class Turns:
-    """Gives the turns of a pool of processes, in order of rank, then of arrival."""
+    """Gives the turns of a pool of processes, in order of arrival.
+
+    One background query at a time waits with the others, and with several processes they leave one free."""
 
     def __init__(self, running_max: int) -> None:
-        self._order = TurnOrder(running_max)
-        self._waiting: dict[Rank, deque[asyncio.Future[None]]] = {rank: deque() for rank in Rank}
+        self._all = asyncio.Semaphore(running_max)
+        self._beside = asyncio.Semaphore(max(1, running_max - 1))
 
     async def take(self, rank: Rank) -> None:
         """Wait for a turn; `give_back` ends it."""
-        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting[rank].append(turn)
-        self._order.waiting[rank] += 1
-        self._begin()
+        if rank is Rank.FIRST:
+            await self._all.acquire()
+            return
+        await self._beside.acquire()
         try:
-            await turn
+            await self._all.acquire()
         except BaseException:
-            if turn in self._waiting[rank]:
-                self._waiting[rank].remove(turn)
-                self._order.waiting[rank] -= 1
-            elif turn.done() and not turn.cancelled():
-                self.give_back(rank)  # it was cancelled at the moment of its turn
+            self._beside.release()
             raise
 
     def give_back(self, rank: Rank) -> None:
         """End a turn of that rank."""
-        self._order.running[rank] -= 1
-        self._begin()
-
-    def _begin(self) -> None:
-        while (rank := self._order.begin_next()) is not None:
-            turn = self._waiting[rank].popleft()
-            turn.set_result(None)
+        self._all.release()
+        if rank is Rank.BESIDE:
+            self._beside.release()

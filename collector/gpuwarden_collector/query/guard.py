@@ -14,7 +14,6 @@ from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
 
-from gpuwarden import schema
 from gpuwarden.query import QueryError
 from gpuwarden.schema import ADMINS_ONLY
 from gpuwarden_collector.query.allowed_names import (
@@ -40,7 +39,6 @@ it, and an interrupt does not end them."""
 FILLED_CHARACTERS_MAX = 10_000
 SQL_CHARACTERS_MAX = 100_000
 _NAME_CHARACTERS_MAX = 100
-_STORED = frozenset(schema.TABLES)
 _SELECT_WORDS = frozenset({"", "SELECT", "FROM", "WITH", "VALUES", "TABLE", "PIVOT", "UNPIVOT"})
 
 
@@ -135,18 +133,6 @@ def is_plainly_named(parsed: Parsed) -> bool:
 def is_select(parsed: Parsed) -> bool:
     """Whether a query that may run is a SELECT, not EXPLAIN, DESCRIBE or the like."""
     return parsed.word in _SELECT_WORDS
-
-
-def may_join(parsed: Parsed) -> bool:
-    """Whether a query may join tables: it reads several tables, or a view."""
-    read = []
-    for tree in parsed.selects or ():
-        for node in nodes_of(tree):
-            if node.get("type") in ("JOIN", "SHOW_REF"):
-                return True
-            if node.get("type") == "BASE_TABLE":
-                read.append(str(node.get("table_name", "")).lower())
-    return len(read) > 1 or not set(read) <= _STORED
 
 
 def _not_a_select(parsed: Parsed) -> str:

@@ -207,15 +207,6 @@ class Store:
         with translating():
             return self._engine.register(cursor, names, self.sealed(cursor), until)
 
-    @contextmanager
-    def reading_plainly(self) -> Iterator[None]:
-        """Plan statements faster within the block; none of them may join. The caller holds the turn at the lake."""
-        self._engine.order_joins(is_wanted=False)
-        try:
-            yield
-        finally:
-            self._engine.order_joins(is_wanted=True)
-
     def new_damage(self) -> list[Damage]:
         """Damage in segments that no earlier call returned."""
         found = [damage for damage in self._engine.damaged if damage not in self._reported_damage]

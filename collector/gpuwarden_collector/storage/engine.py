@@ -154,11 +154,9 @@ class Engine:
             allowed = lake.allowed_folders(data_dir, address)
             self.connection.execute("SET allowed_directories = $1", [allowed])
             self.connection.execute("SET enable_external_access = false")
-            # `limit_spill` and `order_joins` change these; queries cannot, as only SELECT is allowed.
-            self.connection.execute(
-                "SET allowed_configs = ['max_temp_directory_size', 'disabled_optimizers']"
-            )
-            self.order_joins(is_wanted=True)
+            # `limit_spill` changes it; queries cannot, as only SELECT is allowed.
+            self.connection.execute("SET allowed_configs = ['max_temp_directory_size']")
+            self.connection.execute(f"SET GLOBAL disabled_optimizers = '{_NOT_WITH_ARROW}'")
             self.connection.execute("SET lock_configuration = true")
         except BaseException:
             self.connection.close()
@@ -184,16 +182,6 @@ class Engine:
             row = cursor.execute(sql, [bytes_max, self._limits.temp]).fetchone()
             if row:
                 cursor.execute(f"SET GLOBAL max_temp_directory_size = '{int(row[0])}B'")
-
-    def order_joins(self, *, is_wanted: bool) -> None:
-        """Switch the optimizer of join orders on or off for the next queries.
-
-        It reads the lake's statistics of every column of a view (1.5.5), which takes most of the time of a
-        small query without joins.
-        """
-        with suppress(duckdb.Error, StoreUnavailableError), self.cursor() as cursor:
-            disabled = _NOT_WITH_ARROW if is_wanted else f"{_NOT_WITH_ARROW},join_order"
-            cursor.execute(f"SET GLOBAL disabled_optimizers = '{disabled}'")
 
     @contextmanager
     def cursor(self) -> Iterator[duckdb.DuckDBPyConnection]:

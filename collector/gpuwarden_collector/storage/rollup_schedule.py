@@ -206,7 +206,7 @@ class Roller(LakeJob):
         self._stats.rolled_rows.update({name: rows.num_rows for name, rows in tables.items()})
 
     def _minutes(self, progress: Progress, readings: Readings | None) -> Rolled:
-        with self._store.maintaining() as cursor, self._store.reading_plainly():
+        with self._store.maintaining() as cursor:
             hot = self._store.hot_rows(cursor, SOURCES)
             rolled = roll_minutes(cursor, hot, progress, readings)
         free_memory()

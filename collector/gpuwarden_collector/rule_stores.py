@@ -42,10 +42,9 @@ def _json(labels: Mapping[str, str]) -> str:
     return json.dumps(dict(labels), ensure_ascii=False, sort_keys=True)
 
 
+_ALERT_FIELDS = tuple(field.name for field in fields(Alert))
 _ALERTS_SQL = (
-    "SELECT fingerprint, rule, severity, consequence, state, labels, summary, remedy, value, usd_per_hour, "
-    "began_at, active_at, fired_at, resolved_at, seen_at, simulated, "
-    "unknown_since, accounted_usd, accounted_until, owner, muted, stale_since, resolved_reason "
+    f"SELECT {', '.join(_ALERT_FIELDS)} "
     "FROM alerts WHERE {condition} ORDER BY active_at, fingerprint"
 )
 _ACTIVE_SQL = _ALERTS_SQL.format(condition="state IN ('pending', 'firing')")
@@ -111,33 +110,14 @@ def backdated_windows(alerts: Sequence[Alert]) -> Any | None:
 
 def _alert_row(alert: Alert) -> dict[str, Any]:
     gpu = alert.labels.get("gpu")
-    return {
-        "fingerprint": alert.fingerprint,
-        "rule": alert.rule,
+    return {name: getattr(alert, name) for name in _ALERT_FIELDS} | {
         "severity": alert.severity.value,
         "consequence": alert.consequence.value,
         "state": alert.state.value,
+        "labels": _json(alert.labels),
         "node": alert.labels.get("node"),
         "gpu": int(gpu) if gpu is not None and gpu.isdigit() else None,
         "gpu_uuid": alert.labels.get("gpu_uuid"),
-        "labels": _json(alert.labels),
-        "summary": alert.summary,
-        "remedy": alert.remedy,
-        "value": alert.value,
-        "usd_per_hour": alert.usd_per_hour,
-        "began_at": alert.began_at,
-        "active_at": alert.active_at,
-        "fired_at": alert.fired_at,
-        "resolved_at": alert.resolved_at,
-        "seen_at": alert.seen_at,
-        "simulated": alert.simulated,
-        "unknown_since": alert.unknown_since,
-        "accounted_usd": alert.accounted_usd,
-        "accounted_until": alert.accounted_until,
-        "owner": alert.owner,
-        "muted": alert.muted,
-        "stale_since": alert.stale_since,
-        "resolved_reason": alert.resolved_reason,
     }
 
 
@@ -154,15 +134,8 @@ def _alert(record: dict[str, Any]) -> Alert:
 
 
 def _silence_row(silence: Silence) -> dict[str, Any]:
-    return {
-        "id": silence.id,
-        "matchers": json.dumps([str(m) for m in silence.matchers], ensure_ascii=False),
-        "fingerprint": silence.fingerprint,
-        "author": silence.author,
-        "comment": silence.comment,
-        "starts_at": silence.starts_at,
-        "ends_at": silence.ends_at,
-    }
+    matchers = json.dumps([str(m) for m in silence.matchers], ensure_ascii=False)
+    return {f.name: getattr(silence, f.name) for f in fields(Silence)} | {"matchers": matchers}
 
 
 def _silence(record: dict[str, Any]) -> Silence:

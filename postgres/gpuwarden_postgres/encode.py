@@ -2,7 +2,7 @@
 
 import json
 import struct
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from decimal import Decimal
 from typing import Any
 from uuid import UUID
@@ -12,13 +12,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from gpuwarden.query import QueryError
-from gpuwarden_collector.query.port import Description, Encoder, Ending, joined, json_column
+from gpuwarden_collector.query.port import Description, Encoder, Ending, chunks, joined, json_column
 from gpuwarden_postgres import messages, types
 from gpuwarden_postgres.types import ColumnType
 
 _HEAD = np.dtype([("kind", "S1"), ("size", ">i4"), ("columns", ">i2")])
 _COPY_HEAD = np.dtype([("kind", "S1"), ("size", ">i4")])
-_CHUNK_ROWS = 2_048
 _NULL = b"\xff\xff\xff\xff"
 _DAY_US = 86_400_000_000
 _FIRST_US, _END_US = -62_135_596_800_000_000, 253_402_300_800_000_000
@@ -72,7 +71,7 @@ class _Rows:
         return described(self._names, self._types, self._formats)
 
     def rows(self, data: Any) -> bytes:
-        return b"".join(self._chunk(chunk) for chunk in _chunks(data))
+        return b"".join(self._chunk(chunk) for chunk in chunks(data))
 
     def _chunk(self, chunk: Any) -> bytes:
         sizes = np.full(chunk.num_rows, 6 + 4 * len(self._types), np.int32)
@@ -104,7 +103,7 @@ class _Copy:
         return messages.copy_out(len(self._types))
 
     def rows(self, data: Any) -> bytes:
-        return b"".join(self._chunk(chunk) for chunk in _chunks(data))
+        return b"".join(self._chunk(chunk) for chunk in chunks(data))
 
     def _chunk(self, chunk: Any) -> bytes:
         sizes = np.full(chunk.num_rows, 4 + len(self._types), np.int32)
@@ -120,12 +119,6 @@ class _Copy:
     def end(self, ending: Ending) -> bytes:
         """As of Encoder: who asked says whether rows were cut."""
         return b""
-
-
-def _chunks(data: Any) -> Iterator[Any]:
-    """Parts of the rows that are converted to Python values at once."""
-    for start in range(0, data.num_rows, _CHUNK_ROWS):
-        yield data.slice(start, _CHUNK_ROWS)
 
 
 def format_of(formats: Sequence[int], at: int) -> int:

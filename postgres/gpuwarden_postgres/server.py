@@ -23,7 +23,6 @@ from gpuwarden_postgres.connection import Connection, ConnectionEnded
 from gpuwarden_postgres.messages import ProtocolError
 from gpuwarden_postgres.session import Session
 from gpuwarden_postgres.statements import StatementError
-from gpuwarden_postgres.types import ParameterValue
 
 log = logging.getLogger(__name__)
 
@@ -332,15 +331,14 @@ class _Client:
         self,
         form: str,
         sql: str,
-        params: Mapping[str, ParameterValue],
+        params: Mapping[str, TypedValue],
         timeout_s: float | None,
         *,
         is_bulk: bool,
     ) -> _Asked:
         """Start a query of the session, as `Ask`."""
         bound = {
-            name: TypedValue(p.value, p.sql_type) if p.sql_type and p.value is not None else p.value
-            for name, p in params.items()
+            name: p if p.sql_type and p.value is not None else p.value for name, p in params.items()
         }
         row_limit = BULK_ROWS_MAX if is_bulk else None
         asked = _Asked()

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from gpuwarden.query import QueryError
+from gpuwarden_collector.query.port import TypedValue
 from gpuwarden_postgres import errors, messages, statements, types
 from gpuwarden_postgres.catalog import SETTINGS
 from gpuwarden_postgres.statements import (
@@ -22,7 +23,7 @@ from gpuwarden_postgres.statements import (
     SqlStatement,
     StatementError,
 )
-from gpuwarden_postgres.types import ParameterValue, ParameterValueError
+from gpuwarden_postgres.types import ParameterValueError
 
 PREPARED_MAX = 1_000
 """Most statements, and most portals, of a session."""
@@ -94,7 +95,7 @@ class Ask(Protocol):
         self,
         form: str,
         sql: str,
-        params: Mapping[str, ParameterValue],
+        params: Mapping[str, TypedValue],
         timeout_s: float | None,
         *,
         is_bulk: bool,
@@ -182,7 +183,7 @@ class Portal:
     """A statement with parameter values, and its rows once they are requested."""
 
     prepared: Prepared
-    params: Mapping[str, ParameterValue]
+    params: Mapping[str, TypedValue]
     formats: Sequence[int]
     rows: Rows | None = None
     left: int | None = None
@@ -441,7 +442,7 @@ class Session:
         prepared: Prepared,
         form: str,
         sql: str,
-        params: Mapping[str, ParameterValue],
+        params: Mapping[str, TypedValue],
         *,
         is_bulk: bool = False,
     ) -> Rows:
@@ -683,7 +684,7 @@ def _too_many(taken: int) -> Mapping[str, str]:
     )
 
 
-def _values(message: messages.Bind, oids: Sequence[int]) -> dict[str, ParameterValue]:
+def _values(message: messages.Bind, oids: Sequence[int]) -> dict[str, TypedValue]:
     """Values of parameters by name. Raises StatementError."""
     found = {}
     for at, raw in enumerate(message.values):

@@ -9,6 +9,8 @@ from decimal import Context, Decimal, InvalidOperation
 from typing import Any
 from uuid import UUID
 
+from gpuwarden_collector.query.port import TypedValue
+
 EPOCH_DAYS = 10_957
 EPOCH_US = EPOCH_DAYS * 86_400_000_000
 """PostgreSQL counts from 2000-01-01."""
@@ -128,14 +130,6 @@ def column_type(sql_type: str) -> ColumnType:
     return ColumnType(TEXT)
 
 
-@dataclass(frozen=True, slots=True)
-class ParameterValue:
-    """A parameter's value and DuckDB type; "": the query decides."""
-
-    value: Any
-    sql_type: str
-
-
 class ParameterValueError(ValueError):
     """A value does not fit its type: a SQLSTATE, and a sentence that does not contain the value."""
 
@@ -144,7 +138,7 @@ class ParameterValueError(ValueError):
         self.sqlstate = sqlstate
 
 
-def parameter(raw: bytes | None, oid: int, is_binary: bool) -> ParameterValue:
+def parameter(raw: bytes | None, oid: int, is_binary: bool) -> TypedValue:
     """Decode a parameter's value. `oid`: its type; 0: unspecified. Raises ParameterValueError."""
     element = BY_ARRAY_OID.get(oid)
     kind = element or BY_OID.get(oid)
@@ -155,7 +149,7 @@ def parameter(raw: bytes | None, oid: int, is_binary: bool) -> ParameterValue:
     kind = kind or TEXT
     sql_type = (kind.sql or "VARCHAR") + "[]" if element else kind.sql
     if raw is None:
-        return ParameterValue(None, sql_type)
+        return TypedValue(None, sql_type)
     try:
         value: Any
         if element:
@@ -170,7 +164,7 @@ def parameter(raw: bytes | None, oid: int, is_binary: bool) -> ParameterValue:
         raise ParameterValueError("22P03" if is_binary else "22P02", what) from error
     if isinstance(value, str) and "\0" in value:
         raise ParameterValueError("22021", "a parameter has a NUL character: leave it out")
-    return ParameterValue(value, sql_type)
+    return TypedValue(value, sql_type)
 
 
 def _from_text(text: str, kind: PgType) -> Any:
@@ -407,11 +401,11 @@ SAMPLES: dict[str, Any] = {
 """A value of each parameter type; NULL would have no type."""
 
 
-def sample(oid: int) -> ParameterValue:
+def sample(oid: int) -> TypedValue:
     """A value of a type, for describing a statement before its values are known."""
     if element := BY_ARRAY_OID.get(oid):
-        return ParameterValue([], (element.sql or "VARCHAR") + "[]")
+        return TypedValue([], (element.sql or "VARCHAR") + "[]")
     sql_type = BY_OID[oid].sql if oid in BY_OID else ""
     if oid == NUMERIC.oid:
-        return ParameterValue(Decimal(0), "")
-    return ParameterValue(SAMPLES.get(sql_type), sql_type)
+        return TypedValue(Decimal(0), "")
+    return TypedValue(SAMPLES.get(sql_type), sql_type)

@@ -11,8 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.each import each
 
+from gpuwarden_collector.query.port import TypedValue
 from gpuwarden_postgres import types
-from gpuwarden_postgres.types import ParameterValue, ParameterValueError, parameter
+from gpuwarden_postgres.types import ParameterValueError, parameter
 
 
 def naive(*parts: int) -> datetime:
@@ -68,7 +69,7 @@ def test_numbers_are_packed_as_postgresql_does(number: str, packed: tuple[int, .
     ],
 )
 def test_a_text_is_the_value_of_its_type(oid: int, raw: str, value: Any, sql_type: str) -> None:
-    assert parameter(raw.encode(), oid, False) == ParameterValue(value, sql_type)
+    assert parameter(raw.encode(), oid, False) == TypedValue(value, sql_type)
 
 
 @each(

@@ -6,7 +6,7 @@ infinity, which JSON lacks, become null.
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
@@ -24,6 +24,7 @@ _WIDE = ("HUGEINT", "UHUGEINT")
 _END_US = 253_402_300_800_000_000
 """The year 10000."""
 _JSON = msgspec.json.Encoder()
+_CHUNK_ROWS = 2_048
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +64,12 @@ def parquet_column(name: str, values: Any, sql_type: str) -> Any:
         wide = _python_column(name, values, sql_type)
         return pa.array([None if v is None else str(v) for v in wide], pa.string())
     return values
+
+
+def chunks(data: Any) -> Iterator[Any]:
+    """Parts of an Arrow table that are converted to Python values at once."""
+    for start in range(0, data.num_rows, _CHUNK_ROWS):
+        yield data.slice(start, _CHUNK_ROWS)
 
 
 def joined(*parts: Any) -> bytes:

@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 from gpuwarden.query import TRUNCATED, QueryError
 from gpuwarden_collector.query.encode import (
     ResultRows,
+    chunks,
     csv_cell,
     instant_texts,
     joined,
@@ -26,9 +27,6 @@ from gpuwarden_collector.query.encode import (
     python_rows,
 )
 from gpuwarden_collector.query.port import Encoder, Ending
-
-_CHUNK_ROWS = 2_048
-"""Rows that are converted to Python values at once."""
 
 
 def encoder_of(form: str, schema: Any, types: tuple[str, ...]) -> Encoder:
@@ -102,7 +100,7 @@ class _Csv:
         return _csv([self._names])
 
     def rows(self, data: Any) -> bytes:
-        return b"".join(csv_rows(chunk, self._types) for chunk in _chunks(data))
+        return b"".join(csv_rows(chunk, self._types) for chunk in chunks(data))
 
     def end(self, ending: Ending) -> bytes:
         if not ending.truncated or ending.is_own_limit:
@@ -215,17 +213,12 @@ def _check_names(names: list[str], form: str) -> None:
 def _json_rows(
     data: Any, names: list[str], types: tuple[str, ...]
 ) -> Iterator[list[tuple[Any, ...]]]:
-    for chunk in _chunks(data):
+    for chunk in chunks(data):
         cells = [
             json_column(name, values, sql_type)
             for name, values, sql_type in zip(names, chunk.columns, types, strict=True)
         ]
         yield list(zip(*cells, strict=True))
-
-
-def _chunks(data: Any) -> Iterator[Any]:
-    for start in range(0, data.num_rows, _CHUNK_ROWS):
-        yield data.slice(start, _CHUNK_ROWS)
 
 
 def _csv(rows: Any) -> bytes:

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 from gpuwarden.access import Denied, Scope
 from gpuwarden_collector.query.allowed_names import TABLE_FUNCTIONS, TABLES
-from gpuwarden_collector.query.encode import joined, json_column
+from gpuwarden_collector.query.encode import chunks, joined, json_column
 from gpuwarden_collector.query.guard import SQL_CHARACTERS_MAX, nodes_of
 
 __all__ = [
@@ -35,6 +35,7 @@ __all__ = [
     "RowStream",
     "Translation",
     "TypedValue",
+    "chunks",
     "joined",
     "json_column",
     "nodes_of",

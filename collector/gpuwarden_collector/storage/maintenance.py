@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from itertools import groupby
-from typing import Any, ClassVar
+from typing import Any, Literal
 
 from gpuwarden.clock import Clock
 from gpuwarden_collector.storage import lake_maintenance as maintain
@@ -51,67 +51,23 @@ _TASKS_MAX = 200
 
 
 @dataclass(frozen=True, slots=True)
-class DropDays:
-    """Drop days of tables."""
+class Task:
+    """A task, one transaction or one that can be repeated."""
 
-    name: ClassVar[str] = "drop"
+    name: Literal["drop", "expire", "clean_up", "flush", "merge", "rewrite", "delete_orphans"]
+    """drop: days of tables. expire: snapshots. clean_up: delete files that no snapshot needs. flush: write rows inlined
+    in the catalogue to files. merge: a table's small files. rewrite: a table's files without their deleted rows.
+    delete_orphans: set aside files that the catalogue does not name."""
+    table: str = ""
+    """Of merge and rewrite."""
+    before: datetime | None = None
+    """Age of what expire, clean_up and delete_orphans concern."""
+    drops: tuple[DropDay, ...] = ()
 
-    drops: tuple[DropDay, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Expire:
-    """Expire snapshots older than that."""
-
-    name: ClassVar[str] = "expire"
-
-    before: datetime
-
-
-@dataclass(frozen=True, slots=True)
-class CleanUp:
-    """Delete files that no snapshot has needed since then."""
-
-    name: ClassVar[str] = "clean_up"
-
-    before: datetime
-
-
-@dataclass(frozen=True, slots=True)
-class Flush:
-    """Write rows inlined in the catalogue to files."""
-
-    name: ClassVar[str] = "flush"
-
-
-@dataclass(frozen=True, slots=True)
-class Merge:
-    """Merge a table's small files."""
-
-    name: ClassVar[str] = "merge"
-
-    table: str
-
-
-@dataclass(frozen=True, slots=True)
-class Rewrite:
-    """Rewrite a table's files without their deleted rows."""
-
-    name: ClassVar[str] = "rewrite"
-
-    table: str
-
-
-@dataclass(frozen=True, slots=True)
-class DeleteOrphans:
-    """Set aside files that the catalogue does not name."""
-
-    name: ClassVar[str] = "delete_orphans"
-
-    before: datetime
-
-
-Task = DropDays | Expire | CleanUp | Flush | Merge | Rewrite | DeleteOrphans
+    @property
+    def key(self) -> str:
+        """Its key in the diary."""
+        return f"{self.name} {self.table}" if self.table else self.name
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,12 +117,7 @@ def next_task(
 ) -> Task | None:
     """The next task; None: nothing is due. `now_s`: the monotonic clock."""
     tasks = _due(state, diary, policy, now, now_s)
-    return next((task for task in tasks if not diary.is_put_off(key_of(task), now_s)), None)
-
-
-def key_of(task: Task) -> str:
-    """The task's key in the diary."""
-    return f"{task.name} {task.table}" if isinstance(task, Merge | Rewrite) else task.name
+    return next((task for task in tasks if not diary.is_put_off(task.key, now_s)), None)
 
 
 def _due(
@@ -175,31 +126,31 @@ def _due(
     parts, leaving = state.lake.parts, state.lake.leaving
     today = now.date() if state.is_clock_trusted else None
     if going := drops(parts, policy.kept_days, today, state.excess):
-        yield DropDays(tuple(going))
+        yield Task("drop", drops=tuple(going))
     files_kept = FILES_KEPT
     if state.is_short:
         # Files that were dropped for room leave the disk as soon as no query can be reading them.
         files_kept = timedelta(seconds=policy.query_timeout_s + 10)
         if leaving.held_bytes and diary.is_due("expire", SHORTLY_S, now_s):
-            yield Expire(now)
+            yield Task("expire", before=now)
     is_over = leaving.since is not None and aware(leaving.since) < now - files_kept
     if is_over and diary.is_due("clean_up", SHORTLY_S, now_s):
-        yield CleanUp(now - files_kept)
+        yield Task("clean_up", before=now - files_kept)
     if diary.is_due("flush", DAILY_S, now_s):
-        yield Flush()
+        yield Task("flush")
     for table in sorted(state.lake.mended_files):
         if diary.is_due(f"rewrite {table}", DAILY_S, now_s):
-            yield Rewrite(table)
+            yield Task("rewrite", table)
     today_since = (now - DAY_IS_OVER_AFTER).date()
     for table in sorted({p.table for p in parts if p.day < today_since and p.small_files > 1}):
         if diary.is_due(f"merge {table}", MERGE_EVERY_S, now_s):
-            yield Merge(table)
+            yield Task("merge", table)
     is_old = aware(state.lake.oldest_snapshot_at) < now - SNAPSHOTS_KEPT
     if is_old and diary.is_due("expire", HOURLY_S, now_s):
-        yield Expire(now - SNAPSHOTS_KEPT)
+        yield Task("expire", before=now - SNAPSHOTS_KEPT)
     is_known = state.is_whole and state.is_clock_trusted
     if is_known and diary.is_due("delete_orphans", DAILY_S, now_s):
-        yield DeleteOrphans(now - ORPHANS_KEPT)
+        yield Task("delete_orphans", before=now - ORPHANS_KEPT)
 
 
 def aware(instant: datetime) -> datetime:
@@ -305,7 +256,7 @@ class Maintainer(LakeJob):
             done = await self.run_once()
         except WriterStopped as error:
             return {"error": str(error)}
-        return {"tasks": [key_of(task) for task in done], "put_off": list(self._diary.put_off_s)}
+        return {"tasks": [task.key for task in done], "put_off": list(self._diary.put_off_s)}
 
     async def _step(self) -> Task | None:
         try:
@@ -317,7 +268,7 @@ class Maintainer(LakeJob):
         task = next_task(state, self._diary, self._policy, now, now_s)
         if task is None:
             return None
-        name, key = task.name, key_of(task)
+        name, key = task.name, task.key
         try:
             told = await asyncio.to_thread(self._do, task, now)
         except (StoreUnavailableError, RowsRefusedError, OSError) as error:
@@ -326,12 +277,12 @@ class Maintainer(LakeJob):
             return task
         ended_s = self._clock.monotonic()
         # A merge is repeated until it finds no small files; seals run in between.
-        if not (isinstance(task, Merge) and told.get("files")):
+        if not (name == "merge" and told.get("files")):
             self._diary.done_s[key] = ended_s
         self._diary.put_off_s.pop(key, None)
         self._stats.maintenance_seconds[name] += ended_s - now_s
         self._stats.maintenance_tasks[name] += 1
-        if isinstance(task, DropDays):
+        if name == "drop":
             self._count_dropped(task)
         else:
             log.log(
@@ -375,27 +326,27 @@ class Maintainer(LakeJob):
 
     def _do(self, task: Task, now: datetime) -> dict[str, int]:
         """Do a task, in a thread; figures for the log."""
-        root = self._store.lake_root
+        root, before = self._store.lake_root, task.before or now
         with self._store.maintaining() as cursor:
-            match task:
-                case DropDays(going):
-                    return {"rows": maintain.drop(cursor, going, now)}
-                case Expire(before):
+            match task.name:
+                case "drop":
+                    return {"rows": maintain.drop(cursor, task.drops, now)}
+                case "expire":
                     maintain.expire(cursor, before)
                     maintain.forget_seals(cursor, now - FILES_KEPT)
-                case CleanUp(before):
+                case "clean_up":
                     deleted = maintain.clean_up(cursor, before)
                     maintain.remove_empty_folders(root, now.date())
                     # Deleted files no longer count as leaving, so read the free space again.
                     self._disk.look(is_thorough=True)
                     return {"files": deleted} if deleted else {}
-                case Flush():
+                case "flush":
                     maintain.flush(cursor, root)
-                case Merge(table):
-                    return {"files": maintain.merge(cursor, root, table)}
-                case Rewrite(table):
-                    return {"files": maintain.rewrite(cursor, root, table)}
-                case DeleteOrphans(before):
+                case "merge":
+                    return {"files": maintain.merge(cursor, root, task.table)}
+                case "rewrite":
+                    return {"files": maintain.rewrite(cursor, root, task.table)}
+                case "delete_orphans":
                     data_dir = self._store.data_dir
                     moved = maintain.remove_orphans(cursor, root, data_dir, before)
                     forgotten = maintain.forget_set_aside(data_dir, now - SET_ASIDE_KEPT)
@@ -403,7 +354,7 @@ class Maintainer(LakeJob):
                     return {name: count for name, count in found.items() if count}
         return {}
 
-    def _count_dropped(self, task: DropDays) -> None:
+    def _count_dropped(self, task: Task) -> None:
         for (reason, day), group in groupby(task.drops, key=lambda d: (d.reason, d.part.day)):
             parts = [d.part for d in group]
             for part in parts:

@@ -1,12 +1,12 @@
 // A result without time as bars: a bar a row, as SVG, which the strict policy lets have its own sizes.
 
+import { shape } from "./elements.js";
 import { compare } from "./result.js";
 
 const BARS_MAX = 40;
 const LINE = 22;
 const LABEL = 220;
 const WIDTH = 900;
-const SVG = "http://www.w3.org/2000/svg";
 
 /** Names and values of the largest rows, by a column with numbers; null where there is no text to name them. */
 export function barsOf(columns, rows, at) {
@@ -20,26 +20,19 @@ export function barsOf(columns, rows, at) {
   return named.sort((a, b) => compare(b.value, a.value)).slice(0, BARS_MAX);
 }
 
-function element(name, attributes, text = "") {
-  const made = document.createElementNS(SVG, name);
-  for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
-  made.textContent = text;
-  return made;
-}
-
 /** The drawing; the result's table has the same values. */
 export function bars(found, title) {
   const height = LINE * found.length;
   const most = Math.max(...found.map((one) => one.value)) || 1;
-  const drawing = element("svg", { viewBox: `0 0 ${WIDTH} ${height}`, class: "bars", role: "img", "aria-label": `${title}: ${found[0].name} ${found[0].value} at most` });
+  const drawing = shape("svg", { viewBox: `0 0 ${WIDTH} ${height}`, class: "bars", role: "img", "aria-label": `${title}: ${found[0].name} ${found[0].value} at most` });
   found.forEach((one, number) => {
     const y = LINE * number;
     const width = ((WIDTH - LABEL - 110) * one.value) / most;
     const name = one.name.length > 30 ? `${one.name.slice(0, 29)}…` : one.name;
     drawing.append(
-      element("text", { x: LABEL - 8, y: y + 15, "text-anchor": "end" }, name),
-      element("rect", { x: LABEL, y: y + 3, width: Math.max(1, width), height: LINE - 6, class: "amount" }),
-      element("text", { x: LABEL + width + 6, y: y + 15 }, Number(one.value.toPrecision(6)).toLocaleString("en")),
+      shape("text", { x: LABEL - 8, y: y + 15, "text-anchor": "end" }, name),
+      shape("rect", { x: LABEL, y: y + 3, width: Math.max(1, width), height: LINE - 6, class: "amount" }),
+      shape("text", { x: LABEL + width + 6, y: y + 15 }, Number(one.value.toPrecision(6)).toLocaleString("en")),
     );
   });
   return drawing;

@@ -1,6 +1,7 @@
 // Draws over time on a canvas, with a cursor that all plots of a page share, zoom and pan by mouse, wheel, touch and
 // keys: lines with a band between least and greatest, gaps, strips, marks. Times are milliseconds since the epoch.
 
+import { folded, make } from "./elements.js";
 import { plainTable } from "./result.js";
 
 const HEIGHT = 150;
@@ -43,6 +44,11 @@ export function readable(value, unit) {
   const rest = { percent: " %", watts: " W", celsius: " °C", mhz: " MHz" };
   const tail = bytes ? unit.slice(5).replace("_per_second", "/s") : (rest[unit] ?? ` ${unit}`.replace(/_/g, " "));
   return number.toFixed(digits) + steps[step] + tail;
+}
+
+/** The same where a number and its unit stand alone: 208 kW, 12 %. */
+export function reading(value, unit) {
+  return readable(value, unit).replace(/([kMGTP]) W$/, " $1W");
 }
 
 /** The parts of a date that the span needs. */
@@ -122,19 +128,10 @@ export class Plot {
     this.title = title;
     this.data = null;
     this.dragFrom = null;
-    this.box = document.createElement("div");
-    this.box.className = "plot";
-    this.box.tabIndex = 0;
-    this.box.setAttribute("role", "img");
-    this.box.setAttribute("aria-label", `${title}: loading`);
-    this.base = document.createElement("canvas");
-    this.overlay = document.createElement("canvas");
-    this.box.append(this.base, this.overlay);
-    this.caption = document.createElement("figcaption");
-    this.details = document.createElement("details");
-    const summary = document.createElement("summary");
-    summary.textContent = "as a table";
-    this.details.append(summary);
+    [this.base, this.overlay] = [make("canvas"), make("canvas")];
+    this.box = make("div.plot", { tabindex: 0, role: "img", "aria-label": `${title}: loading` }, this.base, this.overlay);
+    this.caption = make("figcaption");
+    this.details = folded("as a table");
     element.append(this.caption, this.box, this.details);
     this.details.addEventListener("toggle", () => this.fillTable());
     this.listen();

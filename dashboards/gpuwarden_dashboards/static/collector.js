@@ -1,5 +1,6 @@
 // The page of collector and agents: lists are fetched again as HTML, counters from /metrics, rules from /v1/rules.
 
+import { facts } from "./elements.js";
 import { ask, live, logIn } from "./live.js";
 import { table } from "./result.js";
 
@@ -57,29 +58,19 @@ async function lookAtMetrics() {
   if (answer.status === 401) return logIn();
   if (!answer.ok) throw new Error(`the collector answers ${answer.status}`);
   const samples = samplesOf(await answer.text());
-  const list = document.createElement("dl");
-  list.className = "facts";
-  const add = (name, text) => {
-    const line = document.createElement("div");
-    const term = document.createElement("dt");
-    const detail = document.createElement("dd");
-    term.textContent = name;
-    detail.textContent = text;
-    line.append(term, detail);
-    list.append(line);
-  };
+  const found = [];
   for (const [name, meaning] of SHOWN) {
     const of = samples.filter((one) => one.name === PREFIX + name);
     if (!of.length) continue;
     const sum = of.reduce((total, one) => total + one.value, 0);
     const parts = of.filter((one) => one.labels.length && one.value).sort((a, b) => b.value - a.value);
     const named = parts.slice(0, 4).map((one) => `${one.labels.join(" ")} ${said(name, one.value)}`);
-    add(meaning, said(name, sum) + (named.length ? ` (${named.join(", ")}${parts.length > 4 ? ", …" : ""})` : ""));
+    found.push([meaning, said(name, sum) + (named.length ? ` (${named.join(", ")}${parts.length > 4 ? ", …" : ""})` : "")]);
   }
   for (const [name, meaning] of [["commit_seconds", "commits"], ["acknowledge_seconds", "answers to agents"], ["query_seconds", "queries"], ["seal_seconds", "moves to the lake"], ["rollup_seconds", "rollups"]]) {
-    add(meaning, timing(samples, name));
+    found.push([meaning, timing(samples, name)]);
   }
-  document.querySelector("#metrics").replaceChildren(list);
+  document.querySelector("#metrics").replaceChildren(facts("dl.facts", found));
   return null;
 }
 

@@ -1,26 +1,36 @@
 // Makes elements. Every text is text: nothing from outside becomes markup.
 
-import { readable } from "./chart.js";
+function filled(made, attributes, children) {
+  for (const [key, value] of Object.entries(attributes)) {
+    if (value === null || value === undefined || value === false) continue;
+    if (typeof value === "function") made.addEventListener(key, value);
+    else made.setAttribute(key, value === true ? "" : value);
+  }
+  made.append(...children.flat().filter((child) => child !== null && child !== undefined));
+  return made;
+}
 
-/** An element with attributes, a class where one is named after a dot, and children: elements or text; null is left out. */
+/** An element with attributes, listeners of events, classes where they follow dots, and children: elements or text; null is left out. */
 export function make(kind, attributes = {}, ...children) {
   const [name, ...classes] = kind.split(".");
   const element = document.createElement(name);
   if (classes.length) element.className = classes.join(" ");
-  for (const [key, value] of Object.entries(attributes)) {
-    if (value === null || value === undefined || value === false) continue;
-    element.setAttribute(key, value === true ? "" : value);
-  }
-  element.append(...children.flat().filter((child) => child !== null && child !== undefined));
-  return element;
+  return filled(element, attributes, children);
 }
 
-/** An element with a text and classes. */
-export function element(tag, text = "", className = "") {
-  const made = document.createElement(tag);
-  made.textContent = text;
-  if (className) made.className = className;
-  return made;
+/** The same of an SVG drawing. */
+export function shape(name, attributes = {}, ...children) {
+  return filled(document.createElementNS("http://www.w3.org/2000/svg", name), attributes, children);
+}
+
+/** A part that opens, with its title. */
+export function folded(title, ...content) {
+  return make("details", {}, make("summary", {}, title), ...content);
+}
+
+/** A list of terms and what they are. */
+export function facts(kind, entries) {
+  return make(kind, {}, entries.map(([term, ...about]) => make("div", {}, make("dt", {}, ...[term].flat()), make("dd", {}, ...about))));
 }
 
 /** $2.95, $1,204; an en dash for null. */
@@ -28,11 +38,6 @@ export function usd(value) {
   if (value === null || value === undefined) return "–";
   const digits = Math.abs(value) < 1000 ? 2 : 0;
   return `$${value.toLocaleString("en", { minimumFractionDigits: digits, maximumFractionDigits: digits })}`;
-}
-
-/** A number with its unit: 208 kW, 12 %. */
-export function reading(value, unit) {
-  return readable(value, unit).replace(/([kMGTP]) W$/, " $1W");
 }
 
 const UNITS = [["d", 86400], ["h", 3600], ["min", 60], ["s", 1]];

@@ -1,6 +1,7 @@
 // The page of the fleet: what is wrong, what it costs, the map of every GPU, and the worst nodes, kept up to date.
 
-import { counted, duration, make, put, reading, usd } from "./elements.js";
+import { reading } from "./chart.js";
+import { counted, duration, make, put, usd } from "./elements.js";
 import { Fleet } from "./fleetdata.js";
 import { linkTo, showNodes, showTotals, showTrouble, showWaste } from "./fleetlists.js";
 import { FleetMap, HEAD, blocks, colourOf } from "./fleetmap.js";

@@ -1,6 +1,7 @@
 // Fills the lists around the map: totals, what is wrong, what it costs, and the worst nodes.
 
-import { counted, duration, make, put, reading, usd } from "./elements.js";
+import { reading } from "./chart.js";
+import { counted, duration, make, put, usd } from "./elements.js";
 import { sparkline } from "./sparkline.js";
 
 const PAGES = { user: "/users/", job: "/jobs/" };

@@ -1,8 +1,8 @@
 // The page of an incident or an alert: its charts, the rows of its rule, and its actions.
 
-import { Chart, Shared, readable } from "./chart.js";
+import { Chart, Shared } from "./chart.js";
 import { page, replace } from "./fresh.js";
-import { element } from "./elements.js";
+import { facts, folded, make } from "./elements.js";
 import { ask, live } from "./live.js";
 import { plainTable, scrolling } from "./result.js";
 import { acknowledge, end, mayChange, said, silence } from "./silencing.js";
@@ -19,44 +19,20 @@ function shown(value) {
 
 /** The rows that the SQL returned, one line per column: when it fired, and now. */
 function evidence(found) {
-  const table = plainTable(["the rule's SQL returned", ...found.rows.map((one) => `${one.when}, ${shown(one.at)}`)], []);
-  const body = table.tBodies[0];
   const told = new Set([...Object.keys(JSON.parse(found.alert.labels)), "simulated", "model"]);
-  for (const name of new Set(found.rows.flatMap((one) => Object.keys(one.row ?? {})))) {
-    if (told.has(name)) continue;
-    const row = body.insertRow();
-    const first = element("th", name.replace(/_/g, " "));
-    first.scope = "row";
-    row.append(first);
-    for (const one of found.rows) {
-      const cell = row.insertCell();
-      cell.textContent = one.row ? shown(one.row[name]) : "";
-      cell.className = "text";
-    }
+  const names = new Set(found.rows.flatMap((one) => Object.keys(one.row ?? {})).filter((name) => !told.has(name)));
+  const table = plainTable(["the rule's SQL returned", ...found.rows.map((one) => `${one.when}, ${shown(one.at)}`)], []);
+  const line = (name, cells) => table.tBodies[0].append(make("tr", {}, make("th", { scope: "row" }, name), cells));
+  for (const name of names) {
+    line(name.replace(/_/g, " "), found.rows.map((one) => make("td.text", {}, one.row ? shown(one.row[name]) : "")));
   }
   const empty = found.rows.map((one) => (one.row ? "" : (one.problem ?? "no row: the condition does not hold")));
-  if (empty.some(Boolean)) {
-    const row = body.insertRow();
-    row.append(element("th", ""));
-    for (const text of empty) row.insertCell().textContent = text;
-  }
+  if (empty.some(Boolean)) line("", empty.map((text) => make("td", {}, text)));
   return scrolling("Evidence", table);
 }
 
 function thresholds(params) {
-  const list = element("dl", "", "facts");
-  for (const [name, value] of Object.entries(params)) {
-    const item = document.createElement("div");
-    item.append(element("dt", `$${name}`), element("dd", shown(value)));
-    list.append(item);
-  }
-  return list;
-}
-
-function folded(title, ...content) {
-  const details = document.createElement("details");
-  details.append(element("summary", title), ...content);
-  return details;
+  return facts("dl.facts", Object.entries(params).map(([name, value]) => [`$${name}`, shown(value)]));
 }
 
 /** Charts of the metrics that the rule reads, around the time of the alert. */
@@ -70,7 +46,7 @@ async function draw(box, details, charts) {
   const groups = [[gpuUuid ? { gpu_uuid: gpuUuid } : { node }, gpuUuid || node ? ofGpu : []], [{ node }, node ? ofHost : []]];
   const shared = new Shared(begin - around, Math.min(Date.now(), finish + around));
   const drawn = groups.flatMap(([place, ones]) => ones.map((one) => {
-    const figure = document.createElement("figure");
+    const figure = make("figure");
     box.append(figure);
     const title = one.metric.replace(/^host\./, "").replace(/_(percent|watts|celsius|bytes|mhz)$/, "").replace(/_/g, " ");
     return { ...one, place, chart: new Chart(figure, shared, title) };
@@ -105,31 +81,26 @@ async function explain(details) {
   const why = details.querySelector(".why");
   if (!details.open || why.dataset.asked) return;
   why.dataset.asked = "yes";
-  why.replaceChildren(element("p", "Asking the collector…", "soft"));
+  why.replaceChildren(make("p.soft", {}, "Asking the collector…"));
   try {
     const { fingerprint, activeAt } = details.dataset;
     const found = await ask(`/v1/alerts/${fingerprint}/explanation?active_at=${activeAt}`);
-    const charts = element("div", "", "charts");
+    const charts = make("div.charts");
     why.replaceChildren(charts);
     if (found.rows.length) why.append(evidence(found));
-    else if (!found.sql) why.append(element("p", "The rule has no SQL or was deleted: there are no rows to show.", "soft"));
+    else if (!found.sql) why.append(make("p.soft", {}, "The rule has no SQL or was deleted: there are no rows to show."));
     if (Object.keys(found.params).length) why.append(folded("thresholds and parameters", thresholds(found.params)));
-    if (found.sql) {
-      const text = element("pre", found.sql);
-      text.tabIndex = 0;
-      why.append(folded("the rule's SQL", text));
-    }
+    if (found.sql) why.append(folded("the rule's SQL", make("pre", { tabindex: 0 }, found.sql)));
     const { gpuUuid, node, begin } = details.dataset;
     if (node || gpuUuid) {
       const finish = Number(details.dataset.end) || Date.now();
-      const link = element("a", "all charts of that time");
-      link.href = `${gpuUuid ? `/gpus/${encodeURIComponent(gpuUuid)}` : `/nodes/${encodeURIComponent(node)}`}?begin=${Number(begin) - AROUND}&end=${Math.min(Date.now(), finish + AROUND)}`;
-      why.append(link);
+      const href = `${gpuUuid ? `/gpus/${encodeURIComponent(gpuUuid)}` : `/nodes/${encodeURIComponent(node)}`}?begin=${Number(begin) - AROUND}&end=${Math.min(Date.now(), finish + AROUND)}`;
+      why.append(make("a", { href }, "all charts of that time"));
     }
     await draw(charts, details, found.charts);
   } catch (error) {
     delete why.dataset.asked;
-    why.append(element("p", error.message, "failed"));
+    why.append(make("p.failed", {}, error.message));
   }
 }
 

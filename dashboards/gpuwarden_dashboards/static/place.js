@@ -1,6 +1,7 @@
 // The page of a node, a GPU or a job: charts that share a cursor and a span, states, links, health, coverage.
 
 import { Chart, Shared, clock, stamp } from "./chart.js";
+import { folded, make } from "./elements.js";
 import { ask, live } from "./live.js";
 import { Heat, Strips } from "./strips.js";
 import { draw as drawTopology, fill, plain } from "./topology.js";
@@ -63,51 +64,31 @@ function remember() {
 
 /** What the metrics of a chart mean, below it. */
 function meanings(metrics) {
-  const details = document.createElement("details");
-  const summary = document.createElement("summary");
-  summary.textContent = "what it means";
-  const list = document.createElement("dl");
-  list.className = "columns";
-  for (const name of metrics) {
-    const [term, meaning] = [document.createElement("dt"), document.createElement("dd")];
-    term.textContent = name;
-    meaning.textContent = known.get(name)?.meaning ?? "";
-    list.append(term, meaning);
-  }
-  details.append(summary, list);
-  return details;
+  const terms = metrics.flatMap((name) => [make("dt", {}, name), make("dd", {}, known.get(name)?.meaning ?? "")]);
+  return folded("what it means", make("dl.columns", {}, terms));
 }
 
 function add(title, metrics, added = false) {
-  const element = document.createElement("figure");
+  const element = make("figure");
   page.append(element);
   charts.set(title, { metrics, added, chart: new Chart(element, shared, title) });
   const described = meanings(metrics);
   element.append(described);
   if (!added) return;
   described.open = true;
-  const remove = document.createElement("button");
-  remove.type = "button";
-  remove.textContent = "remove";
-  remove.setAttribute("aria-label", `remove the chart ${title}`);
-  remove.addEventListener("click", () => {
+  const remove = () => {
     shared.charts.splice(shared.charts.indexOf(charts.get(title).chart), 1);
     charts.delete(title);
     element.remove();
     remember();
     picker.focus();
-  });
-  element.append(remove);
+  };
+  element.append(make("button", { type: "button", "aria-label": `remove the chart ${title}`, click: remove }, "remove"));
 }
 
 for (const group of JSON.parse(document.querySelector("#groups").textContent)) add(group.title, group.metrics);
 for (const name of (here.searchParams.get("metrics") ?? "").split(",").filter((one) => known.has(one))) add(name, [name], true);
-for (const metric of known.values()) {
-  const option = document.createElement("option");
-  option.value = metric.name;
-  option.label = metric.meaning;
-  picker.list.append(option);
-}
+picker.list.append(...[...known.values()].map((metric) => make("option", { value: metric.name, label: metric.meaning })));
 
 function query(path, more) {
   const asked = new URLSearchParams({ ...place, begin: Math.round(shared.begin), end: Math.round(shared.end), ...more });
@@ -316,28 +297,16 @@ function showHealth({ now: looks, changes, meanings: meaning }) {
     stamp(change.at_ms), change.gpu === null ? "node" : `GPU ${change.gpu}`, change.name.replace(/_total$/, "").replace(/_/g, " "),
     change.text ?? `${change.before} → ${change.after}`, change.is_grave ? "grave" : "",
   ]);
-  const nothing = document.createElement("p");
-  nothing.className = "soft";
-  nothing.textContent = looks.length ? "No counter of errors or repairs changed in this span, and there was no Xid." : "No health sample in this span.";
+  const nothing = make("p.soft", {}, looks.length ? "No counter of errors or repairs changed in this span, and there was no Xid." : "No health sample in this span.");
   fill(document.querySelector("#health"), history.length ? plain("Health history", ["time (UTC)", "of", "what", "how it changed", ""], history, 3) : nothing, ...found);
 }
 
 function tell(marks) {
   if (!happened) return;
   const rows = [...marks].reverse().slice(0, 60).map((mark) => {
-    const row = document.createElement("tr");
-    const cells = [
-      stamp(mark.begin_ms),
-      mark.kind,
-      mark.gpu === null ? "" : `GPU ${mark.gpu}`,
-      mark.severity,
-      mark.text ?? mark.name,
-    ];
-    for (const text of cells) row.insertCell().textContent = text;
-    row.lastElementChild.className = "text";
-    row.classList.add(mark.severity);
-    row.addEventListener("pointerenter", () => shared.point(mark.begin_ms));
-    return row;
+    const cells = [stamp(mark.begin_ms), mark.kind, mark.gpu === null ? "" : `GPU ${mark.gpu}`, mark.severity];
+    return make(`tr.${mark.severity}`, { pointerenter: () => shared.point(mark.begin_ms) },
+      cells.map((text) => make("td", {}, text)), make("td.text", {}, mark.text ?? mark.name));
   });
   happened.tBodies[0].replaceChildren(...rows);
   document.querySelector("#nothing").hidden = rows.length > 0;
@@ -395,19 +364,11 @@ const catalogue = document.querySelector("#catalogue");
 function listMetrics() {
   if (!catalogue.open) return;
   const wanted = picker.value.trim().toLowerCase();
-  const rows = [...known.values()].filter((metric) => `${metric.name} ${metric.meaning}`.toLowerCase().includes(wanted)).map((metric) => {
-    const row = document.createElement("tr");
-    const button = document.createElement("button");
-    button.type = "button";
-    button.className = "plain";
-    button.textContent = metric.name;
-    button.addEventListener("click", () => pick(metric.name));
-    row.insertCell().append(button);
-    row.insertCell().textContent = metric.unit.replace(/_/g, " ");
-    row.insertCell().textContent = metric.meaning;
-    row.lastElementChild.className = "text";
-    return row;
-  });
+  const rows = [...known.values()].filter((metric) => `${metric.name} ${metric.meaning}`.toLowerCase().includes(wanted)).map((metric) =>
+    make("tr", {},
+      make("td", {}, make("button.plain", { type: "button", click: () => pick(metric.name) }, metric.name)),
+      make("td", {}, metric.unit.replace(/_/g, " ")),
+      make("td.text", {}, metric.meaning)));
   catalogue.querySelector("tbody").replaceChildren(...rows);
 }
 catalogue.addEventListener("toggle", listMetrics);

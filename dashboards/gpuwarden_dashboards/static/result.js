@@ -1,5 +1,7 @@
 // Makes tables: of plain texts, and of a query's result with columns that sort.
 
+import { make } from "./elements.js";
+
 function text(value, type) {
   if (value === null) return "–";
   if (typeof value === "number" && /^INTERVAL/.test(type)) return duration(value);
@@ -29,79 +31,39 @@ export function compare(a, b) {
 
 /** A table of texts; `classOf(text, column)` is the class of a cell. */
 export function plainTable(heading, rows, classOf = () => "") {
-  const made = document.createElement("table");
-  const head = made.createTHead().insertRow();
-  for (const text of heading) {
-    const cell = document.createElement("th");
-    cell.scope = "col";
-    cell.textContent = text;
-    head.append(cell);
-  }
-  const body = made.createTBody();
-  for (const texts of rows) {
-    const row = body.insertRow();
-    texts.forEach((text, column) => {
-      const cell = row.insertCell();
-      cell.textContent = text;
-      const name = classOf(text, column);
-      if (name) cell.className = name;
-    });
-  }
-  return made;
+  const cell = (text, column) => make("td", { class: classOf(text, column) || null }, String(text ?? ""));
+  return make("table", {},
+    make("thead", {}, make("tr", {}, heading.map((text) => make("th", { scope: "col" }, text)))),
+    make("tbody", {}, rows.map((texts) => make("tr", {}, texts.map(cell)))));
 }
 
 /** A box that scrolls its content, with the keyboard too. */
 export function scrolling(label, content) {
-  const box = document.createElement("div");
-  box.className = "scroll";
-  box.tabIndex = 0;
-  box.setAttribute("role", "region");
-  box.setAttribute("aria-label", label);
-  box.append(content);
-  return box;
+  return make("div.scroll", { tabindex: 0, role: "region", "aria-label": label }, content);
 }
 
 /** The table of a result. */
 export function table(columns, rows) {
-  const element = document.createElement("table");
-  const head = element.createTHead().insertRow();
-  const body = element.createTBody();
   let by = null;
   let isDown = false;
+  const body = make("tbody");
+  const heads = columns.map((column, at) =>
+    make(rows.some((row) => typeof row[at] === "number") ? "th.number" : "th", { scope: "col" },
+      make("button", { type: "button", title: column.type, click: () => sort(at) }, column.name)));
 
   function fill(ordered) {
-    body.replaceChildren(
-      ...ordered.map((row) => {
-        const line = document.createElement("tr");
-        row.forEach((value, at) => {
-          const cell = line.insertCell();
-          cell.textContent = text(value, columns[at].type);
-          if (typeof value === "number") cell.className = "number";
-        });
-        return line;
-      }),
-    );
+    const cell = (value, at) => make(typeof value === "number" ? "td.number" : "td", {}, text(value, columns[at].type));
+    body.replaceChildren(...ordered.map((row) => make("tr", {}, row.map(cell))));
   }
 
-  columns.forEach((column, at) => {
-    const cell = document.createElement("th");
-    cell.scope = "col";
-    if (rows.some((row) => typeof row[at] === "number")) cell.className = "number";
-    const button = document.createElement("button");
-    button.type = "button";
-    button.textContent = column.name;
-    button.title = column.type;
-    button.addEventListener("click", () => {
-      isDown = by === at && !isDown;
-      by = at;
-      const ordered = [...rows].sort((a, b) => compare(a[at], b[at]) * (isDown && a[at] !== null && b[at] !== null ? -1 : 1));
-      for (const other of head.cells) other.removeAttribute("aria-sort");
-      cell.setAttribute("aria-sort", isDown ? "descending" : "ascending");
-      fill(ordered);
-    });
-    cell.append(button);
-    head.append(cell);
-  });
+  function sort(at) {
+    isDown = by === at && !isDown;
+    by = at;
+    for (const head of heads) head.removeAttribute("aria-sort");
+    heads[at].setAttribute("aria-sort", isDown ? "descending" : "ascending");
+    fill([...rows].sort((a, b) => compare(a[at], b[at]) * (isDown && a[at] !== null && b[at] !== null ? -1 : 1)));
+  }
+
   fill(rows);
-  return element;
+  return make("table", {}, make("thead", {}, make("tr", {}, heads)), body);
 }

@@ -1,6 +1,6 @@
 // The page of a rule: its definition, its episodes, and its backtest.
 
-import { element } from "./elements.js";
+import { facts, folded, make } from "./elements.js";
 import { ask } from "./live.js";
 import { duration, plainTable, scrolling } from "./result.js";
 import { placeOf, strips } from "./episodes.js";
@@ -14,9 +14,9 @@ const [run, cancel, bar, outcome, result] = ["run", "cancel", "progress", "outco
 
 /** A text of the rule's file: backquotes mark code; other marks are dropped, links become their text. */
 function prose(lead, text) {
-  const made = element("p", lead);
+  const made = make("p", {}, lead);
   const plain = (part) => part.replace(/\[([^\]]*)\]\([^)]*\)/g, "$1").replace(/(^|\W)\*([^*]+)\*/g, "$1$2");
-  text.split("`").forEach((part, number) => made.append(number % 2 ? element("code", part) : plain(part)));
+  text.split("`").forEach((part, number) => made.append(number % 2 ? make("code", {}, part) : plain(part)));
   return made;
 }
 
@@ -25,30 +25,18 @@ function cells(heads, rows, label) {
   return scrolling(label, plainTable(heads, texts, (text) => (String(text).length > 40 ? "text" : "")));
 }
 
-function code(text) {
-  const made = element("pre", text);
-  made.tabIndex = 0;
-  return made;
-}
-
-function folded(title, ...content) {
-  const details = document.createElement("details");
-  details.append(element("summary", title), ...content);
-  return details;
-}
+const code = (text) => make("pre", { tabindex: 0 }, text);
 
 const SPAN = /(_?window|lookback|_within|_after|_for|recent|slack|wait)$/;
 const value = (key, number) => (typeof number === "number" && SPAN.test(key) ? duration(number) : typeof number === "number" ? number.toLocaleString("en", { maximumFractionDigits: 6 }) : String(number));
 
 function describe(rule) {
-  const about = element("div", "", `alert ${rule.severity}`);
-  const first = element("p", "", "lead");
-  first.append(element("span", rule.severity, "level"), ` ${rule.page?.title ?? rule.summary}`);
-  about.append(first);
-  if (rule.page?.description) about.append(prose("", rule.page.description));
-  about.append(element("p", `Says: ${rule.summary}`, "soft"), prose("What to do: ", rule.page?.actions || rule.remedy));
-  if (rule.page?.checks) about.append(prose("Check by hand: ", rule.page.checks));
-  const facts = element("dl", "", "facts");
+  const about = make(`div.alert.${rule.severity}`, {},
+    make("p.lead", {}, make("span.level", {}, rule.severity), ` ${rule.page?.title ?? rule.summary}`),
+    rule.page?.description ? prose("", rule.page.description) : null,
+    make("p.soft", {}, `Says: ${rule.summary}`),
+    prose("What to do: ", rule.page?.actions || rule.remedy),
+    rule.page?.checks ? prose("Check by hand: ", rule.page.checks) : null);
   const said = [
     ["state", (rule.state === "waiting" ? "warming up" : rule.state) + (rule.reason ? `: ${rule.reason}` : "")],
     ["means", rule.consequence.replace(/_/g, " ")],
@@ -58,41 +46,33 @@ function describe(rule) {
     ["failures", rule.failures],
     ["file", `${rule.file.split("/").at(-1)}:${rule.line}`],
   ];
-  for (const [term, text] of said) {
-    const item = document.createElement("div");
-    item.append(element("dt", term), element("dd", String(text)));
-    facts.append(item);
-  }
-  page.replaceChildren(about, facts);
+  page.replaceChildren(about, facts("dl.facts", said));
 }
 
 function details(rule) {
   const parts = [];
   const params = Object.entries(rule.params);
   if (params.length) {
-    parts.push(element("h2", "Thresholds"));
+    parts.push(make("h2", {}, "Thresholds"));
     const rows = params.map(([key, number]) => [key, value(key, number), rule.page?.sources[key] ?? "", rule.overridden.filter((one) => key in one.params).map((one) => `${value(key, one.params[key])} where ${Object.entries(one.match).map((pair) => pair.join("=")).join(", ") || "everywhere"}`).join("; ")]);
     parts.push(cells(["parameter", "value", "why", "overridden"], rows, "Thresholds"));
   }
   const off = rule.overridden.filter((one) => one.enabled !== null || one.severity !== null);
   for (const one of off) {
     const where = Object.entries(one.match).map((pair) => pair.join("=")).join(", ") || "everywhere";
-    parts.push(element("p", `${one.enabled === false ? "Disabled" : one.severity ? `Severity ${one.severity}` : "Enabled"} ${where} by ${one.file.split("/").at(-1)}:${one.line}.`));
+    parts.push(make("p", {}, `${one.enabled === false ? "Disabled" : one.severity ? `Severity ${one.severity}` : "Enabled"} ${where} by ${one.file.split("/").at(-1)}:${one.line}.`));
   }
   if (rule.page?.quiet.length) {
-    parts.push(element("h2", "Does not fire for"));
-    const list = document.createElement("ul");
-    for (const text of rule.page.quiet) list.append(element("li", text));
-    parts.push(list);
+    parts.push(make("h2", {}, "Does not fire for"));
+    parts.push(make("ul", {}, rule.page.quiet.map((text) => make("li", {}, text))));
   }
-  parts.push(element("h2", "Cases"));
-  parts.push(element("p", rule.cases.length ? "Rows in the tables, and whether the rule must fire; gpuwarden rules test runs them." : "The rule has no test cases.", "soft"));
+  parts.push(make("h2", {}, "Cases"));
+  parts.push(make("p.soft", {}, rule.cases.length ? "Rows in the tables, and whether the rule must fire; gpuwarden rules test runs them." : "The rule has no test cases."));
   for (const one of rule.cases) {
-    const fold = folded("", code(one.text));
-    fold.firstChild.append(element("span", one.fires ? "fires" : "stays quiet", `tag${one.fires ? " fires" : ""}`), ` ${one.name}`);
-    parts.push(fold);
+    const tag = make(one.fires ? "span.tag.fires" : "span.tag", {}, one.fires ? "fires" : "stays quiet");
+    parts.push(folded([tag, ` ${one.name}`], code(one.text)));
   }
-  parts.push(element("h2", "Text"), element("p", `Needs ${rule.requires.join(", ") || "nothing"}${rule.optional.length ? `; reads ${rule.optional.join(", ")} if present` : ""}.`, "soft"));
+  parts.push(make("h2", {}, "Text"), make("p.soft", {}, `Needs ${rule.requires.join(", ") || "nothing"}${rule.optional.length ? `; reads ${rule.optional.join(", ")} if present` : ""}.`));
   parts.push(folded("SQL", code(rule.sql)));
   if (rule.source) parts.push(folded("source (YAML)", code(rule.source)));
   written.replaceChildren(...parts);
@@ -117,7 +97,7 @@ function tell(test) {
   outcome.textContent = words[test.state];
   outcome.className = test.state === "failed" ? "failed" : "";
   if (test.state !== "done") return result.replaceChildren();
-  const picture = document.createElement("div");
+  const picture = make("div");
   const episodes = test.episodes.map((one) => ({ ...one, fired_at: Date.parse(one.fired_at), resolved_at: one.resolved_at && Date.parse(one.resolved_at) }));
   result.replaceChildren();
   if (episodes.length) {
@@ -125,7 +105,7 @@ function tell(test) {
     const rows = episodes.map((one) => [new Date(one.fired_at).toISOString().slice(0, 19).replace("T", " "), duration(Math.round(((one.resolved_at ?? Date.parse(test.until)) - one.fired_at) / 1000)) + (one.resolved_at ? "" : ", ongoing"), placeOf(one.labels), one.owner, usd(one.usd), one.summary]);
     result.append(picture, cells(["fired (UTC)", "for", "where", "owner", "cost", "summary"], rows, "Backtest"));
   }
-  result.append(element("p", `${test.evaluations} evaluations by ${test.queries} queries in ${test.seconds.toFixed(1)} s, at most ${duration(test.step_s)} apart; changes are known to within ${duration(test.resolution_s)}.`, "soft"));
+  result.append(make("p.soft", {}, `${test.evaluations} evaluations by ${test.queries} queries in ${test.seconds.toFixed(1)} s, at most ${duration(test.step_s)} apart; changes are known to within ${duration(test.resolution_s)}.`));
   return null;
 }
 
@@ -180,7 +160,7 @@ ask(`/v1/rules/${encodeURIComponent(name)}`).then(
     details(rule);
   },
   (error) => {
-    page.replaceChildren(element("p", error.message, "failed"));
+    page.replaceChildren(make("p.failed", {}, error.message));
     form.hidden = true;
   },
 );

@@ -1,5 +1,6 @@
 // The list of rules: what each finds, how many fire, and its state; the address holds the filter.
 
+import { make } from "./elements.js";
 import { ask, live } from "./live.js";
 
 const fired = JSON.parse(document.querySelector("#fired").textContent);
@@ -10,35 +11,14 @@ for (const [name, field] of Object.entries(fields)) field.value = here.searchPar
 let rules = [];
 
 function row(rule) {
-  const line = document.createElement("tr");
-  const link = document.createElement("a");
-  link.href = `/rules/${rule.rule}`;
-  link.textContent = rule.rule;
-  line.insertCell().append(link);
-  const severity = line.insertCell();
-  const level = document.createElement("span");
-  level.className = "level";
-  level.textContent = rule.severity;
-  severity.append(level);
-  line.className = rule.severity;
-  const what = line.insertCell();
-  what.className = "text";
-  what.textContent = rule.title || rule.summary;
-  for (const [number, path] of [[rule.firing, `/alerts?rule=${rule.rule}`], [fired[rule.rule] ?? 0, `/alerts?state=ended&since=30d&rule=${rule.rule}`]]) {
-    const cell = line.insertCell();
-    cell.className = "number";
-    if (number) {
-      const to = document.createElement("a");
-      to.href = path;
-      to.textContent = number.toLocaleString("en");
-      cell.append(to);
-    } else cell.textContent = "0";
-  }
-  const state = line.insertCell();
-  state.className = "text";
-  state.textContent = (rule.state === "waiting" ? "warming up" : rule.state) + (rule.reason ? `: ${rule.reason}` : rule.pending ? `, ${rule.pending} pending` : "");
-  if (["failing", "not judged", "slow"].includes(rule.state)) state.classList.add("failed");
-  return line;
+  const counts = [[rule.firing, `/alerts?rule=${rule.rule}`], [fired[rule.rule] ?? 0, `/alerts?state=ended&since=30d&rule=${rule.rule}`]];
+  const state = (rule.state === "waiting" ? "warming up" : rule.state) + (rule.reason ? `: ${rule.reason}` : rule.pending ? `, ${rule.pending} pending` : "");
+  return make(`tr.${rule.severity}`, {},
+    make("td", {}, make("a", { href: `/rules/${rule.rule}` }, rule.rule)),
+    make("td", {}, make("span.level", {}, rule.severity)),
+    make("td.text", {}, rule.title || rule.summary),
+    counts.map(([number, path]) => make("td.number", {}, number ? make("a", { href: path }, number.toLocaleString("en")) : "0")),
+    make(["failing", "not judged", "slow"].includes(rule.state) ? "td.text.failed" : "td.text", {}, state));
 }
 
 function show() {

@@ -1,5 +1,6 @@
 // Acknowledges and silences alerts through the collector's API, for readers whose token allows it.
 
+import { make } from "./elements.js";
 import { ask, logIn } from "./live.js";
 
 const KEY = "gpuwarden-author";
@@ -36,15 +37,9 @@ async function preview() {
   const asked = new URLSearchParams(matchers().map((text) => ["matcher", text]));
   try {
     const found = await ask(`/v1/silences/preview?${asked}`, previewing.signal);
-    const list = document.createElement("ul");
-    for (const alert of found.covered.slice(0, 8)) {
-      const item = document.createElement("li");
-      item.textContent = alert.summary;
-      list.append(item);
-    }
     covered.className = "soft";
     covered.textContent = `Covers ${found.alerts} ${found.alerts === 1 ? "alert" : "alerts"} now${found.alerts > 8 ? ", among them:" : found.alerts ? ":" : "; it will cover new ones that match."}`;
-    covered.append(list);
+    covered.append(make("ul", {}, found.covered.slice(0, 8).map((alert) => make("li", {}, alert.summary))));
   } catch (error) {
     if (error.name === "AbortError") return;
     covered.className = "failed";

@@ -1,6 +1,6 @@
 // Lines of a few dozen points as SVG paths.
 
-const SPACE = "http://www.w3.org/2000/svg";
+import { shape } from "./elements.js";
 
 /** An image of values, null for a gap. `least` and `greatest` are the ends of the scale; `label` describes it. */
 export function sparkline(values, { least = 0, greatest = null, label = "" } = {}) {
@@ -22,17 +22,6 @@ export function sparkline(values, { least = 0, greatest = null, label = "" } = {
       from = null;
     }
   }
-  const image = document.createElementNS(SPACE, "svg");
-  image.setAttribute("viewBox", "0 0 100 24");
-  image.setAttribute("preserveAspectRatio", "none");
-  image.setAttribute("class", "spark");
-  image.setAttribute("role", "img");
-  image.setAttribute("aria-label", label);
-  for (const [name, path] of [["area", area], ["line", line]]) {
-    const one = document.createElementNS(SPACE, "path");
-    one.setAttribute("d", path);
-    one.setAttribute("class", name);
-    image.append(one);
-  }
-  return image;
+  const attributes = { viewBox: "0 0 100 24", preserveAspectRatio: "none", class: "spark", role: "img", "aria-label": label };
+  return shape("svg", attributes, shape("path", { d: area, class: "area" }), shape("path", { d: line, class: "line" }));
 }

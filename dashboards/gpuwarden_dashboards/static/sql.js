@@ -2,6 +2,7 @@
 
 import { bars, barsOf } from "./bars.js";
 import { Chart, Shared } from "./chart.js";
+import { facts, folded, make } from "./elements.js";
 import { ask as askFor, logIn } from "./live.js";
 import { table } from "./result.js";
 
@@ -55,19 +56,13 @@ function suggest() {
   chosen = 0;
   list.replaceChildren(
     ...found.map((one, number) => {
-      const item = document.createElement("li");
-      item.id = `suggestion-${number}`;
-      item.setAttribute("role", "option");
-      const said = document.createElement("span");
-      said.className = "soft";
-      said.textContent = [one.of, one.type, one.meaning].filter(Boolean).join(" · ");
-      item.append(one.name, " ", said);
-      item.addEventListener("pointerdown", (event) => {
+      const said = make("span.soft", {}, [one.of, one.type, one.meaning].filter(Boolean).join(" · "));
+      const take = (event) => {
         event.preventDefault();
         chosen = number;
         accept();
-      });
-      return item;
+      };
+      return make("li", { id: `suggestion-${number}`, role: "option", pointerdown: take }, one.name, " ", said);
     }),
   );
   mark();
@@ -253,9 +248,7 @@ for (const button of document.querySelectorAll("[data-format]")) {
       if (response.status === 401) return logIn();
       if (!response.ok) throw new Error(sentence(await response.json()));
       const file = await response.blob();
-      const link = document.createElement("a");
-      link.href = URL.createObjectURL(file);
-      link.download = `gpuwarden.${button.dataset.ending}`;
+      const link = make("a", { href: URL.createObjectURL(file), download: `gpuwarden.${button.dataset.ending}` });
       link.click();
       setTimeout(() => URL.revokeObjectURL(link.href), 60e3);
       // A long answer says it at its end.
@@ -280,25 +273,11 @@ document.querySelector("#share").addEventListener("click", async () => {
 });
 
 function saved(one) {
-  const item = document.createElement("li");
-  const take = document.createElement("button");
-  take.type = "button";
-  take.textContent = one.name;
-  take.addEventListener("click", () => show(one.sql));
-  const by = document.createElement("span");
-  by.className = "soft";
-  by.textContent = [one.author && `by ${one.author}`, one.saved_at.slice(0, 10)].filter(Boolean).join(", ");
-  item.append(take, " ", by);
-  if (one.mine) {
-    const gone = document.createElement("button");
-    gone.type = "button";
-    gone.className = "plain";
-    gone.textContent = "delete";
-    gone.setAttribute("aria-label", `delete ${one.name}`);
-    gone.addEventListener("click", () => change("DELETE", `/v1/queries/${encodeURIComponent(one.name)}`));
-    item.append(" ", gone);
-  }
-  return item;
+  const by = [one.author && `by ${one.author}`, one.saved_at.slice(0, 10)].filter(Boolean).join(", ");
+  const remove = () => change("DELETE", `/v1/queries/${encodeURIComponent(one.name)}`);
+  return make("li", {},
+    make("button", { type: "button", click: () => show(one.sql) }, one.name), " ", make("span.soft", {}, by),
+    one.mine ? [" ", make("button.plain", { type: "button", "aria-label": `delete ${one.name}`, click: remove }, "delete")] : null);
 }
 
 async function showSaved() {
@@ -336,43 +315,19 @@ function show(sql) {
 }
 
 function columns(table_) {
-  const list = document.createElement("dl");
-  list.className = "columns";
-  for (const one of table_.columns) {
-    const line = document.createElement("div");
-    const term = document.createElement("dt");
-    const name = document.createElement("button");
-    const type = document.createElement("span");
-    const meaning = document.createElement("dd");
-    name.type = "button";
-    name.className = "plain";
-    name.dataset.insert = one.name;
-    name.append(Object.assign(document.createElement("code"), { textContent: one.name }));
-    type.className = "soft";
-    type.textContent = one.type;
-    meaning.textContent = one.meaning;
-    term.append(name, " ", type);
-    line.append(term, meaning);
-    list.append(line);
-  }
-  return list;
+  return facts("dl.columns", table_.columns.map((one) => {
+    const name = make("button.plain", { type: "button", "data-insert": one.name }, make("code", {}, one.name));
+    return [[name, " ", make("span.soft", {}, one.type)], one.meaning];
+  }));
 }
 
 async function showSchema() {
   ({ tables } = await askFor(schema.dataset.path));
-  schema.replaceChildren(
-    ...tables.map((one) => {
-      const details = document.createElement("details");
-      const summary = document.createElement("summary");
-      const meaning = document.createElement("span");
-      meaning.className = "soft";
-      meaning.textContent = one.meaning;
-      summary.append(Object.assign(document.createElement("code"), { textContent: one.name }), " ", meaning);
-      details.append(summary);
-      details.addEventListener("toggle", () => details.append(columns(one)), { once: true });
-      return details;
-    }),
-  );
+  schema.replaceChildren(...tables.map((one) => {
+    const details = folded([make("code", {}, one.name), " ", make("span.soft", {}, one.meaning)]);
+    details.addEventListener("toggle", () => details.append(columns(one)), { once: true });
+    return details;
+  }));
 }
 
 questions.addEventListener("change", () => questions.value && show(questions.value));

@@ -1,15 +1,13 @@
 // Draws how the GPUs of a node are connected as SVG, and says the same in tables.
 
 import { readable } from "./chart.js";
+import { folded, shape as make } from "./elements.js";
 import { plainTable, scrolling } from "./result.js";
 
-const SVG = "http://www.w3.org/2000/svg";
 const WIDTH = 960;
 
 function shape(parent, name, attributes, text) {
-  const made = document.createElementNS(SVG, name);
-  for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
-  if (text !== undefined) made.textContent = text;
+  const made = make(name, attributes, text);
   parent.append(made);
   return made;
 }
@@ -47,11 +45,7 @@ function tip(element, text) {
 }
 
 function box(svg, x, y, width, height, lines, classes, link) {
-  let parent = svg;
-  if (link) {
-    parent = shape(svg, "a", { href: link });
-    parent.setAttribute("aria-label", lines.join(", "));
-  }
+  const parent = link ? shape(svg, "a", { href: link, "aria-label": lines.join(", ") }) : svg;
   const made = shape(parent, "g", { class: classes });
   shape(made, "rect", { x, y, width, height, rx: 5 });
   lines.forEach((line, number) => shape(made, "text", { x: x + width / 2, y: y + 15 + 14 * number, class: number ? "minor" : "" }, line));
@@ -70,12 +64,9 @@ export function draw(place, data, chosen) {
   const gpuY = far.length ? 130 : 50;
   const hostY = gpuY + 170;
   const height = hostY + 50 + (ports.length ? 70 : 0);
-  const svg = document.createElementNS(SVG, "svg");
-  svg.setAttribute("viewBox", `0 0 ${WIDTH} ${height}`);
-  svg.setAttribute("class", "topology");
-  svg.setAttribute("role", "group");
   const trouble = groups.filter((one) => one.state === "down" || one.state === "errors").length;
-  svg.setAttribute("aria-label", `${gpus.length} GPUs, ${links.length} links, ${trouble ? `trouble on the way to ${trouble} ends` : "no trouble"}; the tables below have all of it`);
+  const label = `${gpus.length} GPUs, ${links.length} links, ${trouble ? `trouble on the way to ${trouble} ends` : "no trouble"}; the tables below have all of it`;
+  const svg = make("svg", { viewBox: `0 0 ${WIDTH} ${height}`, class: "topology", role: "group", "aria-label": label });
   const at = new Map(gpus.map((gpu, number) => [gpu.gpu_uuid, gpuX(number)]));
   const byBus = new Map(gpus.map((gpu) => [gpu.pci_bus_id, gpu]));
   const farX = new Map(far.map((name, number) => [name, ((number + 0.5) * WIDTH) / far.length]));
@@ -123,13 +114,7 @@ export function draw(place, data, chosen) {
     const made = box(svg, x, hostY + 50, width, 52, [port.device, `${port.state ?? "?"} ${bits(port.rate_bits_per_second)}`, `tx ${rate(port.tx_bytes_per_second)}`], `far${bad ? " bad" : ""}`);
     tip(made, `${port.device} port ${port.port}: ${port.state ?? "?"}, ${port.physical_state ?? "?"}; rx ${rate(port.rx_bytes_per_second)}; ${wrong(port.errors) || "no errors in the last hour"}`);
   });
-  const scroll = document.createElement("div");
-  scroll.className = "scroll";
-  scroll.tabIndex = 0;
-  scroll.setAttribute("role", "region");
-  scroll.setAttribute("aria-label", "Map of links");
-  scroll.append(svg);
-  fill(place, scroll, ...tables(gpus, groups, ports, ways, byBus));
+  fill(place, scrolling("Map of links", svg), ...tables(gpus, groups, ports, ways, byBus));
 }
 
 /** Replace the content of an element; open tables stay open. */
@@ -181,12 +166,9 @@ function tables(gpus, groups, ports, ways, byBus) {
 
 /** A table that opens. */
 function table(title, heading, rows) {
-  const details = document.createElement("details");
+  const details = folded(title, plain(title, heading, rows));
   details.className = "table";
   details.dataset.key = title;
-  const summary = document.createElement("summary");
-  summary.textContent = title;
-  details.append(summary, plain(title, heading, rows));
   return details;
 }
 

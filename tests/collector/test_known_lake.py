@@ -1,4 +1,4 @@
-"""Files of the lake that a query's plan needs hold the rows of the store, whatever happens to the store."""
+"""Files of the lake that a query's plan needs hold the rows of the store, after any change of the store."""
 
 import subprocess
 import sys
@@ -90,7 +90,7 @@ def store(database: Database, at: datetime, gpu: int, minutes_ago: int) -> None:
 
 
 class Planner:
-    """Plans that say what they are told, and how often they were asked for."""
+    """Plans with given bounds, and how often they were asked for."""
 
     def __init__(self) -> None:
         self.since = timedelta(minutes=5)
@@ -162,7 +162,7 @@ def test_all_rules_see_the_same_rows(data_dir: Path, tmp_path: Path) -> None:
             assert sorted(map(str, found)) == sorted(map(str, expected)), rule.name
         judged += bool(expected)
     database.close()
-    assert judged > 10, "rules have rows to tell apart"
+    assert judged > 10, "rules have rows to distinguish"
     view = asking.runner._known._shown["gpu_1m"]
     assert view.count(".parquet") == 1, "its files were read, not DuckLake's tables"
 

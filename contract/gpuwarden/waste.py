@@ -6,7 +6,6 @@ rollup, for hours that are not rolled up (`view_sql`: the view `waste` has both)
 (`spent_sql`). All reports, pages and messages take their dollars from these. docs/money.md explains it.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -135,10 +134,6 @@ _TABLE = Table(
 WASTE_1H = Rollup(_TABLE, tuple(c.name for c in _BY), 3600, (), made_of="gpu_1m")
 
 
-def _same(name: str) -> str:
-    return name
-
-
 @dataclass(frozen=True, slots=True)
 class WasteScope:
     """The rows of a query: minutes that start from `begin` to before `end`, naive UTC or SQL."""
@@ -149,9 +144,6 @@ class WasteScope:
     """A condition on `node`."""
     chosen: str = "true"
     """A condition on `node` and the hour `ts` of the result."""
-    table: Callable[[str], str] = _same
-    """Name to read a table from."""
-
     by_minute: bool = False
     """Whether `ts` is the minute; else the hour."""
     not_before: str | None = None
@@ -192,7 +184,7 @@ def waste_sql(scope: WasteScope) -> str:
         "ON s.ts >= d.known_from AND s.ts < d.known_until "
         f"WHERE {scope.nodes} AND (away_from IS NULL OR s.ts < away_from OR s.ts >= away_until)",
         "up": "SELECT DISTINCT node, ts FROM seen UNION "
-        f"SELECT node, ts FROM {scope.table('host_1m')} WHERE {scope.when} AND samples > 0",
+        f"SELECT node, ts FROM host_1m WHERE {scope.when} AND samples > 0",
         "held": _held_sql(scope),
         "given": _given_sql(scope),
         "causes": _causes_sql(scope),
@@ -239,7 +231,7 @@ def _read_sql(scope: WasteScope) -> str:
     if theirs != "true":
         theirs = f"({theirs} OR gpu_uuid IN (SELECT gpu_uuid FROM devices WHERE {scope.nodes}))"
     return (
-        f"SELECT {', '.join(_SEEN)} FROM {scope.table('gpu_1m')} "
+        f"SELECT {', '.join(_SEEN)} FROM gpu_1m "
         f"WHERE {scope.since(f'{SPARSE_MAX_MINUTES} MINUTE')} "
         f"AND mig_instance IS NULL AND samples > 0 AND (samples = 1 OR {scope.when}) AND {theirs} "
         "QUALIFY row_number() OVER (PARTITION BY gpu_uuid, ts ORDER BY samples DESC, node) = 1"
@@ -285,7 +277,7 @@ def _held_sql(scope: WasteScope) -> str:
     return (
         "SELECT coalesce(whole, gpu_uuid) AS gpu_uuid, ts, "
         f"arg_max({owner}, (coalesce(gpu_memory_bytes_max, 0), pid)) AS holder "
-        f"FROM {scope.table('process_1m')} LEFT JOIN parts ON part = gpu_uuid "
+        f"FROM process_1m LEFT JOIN parts ON part = gpu_uuid "
         f"WHERE {scope.since(f'{SPARSE_MAX_MINUTES} MINUTE')} AND (samples = 1 OR {scope.when}) "
         f"AND {scope.nodes} AND process_type IS DISTINCT FROM 'graphics' "
         "GROUP BY ALL"
@@ -298,7 +290,7 @@ def _given_sql(scope: WasteScope) -> str:
     return (
         "SELECT coalesce(whole, gpu_uuid) AS gpu_uuid, date_trunc('minute', ts) AS ts, "
         f"arg_max({owner}, (a.ts, owner)) AS receiver, bool_or(processes > 0) AS has_process "
-        f"FROM {scope.table('allocation_samples')} a LEFT JOIN parts ON part = gpu_uuid "
+        f"FROM allocation_samples a LEFT JOIN parts ON part = gpu_uuid "
         f"WHERE {scope.when} AND {scope.nodes} GROUP BY ALL"
     )
 

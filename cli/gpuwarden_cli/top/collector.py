@@ -1,8 +1,4 @@
-"""Reads a collector for `top`: one query per refresh, with the totals in it.
-
-Queries of `gpus_now` and similar views read only the newest rows, and cost a fraction of a query of samples. So the
-holders of the GPUs on the screen are read by a query of their own, as often as processes are sampled.
-"""
+"""Reads a collector for `top`: one query per refresh, with the totals in it."""
 
 import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -32,10 +28,8 @@ from gpuwarden_client.http import CallError, CollectorEndpoint, RefusedError
 from gpuwarden_dashboards.read.fleet import STATES, SUMS, cells_sql
 
 TIMEOUT_S = 20.0
-HOLDER_COLUMNS = ("user", "job", "process")
-HOLDERS_S = 10.0
-"""Interval of process samples."""
-HOLDERS_MAX = 5_000
+PAST_S = 10.0
+"""Interval of process samples, in which the history of a GPU is read again."""
 JUDGED_S = 2.0
 """Interval of queries of `/v1/judgement`."""
 _JOB = "coalesce(slurm_job_id, pod)"
@@ -119,28 +113,17 @@ rows_of AS (
 )"""
 
 
-def _gpus(more: str, joined: str, where: str) -> str:
-    return f"""
+_GPUS = f"""
+{_held("true")},
 alerts_of AS (
     SELECT gpu_uuid, string_agg(DISTINCT rule, ' ' ORDER BY rule) AS alert
     FROM alerts_now WHERE state = 'firing' AND gpu_uuid IS NOT NULL GROUP BY gpu_uuid
 ),
 rows_of AS (
-    SELECT f.*, {more} a.alert
-    FROM fleet f LEFT JOIN alerts_of a USING (gpu_uuid) {joined}
-    WHERE ($node IS NULL OR f.node = $node) AND ($job IS NULL OR {where})
+    SELECT f.*, h.holder.user AS user, h.holder.job AS job, h.holder.process AS process, a.alert
+    FROM fleet f LEFT JOIN alerts_of a USING (gpu_uuid) LEFT JOIN held h USING (gpu_uuid)
+    WHERE ($node IS NULL OR f.node = $node) AND ($job IS NULL OR h.holder.job = $job)
 )"""
-
-
-_GPUS = _gpus("", "", "false")
-_HOLDER = "h.holder.user AS user, h.holder.job AS job, h.holder.process AS process"
-_GPUS_HELD = f"""
-{_held("true")},
-{_gpus(f"{_HOLDER},", "LEFT JOIN held h USING (gpu_uuid)", "h.holder.job = $job")}"""
-_HOLDERS = f"""
-WITH {_held("(list_contains($gpus, p.gpu_uuid) OR list_contains($gpus, g.parent_gpu_uuid))")}
-SELECT gpu_uuid, {_HOLDER} FROM held h
-"""
 _OF_PROCESS = f"""
     node || '/' || coalesce(gpu::VARCHAR, gpu_uuid) AS place, node, gpu, gpu_uuid, pid,
     gpu_uuid || ' ' || pid AS process, username AS user, {_JOB} AS job, gpu_memory_bytes AS memory_bytes,
@@ -182,7 +165,7 @@ _WORST = f"row_number() OVER (ORDER BY {WORST_FIRST}, usd_so_far DESC NULLS LAST
 
 _ROWS: Mapping[TopView, tuple[str, str, str]] = {
     TopView.NODES: (_NODES, "concat_ws(' ', node, model, labels)", "coalesce(level = 3 OR state = 'silent', false) DESC, node"),
-    TopView.GPUS: (_GPUS, "concat_ws(' ', place, model, gpu_uuid)", "node, gpu, gpu_uuid"),
+    TopView.GPUS: (_GPUS, "concat_ws(' ', place, model, gpu_uuid, user, job, process)", "node, gpu, gpu_uuid"),
     TopView.PROCESSES: (_PROCESSES, "concat_ws(' ', place, user, job, command, pid)", "node, gpu, pid"),
     TopView.JOBS: (_JOBS, "concat_ws(' ', job, user, \"where\")", "gpus DESC, job"),
     TopView.ALERTS: (
@@ -190,9 +173,6 @@ _ROWS: Mapping[TopView, tuple[str, str, str]] = {
     ),
 }  # fmt: skip
 """By view: CTEs that end with `rows_of`, the text that is searched, and the default order."""
-_HELD_ROWS = (_GPUS_HELD, "concat_ws(' ', place, model, gpu_uuid, user, job, process)", "node, gpu, gpu_uuid")  # fmt: skip
-"""The same for GPUs with their holders."""
-
 _GPU_NOW = f"""
 WITH {_FLEET}
 SELECT
@@ -229,18 +209,12 @@ SELECT
 _TOTALS = f"WITH {_FLEET} SELECT to_json(t)::VARCHAR AS totals FROM totals t"
 
 
-def has_holders(request: RowsRequest) -> bool:
-    """Whether GPUs are filtered or sorted by their holder, so that all holders must be read."""
-    of_holder = request.job is not None or request.text or request.sort in HOLDER_COLUMNS
-    return request.view is TopView.GPUS and bool(of_holder)
-
-
 def rows_sql(request: RowsRequest) -> str:
     """The query of a page of rows, with the totals in each row; parameters: $node, $job, $text, $limit, $offset.
 
     Processes have no totals.
     """
-    made, names, order = _HELD_ROWS if has_holders(request) else _ROWS[request.view]
+    made, names, order = _ROWS[request.view]
     has_totals = request.view is not TopView.PROCESSES
     totals = "(SELECT to_json(t)::VARCHAR FROM totals t)" if has_totals else "NULL"
     if request.sort:
@@ -291,8 +265,6 @@ class CollectorSource:
         self._judged: tuple[str | None, float] = (None, 0.0)
         """The last answer of `/v1/judgement`, and until when it is valid."""
         self._clock = SystemClock()
-        self._holders: dict[str, tuple[Row, float]] = {}
-        """Holders by GPU, and when they were read."""
         self._of_gpu: tuple[GpuRequest, float, _Past] | None = None
         """History of the GPU that is shown, and until when it is valid."""
 
@@ -333,8 +305,6 @@ class CollectorSource:
         totals = records[0]["totals_"]
         if totals is None:
             totals = (await self._querier.query(_TOTALS, timeout_s=TIMEOUT_S)).rows[0][0]
-        elif request.view is TopView.GPUS and not has_holders(request):
-            rows = await self._with_holders(rows)
         return RowsAnswer(await self._totals(totals), rows, records[0]["count_"])
 
     async def _totals(self, text: str) -> Row:
@@ -343,18 +313,6 @@ class CollectorSource:
         if now_s >= self._judged[1]:
             self._judged = await self._unjudged(), now_s + JUDGED_S
         return {**json.loads(text), "unjudged": self._judged[0]}
-
-    async def _with_holders(self, rows: Sequence[Row]) -> list[Row]:
-        """The rows with the holder of each GPU; old holders are read again."""
-        now_s = self._clock.monotonic()
-        gpus = [row["gpu_uuid"] for row in rows]
-        if any(now_s - self._holders.get(gpu, ({}, -HOLDERS_S))[1] >= HOLDERS_S for gpu in gpus):
-            found = await self._querier.query(_HOLDERS, {"gpus": gpus}, timeout_s=TIMEOUT_S)
-            held = {record.pop("gpu_uuid"): record for record in found.records()}
-            if len(self._holders) > HOLDERS_MAX:
-                self._holders.clear()
-            self._holders |= {gpu: (held.get(gpu, {}), now_s) for gpu in gpus}
-        return [{**row, **self._holders[row["gpu_uuid"]][0]} for row in rows]
 
     async def _gpu(self, request: GpuRequest) -> GpuAnswer:
         now = await self._querier.query(_GPU_NOW, {"gpu": request.gpu_uuid}, timeout_s=TIMEOUT_S)
@@ -379,7 +337,7 @@ class CollectorSource:
                 if name != "bin" and 0 <= one["bin"] < request.bins:
                     series.setdefault(name, [None] * request.bins)[one["bin"]] = value
         past = (series, json.loads(record["processes"]), json.loads(record["holder"] or "{}"))
-        self._of_gpu = (request, now_s + HOLDERS_S, past)
+        self._of_gpu = (request, now_s + PAST_S, past)
         return past
 
     async def _why(self, name: str) -> list[str]:

@@ -25,8 +25,9 @@ from urllib.parse import quote
 
 from gpuwarden.access import TOKEN_PATH
 from gpuwarden.clock import Clock, from_ms, to_ms
-from gpuwarden.doctor import FAIL, OK, WARN, Check, check_life, check_unit, size_text
+from gpuwarden.doctor import FAIL, OK, WARN, Check, check_life, check_unit
 from gpuwarden.lifecycle import StartError
+from gpuwarden.sizes import size_text
 from gpuwarden.wire import error_sentence
 from gpuwarden_agent.collect.files import is_there
 from gpuwarden_agent.collect.kubernetes.directory import pod_directory

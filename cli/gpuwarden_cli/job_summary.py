@@ -13,6 +13,7 @@ from datetime import datetime
 from textwrap import wrap
 from typing import Any
 
+from gpuwarden.sizes import size_text
 from gpuwarden_cli.job_report import JobReport
 
 JS1, LOWER = "JS1:", "gw1:"
@@ -127,9 +128,9 @@ def _host_notes(report: JobReport) -> Iterator[str]:
     memory = report.memory_share
     limit = sum(node.memory_limit_bytes or 0 for node in report.nodes)
     if memory is not None and memory < LOW_MEMORY and limit > 16 * 2**30:
-        yield f"{memory:.0%} of {_size(limit)} of memory were used: others wait for what is left."
+        yield f"{memory:.0%} of {size_text(limit)} of memory were used: others wait for what is left."
     elif memory is not None and memory > 0.95:
-        yield f"{memory:.0%} of {_size(limit)} of memory were used: a little more, and it is killed. Ask for more."
+        yield f"{memory:.0%} of {size_text(limit)} of memory were used: a little more, and it is killed. Ask for more."
 
 
 def _time_notes(report: JobReport) -> Iterator[str]:
@@ -201,15 +202,19 @@ def _node_lines(report: JobReport, node: Any) -> list[str]:
         lines.append(f"    CPU         {_span(node.cpu_seconds)} of CPU time{had}{_percent(share)}")
     if node.memory_used_bytes is not None:
         limit = node.memory_limit_bytes
-        of = f" of {_size(limit)}" if limit else ""
+        of = f" of {size_text(limit)}" if limit else ""
         lines.append(
-            f"    CPU memory  {_size(node.memory_used_bytes)}{of}{_percent(node.memory_used_bytes / limit if limit else None)}"
+            f"    CPU memory  {size_text(node.memory_used_bytes)}{of}{_percent(node.memory_used_bytes / limit if limit else None)}"
         )
     for gpu in node.gpus:
         name = f"GPU {gpu.gpu if gpu.gpu is not None else gpu.gpu_uuid}"
         util = "not measured" if gpu.util_percent is None else f"{gpu.util_percent:5.1f} %"
-        memory = "" if gpu.memory_used_bytes is None else f", memory {_size(gpu.memory_used_bytes)}"
-        total = f" of {_size(gpu.memory_total_bytes)}" if memory and gpu.memory_total_bytes else ""
+        memory = (
+            "" if gpu.memory_used_bytes is None else f", memory {size_text(gpu.memory_used_bytes)}"
+        )
+        total = (
+            f" of {size_text(gpu.memory_total_bytes)}" if memory and gpu.memory_total_bytes else ""
+        )
         power = "" if gpu.power_watts is None else f", {gpu.power_watts:.0f} W"
         lines.append(f"    {name:<11} {util}{memory}{total}{power}")
     return lines
@@ -228,13 +233,6 @@ def _bar(name: str, share: float | None) -> str:
 
 def _percent(share: float | None) -> str:
     return "" if share is None else f" ({share:.0%})"
-
-
-def _size(size_bytes: float) -> str:
-    for unit, size in (("TiB", 2**40), ("GiB", 2**30), ("MiB", 2**20)):
-        if size_bytes >= size:
-            return f"{size_bytes / size:.1f} {unit}"
-    return f"{size_bytes / 1024:.0f} KiB"
 
 
 def _span(seconds: float) -> str:

@@ -18,8 +18,9 @@ from typing import Any
 
 from gpuwarden.access import Scope
 from gpuwarden.clock import Clock
-from gpuwarden.doctor import ENDS_SOON, FAIL, OK, WARN, Check, check_life, check_unit, size_text
+from gpuwarden.doctor import ENDS_SOON, FAIL, OK, WARN, Check, check_life, check_unit
 from gpuwarden.lifecycle import StartError
+from gpuwarden.sizes import size_text
 from gpuwarden.wire import error_sentence
 from gpuwarden_collector.auth import token_file
 from gpuwarden_collector.auth.access_control import tokens_path

@@ -29,13 +29,6 @@ def worst(checks: Iterable[Check]) -> str:
     return max((check.status for check in checks), key=(OK, WARN, FAIL).index, default=OK)
 
 
-def size_text(size_bytes: float) -> str:
-    """A size as text: `512 MiB`, `1.5 GiB`."""
-    if size_bytes >= 2**30:
-        return f"{size_bytes / 2**30:.1f} GiB"
-    return f"{size_bytes / 2**20:.0f} MiB"
-
-
 def check_life(name: str, what: str, ends_at: datetime, now: datetime, remedy: str) -> Check:
     """Check that a certificate or the like does not expire soon."""
     left = ends_at - now

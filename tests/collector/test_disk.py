@@ -15,7 +15,6 @@ from gpuwarden_collector.storage.disk import (
     excess,
     folder_bytes,
     refusal,
-    size_text,
 )
 from gpuwarden_collector.storage.retention import Excess
 
@@ -101,13 +100,6 @@ def test_files_of_all_folders_count(tmp_path: Path) -> None:
     assert disk.usage is not None
     assert 10_000 <= disk.usage.used_bytes < 30_000
     assert folder_bytes(tmp_path / "absent") == 0
-
-
-@pytest.mark.parametrize(
-    ("size", "text"), [(0, "0 KiB"), (1536, "2 KiB"), (5 * 2**20, "5.0 MiB"), (GIB, "1.0 GiB")]
-)
-def test_sizes_are_for_people(size: int, text: str) -> None:
-    assert size_text(size) == text
 
 
 async def test_a_collector_without_room_says_so_and_takes_no_batch(

@@ -5,7 +5,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from gpuwarden.doctor import FAIL, OK, WARN, Check, check_life, check_unit, size_text, worst
+from gpuwarden.doctor import FAIL, OK, WARN, Check, check_life, check_unit, worst
+from gpuwarden.sizes import size_text
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
 WELL = {
@@ -40,11 +41,9 @@ def test_what_ends_is_told_three_weeks_before(days: int, status: str, says: str)
 
 
 def test_sizes_are_for_people() -> None:
-    assert [size_text(0), size_text(5 * 2**20), size_text(1.5 * 2**30)] == [
-        "0 MiB",
-        "5 MiB",
-        "1.5 GiB",
-    ]
+    sizes = (0, 1536, 5 * 2**20, 1.5 * 2**30, -(2**40))
+    said = ["0 B", "1.5 KiB", "5.0 MiB", "1.5 GiB", "-1.0 TiB"]
+    assert [size_text(size) for size in sizes] == said
 
 
 @pytest.mark.parametrize(

@@ -23,11 +23,12 @@ import duckdb
 from gpuwarden.clock import Clock
 from gpuwarden.files import sync_folder, sync_tree
 from gpuwarden.lifecycle import StartError
+from gpuwarden.sizes import size_text
 from gpuwarden_collector.processes.control_socket import NAME, ask
 from gpuwarden_collector.storage.address import CATALOGUE, FILES, FOLDER
 from gpuwarden_collector.storage.check import CheckReport, check
 from gpuwarden_collector.storage.database import RESTORING, Database, Store, is_restore_cut_off
-from gpuwarden_collector.storage.disk import free_bytes, size_text
+from gpuwarden_collector.storage.disk import free_bytes
 from gpuwarden_collector.storage.engine import EngineLimits
 from gpuwarden_collector.storage.errors import StoreUnavailableError, translated
 from gpuwarden_collector.storage.lake_files import is_remote, live_files

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from gpuwarden.sizes import size_text
 from gpuwarden_collector.storage.retention import Excess
 
 log = logging.getLogger(__name__)
@@ -81,14 +82,6 @@ def refusal(usage: Usage, budget: Budget, *, is_refusing: bool) -> str | None:
 def free_for_rows(usage: Usage) -> int:
     """Free bytes, with those that queries spill, which become free soon."""
     return usage.free_bytes + usage.spill_bytes
-
-
-def size_text(size_bytes: int) -> str:
-    """A size for people."""
-    for unit, name in ((2**30, "GiB"), (2**20, "MiB")):
-        if size_bytes >= unit:
-            return f"{size_bytes / unit:.1f} {name}"
-    return f"{size_bytes / 1024:.0f} KiB"
 
 
 def free_bytes(folder: Path) -> int:

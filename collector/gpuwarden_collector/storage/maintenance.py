@@ -13,10 +13,11 @@ from itertools import groupby
 from typing import Any, Literal
 
 from gpuwarden.clock import Clock
+from gpuwarden.sizes import size_text
 from gpuwarden_collector.storage import lake_maintenance as maintain
 from gpuwarden_collector.storage.commit import UpkeepWriter, WriterStopped
 from gpuwarden_collector.storage.database import Store
-from gpuwarden_collector.storage.disk import DiskMonitor, size_text
+from gpuwarden_collector.storage.disk import DiskMonitor
 from gpuwarden_collector.storage.errors import RowsRefusedError, StoreUnavailableError
 from gpuwarden_collector.storage.lake_files import is_remote
 from gpuwarden_collector.storage.lake_job import LakeJob

@@ -18,6 +18,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from gpuwarden.durations import readable
+from gpuwarden.sizes import size_text
 
 UNKNOWN = "unknown"
 COST_UNKNOWN = "cost unknown"
@@ -162,16 +163,9 @@ def usd(amount: float) -> str:
     return f"${amount:,.2f}" if abs(amount) < 1000 else f"${amount:,.0f}"
 
 
-def _bytes(count: float) -> str:
-    for unit, size in (("TiB", 1024**4), ("GiB", 1024**3), ("MiB", 1024**2), ("KiB", 1024)):
-        if abs(count) >= size:
-            return f"{count / size:.1f} {unit}"
-    return f"{count:.0f} B"
-
-
 _FORMS: dict[str, Callable[[float], str]] = {
     "duration": readable,
-    "bytes": _bytes,
+    "bytes": size_text,
     "usd": usd,
     "usd/h": lambda amount: f"{usd(amount)}/h",
 }

@@ -79,3 +79,18 @@ class Probe(Protocol):
     def close(self) -> None:
         """Release the source."""
         ...
+
+
+class HostedProbe:
+    """Defaults of a probe that reads the host: its calls may block, it has no inventory and keeps nothing open."""
+
+    simulated = False
+    blocking = True
+    gpu_uuid: str | None = None
+
+    def describe(self) -> Reading:
+        """No inventory."""
+        return {}
+
+    def close(self) -> None:
+        """Nothing to release."""

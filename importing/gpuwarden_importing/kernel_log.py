@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpuwarden_agent.events.kernel_log import parse_records
-from gpuwarden_agent.events.xid_lines import FellOffBus, Found, GpuNamed, Sxid, Xid, bus_id, step
-from gpuwarden_agent.events.xid_rows import FALLEN_OFF_BUS, row_of
+from gpuwarden_agent.events.xid_lines import Found, GpuNamed, Sxid, bus_id, step
+from gpuwarden_agent.events.xid_rows import Falls, row_of
 from gpuwarden_importing.file import LogFile
 from gpuwarden_importing.instants import Instants
 from gpuwarden_importing.model import ImportedRows, ImportTally, Origin, Row, place_uuid
@@ -30,8 +30,6 @@ _PLAIN = re.compile(
 )
 _GPU_AT = re.compile(r"NVRM: GPU at PCI:(?P<bus_id>[0-9a-fA-F:.]+): (?P<uuid>GPU-[0-9a-fA-F-]{36})")
 _SAYS = ("NVRM", "SXid")
-SAME_FALL_S = 10.0
-"""As in the agent: a driver reports a GPU that fell off the bus by code, in words, or both."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +128,7 @@ class _KernelLog(LogFile):
         """By PCI bus id."""
         self.found: list[tuple[Line, Found]] = []
         self.last_us = 0
-        self.fallen: dict[str, tuple[int, bool]] = {}
+        self.falls = Falls()
 
     def seen(self, found: re.Match[str], line: str) -> None:
         """Take the time of a line without an event."""
@@ -149,9 +147,10 @@ class _KernelLog(LogFile):
             if place:
                 self.uuids[place] = told["uuid"]
         found, self.named = step(self.named, line.text)
+        at_s = line.us / 1e6 if line.us is not None else line.ts_ms and line.ts_ms / 1000
         if found is None:
             self.tally.skip("a line without an Xid", number)
-        elif self._is_told(line, found):
+        elif at_s is not None and self.falls.is_repeated(found, at_s):
             self.tally.skip("the same fall off the bus in another form", number)
         else:
             self.found.append((line, found))
@@ -185,21 +184,6 @@ class _KernelLog(LogFile):
             f"times count from boot: the last line is taken to be of {self.origin.at_source}"
         )
         return at_ms - (self.last_us - line.us) // 1000
-
-    def _is_told(self, line: Line, found: Found) -> bool:
-        """Whether it repeats, in the other form, that a GPU fell off the bus."""
-        has_code = isinstance(found, Xid) and found.code == FALLEN_OFF_BUS
-        at = line.us // 1000 if line.us is not None else line.ts_ms
-        if at is None or (not has_code and not isinstance(found, FellOffBus)):
-            return False
-        before, had_code = self.fallen.get(found.pci_bus_id, (None, False))
-        is_again = (
-            before is not None
-            and abs(at - before) <= SAME_FALL_S * 1000
-            and not (has_code and had_code)
-        )
-        self.fallen[found.pci_bus_id] = (at, had_code or has_code) if is_again else (at, has_code)
-        return is_again
 
 
 def _event(found: Found, source: str, sequence: int | None = None) -> Row:

@@ -26,15 +26,13 @@ from gpuwarden.lifecycle import boot_id
 from gpuwarden_agent.events.kinds import event, span
 from gpuwarden_agent.events.xid_ledger import XidLedger, XidReport
 from gpuwarden_agent.events.xid_lines import (
-    FellOffBus,
-    Found,
     GpuNamed,
     Sxid,
     Xid,
     step,
 )
-from gpuwarden_agent.events.xid_rows import FALLEN_OFF_BUS, Gpus, row_of
-from gpuwarden_agent.probe import ProbeError, Reading, Row
+from gpuwarden_agent.events.xid_rows import FALLEN_OFF_BUS, Falls, Gpus, row_of
+from gpuwarden_agent.probe import HostedProbe, ProbeError, Reading, Row
 
 DEVICE = Path("/dev/kmsg")
 POSITION_FILE = "kmsg.json"
@@ -44,8 +42,6 @@ RECORD_BYTES_MAX = 16_384
 RECORDS_MAX = 10_000
 EVENTS_MAX = 500
 """Limit for one call; the rest waits in the kernel for the next one."""
-SAME_FALL_S = 10.0
-"""A driver reports a GPU that fell off the bus with its code, in words, or both, within this time."""
 NAMES_WAIT_S = 10.0
 """How long the first call waits for the PCI bus ids from the probes of the GPUs."""
 HISTORY_AGE_S = 13 * 86_400.0
@@ -166,14 +162,11 @@ def kmsg_probe(
     )
 
 
-class KmsgProbe:
+class KmsgProbe(HostedProbe):
     """The kernel's log. Opened by its first read, and again after an error."""
 
     name = "kmsg"
     tables: Mapping[str, int] = {"events": 1}
-    simulated = False
-    blocking = True
-    gpu_uuid = None
 
     def __init__(
         self,
@@ -203,11 +196,7 @@ class KmsgProbe:
         self._has_overrun = False
         self._drained_s: float | None = None
         self._named: GpuNamed | None = None
-        self._fallen: dict[str, tuple[int, bool]] = {}
-
-    def describe(self) -> Reading:
-        """Nothing: the log has no inventory."""
-        return {}
+        self._falls = Falls()
 
     def read(self, ts_ms: int, due: Collection[str] | None = None) -> Reading:
         """Events of the records since the last call, oldest first, each with its own `ts`."""
@@ -266,7 +255,7 @@ class KmsgProbe:
             return
         for line in record.text.split("\n"):
             found, self._named = step(self._named, line)
-            if found is not None and not self._is_repeated(found, us):
+            if found is not None and not self._falls.is_repeated(found, us / 1e6):
                 age_s = self._age_s(us, now_s)
                 row = _timed(row_of(found, self._gpus, record.sequence), age_s, now_ms)
                 if isinstance(found, Sxid):
@@ -285,20 +274,6 @@ class KmsgProbe:
         """
         age_s = max(0.0, now_s - us / 1e6)
         return age_s if self._drained_s is None else min(age_s, now_s - self._drained_s)
-
-    def _is_repeated(self, found: Found, us: int) -> bool:
-        """Whether it repeats, in words or as a code, that a GPU fell off the bus."""
-        has_code = isinstance(found, Xid) and found.code == FALLEN_OFF_BUS
-        if not has_code and not isinstance(found, FellOffBus):
-            return False
-        bus_id = found.pci_bus_id
-        told_us, told_code = self._fallen.get(bus_id, (None, False))
-        is_second_code = has_code and told_code
-        if told_us is not None and us - told_us <= SAME_FALL_S * 1e6 and not is_second_code:
-            self._fallen[bus_id] = (told_us, told_code or has_code)
-            return True
-        self._fallen[bus_id] = (us, has_code)
-        return False
 
     def _save(self) -> None:
         if self._last is None or self._last == self._saved:

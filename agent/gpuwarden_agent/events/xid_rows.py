@@ -4,6 +4,7 @@ The kinds are "xid" and "sxid". A GPU that fell off the bus without a code becom
 means the same.
 """
 
+import math
 import re
 from collections.abc import Mapping
 from typing import assert_never
@@ -21,8 +22,30 @@ TEXT_CHARS_MAX = 2000
 
 _RECOVERY = re.compile(r"\bto 0x(?P<number>[0-9a-fA-F]{1,4}) \((?P<name>[^)\n]{1,60})\)")
 
+SAME_FALL_S = 10.0
+"""A driver reports a GPU that fell off the bus with its code, in words, or both, within this time."""
+
 Gpus = Mapping[str, tuple[int, str]]
 """PCI bus id, as column `pci_bus_id` has it, to index and UUID of the GPU."""
+
+
+class Falls:
+    """GPUs that fell off the bus, which a driver may report twice: in words, and with a code."""
+
+    def __init__(self) -> None:
+        self._told: dict[str, tuple[float, bool]] = {}
+
+    def is_repeated(self, found: Found, at_s: float) -> bool:
+        """Whether a message repeats an earlier one in the other form."""
+        has_code = isinstance(found, Xid) and found.code == FALLEN_OFF_BUS
+        if not has_code and not isinstance(found, FellOffBus):
+            return False
+        told_s, had_code = self._told.get(found.pci_bus_id, (-math.inf, False))
+        is_repeated = abs(at_s - told_s) <= SAME_FALL_S and not (has_code and had_code)
+        self._told[found.pci_bus_id] = (
+            (told_s, had_code or has_code) if is_repeated else (at_s, has_code)
+        )
+        return is_repeated
 
 
 def row_of(found: Found, gpus: Gpus, sequence: int) -> Row:

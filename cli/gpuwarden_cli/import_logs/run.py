@@ -1,7 +1,6 @@
 """Runs `gpuwarden import`: reads files, sends their rows, prints the summary."""
 
 import argparse
-from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
@@ -20,9 +19,6 @@ from gpuwarden_importing.detect import read
 from gpuwarden_importing.instants import Instants
 from gpuwarden_importing.model import Origin, UnreadableError
 from gpuwarden_importing.sources import DAMAGE, STDIN, found, opened
-
-IN_FLIGHT_MAX = 2
-"""Batches in flight while the next is read."""
 
 
 def run(args: argparse.Namespace, clock: Clock | None = None) -> int:
@@ -47,8 +43,9 @@ def run(args: argparse.Namespace, clock: Clock | None = None) -> int:
             bar.done = number
             for batch in _batches_of(path, report, origin, batcher, now_ms):
                 bar.text = f"{sum(one.rows for one in reports):,} rows  {report.name}"
-                sending.take(iter((batch,)))
-        sending.take(batcher.flush(reports[-1].tally) if reports else iter(()))
+                sending.take(batch)
+        for batch in batcher.flush(reports[-1].tally) if reports else ():
+            sending.take(batch)
         sending.finish()
     totals = Totals(batcher, delivery.known, args.dry_run)
     for line in lines(reports, totals, is_verbose=args.verbose, now_ms=now_ms):
@@ -60,35 +57,24 @@ def run(args: argparse.Namespace, clock: Clock | None = None) -> int:
 
 
 class _Sending:
-    """Sends batches in a thread, at most IN_FLIGHT_MAX ahead."""
+    """Sends a batch in a thread while the next is read."""
 
     def __init__(self, thread: ThreadPoolExecutor, delivery: Delivery, *, is_dry: bool) -> None:
         self._thread = thread
         self._delivery = delivery
         self._is_dry = is_dry
-        self._waiting: deque[Future[None]] = deque()
+        self._last: Future[None] | None = None
 
-    def take(self, batches: Iterator[ImportBatch]) -> None:
-        """Send batches. Raises CallError."""
-        for batch in batches:
-            if self._is_dry:
-                continue
-            self._waiting.append(self._thread.submit(self._delivery.deliver, batch))
-            while len(self._waiting) > IN_FLIGHT_MAX:
-                self._result()
+    def take(self, batch: ImportBatch) -> None:
+        """Send a batch, after the one before. Raises CallError."""
+        if not self._is_dry:
+            self.finish()
+            self._last = self._thread.submit(self._delivery.deliver, batch)
 
     def finish(self) -> None:
         """Wait for the last batch. Raises CallError."""
-        while self._waiting:
-            self._result()
-
-    def _result(self) -> None:
-        try:
-            self._waiting.popleft().result()
-        except BaseException:
-            for waiting in self._waiting:
-                waiting.cancel()
-            raise
+        if self._last is not None:
+            self._last.result()
 
 
 def _batches_of(

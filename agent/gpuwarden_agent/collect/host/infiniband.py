@@ -18,7 +18,7 @@ from pathlib import Path
 
 from gpuwarden_agent.collect.coerce import coerce
 from gpuwarden_agent.collect.files import NOT_THERE, DeviceFiles, listed
-from gpuwarden_agent.probe import Reading, Row, Value
+from gpuwarden_agent.probe import HostedProbe, Reading, Row, Value
 
 SYS = Path("/sys")
 TABLE = "infiniband_samples"
@@ -99,14 +99,11 @@ def infiniband_probe(sys: Path = SYS) -> "InfiniBandProbe | None":
     return probe if probe.is_there() else None
 
 
-class InfiniBandProbe:
+class InfiniBandProbe(HostedProbe):
     """Reads all ports of the node."""
 
     name = "infiniband"
-    simulated = False
-    blocking = True  # each counter is a call of the adapter's firmware
     tables: Mapping[str, int] = {TABLE: 10}
-    gpu_uuid: str | None = None
 
     def __init__(self, sys: Path = SYS) -> None:
         self._files = DeviceFiles({"probe": self.name}, _NOT_THERE)
@@ -118,16 +115,10 @@ class InfiniBandProbe:
         """Whether the kernel has such adapters."""
         return self._folder.is_dir()
 
-    def describe(self) -> Reading:
-        return {}
-
     def read(self, ts_ms: int, due: Collection[str] | None = None) -> Reading:
         if due is not None and TABLE not in due:
             return {}
         return {TABLE: [self._row(device, port) for device, port in self._ports()]}
-
-    def close(self) -> None:
-        """Nothing to give back: no file stays open."""
 
     def _ports(self) -> Iterator[tuple[str, int]]:
         for device in sorted(listed(self._folder), key=_natural):

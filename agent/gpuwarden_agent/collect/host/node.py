@@ -13,7 +13,7 @@ from collections.abc import Collection, Mapping
 from gpuwarden.clock import Clock
 from gpuwarden_agent.collect.coerce import coerce
 from gpuwarden_agent.collect.host.reader import HostReader, HostReading
-from gpuwarden_agent.probe import ProbeError, Reading, Value
+from gpuwarden_agent.probe import HostedProbe, ProbeError, Reading, Value
 
 SLOW_MS = 10_000
 """Time between two readings of mounts."""
@@ -85,14 +85,11 @@ def host_reader(clock: Clock, system: str = sys.platform) -> HostReader:
     return PsutilReader()
 
 
-class HostProbe:
+class HostProbe(HostedProbe):
     """The node's own metrics, and what the node is."""
 
     name = "host"
-    simulated = False
-    blocking = True  # files of /proc and /sys rarely block, but they can
     tables: Mapping[str, int] = {"host_samples": 1}
-    gpu_uuid: str | None = None
 
     def __init__(
         self,
@@ -143,6 +140,3 @@ class HostProbe:
             **self._node,
         }
         return {"nodes": [coerce("nodes", values)]}
-
-    def close(self) -> None:
-        """Nothing to give back."""

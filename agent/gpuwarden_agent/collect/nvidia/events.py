@@ -20,7 +20,7 @@ from gpuwarden_agent.events.kinds import event
 from gpuwarden_agent.events.xid_ledger import XidLedger, XidReport
 from gpuwarden_agent.events.xid_lines import Xid
 from gpuwarden_agent.events.xid_rows import row_of_event
-from gpuwarden_agent.probe import ProbeError, Reading, Row, Value
+from gpuwarden_agent.probe import HostedProbe, ProbeError, Reading, Row, Value
 
 log = logging.getLogger(__name__)
 
@@ -101,14 +101,11 @@ class _Watched:
     drained_s: float
 
 
-class NvmlProbe:
+class NvmlProbe(HostedProbe):
     """NVML's events and the driver's state."""
 
     name = "nvml"
     tables: Mapping[str, int] = {"events": 1}
-    simulated = False
-    blocking = True
-    gpu_uuid: str | None = None
 
     def __init__(self, state: DriverState, ledger: XidLedger, clock: Clock) -> None:
         self.failed: Counter[str] = Counter()

@@ -31,7 +31,7 @@ from gpuwarden_agent.collect.processes.rates import (
 from gpuwarden_agent.collect.processes.table import ProcessTable, children_of
 from gpuwarden_agent.collect.processes.tracker import ProcessTracker
 from gpuwarden_agent.collect.shared_state import SharedReading, SharedState
-from gpuwarden_agent.probe import ProbeError, Reading, Row, Value
+from gpuwarden_agent.probe import HostedProbe, ProbeError, Reading, Row, Value
 
 if TYPE_CHECKING:
     from gpuwarden_agent.collect.kubernetes.directory import PodDirectory
@@ -69,13 +69,10 @@ class ProcessSource(Protocol):
         ...
 
 
-class ProcessProbe:
+class ProcessProbe(HostedProbe):
     """The GPU processes of all GPUs of one vendor."""
 
-    simulated = False
-    blocking = True
     tables: Mapping[str, int] = {"process_samples": 10}
-    gpu_uuid: str | None = None
 
     def __init__(
         self,
@@ -114,9 +111,6 @@ class ProcessProbe:
         """Read one more GPU, which came while the agent runs. May be called from any thread."""
         self._gpus.append(GpuProcesses(device, self._clock))
 
-    def describe(self) -> Reading:
-        return {}
-
     def read(self, ts_ms: int, due: Collection[str] | None = None) -> Reading:
         until_s = self._clock.monotonic() + LOCK_WAIT_S
         answers = [(gpu.device, self._held(gpu, until_s)) for gpu in self._gpus]
@@ -133,9 +127,6 @@ class ProcessProbe:
                     values |= self._of_pod(values, process.gpu_uuid, now_s)
                 rows.append(coerce("process_samples", values))
         return {"process_samples": rows}
-
-    def close(self) -> None:
-        """Nothing to give back."""
 
     def _of_pod(self, values: dict[str, Value], gpu_uuid: str, now_s: float) -> dict[str, Value]:
         """Columns of a process in a pod. The uid in its control group is the surest name of the pod."""

@@ -29,7 +29,7 @@ from gpuwarden_agent.collect.schedulers.slurm import JobGpus, SlurmJobs
 from gpuwarden_agent.collect.schedulers.slurm_jobs import gpus_of
 from gpuwarden_agent.collect.schedulers.slurm_notes import SlurmNotes
 from gpuwarden_agent.collect.shared_state import SharedReading, SharedState
-from gpuwarden_agent.probe import ProbeError, Reading, Row, Value
+from gpuwarden_agent.probe import HostedProbe, ProbeError, Reading, Row, Value
 
 if TYPE_CHECKING:
     from gpuwarden_agent.collect.kubernetes.directory import PodDirectory
@@ -89,14 +89,11 @@ def noted_jobs(notes: SlurmNotes) -> Callable[[], Sequence[JobGpus]]:
     return look
 
 
-class AllocationProbe:
+class AllocationProbe(HostedProbe):
     """Reads the allocations of a node."""
 
     name = "allocations"
-    simulated = False
-    blocking = True
     tables: Mapping[str, int] = {"allocation_samples": 10}
-    gpu_uuid: str | None = None
 
     def __init__(
         self,
@@ -160,9 +157,6 @@ class AllocationProbe:
         if self._pods is not None:
             self._pods.refresh_soon()
         return {"allocation_samples": list(rows.values())}
-
-    def close(self) -> None:
-        """Nothing to give back."""
 
     def _named(self, pod: str | None) -> dict[str, Value]:
         """Columns from a pod's labels and owner."""

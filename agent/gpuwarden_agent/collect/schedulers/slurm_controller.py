@@ -25,7 +25,7 @@ from gpuwarden_agent.collect.schedulers.slurm_text import (
     parse_nodes,
 )
 from gpuwarden_agent.events.kinds import event
-from gpuwarden_agent.probe import ProbeError, Reading, Row
+from gpuwarden_agent.probe import HostedProbe, ProbeError, Reading, Row
 
 log = logging.getLogger(__name__)
 
@@ -96,13 +96,10 @@ def ask_all(run: Run) -> ControllerAnswer:
     return ControllerAnswer(jobs, nodes, bad_jobs + bad_nodes)
 
 
-class SlurmControllerProbe:
+class SlurmControllerProbe(HostedProbe):
     """Jobs and nodes of a cluster."""
 
     name = "slurm-controller"
-    simulated = False
-    blocking = True
-    gpu_uuid: str | None = None
 
     def __init__(self, clock: Clock, run: Run = run_command) -> None:
         self.tables: Mapping[str, int] = {JOBS: 1, NODES: 1}
@@ -118,9 +115,6 @@ class SlurmControllerProbe:
         """Jobs as they were last sent, and when, in monotonic seconds."""
         self._nodes: tuple[NodeLine, ...] = ()
         self._nodes_sent_s = float("-inf")
-
-    def describe(self) -> Reading:
-        return {}
 
     def read(self, ts_ms: int, due: Collection[str] | None = None) -> Reading:
         now_s = self._clock.monotonic()
@@ -139,9 +133,6 @@ class SlurmControllerProbe:
             NODES: self._node_rows(answer.nodes, now_s),
         }
         return {**reading, "events": events} if events else reading
-
-    def close(self) -> None:
-        """A command that still runs ends at its deadline."""
 
     def _begin(self, now_s: float) -> None:
         def ask() -> None:

@@ -23,7 +23,7 @@ from gpuwarden_agent.collect.schedulers.gpu_names import GpuNames
 from gpuwarden_agent.collect.schedulers.slurm import INSTALLED, job_folders, numbers_of
 from gpuwarden_agent.collect.schedulers.slurm_controller import SlurmControllerProbe
 from gpuwarden_agent.collect.schedulers.slurm_notes import NOTES, JobNote, SlurmNotes
-from gpuwarden_agent.probe import Probe, ProbeError, Reading, Row, Value
+from gpuwarden_agent.probe import HostedProbe, Probe, ProbeError, Reading, Row, Value
 
 TABLE = "slurm_job_samples"
 USED_EVERY_MS = 10_000
@@ -80,13 +80,10 @@ def groups_of_jobs(mounts: Mapping[str, CgroupMount]) -> dict[str, dict[str, str
     return found
 
 
-class SlurmJobProbe:
+class SlurmJobProbe(HostedProbe):
     """Reads Slurm's jobs of a node."""
 
     name = "slurm"
-    simulated = False
-    blocking = True
-    gpu_uuid: str | None = None
 
     def __init__(
         self,
@@ -105,9 +102,6 @@ class SlurmJobProbe:
         """Start and end of the jobs that had rows."""
         self._used: dict[str, dict[str, Value]] = {}
         """Last known use of each job, because its group is gone at its end."""
-
-    def describe(self) -> Reading:
-        return {}
 
     def read(self, ts_ms: int, due: Collection[str] | None = None) -> Reading:
         try:
@@ -128,9 +122,6 @@ class SlurmJobProbe:
         self._told = {job: (note.started_ms, note.ended_ms) for job, note in notes.items()}
         self._used = {job: used for job, used in self._used.items() if job in notes}
         return {TABLE: rows}
-
-    def close(self) -> None:
-        """Nothing to give back."""
 
     def _look_at_groups(self, running: Collection[str]) -> None:
         for job, folders in groups_of_jobs(self._mounts).items():

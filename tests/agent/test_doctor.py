@@ -246,7 +246,7 @@ def test_what_waits_in_the_spool_is_counted_and_aged(tmp_path: Path) -> None:
     spooled(tmp_path, clock, 3)
     clock.advance(200)
     check = spool_check(tmp_path, clock)
-    assert check is not None and (check.status, "3 batches wait (1.0 MiB)" in check.finding) == (
+    assert check is not None and (check.status, "3 batches wait (1.1 MiB)" in check.finding) == (
         OK,
         True,
     )

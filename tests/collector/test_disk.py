@@ -109,7 +109,7 @@ async def test_a_collector_without_room_says_so_and_takes_no_batch(
     async with start(disk_free_bytes_min=2**60) as collector:
         status, text, headers = await post(collector.url, body)
         assert (status, headers["Retry-After"]) == (503, "30")
-        assert "disk_free_bytes_min is 1073741824.0 GiB: make room on it" in text
+        assert "disk_free_bytes_min is 1048576.0 TiB: make room on it" in text
         async with session.get(collector.url + "/readyz") as answer:
             assert answer.status == 503
             assert "make room on it" in await answer.text()

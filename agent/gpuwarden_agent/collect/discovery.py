@@ -1,14 +1,14 @@
 """Finds the devices of this host and makes its probes: GPUs, their processes, and the host itself."""
 
 import socket
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpuwarden.clock import Clock, SystemClock
 from gpuwarden.lifecycle import StartError
-from gpuwarden_agent.collect.amd.gpu import SYS, AmdGpuProbe, Card, driver_version, find_cards
+from gpuwarden_agent.collect.amd.gpu import SYS, AmdGpuProbe, driver_version, find_cards
 from gpuwarden_agent.collect.amd.processes import amd_process_probe
 from gpuwarden_agent.collect.host.infiniband import infiniband_probe
 from gpuwarden_agent.collect.host.node import HostProbe
@@ -29,7 +29,7 @@ from gpuwarden_agent.collect.schedulers.gpu_names import GpuNames
 from gpuwarden_agent.collect.shared_state import SharedState
 from gpuwarden_agent.events.kernel_log import DEVICE, kmsg_probe
 from gpuwarden_agent.events.xid_ledger import XidLedger
-from gpuwarden_agent.probe import Probe, Value
+from gpuwarden_agent.probe import Probe
 from gpuwarden_agent.settings import PodSource
 from gpuwarden_agent.worker import within
 
@@ -46,14 +46,6 @@ __all__ = ["Discovery", "discover"]
 
 
 @dataclass(slots=True)
-class _Kmsg:
-    """How to make the probe of the kernel's log, and whether that was done."""
-
-    make: Callable[[], Probe | None] | None = None
-    is_read: bool = False
-
-
-@dataclass(frozen=True, slots=True)
 class Discovery:
     """The devices and probes of this host."""
 
@@ -68,9 +60,10 @@ class Discovery:
     """NVIDIA's driver and GPUs, for rediscovery; None: not used."""
     ledger: XidLedger = field(default_factory=lambda: XidLedger(has_log=DEVICE.exists()))
     """Matches Xids of the kernel's log with those of NVML."""
-    allocations: list[Probe] = field(default_factory=list)
-    """The probe of schedulers' allocations; empty without a scheduler, and once it was returned."""
-    _kmsg: _Kmsg = field(default_factory=_Kmsg)
+    allocations: Probe | None = None
+    """The probe of schedulers' allocations; None without a scheduler, and once it was returned."""
+    _make_log_probe: Callable[[], Probe | None] = lambda: None
+    """None once the kernel's log is read."""
 
     def all_probes(
         self,
@@ -87,7 +80,7 @@ class Discovery:
         probes = list(self.probes)
         if self.nvidia is not None and (probe := self.nvidia.probe()):
             probes.append(probe)
-        self._kmsg.make = lambda: kmsg_probe(
+        self._make_log_probe = lambda: kmsg_probe(
             state_dir,
             clock or SystemClock(),
             self.bus_ids,
@@ -115,47 +108,17 @@ class Discovery:
 
     def _allocations_with(self, probes: Sequence[Probe]) -> list[Probe]:
         """The probe of allocations, returned with the first GPU."""
-        has_gpu = any(isinstance(probe, GpuProbe | AmdGpuProbe) for probe in probes)
-        return [self.allocations.pop()] if has_gpu and self.allocations else []
-
-    def _log_probe(self, has_driver: bool) -> list[Probe]:
-        if not has_driver or self._kmsg.is_read or self._kmsg.make is None:
+        if not any(isinstance(probe, GpuProbe | AmdGpuProbe) for probe in probes):
             return []
-        self._kmsg.is_read = True
-        probe = self._kmsg.make()
+        probe, self.allocations = self.allocations, None
         return [probe] if probe else []
 
-
-@dataclass(frozen=True, slots=True)
-class _Amd:
-    """AMD GPUs of this host."""
-
-    cards: Sequence[Card]
-    version: str | None
-    node: str
-    sys: Path
-    commands: str
-    pods: "PodDirectory | None"
-    shared: SharedState
-    gpus: list[AmdGpuProbe] = field(default_factory=list)
-
-    def probes(self, first: int, clock: Clock) -> list[Probe]:
-        """A probe for each GPU, with indices from `first` on, and one for their processes. Call it once."""
-        self.gpus.extend(
-            AmdGpuProbe(card, first + n, clock, self.node) for n, card in enumerate(self.cards)
-        )
-        processes = amd_process_probe(
-            self.gpus, clock, self.sys, commands=self.commands, shared=self.shared, pods=self.pods
-        )
-        return [*self.gpus, *([processes] if processes else [])]
-
-    def bus_ids(self) -> Mapping[str, tuple[int, str]]:
-        """Index and UUID by PCI bus id of GPUs that have been awake."""
-        return {g.pci_bus_id.lower(): (g.gpu, g.gpu_uuid) for g in self.gpus if g.gpu_uuid}
-
-    @property
-    def counted(self) -> str:
-        return f"{_gpus(len(self.cards), 'AMD ')}, amdgpu driver {self.version or 'of the kernel'}"
+    def _log_probe(self, has_driver: bool) -> list[Probe]:
+        if not has_driver:
+            return []
+        make, self._make_log_probe = self._make_log_probe, lambda: None
+        probe = make()
+        return [probe] if probe else []
 
 
 def discover(
@@ -184,17 +147,78 @@ def discover(
     if backend == "none":
         host = HostProbe(clock)
         return Discovery((host,), f"host metrics only{_without(host)}", 0)
-    cards = find_cards(sys) if backend == "auto" else []
-    version = driver_version(sys) if cards else None
-    name = node or socket.gethostname()
-    amd = _Amd(cards, version, name, sys, commands, directory, SharedState())
     try:
         found = within(limit_s, lambda: _asked(open_driver), "open driver")
     except TimeoutError as error:
         found = NvmlUnavailable(str(error), NO_ANSWER)
     if isinstance(found, NvmlUnavailable) and backend == "nvml":
         raise StartError(f"backend nvml: {found.reason}")
-    return _Found(clock, open_driver, amd, signs, commands=commands).discovery(found)
+    devices = () if isinstance(found, NvmlUnavailable) else found[1]
+    first = 1 + max((device.index for device in devices), default=-1)
+    shared, state, bus_ids = SharedState(), DriverState(), dict[str, tuple[int, str]]()
+    cards = find_cards(sys) if backend == "auto" else []
+    name = node or socket.gethostname()
+    amd = [AmdGpuProbe(card, first + n, clock, name) for n, card in enumerate(cards)]
+    ledger = XidLedger(has_log=DEVICE.exists())
+    makers = Makers(
+        gpu=lambda device: GpuProbe(device, clock, bus_ids=bus_ids),
+        processes=lambda devices: ProcessProbe(
+            devices, clock, commands=commands, shared=shared, pods=directory
+        ),
+        nvml=lambda: NvmlProbe(state, ledger, clock),
+    )
+    others = range(first, first + len(amd))
+    nvidia = NvidiaHost(clock, open_driver, makers, state, other_gpus=others, look=signs)
+    processes = makers.processes(devices) if devices else None
+    if isinstance(found, NvmlUnavailable):
+        nvidia.begin_without(found)
+    else:
+        nvidia.begin(found[0], devices, processes)
+    version = driver_version(sys) if cards else None
+    facts = {} if isinstance(found, NvmlUnavailable) else state.facts
+    if amd and not devices:
+        known = {"gpus": len(amd), "driver_version": version}
+        facts = {column: value for column, value in known.items() if value is not None}
+    node_probe = HostProbe(clock, facts)
+    of_amd = amd_process_probe(amd, clock, sys, commands=commands, shared=shared, pods=directory)
+    several = [*map(makers.gpu, devices), *amd, of_amd, processes, node_probe]
+    names = GpuNames(
+        bus_ids,
+        # Those that have been awake.
+        others=lambda: {g.pci_bus_id.lower(): (g.gpu, g.gpu_uuid) for g in amd if g.gpu_uuid},
+    )
+    counted = f"{_gpus(len(amd), 'AMD ')}, amdgpu driver {version or 'of the kernel'}"
+    return Discovery(
+        [probe for probe in several if probe is not None],
+        _message(found, state, counted if amd else "", node_probe),
+        len(devices) + len(amd),
+        bus_ids,
+        nvidia,
+        ledger,
+        allocation_probe(names, clock, shared, pods=directory),
+    )
+
+
+def _message(
+    found: tuple[Driver, Sequence[NvmlCalls]] | NvmlUnavailable,
+    state: DriverState,
+    amd: str,
+    host: HostProbe,
+) -> str:
+    """What is watched; `amd`: the same of AMD GPUs, if there are any."""
+    if isinstance(found, NvmlUnavailable):
+        # A missing NVIDIA driver is normal beside AMD GPUs; a broken one is reported.
+        if found.code == LIBRARY_NOT_FOUND:
+            return amd or (
+                "no NVIDIA driver here (libnvidia-ml.so.1 not found): host metrics only"
+                f"{_without(host)}"
+            )
+        broken = f"NVIDIA driver not usable ({found.reason})"
+        return f"{amd}; {broken}" if amd else f"{broken}: host metrics only{_without(host)}"
+    named = f"NVIDIA driver {state.facts.get('driver_version', 'of unknown version')}"
+    if not found[1]:
+        return amd or f"{named} here, but no GPU: host metrics only"
+    return f"{_gpus(len(found[1]))}, {named}{f'; {amd}' if amd else ''}"
 
 
 def _pod_directory(source: PodSource | None, clock: Clock) -> "PodDirectory | None":
@@ -221,116 +245,9 @@ def _asked(
         return NvmlUnavailable(f"its GPUs cannot be counted: {error}", error.code)
 
 
-class _Found:
-    """Makes the probes of the devices found now and later."""
-
-    def __init__(
-        self,
-        clock: Clock,
-        open_driver: Callable[[], Driver | NvmlUnavailable],
-        amd: _Amd,
-        signs: Callable[[], Signs],
-        *,
-        commands: str,
-    ) -> None:
-        self._clock, self._amd = clock, amd
-        self._shared, self._pods = amd.shared, amd.pods
-        self._bus_ids: dict[str, tuple[int, str]] = {}
-        self._ledger = XidLedger(has_log=DEVICE.exists())
-        state = DriverState()
-        self._makers = Makers(
-            gpu=lambda device: GpuProbe(device, clock, bus_ids=self._bus_ids),
-            processes=lambda devices: ProcessProbe(
-                devices, clock, commands=commands, shared=self._shared, pods=self._pods
-            ),
-            nvml=lambda: NvmlProbe(state, self._ledger, clock),
-        )
-        self._open_driver, self._state, self._signs = open_driver, state, signs
-
-    def discovery(self, found: tuple[Driver, Sequence[NvmlCalls]] | NvmlUnavailable) -> Discovery:
-        """The discovery for a driver and its GPUs, or for no driver."""
-        amd = self._amd
-        if isinstance(found, NvmlUnavailable):
-            host = self._host(0)
-            host.begin_without(found)
-            if amd.cards:
-                return self._made(_amd_alone(amd, self._clock, found), host)
-            node = HostProbe(self._clock)
-            message = _host_only(found) + _without(node)
-            return self._made(Discovery((node,), message, 0), host)
-        driver, devices = found
-        first = 1 + max((device.index for device in devices), default=-1)
-        host = self._host(first)
-        processes = self._makers.processes(devices) if devices else None
-        host.begin(driver, devices, processes)
-        if not devices and amd.cards:
-            return self._made(_amd_alone(amd, self._clock, None), host)
-        return self._made(self._with_driver(devices, processes, first), host)
-
-    def _with_driver(
-        self, devices: Sequence[NvmlCalls], processes: Probe | None, first: int
-    ) -> Discovery:
-        amd = self._amd
-        facts = self._state.facts
-        named = f"NVIDIA driver {facts.get('driver_version', 'of unknown version')}"
-        host = HostProbe(self._clock, facts)
-        if processes is None:
-            return Discovery((host,), f"{named} here, but no GPU: host metrics only", 0)
-        probes = [self._makers.gpu(device) for device in devices]
-        message = f"{_gpus(len(devices))}, {named}"
-        if amd.cards:
-            message = f"{message}; {amd.counted}"
-        gpus = len(devices) + len(amd.cards)
-        return Discovery((*probes, *amd.probes(first, self._clock), processes, host), message, gpus)
-
-    def _host(self, first: int) -> NvidiaHost:
-        """`first`: the index of the first AMD GPU."""
-        return NvidiaHost(
-            self._clock,
-            self._open_driver,
-            self._makers,
-            self._state,
-            other_gpus=range(first, first + len(self._amd.cards)),
-            look=self._signs,
-        )
-
-    def _made(self, discovery: Discovery, host: NvidiaHost) -> Discovery:
-        allocations = allocation_probe(
-            GpuNames(self._bus_ids, others=self._amd.bus_ids),
-            self._clock,
-            self._shared,
-            pods=self._pods,
-        )
-        return replace(
-            discovery,
-            nvidia=host,
-            bus_ids=self._bus_ids,
-            ledger=self._ledger,
-            allocations=[allocations] if allocations else [],
-        )
-
-
-def _amd_alone(amd: _Amd, clock: Clock, nvidia: NvmlUnavailable | None) -> Discovery:
-    """`nvidia`: why there is no NVIDIA driver; None: there is one, without a GPU."""
-    node: dict[str, Value] = {"gpus": len(amd.cards), "driver_version": amd.version}
-    known = {name: value for name, value in node.items() if value is not None}
-    message = amd.counted
-    # A missing NVIDIA driver is normal on such a host; a broken one is reported.
-    if nvidia is not None and nvidia.code != LIBRARY_NOT_FOUND:
-        message = f"{message}; NVIDIA driver not usable ({nvidia.reason})"
-    probes = (*amd.probes(0, clock), HostProbe(clock, known))
-    return Discovery(probes, message, len(amd.cards))
-
-
 def _gpus(count: int, vendor: str = "") -> str:
     return f"{count} {vendor}GPU{'s' if count > 1 else ''}"
 
 
 def _without(host: HostProbe) -> str:
     return f", without {host.lacks}, which this system does not tell" if host.lacks else ""
-
-
-def _host_only(driver: NvmlUnavailable) -> str:
-    if driver.code == LIBRARY_NOT_FOUND:
-        return "no NVIDIA driver here (libnvidia-ml.so.1 not found): host metrics only"
-    return f"NVIDIA driver not usable ({driver.reason}): host metrics only"

@@ -140,9 +140,9 @@ def test_a_host_without_schedulers_has_no_such_probe(
 
 def test_the_probe_comes_with_the_first_gpu_and_once(tmp_path: Path, clock: ManualClock) -> None:
     probe = probe_of(kubelet=tmp_path / "kubelet.sock")
-    without = Discovery((), "", 0, allocations=[probe])
+    without = Discovery((), "", 0, allocations=probe)
     assert probe not in without.all_probes(tmp_path, clock, tmp_path / "no", tmp_path / "no")
-    found = Discovery((GpuProbe(FakeDevice(), clock),), "", 1, allocations=[probe])
+    found = Discovery((GpuProbe(FakeDevice(), clock),), "", 1, allocations=probe)
     told = [found.all_probes(tmp_path, clock, tmp_path / "no", tmp_path / "no") for _ in range(2)]
     assert [probe in probes for probes in told] == [True, False]
 

@@ -6,14 +6,14 @@ same type and meaning is only named, and columns of rollups are listed by how th
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 
 from gpuwarden.metrics import METRICS, NOT_NEGATIVE, PERCENT, Kind, Metric, Type
 from gpuwarden.rollups import REASONS, ROLLUPS, Rollup
 from gpuwarden.schema import INVENTORY_EXTRA, TABLES, WIRE_TABLES, public_views
 from gpuwarden.table import GPU, GPU_UUID, MIG, NODE, SIMULATED, TS, Column
 from gpuwarden_agent.collect.nvidia import metrics as nvml_table
-from gpuwarden_agent.exporter.health import COUNTS
+from gpuwarden_agent.counters import Counters
 from gpuwarden_agent.exporter.names import DCGM_TABLES, DCGM_XID, names_of
 
 NOTICE = (
@@ -249,8 +249,9 @@ def metrics_page() -> str:
     lines += ["", "## Other names", ""]
     lines += ["- `gpuwarden_gpu_xids_total{xid}`: Xids since the agent's start."]
     lines += [f"- {xid}: Last Xid of the GPU; 0: none."]
-    labels = {c.name: f"{{{c.label}}}" if c.label else "" for c in COUNTS}
-    lines += [f"- `gpuwarden_agent_{c.name}{labels[c.name]}`: {c.meaning}" for c in COUNTS]
+    for c in (f.metadata for f in fields(Counters) if f.metadata):
+        label = f"{{{c['label']}}}" if c["label"] else ""
+        lines.append(f"- `gpuwarden_agent_{c['name']}{label}`: {c['meaning']}")
     return "\n".join(lines) + "\n"
 
 

@@ -1,9 +1,12 @@
 """Counts what the agent did and lost since it started."""
 
+# ruff: noqa: RUF009  each call makes a field of its own
+
 from array import array
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, fields
+from typing import Any
 
 DELAYS_KEPT = 600
 """Ticks whose delays are kept: ten minutes of one a second."""
@@ -39,45 +42,72 @@ class Recent:
             self._next = (self._next + 1) % self._size
 
 
+def _counted(
+    name: str,
+    meaning: str,
+    label: str | None = None,
+    *,
+    kind: str = "counter",
+    make: Callable[[], Any] | None = None,
+) -> Any:
+    """A count, exported as gpuwarden_agent_NAME. `label`: what it is counted by, None for a single number."""
+    metric = {"name": name, "meaning": meaning, "label": label, "kind": kind}
+    return field(default_factory=make or (Counter if label else int), metadata=metric)
+
+
 @dataclass(slots=True)
 class Counters:
-    """Counts since start; `spool_*`, `tries_failed` and `last_error` are as of now.
+    """Counts since start; gauges and `last_error` are as of now.
 
     Only the event loop changes them, so anything on the loop may read them at any time.
     """
 
-    ticks: int = 0
-    ticks_missed: int = 0
-    readings: Counter[str] = field(default_factory=Counter)
-    """Readings that became samples, by probe."""
-    readings_skipped: Counter[str] = field(default_factory=Counter)
-    """Ticks at which a probe was still busy with an earlier call, by probe."""
-    readings_late: Counter[str] = field(default_factory=Counter)
-    """Readings dropped because they came after the deadline, by probe."""
-    probe_errors: Counter[str] = field(default_factory=Counter)
-    """Calls that failed, by probe."""
-    values_impossible: Counter[str] = field(default_factory=Counter)
-    """Values left out because they were outside the catalogue's limits, by table.column."""
-    rows: Counter[str] = field(default_factory=Counter)
-    """Rows that entered a batch, by table."""
-    rows_dropped: int = 0
-    """Rows lost before they were sealed: the spool could not take them, or a key came twice."""
-    batches_sealed: int = 0
-    batches_sent: int = 0
-    """Requests made: a batch sent twice counts twice."""
-    batches_acknowledged: int = 0
-    batches_refused: int = 0
-    refused_dropped: int = 0
-    """Of them, those that were deleted, as refused ones took too much room."""
-    batches_dropped: int = 0
-    """Batches that a full spool gave up, oldest first."""
-    bytes_sealed: int = 0
-    spool_batches: int = 0
-    spool_bytes: int = 0
-    tries_failed: int = 0
-    """Tries in a row that brought no batch to the collector; 0: it takes them."""
+    ticks: int = _counted("ticks_total", "Ticks at which probes were read.")
+    ticks_missed: int = _counted("ticks_missed_total", "Ticks that the agent came too late for.")
+    readings: Counter[str] = _counted("readings_total", "Readings that became samples.", "probe")
+    readings_skipped: Counter[str] = _counted(
+        "readings_skipped_total",
+        "Ticks at which a probe was still busy with an earlier call.",
+        "probe",
+    )
+    readings_late: Counter[str] = _counted(
+        "readings_late_total", "Readings dropped because they came after the deadline.", "probe"
+    )
+    probe_errors: Counter[str] = _counted("probe_errors_total", "Calls that failed.", "probe")
+    values_impossible: Counter[str] = _counted(
+        "values_impossible_total",
+        "Values left out because they were outside the catalogue's limits.",
+        "column",
+    )
+    rows: Counter[str] = _counted("rows_total", "Rows that entered a batch.", "table")
+    rows_dropped: int = _counted("rows_dropped_total", "Rows lost before they were sealed.")
+    batches_sealed: int = _counted("batches_sealed_total", "Batches put into the spool.")
+    batches_sent: int = _counted("batches_sent_total", "Requests made to the collector.")
+    batches_acknowledged: int = _counted(
+        "batches_acknowledged_total", "Batches that the collector has made durable."
+    )
+    batches_refused: int = _counted("batches_refused_total", "Batches that the collector refused.")
+    refused_dropped: int = _counted(
+        "refused_batches_dropped_total", "Refused batches that were deleted for want of room."
+    )
+    batches_dropped: int = _counted("batches_dropped_total", "Batches that a full spool gave up.")
+    bytes_sealed: int = _counted("sealed_bytes_total", "Bytes of the batches put into the spool.")
+    spool_batches: int = _counted(
+        "spool_batches", "Batches that wait for the collector.", kind="gauge"
+    )
+    spool_bytes: int = _counted("spool_bytes", "Bytes that wait for the collector.", kind="gauge")
+    tries_failed: int = _counted(
+        "tries_failed",
+        "Tries in a row that brought no batch to the collector; 0: it takes them.",
+        kind="gauge",
+    )
     last_error: str | None = None
-    tick_delays: Recent = field(default_factory=lambda: Recent(DELAYS_KEPT))
+    tick_delays: Recent = _counted(
+        "tick_delay_p99_seconds",
+        "How late 99 of 100 ticks were at most, of the last 600.",
+        kind="gauge",
+        make=lambda: Recent(DELAYS_KEPT),
+    )
 
     @property
     def tick_delay_p99_s(self) -> float:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from pathlib import Path
+from sqlite3 import complete_statement
 from typing import Any
 
 from gpuwarden.comments import column_comments, table_comments
@@ -147,32 +148,7 @@ def words() -> dict[str, str]:
 def is_whole(entry: str) -> bool:
     """Whether an entry is complete: a command, empty, or ended by a semicolon outside quotes and comments."""
     text = entry.strip()
-    return not text or text.startswith("\\") or _ends(text)
-
-
-def _ends(text: str) -> bool:
-    at, quote, last = 0, "", ""
-    while at < len(text):
-        two = text[at : at + 2]
-        if quote:
-            quote = "" if text[at] == quote else quote
-        elif two == "--":
-            at = text.find("\n", at)
-            if at < 0:
-                break
-            continue
-        elif two == "/*":
-            end = text.find("*/", at)
-            if end < 0:
-                return False
-            at = end + 2
-            continue
-        elif text[at] in "'\"":
-            quote = text[at]
-        if not text[at].isspace():
-            last = text[at]
-        at += 1
-    return not quote and last == ";"
+    return not text or text.startswith("\\") or complete_statement(text)
 
 
 def entries(read: Callable[[str], str]) -> Iterator[str]:

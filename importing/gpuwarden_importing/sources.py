@@ -88,48 +88,6 @@ class _Whole(io.RawIOBase):
         return len(piece)
 
 
-_ZSTD_BYTES = 2048
-"""Compressed bytes per step, so that a step gives 64 MiB at most."""
-
-
-class _Zstd(io.RawIOBase):
-    """A stream of decompressed zstd. Raises EOFError when the file is truncated."""
-
-    def __init__(self, packed: IO[bytes]) -> None:
-        self._packed = packed
-        self._frame: zstd.ZstdDecompressor | None = None
-        """The open frame."""
-        self._plain = memoryview(b"")
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: object) -> int:
-        into = memoryview(cast(bytearray, buffer))
-        while not self._plain:
-            packed = self._packed.read(_ZSTD_BYTES)
-            if not packed:
-                if self._frame is not None:
-                    raise EOFError("the zstd file ended in the middle of a frame")
-                return 0
-            self._plain = memoryview(self._unpacked(packed))
-        piece = self._plain[: len(into)]
-        self._plain = self._plain[len(piece) :]
-        into[: len(piece)] = piece
-        return len(piece)
-
-    def _unpacked(self, packed: bytes) -> bytes:
-        parts = []
-        while packed:
-            if self._frame is None:
-                self._frame = zstd.ZstdDecompressor()  # its window is 128 MiB at most
-            parts.append(self._frame.decompress(packed))
-            packed = self._frame.unused_data
-            if self._frame.eof:
-                self._frame = None
-        return b"".join(parts)
-
-
 def opened(path: Path) -> LogSource:
     """Open a file. Raises UnreadableError."""
     try:
@@ -139,7 +97,7 @@ def opened(path: Path) -> LogSource:
         if start[:2] == _GZIP:
             plain = cast(IO[bytes], gzip.GzipFile(fileobj=plain))
         elif start == _ZSTD:
-            plain = io.BufferedReader(_Zstd(plain), 1 << 18)
+            plain = cast(IO[bytes], zstd.ZstdFile(plain))
         head = _read_up_to(plain, HEAD_BYTES)
     except OSError as error:
         raise UnreadableError(f"it cannot be read: {error.strerror or error}") from error

@@ -41,6 +41,12 @@ DEADLINE_S = 5.0
 FIRST_S = 3.0
 """Longest wait of the first screen for readings: a driver may have to wake up, or there is no GPU."""
 NEEDS_COLLECTOR = "this needs the history that a collector keeps: start one with `gpuwarden up`, and top without --local"
+_OF_GPU = ("util_percent", "memory_used_bytes", "power_watts", "temperature_celsius", "sm_clock_mhz")  # fmt: skip
+_OF_PROCESS = {
+    "pid": "pid", "user": "username", "memory_bytes": "gpu_memory_bytes", "sm_percent": "sm_util_percent",
+    "cpu_percent": "cpu_percent", "process_name": "process_name",
+}  # fmt: skip
+"""Columns of `process_samples` by their names in the view."""
 _SERIES = ("util_percent", "power_watts", "temperature_celsius", "sm_clock_mhz", "memory_percent")
 
 
@@ -160,23 +166,16 @@ class LocalSource:
         found = []
         for kept in self._latest.samples("process_samples"):
             row, uuid = kept.row, str(kept.row["gpu_uuid"])
-            started = row.get("started_at")
-            found.append(
-                {
-                    **_placed(row),
-                    "gpu_uuid": str(parts.get(uuid) or uuid),
-                    "process": f"{uuid} {row.get('pid')}",
-                    "pid": row.get("pid"),
-                    "user": row.get("username"),
-                    "job": row.get("slurm_job_id") or row.get("pod"),
-                    "memory_bytes": row.get("gpu_memory_bytes"),
-                    "sm_percent": row.get("sm_util_percent"),
-                    "cpu_percent": row.get("cpu_percent"),
-                    "command": row.get("command") or row.get("process_name"),
-                    "process_name": row.get("process_name"),
-                    "age_s": None if started is None else (now_ms - float(started)) / 1000,
-                }
-            )
+            started = _number(row.get("started_at"))
+            renamed = {name: row.get(column) for name, column in _OF_PROCESS.items()}
+            own = {
+                "gpu_uuid": str(parts.get(uuid) or uuid),
+                "process": f"{uuid} {row.get('pid')}",
+                "job": row.get("slurm_job_id") or row.get("pod"),
+                "command": row.get("command") or row.get("process_name"),
+                "age_s": None if started is None else (now_ms - started) / 1000,
+            }
+            found.append({**_placed(row), **renamed, **own})
         return found
 
     def _nodes(self, gpus: Sequence[Row]) -> list[dict[str, Any]]:
@@ -233,13 +232,11 @@ class LocalSource:
         states = [gpu["state"] for gpu in gpus]
         sums = _sums(gpus)
         return {
+            **sums,
             **{state: states.count(state) for state in ("idle", "busy", "throttled", "unknown")},
             "gpus": len(gpus),
-            "reporting": sum(state != "not reporting" for state in states),
+            "reporting": len(gpus) - states.count("not reporting"),
             "nodes": 1,
-            "util_percent": sums["util_percent"],
-            "power_watts": sums["power_watts"],
-            "usd_per_hour": sums["usd_per_hour"],
             "usd_wasted_per_hour": sums["usd_wasted"],
             "simulated": any(gpu["simulated"] for gpu in gpus),
             "at": f"{self._clock.now():%H:%M:%S} UTC",
@@ -295,22 +292,18 @@ def _gpu_row(inventory: ProbeRow, sample: ProbeRow | None, holder: Row | None) -
         state = "throttled"
     else:
         state = "idle" if util < IDLE_BELOW_PERCENT else "busy"
+    total = read.get("memory_total_bytes") or inventory.get("memory_total_bytes")
     return {
+        **{name: read.get(name) for name in _OF_GPU},
         **_placed(inventory),
         "model": inventory.get("model"),
         "simulated": bool(inventory.get("simulated")),
         "state": state,
-        "util_percent": util,
         "memory_percent": _share(read),
-        "memory_used_bytes": read.get("memory_used_bytes"),
-        "memory_total_bytes": read.get("memory_total_bytes") or inventory.get("memory_total_bytes"),
-        "power_watts": read.get("power_watts"),
-        "temperature_celsius": read.get("temperature_celsius"),
-        "sm_clock_mhz": read.get("sm_clock_mhz"),
+        "memory_total_bytes": total,
         "usd_per_hour": price,
         "usd_wasted": None if price is None or sample is None else price * (state == "idle"),
-        "user": holder["user"] if holder else None,
-        "job": holder["job"] if holder else None,
+        **{name: holder[name] if holder else None for name in ("user", "job")},
         "process": holder["process_name"] if holder else None,
     }
 

@@ -277,7 +277,7 @@ def _check_pod_resources(root: Path) -> Check | None:
 
 def _check_pod_names(settings: AgentSettings, clock: Clock) -> Check | None:
     try:
-        directory = pod_directory(settings.pod_source, clock)
+        directory = pod_directory(settings, clock)
     except ValueError as error:
         return Check("pod_names", FAIL, str(error), "set it to a host, or host:port")
     if directory is None:

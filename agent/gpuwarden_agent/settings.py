@@ -2,7 +2,7 @@
 
 import socket
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from gpuwarden.settings import setting
@@ -16,23 +16,6 @@ class PodLabelNames:
 
     user: Sequence[str] = ()
     team: Sequence[str] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PodSource:
-    """Settings for the source of names of pods."""
-
-    ask: str = "auto"
-    """auto, kubelet, api or off."""
-    node: str
-    """This node's name in the cluster."""
-    kubelet: str | None = None
-    kubelet_verify: bool = True
-    api: str | None = None
-    service_account: Path = SERVICE_ACCOUNT
-    parents: bool = False
-    """Ask the API server for the owner of a Job or a RayCluster."""
-    names: PodLabelNames = field(default_factory=PodLabelNames)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,18 +134,9 @@ class AgentSettings:
         return self.node or socket.gethostname()
 
     @property
-    def pod_source(self) -> PodSource:
-        """Where names of pods come from."""
-        return PodSource(
-            ask=self.kubernetes,
-            node=self.node_name,
-            kubelet=self.kubelet,
-            kubelet_verify=self.kubelet_verify,
-            api=self.kubernetes_api,
-            service_account=self.service_account,
-            parents=self.kubernetes_parents,
-            names=PodLabelNames(self.pod_user_labels, self.pod_team_labels),
-        )
+    def pod_labels(self) -> PodLabelNames:
+        """Labels of a pod that name its user and team."""
+        return PodLabelNames(self.pod_user_labels, self.pod_team_labels)
 
     @property
     def interval_ms(self) -> int:

@@ -30,7 +30,7 @@ from gpuwarden_agent.collect.shared_state import SharedState
 from gpuwarden_agent.events.kernel_log import DEVICE, kmsg_probe
 from gpuwarden_agent.events.xid_ledger import XidLedger
 from gpuwarden_agent.probe import Probe
-from gpuwarden_agent.settings import PodSource
+from gpuwarden_agent.settings import AgentSettings
 from gpuwarden_agent.worker import within
 
 if TYPE_CHECKING:
@@ -131,7 +131,7 @@ def discover(
     sys: Path = SYS,
     signs: Callable[[], Signs] = read_signs,
     commands: str = "arguments",
-    pods: PodSource | None = None,
+    pods: AgentSettings | None = None,
 ) -> Discovery:
     """The probes of this host.
 
@@ -140,7 +140,7 @@ def discover(
     GPU is opened here, each is by its probe's first call; but loading NVIDIA's driver can take
     seconds. Blocks for at most `limit_s`. `node` (default: the hostname) is part of the identity of
     AMD GPUs without a unique id. `signs`: what the kernel shows about NVIDIA's driver.
-    `commands`: the setting of that name. `pods`: source of the names of pods.
+    `commands`: the setting of that name. `pods`: settings of the source of names of pods; None: there are none.
     """
     clock = clock or SystemClock()
     directory = _pod_directory(pods, clock)
@@ -221,14 +221,14 @@ def _message(
     return f"{_gpus(len(found[1]))}, {named}{f'; {amd}' if amd else ''}"
 
 
-def _pod_directory(source: PodSource | None, clock: Clock) -> "PodDirectory | None":
+def _pod_directory(settings: AgentSettings | None, clock: Clock) -> "PodDirectory | None":
     """None outside of Kubernetes; then its modules are not loaded. Raises StartError."""
-    if source is None or source.ask == "off" or not source.service_account.is_dir():
+    if settings is None or settings.kubernetes == "off" or not settings.service_account.is_dir():
         return None
     from gpuwarden_agent.collect.kubernetes.directory import pod_directory
 
     try:
-        return pod_directory(source, clock)
+        return pod_directory(settings, clock)
     except ValueError as error:
         raise StartError(str(error)) from error
 

@@ -26,7 +26,7 @@ from gpuwarden_agent.collect.kubernetes.client import (
     ServiceAccount,
 )
 from gpuwarden_agent.collect.kubernetes.pods import PodNames, parse_labels, parse_parent, parse_pods
-from gpuwarden_agent.settings import PodLabelNames, PodSource
+from gpuwarden_agent.settings import AgentSettings, PodLabelNames
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -261,27 +261,34 @@ def _sentence(error: Exception) -> str:
 
 
 def pod_directory(
-    source: PodSource, clock: Clock, environ: Mapping[str, str] | None = None
+    settings: AgentSettings, clock: Clock, environ: Mapping[str, str] | None = None
 ) -> PodDirectory | None:
     """The directory that the settings ask for; None: off, or this process has no service account.
 
     `environ`: that of the process, which names the API server in a pod. Raises ValueError for a wrong address.
     """
     environ = os.environ if environ is None else environ
-    account = ServiceAccount(source.service_account)
-    if source.ask == "off" or not account.is_there:
+    account = ServiceAccount(settings.service_account)
+    if settings.kubernetes == "off" or not account.is_there:
         return None
     kubelet = api = None
-    if source.ask in ("auto", "kubelet"):
-        where = _server("kubelet", source.kubelet or source.node, KUBELET_PORT)
-        kubelet = KubernetesClient(where, account, clock.monotonic, verify=source.kubelet_verify)
-    if source.ask in ("auto", "api") and (address := source.api or _api_of(environ)):
+    if settings.kubernetes in ("auto", "kubelet"):
+        where = _server("kubelet", settings.kubelet or settings.node_name, KUBELET_PORT)
+        kubelet = KubernetesClient(where, account, clock.monotonic, verify=settings.kubelet_verify)
+    if settings.kubernetes in ("auto", "api") and (
+        address := settings.kubernetes_api or _api_of(environ)
+    ):
         server = _server("kubernetes_api", address, API_PORT)
         api = KubernetesClient(server, account, clock.monotonic)
     if kubelet is None and api is None:
         raise ValueError("kubernetes_api: set it: the environment names no API server")
     return PodDirectory(
-        clock, source.names, source.node, kubelet=kubelet, api=api, parents=source.parents
+        clock,
+        settings.pod_labels,
+        settings.node_name,
+        kubelet=kubelet,
+        api=api,
+        parents=settings.kubernetes_parents,
     )
 
 

@@ -29,7 +29,7 @@ from gpuwarden_agent.collect.schedulers.allocations import AllocationProbe, allo
 from gpuwarden_agent.collect.schedulers.gpu_names import GpuNames
 from gpuwarden_agent.collect.schedulers.kubelet import ContainerDevices
 from gpuwarden_agent.collect.shared_state import SharedState
-from gpuwarden_agent.settings import PodLabelNames, PodSource
+from gpuwarden_agent.settings import AgentSettings
 
 A = "GPU-11111111-2222-3333-4444-555555555555"
 BERT = pod(
@@ -41,18 +41,18 @@ CGROUP = f"0::/kubepods.slice/kubepods-pod{UID.replace('-', '_')}.slice/cri-cont
 
 
 @pytest.fixture
-def source(tmp_path: Path) -> Iterator[tuple[PodSource, ClusterServer]]:
+def source(tmp_path: Path) -> Iterator[tuple[AgentSettings, ClusterServer]]:
     account = Account(tmp_path / "account")
     with served(account) as server:
         server.answers["/pods"] = answer_of([BERT])
-        names = PodLabelNames(("user",), ("team",))
         yield (
-            PodSource(
-                ask="kubelet",
+            AgentSettings(
+                kubernetes="kubelet",
                 node="n1",
                 kubelet=server.address,
                 service_account=account.folder,
-                names=names,
+                pod_user_labels=("user",),
+                pod_team_labels=("team",),
             ),
             server,
         )
@@ -64,7 +64,7 @@ def made(tmp_path: Path) -> MadeUpProc:
     return MadeUpProc(tmp_path / "proc")
 
 
-def directory_of(source: PodSource, clock: ManualClock) -> PodDirectory:
+def directory_of(source: AgentSettings, clock: ManualClock) -> PodDirectory:
     directory = pod_directory(source, clock, {})
     assert directory is not None
     directory.refresh()
@@ -80,7 +80,7 @@ def allocations(socket: Path, directory: PodDirectory | None, gpus: GpuNames) ->
 
 
 def test_a_gpu_that_was_given_out_has_the_names_of_its_pod(
-    source: tuple[PodSource, ClusterServer], tmp_path: Path, clock: ManualClock
+    source: tuple[AgentSettings, ClusterServer], tmp_path: Path, clock: ManualClock
 ) -> None:
     given = [
         ContainerDevices("research", "bert-0", "main", "nvidia.com/gpu", (A,)),
@@ -114,7 +114,7 @@ def test_amd_gpus_and_resource_claims_are_known_by_their_names(tmp_path: Path) -
 
 
 def test_a_process_has_the_pod_of_its_control_group_and_the_pods_user(
-    source: tuple[PodSource, ClusterServer], made: MadeUpProc, clock: ManualClock
+    source: tuple[AgentSettings, ClusterServer], made: MadeUpProc, clock: ManualClock
 ) -> None:
     made.add(process(7), cgroup=CGROUP)
     made.add(process(8), cgroup="0::/user.slice\n")
@@ -130,7 +130,7 @@ def test_a_process_has_the_pod_of_its_control_group_and_the_pods_user(
 
 
 def test_a_pod_without_a_user_leaves_the_processs(
-    source: tuple[PodSource, ClusterServer], made: MadeUpProc, clock: ManualClock
+    source: tuple[AgentSettings, ClusterServer], made: MadeUpProc, clock: ManualClock
 ) -> None:
     source[1].answers["/pods"] = answer_of([pod("bert-0")])
     made.add(process(7), cgroup=CGROUP)
@@ -142,14 +142,14 @@ def test_a_pod_without_a_user_leaves_the_processs(
 
 
 def test_an_amd_host_in_kubernetes_has_allocations_and_labels_of_the_node(
-    source: tuple[PodSource, ClusterServer], tmp_path: Path
+    source: tuple[AgentSettings, ClusterServer], tmp_path: Path
 ) -> None:
     sys = tmp_path / "sys"
     plant(sys, RX6700XT, "0000:c3:00.0", card=0)
     library = NvmlUnavailable("libnvidia-ml.so.1 not found", LIBRARY_NOT_FOUND)
     kubernetes, server = source
     server.answers["/api/v1/nodes/n1"] = b'{"metadata": {"labels": {"rack": "r7"}}}'
-    kubernetes = replace(kubernetes, ask="auto", api=server.address)
+    kubernetes = replace(kubernetes, kubernetes="auto", kubernetes_api=server.address)
     clock = SystemClock()
     found = discover("auto", clock, lambda: library, node="n1", sys=sys, pods=kubernetes)
     probes = found.all_probes(tmp_path, clock, tmp_path / "no", tmp_path / "no", tmp_path / "no")
@@ -159,7 +159,7 @@ def test_an_amd_host_in_kubernetes_has_allocations_and_labels_of_the_node(
 
 
 def test_a_wrong_address_is_a_start_error_that_names_the_setting(
-    source: tuple[PodSource, ClusterServer], clock: ManualClock
+    source: tuple[AgentSettings, ClusterServer], clock: ManualClock
 ) -> None:
     with pytest.raises(StartError, match="kubelet: 'https://n1' is no host"):
         discover("none", clock, pods=replace(source[0], kubelet="https://n1"))

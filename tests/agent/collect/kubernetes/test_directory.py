@@ -31,7 +31,7 @@ from gpuwarden_agent.collect.kubernetes.directory import (
     is_due,
     pod_directory,
 )
-from gpuwarden_agent.settings import PodLabelNames, PodSource
+from gpuwarden_agent.settings import AgentSettings
 
 PLAIN = UID.replace("-", "")
 NODE = json.dumps(
@@ -65,12 +65,13 @@ def api(account: Account) -> Iterator[ClusterServer]:
 @pytest.fixture
 def made(account: Account, kubelet: ClusterServer, api: ClusterServer, clock: ManualClock) -> Any:
     def make(ask: str = "auto", **more: Any) -> PodDirectory:
-        source = PodSource(
-            ask=ask,
+        source = AgentSettings(
+            kubernetes=ask,
             node="gpu-7",
-            **({"kubelet": kubelet.address, "api": api.address} | more),
+            **({"kubelet": kubelet.address, "kubernetes_api": api.address} | more),
             service_account=account.folder,
-            names=PodLabelNames(("user",), ("team",)),
+            pod_user_labels=("user",),
+            pod_team_labels=("team",),
         )
         found = pod_directory(source, clock, {})
         assert found is not None
@@ -196,7 +197,7 @@ def test_what_a_job_belongs_to_is_asked_for_once(
     nightly = {"metadata": {"ownerReferences": [owner("CronJob", "nightly", "batch/v1")]}}
     api.answers[JOB] = json.dumps(nightly).encode()
     api.answers[JOB.replace("nightly-1", "alone")] = b'{"metadata": {}}'
-    directory = made(parents=True)
+    directory = made(kubernetes_parents=True)
     for _ in range(2):
         directory.refresh()
         clock.advance(AGAIN_AFTER_S)
@@ -214,7 +215,7 @@ def test_without_the_right_to_jobs_they_stay_jobs(
     ]
     kubelet.answers["/pods"] = answer_of(jobs)
     api.fault = lambda path: (403, b"") if "/jobs/" in path else None
-    directory = made(parents=True)
+    directory = made(kubernetes_parents=True)
     directory.refresh()
     assert directory.by_pod("research/a").workload == "Job/a"
     assert len([path for path, _ in api.requests if "/jobs/" in path]) == 1
@@ -309,17 +310,19 @@ def test_addresses(text: str, shown: str) -> None:
 def test_what_is_no_address_names_its_setting(
     text: str, account: Account, clock: ManualClock
 ) -> None:
-    source = PodSource(ask="api", node="n", api=text or "@", service_account=account.folder)
+    source = AgentSettings(
+        kubernetes="api", node="n", kubernetes_api=text or "@", service_account=account.folder
+    )
     with pytest.raises(ValueError, match="kubernetes_api: "):
         pod_directory(source, clock, {})
 
 
 def test_a_host_without_service_account_asks_nobody(tmp_path: Path, clock: ManualClock) -> None:
-    assert pod_directory(PodSource(node="n", service_account=tmp_path), clock, {}) is None
+    assert pod_directory(AgentSettings(node="n", service_account=tmp_path), clock, {}) is None
 
 
 def test_off_asks_nobody(account: Account, clock: ManualClock) -> None:
-    source = PodSource(ask="off", node="n", service_account=account.folder)
+    source = AgentSettings(kubernetes="off", node="n", service_account=account.folder)
     assert pod_directory(source, clock, {}) is None
 
 
@@ -330,7 +333,7 @@ def test_the_environment_of_a_pod_names_the_api_server(
         "KUBERNETES_SERVICE_HOST": "127.0.0.1",
         "KUBERNETES_SERVICE_PORT_HTTPS": str(api.port),
     }
-    source = PodSource(ask="api", node="gpu-7", service_account=account.folder)
+    source = AgentSettings(kubernetes="api", node="gpu-7", service_account=account.folder)
     directory = pod_directory(source, clock, environ)
     assert directory is not None
     directory.refresh()

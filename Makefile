@@ -5,7 +5,7 @@ BIN := .venv/bin
 unexport PYTHONDONTWRITEBYTECODE
 TORCH_PYTHON ?= $(CURDIR)/$(BIN)/python
 
-.PHONY: help up test test-all test-systemd test-bundles test-images test-deploy test-slurm test-ansible bench-diagnosis mutants check fix setup lock docs site wheel bundle deb rpm release images manifests clean
+.PHONY: help up test test-all test-systemd test-bundles test-images test-deploy test-slurm test-ansible bench-diagnosis mutants coverage check fix setup lock docs site wheel bundle deb rpm release images manifests clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | column -t -s "$$(printf '\t')"
@@ -57,6 +57,14 @@ bench-diagnosis: setup ## record real training loops on this machine (root, quie
 
 mutants: setup ## change the code of decisions one expression at a time and count the changes that tests miss (hours); ARGS="gpuwarden_rules.evaluation.state --survivors" for one module
 	$(BIN)/python -m bench.mutants $(ARGS)
+
+COVERED := build/coverage
+# A test may fail under it by its limits of time and memory.
+coverage: setup ## run quick and slow tests with branch coverage: percent by part, functions that no test runs (hours); ARGS="tests/agent" for the quick tests of some, ARGS=tests for all quick ones
+	@rm -rf $(COVERED) && mkdir -p $(COVERED)
+	-$(BIN)/coverage run -m pytest --maxprocesses 4 --dist worksteal --numprocesses auto \
+		-m "$(if $(ARGS),not slow and )$(HERE)" $(ARGS)
+	@$(BIN)/python -m bench.never_run $(COVERED)
 
 check: setup ## lint, format, types, import contracts
 	$(BIN)/ruff check --quiet

@@ -7,6 +7,7 @@ of the collector took. Run as a program this is the fork server with such proces
 from typing import Any
 
 import duckdb
+from tests import covered
 
 from gpuwarden_collector import forked
 from gpuwarden_collector.processes import forkserver
@@ -35,4 +36,4 @@ def skip_checks() -> None:
 
 if __name__ == "__main__":
     connect_unchecked()
-    forkserver.main(forked.works)
+    forkserver.main(covered.works if covered.IS_MEASURED else forked.works)

@@ -20,6 +20,8 @@ from gpuwarden_rules.evaluation.state import (
     RowsError,
     RuleState,
     Transition,
+    fingerprints_in,
+    found_rows,
     restored,
     step,
 )
@@ -145,6 +147,19 @@ def test_an_unknown_price_is_not_free(price: float | None) -> None:
     state, _ = replay(rule_of(), {0: [row(usd_per_hour=price, value=price)]})
     (alert,) = state.values()
     assert (alert.usd_per_hour, alert.value, alert.summary) == (None, None, "0 cost unknown")
+
+
+def test_texts_may_name_a_price_that_the_row_does_not_have() -> None:
+    (alert,) = replay(rule_of(summary="{usd_per_hour:usd}"), {0: [row()]})[0].values()
+    assert alert.summary == "unknown"
+
+
+def test_without_a_price_an_hour_the_cost_of_waste_is_not_in_the_text() -> None:
+    state, _ = step({}, [row()], rule_of(), START)
+    (key,) = state
+    account = {key: Account(4.5, START, START)}
+    (alert,) = step(state, [row()], rule_of(), START + STALE_MAX, accounts=account)[0].values()
+    assert (alert.summary, alert.accounted_usd) == ("0 cost unknown", 4.5)
 
 
 def test_a_label_that_is_null_does_not_apply() -> None:
@@ -302,6 +317,44 @@ def test_stored_episodes_make_the_state_that_flaps_on() -> None:
     state, _ = step(state, [row()], rule_of(), START + timedelta(minutes=20))
     state, transitions = step(state, [], rule_of(), START + timedelta(minutes=25))
     assert (len(state), transitions) == (1, [])
+
+
+def test_fingerprints_of_rows_are_those_of_a_step() -> None:
+    rule, young = rule_of(warm_up="10m"), START - timedelta(minutes=5)
+    rows = [row(0), row(1, holds=None), row(2, holds=False), row(3, job_started_at=young)]
+    state, _ = step({}, rows, rule, START)
+    assert fingerprints_in(rows, rule, START) == (state.keys(), state.unknown)
+    assert len(state.unknown) == 2
+    (alert,) = state.values()
+    assert found_rows(rows, rule, START) == {alert.fingerprint: (alert.labels, rows[0])}
+
+
+def test_a_restart_finds_open_alerts_and_their_changes_in_what_is_stored() -> None:
+    state, happened = replay(rule_of(), {0: [row()], 5: [], 10: [row(), row(1)]})
+    stored = {(t.alert.fingerprint, t.alert.active_at): t.alert for _, t in happened}
+    again = restored(reversed(stored.values()))
+    assert again == state
+    assert again.changes == state.changes
+
+
+def test_an_episode_that_ended_in_silence_counts_for_flapping() -> None:
+    state, _ = replay(rule_of(), {0: [row()]})
+    for minute in (1, 31):
+        state, _ = step(state, [], rule_of(), START + timedelta(minutes=minute), {"n1"})
+    assert state == {}
+    for minute, rows in ((32, [row()]), (33, []), (34, [row()])):
+        state, _ = step(state, rows, rule_of(), START + timedelta(minutes=minute))
+    (alert,) = state.values()
+    assert alert.summary.endswith(FLAPPING)
+
+
+def test_a_condition_that_returns_after_a_long_pause_of_evaluation_counts_for_flapping() -> None:
+    on_off = {m: [row()] if m % 10 == 0 else [] for m in range(0, 60, 5)}
+    after_pause = {110: [row()], 111: [], 112: [row()]}
+    state, happened = replay(rule_of(), on_off | after_pause)
+    assert states(happened)[-3:] == [(20, FIRING), (111, RESOLVED), (112, FIRING)]
+    (alert,) = state.values()
+    assert alert.summary.endswith(FLAPPING)
 
 
 HISTORY = st.lists(

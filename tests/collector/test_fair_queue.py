@@ -185,3 +185,22 @@ async def test_a_query_that_waits_for_too_long_gives_up_its_place(
         assert queue.waiting == 0
     async with asyncio.timeout(1), queue.turn("ann"):
         pass
+
+
+async def test_a_query_that_is_cancelled_at_the_moment_of_its_turn_leaves_it_to_the_next() -> None:
+    queue = QueryQueue(1)
+    began: list[int] = []
+
+    async def ask(number: int) -> None:
+        async with queue.turn("ann"):
+            began.append(number)
+
+    async with asyncio.timeout(10), asyncio.TaskGroup() as group:
+        async with queue.turn("ann"):
+            second, _ = (group.create_task(ask(number)) for number in (2, 3))
+            await asyncio.sleep(0)
+            assert queue.waiting == 2
+        second.cancel()  # it has its turn, and has not run since
+    assert began == [3]
+    async with asyncio.timeout(1), queue.turn("ann"):
+        pass

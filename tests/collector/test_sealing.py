@@ -82,6 +82,10 @@ def test_what_is_next(
     assert found == step
 
 
+def test_no_rollup_waits_unless_it_is_said() -> None:
+    assert next_step([], 0, 0, written_bytes=10, age_s=599, policy=POLICY) is None
+
+
 @given(st.integers(0, 4), st.integers(0, 4), st.integers(0, 4), st.integers(0, 200_000),
        st.floats(0, 1000))  # fmt: skip
 def test_every_start_ends_without_a_frozen_segment(

@@ -171,6 +171,36 @@ def test_a_boot_that_comes_in_the_same_group_is_not_forgotten_for_another(
     ]
 
 
+def test_a_group_of_new_boots_forgets_as_many_as_come(collected: Collected) -> None:
+    collected.send(*((A, "agent", f"boot{n}", 1) for n in range(NODE_KEYS_MAX)))
+    collected.now += 2 * FORGET_AFTER
+    assert collected.send(*((A, "agent", f"new{n}", 1) for n in range(9))) == [Stored()] * 9
+    assert collected.known.ledger.count(A) == len(collected.known.ledger) == NODE_KEYS_MAX
+
+
+def test_batches_of_known_boots_take_no_more_room(collected: Collected) -> None:
+    known = [(A, "agent", f"boot{n}") for n in range(NODE_KEYS_MAX - 2)]
+    collected.send(*((*boot, 1) for boot in known))
+    new = [(A, "agent", "new1"), (A, "agent", "new1"), (A, "agent", "new2"), (A, "agent", "new3")]
+    *stored, refused = collected.send(*((*boot, n) for n, boot in enumerate([*known, *new], 2)))
+    assert stored == [Stored()] * (NODE_KEYS_MAX + 1)
+    assert isinstance(refused, RetryLater)
+
+
+def test_a_full_ledger_forgets_for_a_group_as_many_as_come(
+    wire: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ledger, "LEDGER_KEYS_MAX", 4)
+    old = {(NOBODY, "x", f"boot{n}"): LedgerEntry(StoredSequences(), wire.now) for n in range(4)}
+    collected = Collected(wire, Known(ledger=BatchLedger(old)))
+    collected.now += FORGET_AFTER
+    assert collected.send(*((B, "agent", f"boot{n}", 1) for n in range(3))) == [Stored()] * 3
+    assert len(collected.known.ledger) == 4
+    (refused,) = collected.send((A, "agent", "boot", 1), (A, "agent", "boot2", 1))[1:]
+    assert isinstance(refused, RetryLater)
+    assert refused.reason.startswith("4 agents and boots are known, which is the limit")
+
+
 def test_a_ledger_filled_without_tokens_makes_room(
     wire: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

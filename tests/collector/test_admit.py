@@ -54,6 +54,23 @@ def test_the_ends_of_the_window_are_admitted(wire: Any, second: int) -> None:
     assert judged(wire, [wire.gpu_row(second=second)]) is None
 
 
+@pytest.mark.parametrize("seconds", [2, 251])
+def test_the_ends_of_limits_are_admitted_also_where_columns_are_checked_one_by_one(
+    wire: Any, seconds: int
+) -> None:
+    rows = wire.gpu_rows(8, range(-seconds, 0))
+    ends = (
+        {"util_percent": 0.0, "node": "n"},
+        {"util_percent": 100.0, "memory_used_bytes": 0},
+        {"gpu_uuid": "x" * NAME_BYTES_MAX, "mig_instance": "x" * TEXT_BYTES_MAX},
+        {"ts": wire.now - timedelta(days=14)},
+        {"ts": wire.now + timedelta(minutes=5)},
+    )
+    for place, values in enumerate(ends):
+        rows[place] |= values
+    assert judged(wire, rows) is None
+
+
 def test_rows_outside_the_window_are_refused_with_count_and_example(wire: Any) -> None:
     late = [wire.gpu_row(second=s) for s in (0, 301, 999)]
     assert reason_for(wire, late) == (

@@ -7,6 +7,7 @@ the rest is written by the collector. Views are in `views.sql` beside this file,
 
 import re
 from collections.abc import Iterator, Sequence
+from functools import cache
 from typing import NamedTuple
 
 from gpuwarden.collector_samples import COLLECTOR_SAMPLES
@@ -435,6 +436,7 @@ def create_sql(table: Table) -> str:
     return f"CREATE TABLE IF NOT EXISTS {table.name} (\n" + ",\n".join(lines) + "\n)"
 
 
+@cache
 def views_sql() -> str:
     """`CREATE OR REPLACE VIEW` statements of the public views."""
     from importlib.resources import files  # imported here: it loads zipfile and tempfile

@@ -88,3 +88,20 @@ def test_a_mapping_cannot_be_merged_into_itself_nor_a_number(text: str) -> None:
     assert root is not None
     assert reader.entries(root) == {}
     assert len(reader.problems) == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[" * 2000 + "]" * 2000, "maximum recursion depth"),
+        ("a:\tb", "that cannot start any token"),
+        ("a: *b", "undefined alias 'b'"),
+        ("a: \ud800", "special characters are not allowed"),
+    ],
+)
+def test_a_text_that_libyaml_reads_otherwise_is_refused_in_the_same_words(
+    text: str, message: str
+) -> None:
+    reader = reader_of(text)
+    assert reader.root() is None
+    assert message in reader.problems[0].message

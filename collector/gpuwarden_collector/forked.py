@@ -12,8 +12,9 @@ def works() -> Mapping[bytes, Callable[[socket.socket], None]]:
     import pyarrow.dataset  # noqa: F401
 
     from gpuwarden_collector.query import worker
-    from gpuwarden_collector.storage import process
+    from gpuwarden_collector.storage import process, views
 
+    views.prepare()
     return {QUERY: worker.work, RULES: worker.work, STORAGE: process.work}
 
 

@@ -11,11 +11,12 @@ from gpuwarden.schema import UPSERTED
 from gpuwarden_collector.storage import lake_reader
 from gpuwarden_collector.storage.commit import Changes, commit
 from gpuwarden_collector.storage.database import Database
-from gpuwarden_collector.storage.engine import EngineLimits, hot_table
+from gpuwarden_collector.storage.engine import EngineLimits
 from gpuwarden_collector.storage.extensions import load_extension
 from gpuwarden_collector.storage.lake import seal
 from gpuwarden_collector.storage.lake_catalogue import PostgresCatalogue
 from gpuwarden_collector.storage.segment import SCHEMAS, TABLE_NAMES
+from gpuwarden_collector.storage.views import hot_table
 
 LIMITS = EngineLimits(memory="512MiB", threads=1)
 

@@ -12,9 +12,10 @@ import pyarrow as pa
 from gpuwarden_collector.storage import joined_rows as joined
 from gpuwarden_collector.storage.commit import Changes, commit
 from gpuwarden_collector.storage.database import Database
-from gpuwarden_collector.storage.engine import EngineLimits, hot_table
+from gpuwarden_collector.storage.engine import EngineLimits
 from gpuwarden_collector.storage.lake import seal
 from gpuwarden_collector.storage.segment import SCHEMAS
+from gpuwarden_collector.storage.views import hot_table
 
 ROWS = 50
 FRAMES = 7

@@ -17,7 +17,6 @@ from gpuwarden.wire import BatchId
 from gpuwarden_collector.ingest.deduplicate import doubtful_rows
 from gpuwarden_collector.storage.commit import Changes, commit
 from gpuwarden_collector.storage.database import Database
-from gpuwarden_collector.storage.engine import hot_table
 from gpuwarden_collector.storage.lake import seal
 from gpuwarden_collector.storage.lake_maintenance import forget_seals
 from gpuwarden_collector.storage.resent import (
@@ -26,6 +25,7 @@ from gpuwarden_collector.storage.resent import (
     once_sql,
     seals_elsewhere,
 )
+from gpuwarden_collector.storage.views import hot_table
 
 
 class Peers:

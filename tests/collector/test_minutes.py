@@ -16,7 +16,6 @@ from tests.collector.minutes_sql import minutes_sql
 from gpuwarden.metrics import Type
 from gpuwarden.rollups import GPU_1M, HOST_1M, LOOKBACK_MINUTES, PROCESS_1M, Rollup
 from gpuwarden.schema import TABLES, stored_columns
-from gpuwarden_collector.storage.engine import hot_table
 from gpuwarden_collector.storage.minutes import (
     COVERAGE_COLUMNS,
     columns_of,
@@ -25,6 +24,7 @@ from gpuwarden_collector.storage.minutes import (
     rollup_rows,
 )
 from gpuwarden_collector.storage.segment import SCHEMAS
+from gpuwarden_collector.storage.views import hot_table
 
 START = datetime(2026, 3, 1, 11, 57)  # noqa: DTZ001  naive UTC, as DuckDB has it
 MINUTE = timedelta(minutes=1)

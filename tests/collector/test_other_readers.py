@@ -9,8 +9,9 @@ import pyarrow as pa
 
 from gpuwarden_collector.storage import lake
 from gpuwarden_collector.storage.database import Database
-from gpuwarden_collector.storage.engine import EngineLimits, hot_table
+from gpuwarden_collector.storage.engine import EngineLimits
 from gpuwarden_collector.storage.segment import SCHEMAS, Frame
+from gpuwarden_collector.storage.views import hot_table
 
 PAGE = Path(__file__).parents[2] / "docs/store.md"
 

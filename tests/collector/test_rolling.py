@@ -24,7 +24,6 @@ from gpuwarden_collector.stats import Stats
 from gpuwarden_collector.storage import rollup_schedule
 from gpuwarden_collector.storage.commit import Changes
 from gpuwarden_collector.storage.database import Database
-from gpuwarden_collector.storage.engine import hot_table
 from gpuwarden_collector.storage.errors import StoreUnavailableError
 from gpuwarden_collector.storage.rollup import ROLLUP_TABLES, Progress, doubles, mend
 from gpuwarden_collector.storage.rollup_schedule import (
@@ -41,6 +40,7 @@ from gpuwarden_collector.storage.rollup_schedule import (
     next_step,
 )
 from gpuwarden_collector.storage.seal import LATE_WAIT_S, Sealer, SealPolicy
+from gpuwarden_collector.storage.views import hot_table
 
 NOW = datetime(2026, 3, 1, 12, 0, 0, tzinfo=UTC)
 DUE = datetime(2026, 3, 1, 11, 58)  # noqa: DTZ001  naive UTC, as DuckDB has it

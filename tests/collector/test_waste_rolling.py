@@ -11,8 +11,8 @@ from gpuwarden.alert import Alert, AlertState, Severity
 from gpuwarden.waste import FORGOTTEN_AFTER_DAYS, WASTE_1H
 from gpuwarden_collector.ingest.writer import Writer
 from gpuwarden_collector.rule_stores import SqlAlertStore, backdated_windows
-from gpuwarden_collector.storage.engine import hot_table
 from gpuwarden_collector.storage.rollup import ROLLUP_TABLES, doubles
+from gpuwarden_collector.storage.views import hot_table
 
 __all__ = ["fleet"]
 

@@ -19,11 +19,12 @@ from gpuwarden.schema import UPSERTED, views_sql
 from gpuwarden.waste import WASTE_1H, view_sql
 from gpuwarden_collector.query.needs import SLACK, Needs
 from gpuwarden_collector.storage.arrow_files import read_rows
-from gpuwarden_collector.storage.engine import Engine, hot_table
+from gpuwarden_collector.storage.engine import Engine
 from gpuwarden_collector.storage.lake_reader import create_view
 from gpuwarden_collector.storage.newest_rows import KEPT, kept_table
 from gpuwarden_collector.storage.running_waste import RUNNING
 from gpuwarden_collector.storage.segment import SCHEMAS, TABLE_NAMES
+from gpuwarden_collector.storage.views import hot_table
 
 
 class WholeStore:

@@ -17,57 +17,33 @@ from pathlib import Path
 from typing import Any
 
 import duckdb
-import pyarrow as pa
 import pyarrow.compute as pc
 
 from gpuwarden.collector_samples import COLLECTOR_SAMPLES
-from gpuwarden.comments import column_comments, table_comments
-from gpuwarden.schema import TABLES, UPSERTED, create_sql, stored_columns, view_words, views_sql
+from gpuwarden.schema import TABLES, UPSERTED, view_words
 from gpuwarden_collector.processes.footprint import free_memory
-from gpuwarden_collector.storage import lake
+from gpuwarden_collector.storage import lake, views
 from gpuwarden_collector.storage.address import LakeAddress
 from gpuwarden_collector.storage.errors import StoreUnavailableError, one_line
 from gpuwarden_collector.storage.hot import Damage, HotRows, MissingSegmentError
 from gpuwarden_collector.storage.lake_reader import LakeReader
 from gpuwarden_collector.storage.segment import (
     FOLDER,
-    SCHEMAS,
     TABLE_NAMES,
     SegmentError,
     segment_numbers,
 )
 from gpuwarden_collector.storage.state import SEEN_KEYS, StateFile
+from gpuwarden_collector.storage.views import hot_table
 
 log = logging.getLogger(__name__)
 
-_NAME = "gpuwarden"
-"""DuckDB's name of the database with the views."""
-_HOT = "hot_"
 _NOT_WITH_ARROW = "join_filter_pushdown"
 """An optimizer that pushes a bloom filter of a join's smaller side into the scan of the other side. The scan of
 an Arrow table fails on it (1.5.5): "Pushdown Filter Type BLOOM_FILTER is not currently supported"."""
 _SNAPSHOT_TRIES = 5
 AHEAD_MAX = timedelta(seconds=10)
 """How far a node's clock may be ahead of the collector's for `local_since` to hold."""
-_COMMENTS = pa.table(
-    {
-        name: pa.array(values, pa.string())
-        for name, values in zip(
-            ("table_name", "column_name", "comment"),
-            zip(
-                *((table, None, text) for table, text in table_comments().items()),
-                *((t, c, text) for t, of in column_comments().items() for c, text in of.items()),
-                strict=True,
-            ),
-            strict=True,
-        )
-    }
-)
-"""Made when the module is loaded, which the fork server does once for all query processes."""
-_DESCRIBED = {"duckdb_tables": "table_name", "duckdb_views": "view_name", "duckdb_columns": None}
-"""Functions of DuckDB that show comments, and the column that names the described object; None: table and column."""
-_LISTED = ("duckdb_databases", "duckdb_schemas", "duckdb_constraints", "duckdb_indexes")
-"""Functions whose rows are limited to the store, for queries and for the views of information_schema."""
 
 
 Show = Callable[[duckdb.DuckDBPyConnection, Collection[str]], None]
@@ -124,6 +100,7 @@ class Engine:
         self.collector = state.collector
         self._is_gap_said = False
         spill_dir.mkdir(exist_ok=True, parents=True)
+        self._spill_dir = spill_dir
         self._limits = limits
         self.is_lake_away = is_lake_away
         self.lake: LakeReader | None = None
@@ -141,8 +118,8 @@ class Engine:
         try:
             # As part of the configuration DuckDB shows this limit but ignores it (1.5.5).
             self.connection.execute(f"SET GLOBAL max_temp_directory_size = '{limits.temp}'")
-            self.connection.execute(f"ATTACH ':memory:' AS {_NAME}")
-            self.connection.execute(f"USE {_NAME}")
+            self.connection.execute(f"ATTACH ':memory:' AS {views.NAME}")
+            self.connection.execute(f"USE {views.NAME}")
             self.connection.execute("SET GLOBAL TimeZone = 'UTC'")
             if reads_alone and not is_lake_away:
                 self.lake = LakeReader(address, self.collector)
@@ -198,7 +175,7 @@ class Engine:
     def new_cursor(self) -> duckdb.DuckDBPyConnection:
         """A cursor that the caller closes, or keeps as long as the engine. Raises duckdb.Error."""
         cursor = self.connection.cursor()
-        cursor.execute(f"USE {_NAME}")
+        cursor.execute(f"USE {views.NAME}")
         return cursor
 
     def refresh(self, names: Iterable[str] | None = None) -> None:
@@ -356,53 +333,14 @@ class Engine:
             )
 
     def _create(self) -> None:
-        # SHOW TABLES calls this function to find tables. The macro hides the views that cursors register.
-        self.connection.execute(
-            f"CREATE MACRO main.in_search_path(d, s) AS (d = '{_NAME}' AND s = 'main')"
-        )
-        self._describe()
-        for name in TABLE_NAMES:
-            columns = ", ".join(column.name for column in stored_columns(TABLES[name]))
-            self.connection.register(hot_table(name), SCHEMAS[name].empty_table())
-            of_lake = f"SELECT {columns} FROM lake.main.{name} UNION ALL "
-            self.connection.execute(
-                f"CREATE OR REPLACE VIEW main.{name} AS {'' if self.is_lake_away else of_lake}"
-                f"SELECT {columns} FROM {hot_table(name)}"
-            )
-        for name in UPSERTED:
-            self.connection.execute(create_sql(TABLES[name]))
-        self.connection.execute(views_sql())
-
-    def _describe(self) -> None:
-        """Replace DuckDB's functions that list tables and columns: show only the public ones, with comments.
-
-        COMMENT ON statements would take a quarter of the start of a query process, and each new version of a
-        table would lose its comments. DuckDB's views of information_schema and pg_catalog use these functions too.
-        """
-        self.connection.execute("CREATE SCHEMA described")
-        self.connection.register("given", _COMMENTS)
-        self.connection.execute("CREATE TABLE described.comments AS FROM given")
-        self.connection.unregister("given")
-        public = f"database_name = '{_NAME}' AND schema_name = 'main'"
-        for function, name in _DESCRIBED.items():
-            on = "d.column_name IS NULL" if name else "d.column_name = c.column_name"
-            # Do not show how a table is built from lake and segments.
-            plain = (
-                f", if(contains(c.sql, ' {_HOT}'), NULL, c.sql) AS sql"
-                if "views" in function
-                else ""
-            )
-            self.connection.execute(
-                f"CREATE MACRO main.{function}() AS TABLE SELECT c.* REPLACE (d.comment AS comment{plain}) "
-                f"FROM system.main.{function}() c LEFT JOIN {_NAME}.described.comments d "
-                f"ON d.table_name = c.{name or 'table_name'} AND {on} WHERE {public} AND NOT c.internal"
-            )
-        for function in _LISTED:
-            where = public if function != "duckdb_databases" else f"database_name = '{_NAME}'"
-            self.connection.execute(
-                f"CREATE MACRO main.{function}() AS TABLE "
-                f"SELECT * FROM system.main.{function}() WHERE {where}"
-            )
+        if self.is_lake_away:
+            views.create(self.connection, with_lake=False)
+            return
+        try:
+            views.copy(self.connection, self._spill_dir)
+        except (OSError, duckdb.Error) as error:  # such as a full disk
+            log.info("views are created, not copied", extra={"reason": one_line(error)})
+            views.create(self.connection)
 
     def _update(self, name: str, rows: Any, seen: Any | None, is_whole: bool) -> None:
         try:
@@ -450,11 +388,6 @@ class Engine:
 
 def _wanted(names: Iterable[str] | None) -> tuple[str, ...]:
     return TABLE_NAMES if names is None else tuple(set(names) & set(TABLE_NAMES))
-
-
-def hot_table(name: str) -> str:
-    """The name under which a cursor sees a table's rows in segments."""
-    return f"{_HOT}{name}"
 
 
 def _sources() -> dict[str, frozenset[str]]:

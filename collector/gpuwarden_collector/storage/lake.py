@@ -300,8 +300,11 @@ def _tables_in_order(connection: duckdb.DuckDBPyConnection) -> set[str]:
 
 def _columns(connection: duckdb.DuckDBPyConnection) -> dict[str, set[str]]:
     known: dict[str, set[str]] = {}
+    # duckdb_columns() would read the statistics of all tables.
     rows = connection.execute(
-        "SELECT table_name, column_name FROM system.main.duckdb_columns() WHERE database_name = 'lake'"
+        f"SELECT t.table_name, c.column_name FROM {METADATA}.ducklake_column c "
+        f"JOIN {METADATA}.ducklake_table t USING (table_id) "
+        "WHERE c.end_snapshot IS NULL AND t.end_snapshot IS NULL AND c.parent_column IS NULL"
     ).fetchall()
     for table, column in rows:
         known.setdefault(table, set()).add(column)

@@ -21,7 +21,6 @@ from gpuwarden.rollups import LOOKBACK_MINUTES, ROLLUPS, Rollup
 from gpuwarden.schema import ALLOCATION_SAMPLES
 from gpuwarden.waste import FORGOTTEN_AFTER_DAYS, WASTE_1H
 from gpuwarden_collector.storage.address import METADATA
-from gpuwarden_collector.storage.engine import hot_table
 from gpuwarden_collector.storage.errors import translating
 from gpuwarden_collector.storage.lake_files import durable_transaction
 from gpuwarden_collector.storage.minutes import (
@@ -34,6 +33,7 @@ from gpuwarden_collector.storage.minutes import (
 from gpuwarden_collector.storage.rollup_sql import WindowSpan, between, rollup_sql
 from gpuwarden_collector.storage.segment import SCHEMAS
 from gpuwarden_collector.storage.sql import scalar
+from gpuwarden_collector.storage.views import hot_table
 
 MINUTE = timedelta(minutes=1)
 HOUR = timedelta(hours=1)

@@ -14,7 +14,6 @@ from typing import Any
 from gpuwarden.clock import Clock
 from gpuwarden_collector.storage.commit import Changes, UpkeepWriter, WriterStopped
 from gpuwarden_collector.storage.database import Store
-from gpuwarden_collector.storage.engine import hot_table
 from gpuwarden_collector.storage.errors import RowsRefusedError, StoreUnavailableError
 from gpuwarden_collector.storage.lake import damaged_file, seal
 from gpuwarden_collector.storage.lake_job import LakeJob
@@ -22,6 +21,7 @@ from gpuwarden_collector.storage.resent import find_spans, note_doubtful, once_s
 from gpuwarden_collector.storage.rollup import ROLLUP_TABLES, doubles
 from gpuwarden_collector.storage.segment import TABLE_NAMES
 from gpuwarden_collector.storage.stats import StorageStats
+from gpuwarden_collector.storage.views import hot_table
 
 log = logging.getLogger(__name__)
 

@@ -1,0 +1,156 @@
+"""Creates the tables, views and functions that queries see, or copies them from a file that holds them.
+
+DuckDB binds each view that it creates, which takes most of the time to open a store; a copy takes a twentieth of
+it. The file is made once a process. The fork server calls `prepare`, so that all processes that it forks have the
+file's bytes.
+"""
+
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import duckdb
+import pyarrow as pa
+
+from gpuwarden.comments import column_comments, table_comments
+from gpuwarden.schema import TABLES, UPSERTED, create_sql, stored_columns, views_sql
+from gpuwarden_collector.storage.segment import SCHEMAS, TABLE_NAMES
+from gpuwarden_collector.storage.sql import text_sql
+
+NAME = "gpuwarden"
+"""DuckDB's name of the database with the views."""
+_HOT = "hot_"
+_FILE = "views.duckdb"
+_COMMENTS = pa.table(
+    {
+        name: pa.array(values, pa.string())
+        for name, values in zip(
+            ("table_name", "column_name", "comment"),
+            zip(
+                *((table, None, text) for table, text in table_comments().items()),
+                *((t, c, text) for t, of in column_comments().items() for c, text in of.items()),
+                strict=True,
+            ),
+            strict=True,
+        )
+    }
+)
+_DESCRIBED = {"duckdb_tables": "table_name", "duckdb_views": "view_name", "duckdb_columns": None}
+"""Functions of DuckDB that show comments, and the column that names the described object; None: table and column."""
+_LISTED = ("duckdb_databases", "duckdb_schemas", "duckdb_constraints", "duckdb_indexes")
+"""Functions whose rows are limited to the store, for queries and for the views of information_schema."""
+_made: list[bytes] = []
+"""The file's bytes, once they are made."""
+
+
+def hot_table(name: str) -> str:
+    """The name under which a cursor sees a table's rows in segments."""
+    return f"{_HOT}{name}"
+
+
+def create(connection: duckdb.DuckDBPyConnection, *, with_lake: bool = True) -> None:
+    """Create tables, views and functions in the database that is in use; `with_lake`: of rows in `lake.main` too.
+
+    Raises duckdb.Error.
+    """
+    # SHOW TABLES calls this function to find tables. The macro hides the views that cursors register.
+    connection.execute(f"CREATE MACRO main.in_search_path(d, s) AS (d = '{NAME}' AND s = 'main')")
+    _describe(connection)
+    for name in TABLE_NAMES:
+        columns = ", ".join(column.name for column in stored_columns(TABLES[name]))
+        connection.register(hot_table(name), SCHEMAS[name].empty_table())
+        of_lake = f"SELECT {columns} FROM lake.main.{name} UNION ALL "
+        connection.execute(
+            f"CREATE OR REPLACE VIEW main.{name} AS {of_lake if with_lake else ''}"
+            f"SELECT {columns} FROM {hot_table(name)}"
+        )
+    for name in UPSERTED:
+        connection.execute(create_sql(TABLES[name]))
+    connection.execute(views_sql())
+
+
+def copy(connection: duckdb.DuckDBPyConnection, folder: Path) -> None:
+    """As `create`, from a file that is written to the folder for that moment. Raises OSError, duckdb.Error."""
+    if not _made:
+        _made.append(_file())
+    path = folder / _FILE
+    try:
+        path.write_bytes(_made[0])
+        connection.execute(f"ATTACH {text_sql(str(path))} AS template (READ_ONLY)")
+        try:
+            connection.execute(f"COPY FROM DATABASE template TO {NAME}")
+        finally:
+            connection.execute("DETACH template")
+    finally:
+        with suppress(OSError):
+            path.unlink(missing_ok=True)
+
+
+def prepare() -> None:
+    """Make the file's bytes in a forked process: DuckDB's threads must not run in a process that forks others."""
+    reader, writer = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        with suppress(BaseException):
+            os.close(reader)
+            with os.fdopen(writer, "wb") as stream:
+                stream.write(_file())
+        os._exit(0)
+    os.close(writer)
+    with os.fdopen(reader, "rb") as stream:
+        made = stream.read()
+    os.waitpid(pid, 0)
+    if made:  # else each process makes its own
+        _made[:] = [made]
+
+
+def _file() -> bytes:
+    with tempfile.TemporaryDirectory() as folder, _connected() as connection:
+        path = Path(folder) / _FILE
+        connection.execute(f"ATTACH {text_sql(str(path))} AS {NAME}")
+        connection.execute(f"USE {NAME}; SET GLOBAL TimeZone = 'UTC'; ATTACH ':memory:' AS lake")
+        for name in TABLE_NAMES:
+            connection.execute(create_sql(TABLES[name]).replace(name, f"lake.main.{name}", 1))
+        create(connection)
+        connection.execute(f"USE lake; DETACH {NAME}")
+        return path.read_bytes()
+
+
+@contextmanager
+def _connected() -> Iterator[duckdb.DuckDBPyConnection]:
+    connection = duckdb.connect(config={"threads": 1, "python_enable_replacements": False})
+    try:
+        yield connection
+    finally:
+        connection.close()
+
+
+def _describe(connection: duckdb.DuckDBPyConnection) -> None:
+    """Replace DuckDB's functions that list tables and columns: show only the public ones, with comments.
+
+    COMMENT ON statements would take longer, and each new version of a table would lose its comments. DuckDB's views
+    of information_schema and pg_catalog use these functions too.
+    """
+    connection.execute("CREATE SCHEMA described")
+    connection.register("given", _COMMENTS)
+    connection.execute("CREATE TABLE described.comments AS FROM given")
+    connection.unregister("given")
+    public = f"database_name = '{NAME}' AND schema_name = 'main'"
+    for function, name in _DESCRIBED.items():
+        on = "d.column_name IS NULL" if name else "d.column_name = c.column_name"
+        # Do not show how a table is built from lake and segments.
+        unsaid = f", if(contains(c.sql, ' {_HOT}'), NULL, c.sql) AS sql"
+        plain = unsaid if "views" in function else ""
+        connection.execute(
+            f"CREATE MACRO main.{function}() AS TABLE SELECT c.* REPLACE (d.comment AS comment{plain}) "
+            f"FROM system.main.{function}() c LEFT JOIN {NAME}.described.comments d "
+            f"ON d.table_name = c.{name or 'table_name'} AND {on} WHERE {public} AND NOT c.internal"
+        )
+    for function in _LISTED:
+        where = public if function != "duckdb_databases" else f"database_name = '{NAME}'"
+        connection.execute(
+            f"CREATE MACRO main.{function}() AS TABLE "
+            f"SELECT * FROM system.main.{function}() WHERE {where}"
+        )

@@ -204,6 +204,7 @@ def report_and_page_say(
             assert f"<b>${wasted:,.2f}</b>wasted of ${usd:,.2f}" in html
 
 
+@pytest.mark.slow
 @settings(
     max_examples=4, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )

@@ -51,40 +51,37 @@ async def test_a_batch_is_stored_once_however_often_it_is_sent(
         assert collector.stats.duplicates == 1
 
 
-@pytest.mark.parametrize(
-    ("headers", "status", "reason"),
-    [
-        ({VERSION_HEADER: "2"}, 426, "this collector speaks 1"),
-        ({SEQUENCE_HEADER: "0"}, 400, "must be at least 1"),
-        ({SEQUENCE_HEADER: "-1"}, 400, "whole number"),
-        ({"Content-Type": "text/plain"}, 415, f"must be {CONTENT_TYPE}"),
-        ({"Content-Encoding": "gzip"}, 415, "send zstd or none"),
-    ],
+WRONG_HEADERS = (
+    ({VERSION_HEADER: "2"}, 426, "this collector speaks 1"),
+    ({SEQUENCE_HEADER: "0"}, 400, "must be at least 1"),
+    ({SEQUENCE_HEADER: "-1"}, 400, "whole number"),
+    ({"Content-Type": "text/plain"}, 415, f"must be {CONTENT_TYPE}"),
+    ({"Content-Encoding": "gzip"}, 415, "send zstd or none"),
 )
-async def test_wrong_headers_are_refused(
-    start: Any, wire: Any, post: Any, headers: dict[str, str], status: int, reason: str
-) -> None:
+
+
+async def test_wrong_headers_are_refused(start: Any, wire: Any, post: Any) -> None:
     body = wire.stream("gpu_samples", [wire.gpu_row()])
     async with start() as collector:
-        got, text, _ = await post(collector.url, body, headers=headers)
-    assert got == status
-    assert reason in text
+        for headers, status, reason in WRONG_HEADERS:
+            got, text, _ = await post(collector.url, body, headers=headers)
+            assert (got, reason in text) == (status, True), headers
+        assert collector.stats.batches == 0
 
 
-@pytest.mark.parametrize(("name", "second"), [(SEQUENCE_HEADER, "9"), ("Content-Encoding", "gzip")])
 async def test_a_header_that_stands_twice_is_refused(
-    start: Any, wire: Any, session: aiohttp.ClientSession, name: str, second: str
+    start: Any, wire: Any, session: aiohttp.ClientSession
 ) -> None:
-    headers = CIMultiDict(headers_of(BatchId("agent-1", "boot-1", 1)))
-    headers.update({"Content-Type": CONTENT_TYPE, "Content-Encoding": "zstd"})
-    headers.add(name, second)
     body = wire.zstd(wire.stream("gpu_samples", [wire.gpu_row()]))
-    async with (
-        start() as collector,
-        session.post(collector.url + INGEST_PATH, data=body, headers=headers) as answer,
-    ):
-        assert answer.status == 400
-        assert (await answer.json())["error"] == f"header {name} occurs more than once"
+    async with start() as collector:
+        for name, second in ((SEQUENCE_HEADER, "9"), ("Content-Encoding", "gzip")):
+            headers = CIMultiDict(headers_of(BatchId("agent-1", "boot-1", 1)))
+            headers.update({"Content-Type": CONTENT_TYPE, "Content-Encoding": "zstd"})
+            headers.add(name, second)
+            url = collector.url + INGEST_PATH
+            async with session.post(url, data=body, headers=headers) as answer:
+                said = (await answer.json())["error"]
+            assert (answer.status, said) == (400, f"header {name} occurs more than once")
 
 
 async def test_a_hundred_megabytes_are_refused_without_being_read(start: Any, post: Any) -> None:

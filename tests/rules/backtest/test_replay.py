@@ -100,7 +100,7 @@ SPANS = st.lists(
 )
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(SPANS, st.sampled_from([0, 3, 10, 30]), st.sampled_from([0, 4, 20]))
 async def test_a_replay_finds_what_live_evaluation_finds(
     spans: list[tuple[str, int, int]], hold: int, keep: int

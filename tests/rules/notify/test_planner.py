@@ -384,5 +384,5 @@ class Planner(RuleBasedStateMachine):
             assert self.spoken[key] <= 1 + 2 + log2(4)
 
 
-Planner.TestCase.settings = settings(max_examples=150, stateful_step_count=30, deadline=None)
+Planner.TestCase.settings = settings(max_examples=50, stateful_step_count=30, deadline=None)
 TestPlanner = Planner.TestCase

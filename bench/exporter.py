@@ -19,9 +19,9 @@ from typing import Any
 
 from gpuwarden.clock import ManualClock, to_ms
 from gpuwarden.metrics import METRICS, Metric, Type
+from gpuwarden.prometheus_names import NAME_SETS, PREFIXES
 from gpuwarden_agent.counters import Counters
 from gpuwarden_agent.exporter.latest import Latest
-from gpuwarden_agent.exporter.names import NAME_SETS, PREFIXES
 from gpuwarden_agent.exporter.page import metrics_page
 from gpuwarden_agent.exporter.server import COMPRESSION
 

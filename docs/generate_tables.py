@@ -9,12 +9,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, fields, replace
 
 from gpuwarden.metrics import METRICS, NOT_NEGATIVE, PERCENT, Kind, Metric, Type
+from gpuwarden.prometheus_names import DCGM_TABLES, DCGM_XID, names_of
 from gpuwarden.rollups import REASONS, ROLLUPS, Rollup
 from gpuwarden.schema import INVENTORY_EXTRA, TABLES, WIRE_TABLES, public_views
 from gpuwarden.table import GPU, GPU_UUID, MIG, NODE, SIMULATED, TS, Column
 from gpuwarden_agent.collect.nvidia import metrics as nvml_table
 from gpuwarden_agent.counters import Counters
-from gpuwarden_agent.exporter.names import DCGM_TABLES, DCGM_XID, names_of
 
 NOTICE = (
     "<!-- Made by docs/generate.py: edit the code that it is made from, then run `make docs`. -->"

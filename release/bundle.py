@@ -35,6 +35,7 @@ PACKAGES = (
     "simulator",
     "collector",
     "postgres",
+    "prometheus",
     "rules",
     "dashboards",
     "client",

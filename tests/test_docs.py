@@ -12,11 +12,11 @@ from tests.each import each
 
 from gpuwarden.access import LOGIN_PATH, LOGOUT_PATH
 from gpuwarden.metrics import METRICS
+from gpuwarden.prometheus_names import NAME_SETS, PREFIXES, names_of
 from gpuwarden.rollups import ROLLUPS
 from gpuwarden.schema import TABLES
 from gpuwarden.wire import INGEST_PATH, VERSION_HEADER, WIRE_VERSION
 from gpuwarden.xids import XIDS
-from gpuwarden_agent.exporter.names import NAME_SETS, PREFIXES, names_of
 from gpuwarden_agent.queue.spool import FORMAT_VERSION as SPOOL_VERSION
 from gpuwarden_collector.auth.token_file import VERSION as TOKENS_VERSION
 from gpuwarden_collector.ops.readiness import READY_CHECKS

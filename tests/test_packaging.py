@@ -14,6 +14,7 @@ PACKAGES = {
     "gpuwarden_simulator": "simulator",
     "gpuwarden_collector": "collector",
     "gpuwarden_postgres": "postgres",
+    "gpuwarden_prometheus": "prometheus",
     "gpuwarden_rules": "rules",
     "gpuwarden_dashboards": "dashboards",
     "gpuwarden_client": "client",

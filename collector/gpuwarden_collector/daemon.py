@@ -21,6 +21,7 @@ from gpuwarden.incident import IncidentStore
 from gpuwarden.query import Querier
 from gpuwarden_collector import stages
 from gpuwarden_collector.auth.access_control import AccessControl
+from gpuwarden_collector.auth.gate import GRANT
 from gpuwarden_collector.http.app import Api, node_routes
 from gpuwarden_collector.http.bodies import BodyReader
 from gpuwarden_collector.http.copies import copy_routes
@@ -34,7 +35,7 @@ from gpuwarden_collector.ingest.pacing import Pacing
 from gpuwarden_collector.ingest.quota import SenderQuota
 from gpuwarden_collector.ingest.writer import StoredEvents
 from gpuwarden_collector.ops.health import Duties, Health
-from gpuwarden_collector.query.port import Front
+from gpuwarden_collector.query.port import Front, HttpFront, HttpFrontContext
 from gpuwarden_collector.rule_stores import SqlAlertStore, SqlDiagnosisStore, SqlIncidentStore
 from gpuwarden_collector.settings import CollectorSettings
 from gpuwarden_collector.stats import Stats
@@ -93,11 +94,12 @@ async def running(
     more_metrics: Callable[[], str] = str,
     duties: Callable[[], Duties] = Duties,
     front: Front | None = None,
+    http_fronts: Sequence[HttpFront] = (),
 ) -> AsyncIterator[Collector]:
     """Run a collector until the end of the block, and store all batches that it has received.
 
     `more_metrics` returns Prometheus text that /metrics adds to the collector's own; `duties` the state of the
-    process's other duties. `front` listens on `postgres_port`, if that is set.
+    process's other duties. `front` listens on `postgres_port`, if that is set; `http_fronts` add routes.
 
     Raises StartError when it cannot start. If the writer fails, the block ends with WriterFailedError.
     """
@@ -110,7 +112,8 @@ async def running(
         clock_check = stages.clock_check_of(store.frames, clock)
         writer, ended = stages.start_writer(stack, settings, store, stats, clock, clock_check)
         timetable = await stages.start_timetable(stack, access)
-        queriers = stages.start_queriers(stack, settings, store, timetable, stats, clock, front)
+        dialects = {f.dialect: f.dialect_class for f in (*http_fronts, *([front] if front else []))}
+        queriers = stages.start_queriers(stack, settings, store, timetable, stats, clock, dialects)
         await stages.start_storage(stack, store, writer, timetable, clock_check)
         disk = stages.watch_disk(timetable, settings, store, queriers)
 
@@ -140,7 +143,11 @@ async def running(
         )  # fmt: skip
         sql = SqlEndpoint(queries, bodies, send_s=settings.query_send_s)
         copies = copy_routes(CopyFolder(settings.data_dir), bodies, no_room)
-        own = (*access.routes, *sql.routes(), *node_routes(writer), *copies)
+        context = HttpFrontContext(
+            queries, clock, lambda request: request.get(GRANT), settings.query_send_s
+        )
+        fronts = [route for http_front in http_fronts for route in http_front.routes(context)]
+        own = (*access.routes, *sql.routes(), *fronts, *node_routes(writer), *copies)
         app = _application(api, [*own, *query_routes(state, clock), *routes(querier)])
         url = health.url = await serve(stack, settings, app, access, stats)
         postgres = await stages.listen_beside(stack, settings, front, queries, access, stats)

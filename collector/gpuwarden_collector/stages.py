@@ -261,14 +261,14 @@ def start_queriers(
     timetable: Timetable,
     stats: Stats,
     clock: Clock,
-    front: Front | None,
+    dialects: Mapping[str, str],
 ) -> Queriers:
-    """Start the query processes, and keep for them the newest rows and the waste of the current hours."""
+    """Start the query processes, with the dialects of fronts, and keep for them the newest rows and the waste of the current hours."""
     newest_dir = store.spill_dir / LATEST
     # In a shared lake other collectors may have newer rows than those kept here.
     latest = None if store.address.is_shared else LatestRows(newest_dir, clock)
     running = RunningWaste(newest_dir, clock)
-    worker = _worker(settings, store, front)
+    worker = _worker(settings, store, dialects)
     make = partial(_querier, stack, settings, stats, clock, latest)
     clients = make(worker, settings.query_processes + SPARE, running)
     # Rules compute the cost of alerts from the rows themselves, not from the kept waste.
@@ -281,7 +281,9 @@ def start_queriers(
     return Queriers(clients, rules, events)
 
 
-def _worker(settings: CollectorSettings, store: OpenStore, front: Front | None) -> WorkerSettings:
+def _worker(
+    settings: CollectorSettings, store: OpenStore, dialects: Mapping[str, str]
+) -> WorkerSettings:
     memory, data_bytes_max = memory_limits(
         settings.query_memory_limit, settings.query_memory_bytes_max
     )
@@ -292,7 +294,7 @@ def _worker(settings: CollectorSettings, store: OpenStore, front: Front | None) 
         store.spill_dir,
         data_bytes_max,
         newest=store.spill_dir / LATEST,
-        dialects={} if front is None else {front.dialect: front.dialect_class},
+        dialects=dialects,
     )
 
 

@@ -12,9 +12,9 @@ from collections.abc import Iterator, Mapping
 from functools import cache
 
 from gpuwarden.metrics import METRICS, Type
+from gpuwarden.prometheus_names import DCGM_TABLES, DCGM_XID, Scale, names_of
 from gpuwarden.xids import xid_info
 from gpuwarden_agent.events.kinds import event
-from gpuwarden_agent.exporter.names import DCGM_TABLES, DCGM_XID, Scale, names_of
 from gpuwarden_importing.file import LogFile
 from gpuwarden_importing.model import (
     ImportedRows,

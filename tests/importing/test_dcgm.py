@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuwarden_agent.exporter.names import DCGM_TABLES, names_of
+from gpuwarden.prometheus_names import DCGM_TABLES, names_of
 from gpuwarden_importing.dcgm import columns, read, read_answer
 from gpuwarden_importing.model import ImportTally, Origin, UnreadableError
 

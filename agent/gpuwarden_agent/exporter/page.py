@@ -3,19 +3,21 @@
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from gpuwarden.metrics import METRICS
+from gpuwarden.prometheus_names import (
+    DCGM_TABLES,
+    DCGM_XID,
+    NAME_SETS,
+    Exported,
+    dcgm_labels,
+    names_of,
+    own_labels,
+)
 from gpuwarden.xids import xid_info
 from gpuwarden_agent.counters import Counters
 from gpuwarden_agent.exporter.exposition import Family, label_text, text_of
 from gpuwarden_agent.exporter.health import health_families
 from gpuwarden_agent.exporter.latest import Latest
-from gpuwarden_agent.exporter.names import (
-    DCGM_TABLES,
-    DCGM_XID,
-    NAME_SETS,
-    dcgm_labels,
-    names_of,
-    own_labels,
-)
+from gpuwarden_agent.exporter.sample_cache import CachedSample
 from gpuwarden_agent.probe import Row
 
 GPU_TABLES = ("gpu_samples", "gpu_detail_samples", "gpu_health_samples", "link_samples")
@@ -67,8 +69,14 @@ def _sample_families(name_set: str, latest: Latest) -> Iterable[Family]:
             if family is None or not family.series:
                 family = families[name.name] = Family(name.name, name.kind, name.help)
             for text, sample in labelled:
-                family.put(text, name.value(sample))
+                family.put(text, value_of(name, sample))
     return families.values()
+
+
+def value_of(name: Exported, cached: CachedSample) -> float | None:
+    """The value of a name in its unit; None: absent."""
+    value = cached.rate(name.columns) if name.is_rate else cached.row.get(name.columns[0])
+    return None if value is None or isinstance(value, str) else name.scale(value)
 
 
 def _labels(name_set: str, table: str, row: Row, latest: Latest) -> str | None:

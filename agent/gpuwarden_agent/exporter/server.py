@@ -11,11 +11,11 @@ from aiohttp import web
 
 from gpuwarden.access import is_local_name
 from gpuwarden.lifecycle import StartError
+from gpuwarden.prometheus_names import check_name_sets
 from gpuwarden_agent.collect.processes.owner import is_loopback
 from gpuwarden_agent.counters import Counters
 from gpuwarden_agent.exporter.exposition import CONTENT_TYPE
 from gpuwarden_agent.exporter.latest import Latest
-from gpuwarden_agent.exporter.names import check_name_sets
 from gpuwarden_agent.exporter.page import metrics_page
 from gpuwarden_agent.probe import Probe
 from gpuwarden_agent.settings import AgentSettings

@@ -22,6 +22,7 @@ from gpuwarden_collector.daemon import Collector, running
 from gpuwarden_collector.query.port import Front
 from gpuwarden_collector.settings import CollectorSettings
 from gpuwarden_dashboards.routes import routes as page_routes
+from gpuwarden_prometheus.front import PROMETHEUS
 
 
 @asynccontextmanager
@@ -51,6 +52,7 @@ async def collecting(
         more_metrics=rules.metrics,
         duties=rules.duties,
         front=_postgres(settings),
+        http_fronts=[PROMETHEUS],
     ) as collector:
         rules.start(collector)
         stop = asyncio.Event()

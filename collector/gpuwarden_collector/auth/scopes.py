@@ -66,6 +66,14 @@ NEEDS: dict[tuple[str, str], Need] = {
     ("GET", "/v1/coverage"): Scope.READ,
     ("GET", "/v1/topology"): Scope.READ,
     ("POST", "/v1/sql"): Scope.READ,
+    **{
+        (method, f"/prometheus/api/v1/{path}"): Scope.READ  # as SQL; a POST has a form in its body
+        for path in ("query", "query_range", "series", "labels", "query_exemplars")
+        for method in ("GET", "POST")
+    },
+    ("GET", "/prometheus/api/v1/label/{name}/values"): Scope.READ,
+    ("GET", "/prometheus/api/v1/metadata"): Scope.READ,
+    ("GET", "/prometheus/api/v1/status/buildinfo"): Scope.READ,
     ("GET", "/v1/openapi.json"): Scope.READ,
     ("POST", "/mcp"): Scope.READ,  # its tools only read, as SQL does
     ("GET", "/v1/queries"): Scope.READ,

@@ -195,6 +195,35 @@ def _data(summary: str, *query: str | QueryParameter) -> Endpoint:
     return Endpoint(summary, query=query, errors=(400, 404, 503))
 
 
+_FORM = "application/x-www-form-urlencoded"
+_PROMETHEUS_ERROR = {
+    "oneOf": [
+        {"$ref": "#/components/schemas/Error"},
+        _object(
+            ["status", "errorType", "error"],
+            status={"type": "string", "enum": ["error"]}, errorType=_TEXT_SCHEMA, error=_TEXT_SCHEMA,
+        ),
+    ]
+}  # fmt: skip
+_PROMETHEUS_ANSWER = _object(["status", "data"], status={"type": "string", "enum": ["success"]})
+
+
+def _prometheus(
+    path: str, summary: str, *query: str | QueryParameter, has_form: bool = True
+) -> Mapping[tuple[str, str], Endpoint]:
+    """An endpoint of Prometheus' API, whose parameters may come in a form too."""
+    found: dict[tuple[str, str], Endpoint] = {}
+    for method in ("GET", "POST") if has_form else ("GET",):
+        names = [name if isinstance(name, str) else name.name for name in query]
+        form = {_FORM: _object([], **dict.fromkeys(names, _TEXT_SCHEMA))}
+        found[method, f"/prometheus/api/v1/{path}"] = Endpoint(
+            summary, query=query if method == "GET" else (), bodies=form if method == "POST" else None,
+            errors=(400, 413, 422, 429, 503), answer=_PROMETHEUS_ANSWER, error=_PROMETHEUS_ERROR,
+        )  # fmt: skip
+    return found
+
+
+_MATCH = _texts("match[]", 0, 20)
 ENDPOINTS: Mapping[tuple[str, str], Endpoint] = {
     ("POST", "/v1/ingest"): Endpoint(
         "Takes a batch from an agent (docs/wire.md).", (), 204,
@@ -204,6 +233,16 @@ ENDPOINTS: Mapping[tuple[str, str], Endpoint] = {
         "Runs one read-only query.", (_JSON, NDJSON_TYPE, "text/csv", ARROW_TYPE, PARQUET_TYPE),
         bodies={_JSON: _SQL, _TEXT: _TEXT_SCHEMA}, errors=(400, 413, 429, 503, 504), answer=_ROWS,
     ),
+    **_prometheus("query", "PromQL at one instant.", "query", "time", "timeout", "limit", "lookback_delta"),
+    **_prometheus(
+        "query_range", "PromQL over a span.", "query", "start", "end", "step", "timeout", "limit", "lookback_delta"
+    ),
+    **_prometheus("series", "Series that selectors match.", _MATCH, "start", "end", "limit"),
+    **_prometheus("labels", "Names of labels.", _MATCH, "start", "end", "limit"),
+    **_prometheus("query_exemplars", "Exemplars: there are none.", "query", "start", "end"),
+    **_prometheus("label/{name}/values", "Values of a label.", _MATCH, "start", "end", "limit", has_form=False),
+    **_prometheus("metadata", "Type and help of metrics.", "metric", "limit", has_form=False),
+    **_prometheus("status/buildinfo", "The version of Prometheus that answers are compatible with.", has_form=False),
     ("POST", "/mcp"): Endpoint(
         "A message of the Model Context Protocol.", bodies={_JSON: _object(["jsonrpc"], jsonrpc=_TEXT_SCHEMA)},
         errors=(400, 405, 406, 413, 415, 501), error=_RPC_ERROR,

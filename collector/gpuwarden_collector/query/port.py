@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from gpuwarden.access import Denied, Scope
+from gpuwarden.clock import Clock
 from gpuwarden_collector.query.allowed_names import TABLE_FUNCTIONS, TABLES
 from gpuwarden_collector.query.encode import chunks, joined, json_column
 from gpuwarden_collector.query.guard import SQL_CHARACTERS_MAX, nodes_of
@@ -30,6 +31,8 @@ __all__ = [
     "Front",
     "FrontAccess",
     "FrontStats",
+    "HttpFront",
+    "HttpFrontContext",
     "Queries",
     "QuerySource",
     "RowStream",
@@ -257,6 +260,30 @@ Listening = Callable[
 ]
 """Listens on host and port within the block, with sessions as tasks of the group; gives the address. Raises
 StartError."""
+
+
+@dataclass(frozen=True, slots=True)
+class HttpFrontContext:
+    """What the collector gives a protocol that is served over its HTTP."""
+
+    queries: Queries
+    clock: Clock
+    grant_of: Callable[[Any], Any]
+    """The grant of a request, for `Queries.run`."""
+    send_s: float
+    """Time limit for a client to receive an answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class HttpFront:
+    """A protocol for queries over HTTP."""
+
+    dialect: str
+    """Its name, such as `promql`."""
+    dialect_class: str
+    """The `module:class` that query processes import."""
+    routes: Callable[[HttpFrontContext], Iterable[Any]]
+    """aiohttp's routes; their scopes are in `auth/scopes.py`."""
 
 
 @dataclass(frozen=True, slots=True)

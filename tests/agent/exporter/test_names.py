@@ -9,8 +9,7 @@ import pytest
 
 from gpuwarden.lifecycle import StartError
 from gpuwarden.metrics import METRICS, Kind, Metric, Type
-from gpuwarden.schema import WIRE_TABLES
-from gpuwarden_agent.exporter.names import (
+from gpuwarden.prometheus_names import (
     BASE,
     DCGM_TABLES,
     DCGM_XID,
@@ -22,6 +21,8 @@ from gpuwarden_agent.exporter.names import (
     names_of,
     own_labels,
 )
+from gpuwarden.schema import WIRE_TABLES
+from gpuwarden_agent.exporter.page import value_of
 from gpuwarden_agent.exporter.sample_cache import RATED, CachedSample, followed
 
 ROOT = Path(__file__).parents[3]
@@ -44,7 +45,7 @@ def dcgm_names(name_set: str) -> list[Exported]:
 
 
 def value(name_set: str, name: str, table: str = "gpu_samples", **row: Any) -> float | None:
-    return named(name_set, name, table).value(CachedSample({"ts": 1000, **row}, 1000))
+    return value_of(named(name_set, name, table), CachedSample({"ts": 1000, **row}, 1000))
 
 
 def listed() -> list[dict[str, str]]:
@@ -140,7 +141,7 @@ def test_milliseconds_become_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
         "gpuwarden_host_wait_seconds",
         "gpuwarden_host_busy_seconds_total",
     )
-    assert wait.value(CachedSample({"wait_ms": 40.0}, 0)) == 0.04
+    assert value_of(wait, CachedSample({"wait_ms": 40.0}, 0)) == 0.04
 
 
 @pytest.mark.parametrize(
@@ -275,16 +276,16 @@ NVLINK_LATER = {"nvlink_tx_bytes_total": 4_096_000, "nvlink_rx_bytes_total": 102
 
 def test_nvlink_bandwidth_is_both_ways_added_in_the_unit_of_the_version() -> None:
     two = kept(NVLINK, NVLINK_LATER)
-    assert named("dcgm", "DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL").value(two) == 2.0
+    assert value_of(named("dcgm", "DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL"), two) == 2.0
     new = named("dcgm49", "DCGM_FI_DEV_NVLINK_THROUGHPUT_BYTES_PER_SECOND")
-    assert new.value(two) == 2_048_000.0
+    assert value_of(new, two) == 2_048_000.0
 
 
 @pytest.mark.parametrize("name_set", ["dcgm", "dcgm49"])
 def test_pcie_bytes_are_a_rate_in_both(name_set: str) -> None:
     two = kept({"pcie_rx_bytes_total": 100}, {"pcie_rx_bytes_total": 300})
-    assert named(name_set, "DCGM_FI_PROF_PCIE_RX_BYTES").value(two) == 100.0
-    assert named(name_set, "DCGM_FI_PROF_PCIE_TX_BYTES").value(two) is None
+    assert value_of(named(name_set, "DCGM_FI_PROF_PCIE_RX_BYTES"), two) == 100.0
+    assert value_of(named(name_set, "DCGM_FI_PROF_PCIE_TX_BYTES"), two) is None
 
 
 def test_a_scale_does_not_add_digits() -> None:

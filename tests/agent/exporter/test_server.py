@@ -14,9 +14,9 @@ import pytest
 
 from gpuwarden.clock import SystemClock
 from gpuwarden.lifecycle import StartError
+from gpuwarden.prometheus_names import NAME_SETS
 from gpuwarden_agent.counters import Counters
 from gpuwarden_agent.exporter.latest import Latest
-from gpuwarden_agent.exporter.names import NAME_SETS
 from gpuwarden_agent.exporter.page import metrics_page
 from gpuwarden_agent.exporter.server import serving, takes_gzip
 

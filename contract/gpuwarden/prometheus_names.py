@@ -1,4 +1,4 @@
-"""Derives the three name sets from the catalogue: name and unit of each metric.
+"""Derives the three sets of Prometheus names from the catalogue: name, unit and labels of each metric.
 
 own     gpuwarden_<table>_<metric>, base units: hertz for MHz, ratio for percent, seconds.
 dcgm    dcgm-exporter up to 4.8: MiB, mJ, ns, percent, MHz, MB/s. Its DCGM_FI_PROF_* are base units.
@@ -15,8 +15,9 @@ from functools import cache
 
 from gpuwarden.lifecycle import StartError
 from gpuwarden.metrics import METRICS, Kind, Metric
-from gpuwarden_agent.exporter.sample_cache import CachedSample
-from gpuwarden_agent.probe import Row, Value
+
+Value = float | str | None
+Row = Mapping[str, Value]
 
 NAME_SETS = ("own", "dcgm", "dcgm49")
 PREFIXES = {
@@ -96,13 +97,6 @@ class Exported:
     """The catalogue's metric; for a rate, the counters to add up."""
     scale: Scale
     is_rate: bool = False
-
-    def value(self, cached: CachedSample) -> float | None:
-        """The value in the name's unit; None: absent."""
-        value = (
-            cached.rate(self.columns) if self.is_rate else _number(cached.row.get(self.columns[0]))
-        )
-        return None if value is None else self.scale(value)
 
 
 def check_name_sets(names: Iterable[str]) -> None:
@@ -199,10 +193,6 @@ def _dcgm_rates(name_set: str) -> Iterator[Exported]:
 
 def _kind(metric: Metric) -> str:
     return "counter" if metric.kind is Kind.COUNTER else "gauge"
-
-
-def _number(value: Value) -> float | None:
-    return None if value is None or isinstance(value, str) else value
 
 
 def _nvml_bus_id(bus_id: Value) -> str | None:

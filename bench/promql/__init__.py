@@ -1,0 +1,1 @@
+"""Compares PromQL of the collector with a real Prometheus over the same samples."""

@@ -1,0 +1,351 @@
+"""Serves Prometheus' HTTP API for queries below /prometheus/api/v1.
+
+Source: https://prometheus.io/docs/prometheus/latest/querying/api/. Errors have its form, and its status codes.
+"""
+
+import asyncio
+import json
+import math
+import re
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+from urllib.parse import parse_qsl
+
+from aiohttp import web
+
+from gpuwarden import __version__
+from gpuwarden.clock import Clock
+from gpuwarden.query import LakeAwayError, QueryError, QueryTimeoutError
+from gpuwarden_collector.query.port import Queries, RowStream
+from gpuwarden_prometheus.metrics import is_label, named_metrics
+from gpuwarden_prometheus.relations import Grid
+from gpuwarden_prometheus.request import (
+    Span,
+    instant_text,
+    labels_text,
+    range_text,
+    series_text,
+)
+
+PATH = "/prometheus/api/v1"
+LOOKBACK_MS = 300_000
+"""As Prometheus' default of `query.lookback-delta`."""
+POINTS_MAX = 11_000
+"""Most steps of a range query, as in Prometheus."""
+_BODY_BYTES_MAX = 1024 * 1024
+_HOUR_MS = 3_600_000
+_UNITS_MS = {
+    "ms": 1,
+    "s": 1000,
+    "m": 60_000,
+    "h": _HOUR_MS,
+    "d": 86_400_000,
+    "w": 604_800_000,
+    "y": 31_536_000_000,
+}
+_DURATION = re.compile(r"(?:(\d+)(ms|[smhdwy]))")
+_TIME_MS_MAX = 253_402_300_799_000
+COMPATIBLE_VERSION = "2.45.0"
+"""The Prometheus whose PromQL is parsed; Grafana decides by it which functions it offers."""
+
+Parameters = Mapping[str, Sequence[str]]
+
+
+class _BadRequest(Exception):  # noqa: N818  an outcome
+    """The request is answered with an error of type bad_data."""
+
+
+class PrometheusApi:
+    """The handlers. `grant_of`: the grant of a request's token."""
+
+    def __init__(
+        self,
+        queries: Queries,
+        clock: Clock,
+        grant_of: Callable[[web.Request], Any],
+        *,
+        send_s: float,
+    ) -> None:
+        self._queries = queries
+        self._clock = clock
+        self._grant_of = grant_of
+        self._send_s = send_s
+
+    def routes(self) -> Iterable[web.AbstractRouteDef]:
+        """The routes for the application."""
+        both = {
+            "query": self.query,
+            "query_range": self.query_range,
+            "series": self.series,
+            "labels": self.labels,
+            "query_exemplars": self.exemplars,
+        }
+        alone = {
+            "label/{name}/values": self.label_values,
+            "metadata": self.metadata,
+            "status/buildinfo": self.buildinfo,
+        }
+        for path, handler in both.items():
+            yield web.get(f"{PATH}/{path}", _answering(handler))
+            yield web.post(f"{PATH}/{path}", _answering(handler))
+        for path, handler in alone.items():
+            yield web.get(f"{PATH}/{path}", _answering(handler))
+
+    async def query(self, request: web.Request) -> web.StreamResponse:
+        """GET and POST query: an expression at one instant."""
+        asked = await _parameters(request)
+        at_ms = _time_ms(asked, "time", self._now_ms())
+        text = instant_text(_one(asked, "query"), at_ms, _lookback_ms(asked))
+        return await self._answer(request, text, asked)
+
+    async def query_range(self, request: web.Request) -> web.StreamResponse:
+        """GET and POST query_range: an expression at each step of a time span."""
+        asked = await _parameters(request)
+        start_ms, end_ms = _time_ms(asked, "start"), _time_ms(asked, "end")
+        step_ms = _duration_ms(_one(asked, "step"), "step")
+        if end_ms < start_ms:
+            raise _BadRequest(
+                'invalid parameter "end": end timestamp must not be before start time'
+            )
+        if step_ms <= 0:
+            raise _BadRequest(
+                'invalid parameter "step": zero or negative query resolution step widths are not accepted'
+            )
+        steps = (end_ms - start_ms) // step_ms + 1
+        if steps > POINTS_MAX:
+            raise _BadRequest(
+                f"exceeded maximum resolution of {POINTS_MAX:,} points per timeseries: choose a longer step"
+            )
+        grid = Grid(start_ms, step_ms, steps)
+        return await self._answer(
+            request, range_text(_one(asked, "query"), grid, end_ms, _lookback_ms(asked)), asked
+        )
+
+    async def series(self, request: web.Request) -> web.StreamResponse:
+        """GET and POST series: labels of the series that selectors match."""
+        asked = await _parameters(request)
+        selectors = asked.get("match[]", ())
+        if not selectors:
+            raise _BadRequest("no match[] parameter provided")
+        return await self._answer(request, series_text(selectors, self._span(asked)), asked)
+
+    async def labels(self, request: web.Request) -> web.StreamResponse:
+        """GET and POST labels: names of labels."""
+        asked = await _parameters(request)
+        return await self._answer(
+            request, labels_text(asked.get("match[]", ()), self._span(asked)), asked
+        )
+
+    async def label_values(self, request: web.Request) -> web.StreamResponse:
+        """GET label/NAME/values: values of a label."""
+        asked = await _parameters(request)
+        name = request.match_info["name"]
+        if not is_label(name):
+            raise _BadRequest(f'invalid label name: "{name}"')
+        text = labels_text(asked.get("match[]", ()), self._span(asked), name)
+        return await self._answer(request, text, asked)
+
+    async def exemplars(self, request: web.Request) -> web.StreamResponse:
+        """GET and POST query_exemplars: there are none."""
+        await _parameters(request)
+        return _success([])
+
+    async def metadata(self, request: web.Request) -> web.StreamResponse:
+        """GET metadata: type and help of each metric."""
+        asked = await _parameters(request)
+        only, limit = _first(asked, "metric"), _limit(asked)
+        found = {
+            name: [{"type": metrics[0].kind, "help": metrics[0].help, "unit": ""}]
+            for name, metrics in named_metrics().items()
+            if only in (None, "", name)
+        }
+        return _success(dict([*found.items()][: limit or None]))
+
+    async def buildinfo(self, request: web.Request) -> web.StreamResponse:
+        """GET status/buildinfo: the version of Prometheus that this API is compatible with, and our own."""
+        return _success(
+            {
+                "version": COMPATIBLE_VERSION,
+                "revision": f"gpuwarden {__version__}",
+                "branch": "",
+                "buildUser": "",
+                "buildDate": "",
+                "goVersion": "",
+            }
+        )
+
+    def _now_ms(self) -> int:
+        return round(self._clock.now().timestamp() * 1000)
+
+    def _span(self, asked: Parameters) -> Span:
+        end_ms = _time_ms(asked, "end", self._now_ms())
+        return Span(_time_ms(asked, "start", end_ms - _HOUR_MS), end_ms)
+
+    async def _answer(
+        self, request: web.Request, text: str, asked: Parameters
+    ) -> web.StreamResponse:
+        """Run a query and send its rows as they come."""
+        timeout = _first(asked, "timeout")
+        async with self._queries.run(
+            "prometheus",
+            text,
+            {},
+            grant=self._grant_of(request),
+            address=request.remote or "",
+            timeout_s=None if timeout is None else _duration_ms(timeout, "timeout") / 1000,
+            row_limit=_limit(asked),
+            dialect="promql",
+        ) as rows:
+            return await self._send(request, rows)
+
+    async def _send(self, request: web.Request, rows: RowStream) -> web.StreamResponse:
+        first = await rows.whole()
+        headers = {"Content-Type": "application/json"}
+        following = await rows.whole() if first else b""
+        if not following:
+            return web.Response(body=bytes(first), headers=headers)
+        answer = web.StreamResponse(headers=headers)
+        try:
+            async with asyncio.timeout(self._send_s):
+                await answer.prepare(request)
+                await answer.write(first)
+                while following:
+                    await answer.write(following)
+                    following = await rows.whole()
+                await answer.write_eof()
+        except (QueryError, TimeoutError, ConnectionError):
+            # The status is sent: only an aborted connection tells the client that rows are missing.
+            if request.transport is not None:
+                request.transport.abort()
+        return answer
+
+
+_Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+def _answering(handler: _Handler) -> _Handler:
+    """Answer errors in Prometheus' form."""
+
+    async def answered(request: web.Request) -> web.StreamResponse:
+        try:
+            return await handler(request)
+        except _BadRequest as error:
+            return _failure(400, "bad_data", str(error))
+        except QueryTimeoutError as error:
+            return _failure(503, "timeout", str(error))
+        except LakeAwayError as error:
+            return _failure(503, "unavailable", str(error))
+        except QueryError as error:
+            status = getattr(error, "status", 0)
+            if status in (429, 503):
+                answer = _failure(status, "unavailable", str(error))
+                answer.headers["Retry-After"] = str(getattr(error, "retry_after_s", 1))
+                return answer
+            is_invalid = str(error).startswith("invalid PromQL")
+            return (
+                _failure(400, "bad_data", str(error))
+                if is_invalid
+                else _failure(422, "execution", str(error))
+            )
+
+    return answered
+
+
+def _failure(status: int, kind: str, reason: str) -> web.Response:
+    return web.json_response({"status": "error", "errorType": kind, "error": reason}, status=status)
+
+
+def _success(data: Any) -> web.Response:
+    return web.Response(
+        text=json.dumps({"status": "success", "data": data}), content_type="application/json"
+    )
+
+
+async def _parameters(request: web.Request) -> Parameters:
+    """Parameters of the address and of a form in the body."""
+    found: dict[str, list[str]] = {}
+    for name, value in request.query.items():
+        found.setdefault(name, []).append(value)
+    if request.method == "POST" and request.body_exists:
+        if request.content_type != "application/x-www-form-urlencoded":
+            raise _BadRequest("the body must be application/x-www-form-urlencoded")
+        body = await request.content.read(_BODY_BYTES_MAX + 1)
+        while not request.content.at_eof() and len(body) <= _BODY_BYTES_MAX:
+            body += await request.content.read(_BODY_BYTES_MAX + 1 - len(body))
+        if len(body) > _BODY_BYTES_MAX:
+            raise _BadRequest(f"the body is larger than {_BODY_BYTES_MAX} bytes")
+        try:
+            pairs = parse_qsl(body.decode(), keep_blank_values=True, errors="strict")
+        except ValueError as error:
+            raise _BadRequest("the body is not a valid form") from error
+        for name, value in pairs:
+            found.setdefault(name, []).append(value)
+    return found
+
+
+def _first(asked: Parameters, name: str) -> str | None:
+    values = asked.get(name)
+    return values[0] if values else None
+
+
+def _one(asked: Parameters, name: str) -> str:
+    value = _first(asked, name)
+    if not value:
+        raise _BadRequest(f'invalid parameter "{name}": it is missing')
+    return value
+
+
+def _limit(asked: Parameters) -> int | None:
+    text = _first(asked, "limit")
+    if not text or text == "0":
+        return None
+    if not (text.isascii() and text.isdecimal() and len(text) < 10):
+        raise _BadRequest('invalid parameter "limit": it must be a whole number')
+    return int(text)
+
+
+def _lookback_ms(asked: Parameters) -> int:
+    text = _first(asked, "lookback_delta")
+    found = LOOKBACK_MS if not text else _duration_ms(text, "lookback_delta")
+    if found <= 0:
+        raise _BadRequest('invalid parameter "lookback_delta": it must be positive')
+    return found
+
+
+def _time_ms(asked: Parameters, name: str, default: int | None = None) -> int:
+    """A Unix time in seconds, or an RFC 3339 time."""
+    text = _first(asked, name)
+    if not text:
+        if default is None:
+            raise _BadRequest(f'invalid parameter "{name}": it is missing')
+        return default
+    try:
+        seconds = float(text)
+    except ValueError:
+        try:
+            at = datetime.fromisoformat(text)
+        except ValueError as error:
+            raise _BadRequest(
+                f'invalid parameter "{name}": cannot parse {text!r} to a valid timestamp'
+            ) from error
+        seconds = (at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp()
+    if not math.isfinite(seconds) or abs(seconds * 1000) > _TIME_MS_MAX:
+        raise _BadRequest(f'invalid parameter "{name}": {text!r} is out of range')
+    return round(seconds * 1000)
+
+
+def _duration_ms(text: str, name: str) -> int:
+    """Seconds, or a duration such as 1h30m."""
+    try:
+        seconds = float(text)
+    except ValueError:
+        parts = _DURATION.findall(text)
+        if not parts or "".join(number + unit for number, unit in parts) != text or len(text) > 50:
+            raise _BadRequest(
+                f'invalid parameter "{name}": cannot parse {text!r} to a valid duration'
+            ) from None
+        return sum(int(number) * _UNITS_MS[unit] for number, unit in parts)
+    if not math.isfinite(seconds) or abs(seconds * 1000) > _TIME_MS_MAX:
+        raise _BadRequest(f'invalid parameter "{name}": {text!r} is out of range')
+    return round(seconds * 1000)

@@ -1,0 +1,20 @@
+"""Offers Prometheus' HTTP API as a front of the collector."""
+
+from collections.abc import Iterable
+
+from aiohttp import web
+
+from gpuwarden_collector.query.port import HttpFront, HttpFrontContext
+from gpuwarden_prometheus.api import PrometheusApi
+
+
+def _routes(context: HttpFrontContext) -> Iterable[web.AbstractRouteDef]:
+    return PrometheusApi(
+        context.queries,
+        context.clock,
+        context.grant_of,
+        send_s=context.send_s,
+    ).routes()
+
+
+PROMETHEUS = HttpFront("promql", "gpuwarden_prometheus.dialect:PromqlDialect", _routes)

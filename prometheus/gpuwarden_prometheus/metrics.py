@@ -1,0 +1,160 @@
+"""Maps Prometheus names to columns of the sample tables, with SQL of values, labels and keys.
+
+A name has the value, unit and labels with which an agent's exporter shows it, so that a query finds here what a
+Prometheus finds that scrapes the agents. Only the labels that a scrape adds (`job`, `instance`) are absent.
+"""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+
+from gpuwarden.metrics import METRICS
+from gpuwarden.prometheus_names import DCGM_TABLES, NAME_SETS, names_of
+
+KEEP_S = 60.0
+KEEP_PERIODS = 2.5
+"""The exporter shows a reading for a minute, or 2.5 of its periods where that is longer."""
+
+_NVML_BUS_ID = "upper(lpad(split_part(g.pci_bus_id, ':', 1), 8, '0') || substr(g.pci_bus_id, strpos(g.pci_bus_id, ':')))"
+_MODEL = ("model", "g.model")
+_GPU = (("gpu", "k.gpu"), ("gpu_uuid", "k.gpu_uuid"), ("mig_instance", "k.mig_instance"))
+_GPU_ALONE = _GPU[:2]
+_NODE = ("node", "k.node")
+_SIMULATED = ("simulated", "CASE WHEN k.simulated THEN 'true' END")
+_PROCESS = tuple(
+    (name, f"k.{name}")
+    for name in ("pid", "process_name", "username", "slurm_job_id", "container_id", "pod")
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A table of samples: the key of its series, and the SQL of its labels."""
+
+    table: str
+    key: tuple[str, ...]
+    """Columns that tell series apart."""
+    described: tuple[str, ...]
+    """More columns that labels are made of, constant for a key."""
+    own_labels: tuple[tuple[str, str], ...]
+    has_gpu: bool
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """All columns that labels are made of."""
+        return (*self.key, *self.described)
+
+
+def _source(
+    table: str, key: tuple[str, ...], described: tuple[str, ...], *labels: tuple[str, str]
+) -> Source:
+    has_gpu = "gpu_uuid" in key
+    own = (_NODE, *labels, *([_MODEL] if has_gpu else []), _SIMULATED)
+    return Source(table, key, (*described, "simulated"), own, has_gpu)
+
+
+_GPU_KEY = ("node", "gpu_uuid")
+SOURCES: Mapping[str, Source] = {
+    source.table: source
+    for source in (
+        _source("gpu_samples", _GPU_KEY, ("gpu", "mig_instance"), *_GPU),
+        _source("gpu_detail_samples", _GPU_KEY, ("gpu", "mig_instance"), *_GPU),
+        _source("gpu_health_samples", _GPU_KEY, ("gpu",), *_GPU_ALONE),
+        _source(
+            "link_samples", (*_GPU_KEY, "link_type", "link"), ("gpu",),
+            *_GPU_ALONE, ("link_type", "k.link_type"), ("link", "k.link"),
+        ),
+        _source("host_samples", ("node",), ()),
+        _source(
+            "infiniband_samples", ("node", "device", "port"), (),
+            ("device", "k.device"), ("port", "k.port"),
+        ),
+        _source(
+            "process_samples", (*_GPU_KEY, "pid"),
+            ("gpu", "mig_instance", *(name for name, _ in _PROCESS[1:])), *_GPU, *_PROCESS,
+        ),
+    )
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class NamedMetric:
+    """A metric by one of its Prometheus names."""
+
+    name: str
+    kind: str
+    """gauge or counter."""
+    help: str
+    source: Source
+    columns: tuple[str, ...]
+    """The column; for a rate the counters to add up."""
+    value: str
+    """SQL of the value in the name's unit, of the column `x`."""
+    labels: tuple[tuple[str, str], ...]
+    """Names and SQL of the labels; `k` is the series' key, `g` its GPU, `n` its node."""
+    keep_ms: int
+    """How long a reading stays the newest."""
+    is_rate: bool = False
+    """Whether the value is the growth of counters a second."""
+    only_nvidia: bool = False
+
+
+@cache
+def named_metrics() -> Mapping[str, Sequence[NamedMetric]]:
+    """Metrics by Prometheus name, of all name sets; of several, the first one with a value for a series is used."""
+    found: dict[str, list[NamedMetric]] = {}
+    for name_set in NAME_SETS:
+        for table in SOURCES if name_set == "own" else DCGM_TABLES:
+            for metric in _of_table(name_set, table):
+                known = found.setdefault(metric.name, [])
+                if all(other.columns != metric.columns for other in known):
+                    known.append(metric)
+    return found
+
+
+def _of_table(name_set: str, table: str) -> Iterator[NamedMetric]:
+    source = SOURCES[table]
+    cadence_s = {metric.name: metric.cadence_s for metric in METRICS[table]}
+    labels = source.own_labels if name_set == "own" else _dcgm_labels(name_set, source)
+    for exported in names_of(name_set, table):
+        over = exported.scale.over
+        value = "x" if exported.scale.times == 1 else f"x * {exported.scale.times}"
+        yield NamedMetric(
+            exported.name,
+            exported.kind,
+            exported.help,
+            source,
+            exported.columns,
+            value if over == 1 else f"{value} / {over}",
+            labels,
+            round(1000 * max(KEEP_S, KEEP_PERIODS * cadence_s[exported.columns[0]])),
+            exported.is_rate,
+            name_set != "own",
+        )
+
+
+def _dcgm_labels(name_set: str, source: Source) -> tuple[tuple[str, str], ...]:
+    is_old = name_set == "dcgm"
+    has_mig = "mig_instance" in source.columns
+    return (
+        ("gpu", "k.gpu"),
+        ("UUID", "k.gpu_uuid"),
+        ("pci_bus_id", _NVML_BUS_ID),
+        ("device", "'nvidia' || k.gpu"),
+        ("modelName", "g.model"),
+        *([("GPU_I_ID", "split_part(k.mig_instance, '/', 1)")] if has_mig else []),
+        ("Hostname" if is_old else "hostname", "k.node"),
+        (
+            "DCGM_FI_DRIVER_VERSION" if is_old else "DCGM_FI_SYSTEM_DRIVER_VERSION",
+            "n.driver_version",
+        ),
+    )
+
+
+_LABEL = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
+
+
+def is_label(name: str) -> bool:
+    """Whether a text may be the name of a label."""
+    return _LABEL.fullmatch(name) is not None

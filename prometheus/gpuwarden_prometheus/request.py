@@ -1,0 +1,47 @@
+"""The text of a Prometheus query as query processes and the query log get it: PromQL after a comment with its times.
+
+`# range START END STEP LOOKBACK`, `# instant AT LOOKBACK`, `# series START END`, `# labels START END` or
+`# values START END LABEL`, in milliseconds; then the expression, or one selector a line.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from gpuwarden_prometheus.relations import Grid
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A time span in milliseconds, both ends included."""
+
+    start_ms: int
+    end_ms: int
+
+
+def range_text(query: str, grid: Grid, end_ms: int, lookback_ms: int) -> str:
+    """The text of a range query."""
+    return f"# range {grid.start_ms} {end_ms} {grid.step_ms} {lookback_ms}\n{query}"
+
+
+def instant_text(query: str, at_ms: int, lookback_ms: int) -> str:
+    """The text of an instant query."""
+    return f"# instant {at_ms} {lookback_ms}\n{query}"
+
+
+def series_text(selectors: Sequence[str], span: Span) -> str:
+    """The text of a question for series."""
+    return f"# series {span.start_ms} {span.end_ms}\n" + "\n".join(map(_line, selectors))
+
+
+def labels_text(selectors: Sequence[str], span: Span, label: str = "") -> str:
+    """The text of a question for names of labels, or for values of one."""
+    kind = (
+        f"values {span.start_ms} {span.end_ms} {label}"
+        if label
+        else f"labels {span.start_ms} {span.end_ms}"
+    )
+    return f"# {kind}\n" + "\n".join(map(_line, selectors))
+
+
+def _line(selector: str) -> str:
+    return selector.replace("\n", " ")

@@ -1,0 +1,161 @@
+"""The API over real HTTP: what Grafana and curl ask, and what is refused."""
+
+import json
+import urllib.error
+import urllib.parse
+import urllib.request
+from typing import Any
+
+import pytest
+
+Served = tuple[str, float]
+
+
+def asked(served: Served, path: str, *, form: bool = False, **parameters: Any) -> tuple[int, Any]:
+    """Status and document of an answer. `match`: selectors."""
+    pairs = []
+    for name, value in parameters.items():
+        name = "match[]" if name == "match" else name
+        pairs += [(name, v) for v in (value if isinstance(value, list) else [value])]
+    text = urllib.parse.urlencode(pairs)
+    url = f"{served[0]}/{path}"
+    request = urllib.request.Request(url, text.encode()) if form else f"{url}?{text}"
+    try:
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            return answer.status, json.load(answer)
+    except urllib.error.HTTPError as error:
+        return error.code, json.load(error)
+
+
+def data(served: Served, path: str, **parameters: Any) -> Any:
+    status, document = asked(served, path, **parameters)
+    assert status == 200, document
+    assert document["status"] == "success"
+    return document["data"]
+
+
+def test_an_instant_query_has_a_value_for_each_series(served: Served) -> None:
+    found = data(served, "query", query="gpuwarden_gpu_power_watts", time=served[1])
+    assert found["resultType"] == "vector"
+    assert len(found["result"]) == 8
+    first = found["result"][0]
+    assert first["metric"]["__name__"] == "gpuwarden_gpu_power_watts"
+    assert {"node", "gpu", "gpu_uuid"} <= first["metric"].keys()
+    at, value = first["value"]
+    assert at == served[1]
+    assert float(value) > 0
+
+
+def test_a_form_gives_what_the_address_gives(served: Served) -> None:
+    wanted = {
+        "query": "sum(gpuwarden_gpu_power_watts)",
+        "start": served[1] - 5,
+        "end": served[1],
+        "step": "1s",
+    }
+    found = data(served, "query_range", **wanted)
+    assert found["resultType"] == "matrix"
+    assert len(found["result"][0]["values"]) == 6
+    assert data(served, "query_range", form=True, **wanted) == found
+
+
+def test_scalars_and_texts_have_their_types(served: Served) -> None:
+    assert data(served, "query", query="1 + 1", time=5) == {
+        "resultType": "scalar",
+        "result": [5, "2"],
+    }
+    assert data(served, "query", query='"a\\"b"', time=5) == {
+        "resultType": "string",
+        "result": [5, 'a"b'],
+    }
+    assert data(served, "query", query="nothing", time=5) == {"resultType": "vector", "result": []}
+    found = data(served, "query_range", query="time()", start=1, end=2, step=1)
+    assert found == {
+        "resultType": "matrix",
+        "result": [{"metric": {}, "values": [[1, "1"], [2, "2"]]}],
+    }
+
+
+def test_dcgm_names_have_dcgm_labels(served: Served) -> None:
+    found = data(served, "query", query='DCGM_FI_DEV_POWER_USAGE{gpu="3"}', time=served[1])[
+        "result"
+    ]
+    (series,) = found
+    assert series["metric"]["device"] == "nvidia3"
+    assert "Hostname" in series["metric"]
+
+
+def test_labels_values_and_series_are_those_of_the_span(served: Served) -> None:
+    span = {"start": served[1] - 60, "end": served[1]}
+    names = data(served, "label/__name__/values", **span)
+    assert "gpuwarden_gpu_power_watts" in names
+    assert "gpuwarden_host_load_1m" not in names  # there are no rows of hosts
+    assert len(names) == len(set(names))
+    assert data(served, "label/gpu/values", **span) == [str(n) for n in range(8)]
+    assert data(
+        served, "label/gpu/values", match=['gpuwarden_gpu_power_watts{gpu=~"[01]"}'], **span
+    ) == ["0", "1"]
+    assert {"__name__", "node", "gpu"} <= set(data(served, "labels", **span))
+    assert "link" not in data(served, "labels", match=["gpuwarden_gpu_power_watts"], **span)
+    both = ["gpuwarden_gpu_power_watts", 'gpuwarden_gpu_util_ratio{gpu="1"}']
+    assert len(data(served, "series", match=both, **span)) == 9
+    assert data(served, "series", match=both, start=1, end=2) == []
+
+
+def test_metadata_exemplars_and_version_answer(served: Served) -> None:
+    found = data(served, "metadata", metric="gpuwarden_gpu_energy_joules_total")
+    assert found["gpuwarden_gpu_energy_joules_total"][0]["type"] == "counter"
+    assert len(data(served, "metadata", limit=3)) == 3
+    assert data(served, "query_exemplars", query="x", start=1, end=2) == []
+    assert data(served, "status/buildinfo")["version"]
+
+
+def test_a_limit_cuts_the_series_and_says_so(served: Served) -> None:
+    status, document = asked(
+        served, "query", query="gpuwarden_gpu_power_watts", time=served[1], limit=2
+    )
+    assert status == 200
+    assert len(document["data"]["result"]) == 2
+    assert document["warnings"] == ["results truncated due to limit"]
+
+
+@pytest.mark.parametrize(
+    ("path", "parameters", "status", "kind"),
+    [
+        ("query", {}, 400, "bad_data"),
+        ("query", {"query": "sum("}, 400, "bad_data"),
+        ("query", {"query": "x", "time": "yesterday"}, 400, "bad_data"),
+        ("query", {"query": "x", "time": "1e300"}, 400, "bad_data"),
+        ("query", {"query": "x", "time": "nan"}, 400, "bad_data"),
+        ("query", {"query": "x", "timeout": "soon"}, 400, "bad_data"),
+        ("query", {"query": "x", "limit": "-1"}, 400, "bad_data"),
+        ("query", {"query": "x", "lookback_delta": "0"}, 400, "bad_data"),
+        ("query", {"query": "limitk(1, x)"}, 422, "execution"),
+        ("query", {"query": "gpuwarden_gpu_power_watts + on() gpuwarden_gpu_util_ratio"}, 422, "execution"),
+        ("query_range", {"query": "x", "start": 1, "end": 0, "step": 1}, 400, "bad_data"),
+        ("query_range", {"query": "x", "start": 1, "end": 2, "step": 0}, 400, "bad_data"),
+        ("query_range", {"query": "x", "start": 0, "end": 11001, "step": 1}, 400, "bad_data"),
+        ("query_range", {"query": "x", "start": 0, "end": 1}, 400, "bad_data"),
+        ("series", {}, 400, "bad_data"),
+        ("series", {"match": ["1 + 1"]}, 422, "execution"),
+        ("label/no-label/values", {}, 400, "bad_data"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_has_the_form_of_prometheus(
+    path: str, parameters: dict[str, Any], status: int, kind: str, served: Served
+) -> None:
+    parameters = {"time": served[1], **parameters} if path == "query" else parameters
+    found, document = asked(served, path, **parameters)
+    assert (found, document["status"], document["errorType"]) == (status, "error", kind)
+    assert document["error"] and "\n" not in document["error"]
+
+
+@pytest.mark.parametrize(
+    "query", ["x and " * 2_000 + "x", "x + " * 900 + "x", "(" * 90 + "x" + ")" * 90]
+)
+def test_an_expression_that_is_too_deep_harms_no_other(query: str, served: Served) -> None:
+    """The parser and the compiler recurse: they may end a query process, not the collector."""
+    status, document = asked(served, "query", form=True, query=query, time=served[1])
+    assert status in (200, 400, 422)
+    assert status == 200 or document["status"] == "error"
+    assert data(served, "query", query="1", time=1)["result"] == [1, "1"]

@@ -15,7 +15,7 @@ from typing import Any
 import duckdb
 
 from gpuwarden.query import QueryError
-from gpuwarden_prometheus.compile import Evaluation, compiled
+from gpuwarden_prometheus.compile import QueryTimes, compiled
 from gpuwarden_prometheus.relations import Grid
 
 LOOKBACK_S = 60
@@ -118,7 +118,7 @@ def ours(connection: duckdb.DuckDBPyConnection) -> Callable[[Asked], Answer]:
         try:
             sql = compiled(
                 asked.query,
-                Evaluation(
+                QueryTimes(
                     asked.grid, bool(asked.step_s), LOOKBACK_S * 1000, round(asked.end_s * 1000)
                 ),
             )

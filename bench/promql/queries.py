@@ -35,6 +35,7 @@ def _all() -> Iterator[tuple[str, str]]:
     yield from _windows()
     yield from _operators()
     yield from _functions()
+    yield from _absence_and_labels()
     yield from _dashboards()
 
 
@@ -106,7 +107,7 @@ def _windows() -> Iterator[tuple[str, str]]:
             inner = f"sum by (node) ({E})" if outer == "rate" else f"rate({E}[1m])"
             yield "subqueries", f"{outer}({inner}{step})"
     yield "subqueries", f"max_over_time((time() - max(timestamp({P})))[5m:10s])"
-    yield "subqueries", f"avg_over_time({P}[5m:15s] @ 1790001000)"
+    yield "subqueries", f"avg_over_time({P}[5m:15s] @ 1790001000.25)"
 
 
 def _operators() -> Iterator[tuple[str, str]]:
@@ -213,6 +214,9 @@ def _functions() -> Iterator[tuple[str, str]]:
     yield "timestamp", f"timestamp({P})"
     yield "timestamp", f"timestamp({P} * 1)"
     yield "timestamp", f"time() - timestamp({H})"
+
+
+def _absence_and_labels() -> Iterator[tuple[str, str]]:
     yield "absent", "absent(nothing)"
     yield "absent", 'absent(nothing{a="b", c=~"d", e="f"})'
     yield "absent", f'absent({P}{{gpu_uuid="GPU-1"}})'

@@ -12,7 +12,7 @@ from gpuwarden_prometheus.metrics import named_metrics
 BEGAN_S = 1_790_000_000
 LENGTH_S = 1_800
 OFFSET_MS = 137
-"""Samples are never at a whole second: Prometheus 2 and 3 differ in whether a window has its first instant."""
+"""RangeVector are never at a whole second: Prometheus 2 and 3 differ in whether a window has its first instant."""
 INTERVAL_S = 5
 NAMES = (
     "gpuwarden_gpu_power_watts",

@@ -1,6 +1,6 @@
 """Serves Prometheus' HTTP API for queries below /prometheus/api/v1.
 
-Source: https://prometheus.io/docs/prometheus/latest/querying/api/. Errors have its form, and its status codes.
+SeriesSource: https://prometheus.io/docs/prometheus/latest/querying/api/. Errors have its form, and its status codes.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ from gpuwarden_collector.query.port import Queries, RowStream
 from gpuwarden_prometheus.metrics import is_label, named_metrics
 from gpuwarden_prometheus.relations import Grid
 from gpuwarden_prometheus.request import (
-    Span,
+    TimeSpan,
     instant_text,
     labels_text,
     range_text,
@@ -178,9 +178,9 @@ class PrometheusApi:
     def _now_ms(self) -> int:
         return round(self._clock.now().timestamp() * 1000)
 
-    def _span(self, asked: Parameters) -> Span:
+    def _span(self, asked: Parameters) -> TimeSpan:
         end_ms = _time_ms(asked, "end", self._now_ms())
-        return Span(_time_ms(asked, "start", end_ms - _HOUR_MS), end_ms)
+        return TimeSpan(_time_ms(asked, "start", end_ms - _HOUR_MS), end_ms)
 
     async def _answer(
         self, request: web.Request, text: str, asked: Parameters

@@ -24,9 +24,9 @@ from gpuwarden_prometheus.operators import COMPARISONS, NUMBER, SET_OPERATORS, G
 from gpuwarden_prometheus.relations import (
     NAME,
     Grid,
-    Samples,
+    RangeVector,
     Scalar,
-    Statement,
+    SqlBuilder,
     Text,
     Vector,
     label_sql,
@@ -37,7 +37,7 @@ from gpuwarden_prometheus.relations import (
     text_sql,
     without_sql,
 )
-from gpuwarden_prometheus.selectors import Matcher, Selection, selection
+from gpuwarden_prometheus.selectors import LabelMatcher, Selection, selection
 
 CHARACTERS_MAX = 20_000
 DEPTH_MAX = 100
@@ -48,11 +48,11 @@ SUBQUERY_STEP_MS = 60_000
 """Step of a subquery that gives none, as Prometheus' default `evaluation_interval`."""
 _SUBQUERY_STEPS_MAX = 50_000
 
-Value = Vector | Scalar | Samples | Text
+Value = Vector | Scalar | RangeVector | Text
 
 
 @dataclass(frozen=True, slots=True)
-class Evaluation:
+class QueryTimes:
     """The instants of a query."""
 
     grid: Grid
@@ -85,10 +85,10 @@ def parsed(query: str) -> ast.Expr:
         raise QueryError(f"invalid PromQL: {error}") from error
 
 
-def compiled(query: str, evaluation: Evaluation) -> str:
+def compiled(query: str, evaluation: QueryTimes) -> str:
     """SQL of a query's answer: rows of `metric`, JSON of the labels, and of its values as JSON; the second column is
     named by the type of the result. Raises QueryError."""
-    statement = Statement()
+    statement = SqlBuilder()
     compiler = _Compiler(statement, evaluation)
     value = compiler.value(parsed(query), evaluation.grid)
     match value:
@@ -102,7 +102,7 @@ def compiled(query: str, evaluation: Evaluation) -> str:
             at = _seconds(str(evaluation.grid.start_ms))
             said = f"'[' || {at} || ',' || CAST(to_json({text_sql(value.value)}) AS VARCHAR) || ']'"
             return f"SELECT '' AS metric, {said} AS string"
-        case Samples():
+        case RangeVector():
             if evaluation.is_range:
                 raise QueryError(
                     "a range query cannot give a range vector: apply a function such as rate() to it"
@@ -121,7 +121,7 @@ def _point(ms: str) -> str:
     return f"'[' || {_seconds(ms)} || ',\"' || {NUMBER} || '\"]'"
 
 
-def _vector(statement: Statement, vector: Vector, evaluation: Evaluation) -> str:
+def _vector(statement: SqlBuilder, vector: Vector, evaluation: QueryTimes) -> str:
     grid = evaluation.grid
     metric = "CAST(to_json(l) AS VARCHAR) AS metric"
     points = f"SELECT sid, i, v FROM {vector.points}"
@@ -144,7 +144,7 @@ def _vector(statement: Statement, vector: Vector, evaluation: Evaluation) -> str
     )
 
 
-def _scalar(statement: Statement, scalar: Scalar, evaluation: Evaluation) -> str:
+def _scalar(statement: SqlBuilder, scalar: Scalar, evaluation: QueryTimes) -> str:
     grid = evaluation.grid
     points = (
         scalar.points
@@ -158,7 +158,7 @@ def _scalar(statement: Statement, scalar: Scalar, evaluation: Evaluation) -> str
     return statement.text(f"SELECT '{{}}' AS metric, {values} AS matrix FROM {points}")
 
 
-def _samples(statement: Statement, samples: Samples) -> str:
+def _samples(statement: SqlBuilder, samples: RangeVector) -> str:
     after_ms = samples.grid.start_ms - samples.window_ms
     values = f"'[' || string_agg({_point('t')}, ',' ORDER BY t) || ']'"
     return statement.text(
@@ -180,7 +180,8 @@ def selection_of(selector: ast.VectorSelector) -> Selection:
     }  # fmt: skip
     shared = selector.matchers.matchers if selector.matchers.or_matchers else []
     alternatives = [
-        [Matcher(m.name, ops[str(m.op)], m.value) for m in (*shared, *group)] for group in groups
+        [LabelMatcher(m.name, ops[str(m.op)], m.value) for m in (*shared, *group)]
+        for group in groups
     ]
     if any("\0" in m.value or "\0" in m.name for group in alternatives for m in group):
         raise QueryError("a matcher has a NUL character: leave it out")
@@ -190,7 +191,7 @@ def selection_of(selector: ast.VectorSelector) -> Selection:
 class _Compiler:
     """Compiles the parts of an expression."""
 
-    def __init__(self, statement: Statement, evaluation: Evaluation) -> None:
+    def __init__(self, statement: SqlBuilder, evaluation: QueryTimes) -> None:
         self._statement = statement
         self._evaluation = evaluation
 
@@ -270,14 +271,14 @@ class _Compiler:
         points = f"SELECT sid, unnest(range({repeated})) AS i, v, t FROM {found.points}"
         return replace(found, points=self._statement.add("p", points))
 
-    def _range(self, expr: ast.MatrixSelector, grid: Grid) -> Samples:
+    def _range(self, expr: ast.MatrixSelector, grid: Grid) -> RangeVector:
         inner = expr.vector_selector
         at, repeated = self._moved(inner.at, inner.offset, grid)
         return selectors.range_vector(
             self._statement, selection_of(inner), at, _ms(expr.range), repeated
         )
 
-    def _subquery(self, expr: ast.SubqueryExpr, grid: Grid) -> Samples:
+    def _subquery(self, expr: ast.SubqueryExpr, grid: Grid) -> RangeVector:
         at, repeated = self._moved(expr.at, expr.offset, grid)
         step_ms = _ms(expr.step) or SUBQUERY_STEP_MS
         window_ms = _ms(expr.range)
@@ -296,7 +297,7 @@ class _Compiler:
         samples = self._statement.add(
             "r", f"SELECT sid, {inner.ms_sql()} AS t, v FROM {found.points}"
         )
-        return Samples(
+        return RangeVector(
             found.series, samples, window_ms, at, found.has_names, found.may_repeat, repeated
         )
 
@@ -363,9 +364,9 @@ class _Compiler:
         found: Value = method(arguments, grid)
         return found
 
-    def _windows(self, expr: ast.Expr, grid: Grid) -> Samples:
+    def _windows(self, expr: ast.Expr, grid: Grid) -> RangeVector:
         value = self.value(expr, grid)
-        if not isinstance(value, Samples):
+        if not isinstance(value, RangeVector):
             raise QueryError("a range vector is expected")
         return value
 
@@ -483,7 +484,7 @@ class _Compiler:
         value = f"CASE WHEN max(v) = min(v) THEN max(v) ELSE {line} END"
         return self._of_windows(self._windows(arguments[0], grid), value, 2)
 
-    def _of_windows(self, samples: Samples, value: str, samples_min: int) -> Vector:
+    def _of_windows(self, samples: RangeVector, value: str, samples_min: int) -> Vector:
         points = of_windows(self._statement, samples, value, samples_min)
         points = functions.expanded(self._statement, samples, points)
         return nameless(
@@ -526,7 +527,7 @@ class _Compiler:
 
 def _check_label(name: str) -> None:
     if not is_label(name):
-        raise QueryError(f"{name!r} is no name of a label")
+        raise QueryError(f"{name!r} is not a name of a label")
 
 
 def _go_groups(replacement: str) -> str:

@@ -12,7 +12,7 @@ from gpuwarden_collector.query.port import (
     Translation,
     TypedValue,
 )
-from gpuwarden_prometheus.compile import Evaluation, compiled
+from gpuwarden_prometheus.compile import QueryTimes, compiled
 from gpuwarden_prometheus.encode import encoder_of
 from gpuwarden_prometheus.relations import Grid
 from gpuwarden_prometheus.series import label_names, label_values, series_found
@@ -61,9 +61,9 @@ def sql_of(text: str) -> str:
         case ["#", "range", start, end, step, lookback]:
             steps = (int(end) - int(start)) // int(step) + 1
             grid = Grid(int(start), int(step), steps)
-            return compiled(rest, Evaluation(grid, True, int(lookback), int(end)))
+            return compiled(rest, QueryTimes(grid, True, int(lookback), int(end)))
         case ["#", "instant", at, lookback]:
-            return compiled(rest, Evaluation(Grid(int(at), 1, 1), False, int(lookback), int(at)))
+            return compiled(rest, QueryTimes(Grid(int(at), 1, 1), False, int(lookback), int(at)))
         case ["#", "series", start, end]:
             return series_found(rest.splitlines(), int(start), int(end))
         case ["#", "labels", start, end]:

@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 
 from gpuwarden.query import QueryError
 from gpuwarden_prometheus.relations import (
-    Samples,
+    RangeVector,
     Scalar,
-    Statement,
+    SqlBuilder,
     Vector,
     nameless,
     number_sql,
@@ -64,7 +64,7 @@ DATE_FUNCTIONS: Mapping[str, str] = {
 """SQL of functions of a time `v` in seconds, UTC."""
 
 
-def mapped(statement: Statement, vector: Vector, value: str) -> Vector:
+def mapped(statement: SqlBuilder, vector: Vector, value: str) -> Vector:
     """The vector with another value, of `v` and `i`, without names of metrics."""
     points = statement.add("p", f"SELECT sid, i, CAST({value} AS DOUBLE) AS v FROM {vector.points}")
     return replace(
@@ -149,10 +149,10 @@ _PARTS = (
     "sum(sc) AS sc, arg_min(fc, ft) AS fc, sum(sr) AS sr, arg_min(fr, ft) AS fr"
 )
 _PART_MS = 5_000
-"""Samples are summarised in parts of a window if these are at least so long: most tables have a row a second."""
+"""RangeVector are summarised in parts of a window if these are at least so long: most tables have a row a second."""
 
 
-def over_time(statement: Statement, samples: Samples, name: str) -> Vector:
+def over_time(statement: SqlBuilder, samples: RangeVector, name: str) -> Vector:
     """A function of each window: of `OVER_TIME`, `WHOLE` or `LAST_TWO`."""
     if name in OVER_TIME:
         found = OVER_TIME[name]
@@ -169,7 +169,9 @@ def over_time(statement: Statement, samples: Samples, name: str) -> Vector:
     return vector if found.keeps_name else nameless(statement, vector)
 
 
-def of_windows(statement: Statement, samples: Samples, value: str, samples_min: int = 1) -> str:
+def of_windows(
+    statement: SqlBuilder, samples: RangeVector, value: str, samples_min: int = 1
+) -> str:
     """Points of aggregates of each window's samples: SQL of `v`, `t` and the window's end `until`."""
     windows = statement.add("w", _windows(samples, samples.samples, "t", "t", "sid, t, v"))
     until = samples.grid.ms_sql()
@@ -180,7 +182,7 @@ def of_windows(statement: Statement, samples: Samples, value: str, samples_min: 
     )
 
 
-def expanded(statement: Statement, samples: Samples, points: str) -> str:
+def expanded(statement: SqlBuilder, samples: RangeVector, points: str) -> str:
     """Repeat the values of one instant at all steps, if the samples are of one."""
     if not samples.expand_to:
         return points
@@ -189,7 +191,7 @@ def expanded(statement: Statement, samples: Samples, points: str) -> str:
     )
 
 
-def _of_parts(statement: Statement, samples: Samples, found: OverTime) -> str:
+def _of_parts(statement: SqlBuilder, samples: RangeVector, found: OverTime) -> str:
     grid = samples.grid
     parts = statement.add("q", _steps_between(samples, found.value))
     part_ms = _part_ms(samples)
@@ -207,13 +209,13 @@ def _of_parts(statement: Statement, samples: Samples, found: OverTime) -> str:
     )
 
 
-def _part_ms(samples: Samples) -> int:
+def _part_ms(samples: RangeVector) -> int:
     if samples.grid.steps == 1:
         return samples.window_ms
     return math.gcd(samples.window_ms, samples.grid.step_ms)
 
 
-def _steps_between(samples: Samples, value: str) -> str:
+def _steps_between(samples: RangeVector, value: str) -> str:
     """Each sample as a part of its own."""
     one = "SELECT sid, 1 AS n, t AS ft, t AS lt, v AS fv, v AS lv, v AS sv, v AS mn, v AS mx"
     if not {"sd", "sc", "sr"} & set(value.replace("(", " ").replace(")", " ").split()):
@@ -227,7 +229,7 @@ def _steps_between(samples: Samples, value: str) -> str:
     )
 
 
-def _of_last_two(statement: Statement, samples: Samples, value: str) -> str:
+def _of_last_two(statement: SqlBuilder, samples: RangeVector, value: str) -> str:
     before = "OVER (PARTITION BY sid ORDER BY t)"
     pairs = f"(SELECT *, lag(v) {before} AS pv, lag(t) {before} AS pt FROM {samples.samples})"
     windows = statement.add("w", _windows(samples, pairs, "t", "t", "*"))
@@ -240,7 +242,7 @@ def _of_last_two(statement: Statement, samples: Samples, value: str) -> str:
     )
 
 
-def _windows(samples: Samples, rows: str, first: str, last: str, columns: str) -> str:
+def _windows(samples: RangeVector, rows: str, first: str, last: str, columns: str) -> str:
     """Each row once for each window that it is in. `first`, `last`: columns of its time."""
     grid = samples.grid
     # Rounded up; the divided number is never negative, because DuckDB rounds towards zero.
@@ -271,7 +273,7 @@ def scalar_sql(scalar: Scalar, points: str) -> tuple[str, str]:
 
 
 def clamped(
-    statement: Statement, vector: Vector, low: Scalar | None, high: Scalar | None
+    statement: SqlBuilder, vector: Vector, low: Scalar | None, high: Scalar | None
 ) -> Vector:
     """Values within bounds; a lower bound above the upper one leaves none."""
     least = low.constant if low else float("-inf")

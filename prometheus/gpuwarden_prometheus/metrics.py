@@ -29,7 +29,7 @@ _PROCESS = tuple(
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class SeriesSource:
     """A table of samples: the key of its series, and the SQL of its labels."""
 
     table: str
@@ -48,14 +48,14 @@ class Source:
 
 def _source(
     table: str, key: tuple[str, ...], described: tuple[str, ...], *labels: tuple[str, str]
-) -> Source:
+) -> SeriesSource:
     has_gpu = "gpu_uuid" in key
     own = (_NODE, *labels, *([_MODEL] if has_gpu else []), _SIMULATED)
-    return Source(table, key, (*described, "simulated"), own, has_gpu)
+    return SeriesSource(table, key, (*described, "simulated"), own, has_gpu)
 
 
 _GPU_KEY = ("node", "gpu_uuid")
-SOURCES: Mapping[str, Source] = {
+SOURCES: Mapping[str, SeriesSource] = {
     source.table: source
     for source in (
         _source("gpu_samples", _GPU_KEY, ("gpu", "mig_instance"), *_GPU),
@@ -86,7 +86,7 @@ class NamedMetric:
     kind: str
     """gauge or counter."""
     help: str
-    source: Source
+    source: SeriesSource
     columns: tuple[str, ...]
     """The column; for a rate the counters to add up."""
     value: str
@@ -134,7 +134,7 @@ def _of_table(name_set: str, table: str) -> Iterator[NamedMetric]:
         )
 
 
-def _dcgm_labels(name_set: str, source: Source) -> tuple[tuple[str, str], ...]:
+def _dcgm_labels(name_set: str, source: SeriesSource) -> tuple[tuple[str, str], ...]:
     is_old = name_set == "dcgm"
     has_mig = "mig_instance" in source.columns
     return (

@@ -8,7 +8,7 @@ from gpuwarden_prometheus.functions import checked, quantile_sql, scalar_sql
 from gpuwarden_prometheus.relations import (
     NAME,
     Scalar,
-    Statement,
+    SqlBuilder,
     Vector,
     identity_sql,
     label_sql,
@@ -65,7 +65,7 @@ def comparison(op: str, left: str, right: str) -> str:
     return f"({sql} AND NOT isnan({left}) AND NOT isnan({right}))"
 
 
-def of_scalars(statement: Statement, op: str, left: Scalar, right: Scalar) -> Scalar:
+def of_scalars(statement: SqlBuilder, op: str, left: Scalar, right: Scalar) -> Scalar:
     """An operator of two scalars; a comparison gives 0 or 1."""
     points = [scalar.points for scalar in (left, right) if scalar.points]
     source = points[0] if points else ""
@@ -93,7 +93,7 @@ def _folded(op: str, left: float | None, right: float | None) -> float | None:
 
 
 def with_scalar(
-    statement: Statement, op: str, vector: Vector, scalar: Scalar, *, is_left: bool, is_bool: bool
+    statement: SqlBuilder, op: str, vector: Vector, scalar: Scalar, *, is_left: bool, is_bool: bool
 ) -> Vector:
     """An operator of a vector and a scalar. `is_left`: the vector is the left side."""
     source, number = scalar_sql(scalar, vector.points)
@@ -107,7 +107,7 @@ def with_scalar(
 
 
 def of_vectors(
-    statement: Statement,
+    statement: SqlBuilder,
     op: str,
     left: Vector,
     right: Vector,
@@ -166,7 +166,7 @@ def of_vectors(
     )
 
 
-def _signed(statement: Statement, side: Vector, matching: Matching) -> str:
+def _signed(statement: SqlBuilder, side: Vector, matching: Matching) -> str:
     signature = identity_sql(matching.labels_sql())
     return statement.add(
         "m", f"SELECT sid, l, {signature} AS signature FROM {side.series}", materialized=True
@@ -180,7 +180,7 @@ def _included(labels: str, names: Sequence[str]) -> str:
     return f"map_from_entries(list_sort({entries}))"
 
 
-def _unique(statement: Statement, points: str, signed: str, side: str) -> str:
+def _unique(statement: SqlBuilder, points: str, signed: str, side: str) -> str:
     """SQL that is true if no step has two series of this side for one match; otherwise it fails."""
     twice = statement.add(
         "m", f"FROM {signed} QUALIFY count(*) OVER (PARTITION BY signature) > 1", materialized=True
@@ -195,7 +195,7 @@ def _unique(statement: Statement, points: str, signed: str, side: str) -> str:
 
 
 def of_sets(
-    statement: Statement, op: str, left: Vector, right: Vector, matching: Matching
+    statement: SqlBuilder, op: str, left: Vector, right: Vector, matching: Matching
 ) -> Vector:
     """`and`, `or` and `unless`."""
     a, b = (_signed(statement, side, matching) for side in (left, right))
@@ -247,7 +247,7 @@ class Grouping:
 
 
 def aggregated(
-    statement: Statement,
+    statement: SqlBuilder,
     op: str,
     vector: Vector,
     grouping: Grouping,
@@ -280,7 +280,7 @@ def aggregated(
     return Vector(series, points, has_names=has_names)
 
 
-def _ranked(statement: Statement, op: str, vector: Vector, labels: str, count: Scalar) -> Vector:
+def _ranked(statement: SqlBuilder, op: str, vector: Vector, labels: str, count: Scalar) -> Vector:
     source, number = scalar_sql(count, vector.points)
     groups = statement.add(
         "m", f"SELECT sid, {identity_sql(labels)} AS g FROM {vector.series}", materialized=True
@@ -302,7 +302,7 @@ NUMBER = (
 """SQL of a number as text."""
 
 
-def _counted(statement: Statement, vector: Vector, labels: str, label: str) -> Vector:
+def _counted(statement: SqlBuilder, vector: Vector, labels: str, label: str) -> Vector:
     entry = f"[{{'key': {text_sql(label)}, 'value': value}}]"
     counted = statement.add(
         "p",

@@ -38,7 +38,7 @@ class Grid:
 
 
 @dataclass(slots=True)
-class Statement:
+class SqlBuilder:
     """The named parts of a statement, in order."""
 
     parts: list[tuple[str, str]] = field(default_factory=list)
@@ -88,7 +88,7 @@ class Text:
 
 
 @dataclass(frozen=True, slots=True)
-class Samples:
+class RangeVector:
     """A range vector: relation `samples` (sid, t, v), `t` in milliseconds, in windows of `window_ms` that end at the
     steps of `grid`, their start excluded."""
 
@@ -118,7 +118,7 @@ def number_sql(value: float) -> str:
 
 
 def labels_sql(pairs: Sequence[tuple[str, str]]) -> str:
-    """A map of labels from names and SQL of VARCHAR values; empty and NULL values are no labels."""
+    """A map of labels from names and SQL of VARCHAR values; an empty or NULL value means no label."""
     entries = ", ".join(
         f"{{'key': {text_sql(name)}, 'value': CAST({sql} AS VARCHAR)}}"
         for name, sql in sorted(pairs)
@@ -152,7 +152,7 @@ def label_sql(name: str, of: str = "l") -> str:
     return f"coalesce({of}[{text_sql(name)}], '')"
 
 
-def nameless(statement: Statement, vector: Vector) -> Vector:
+def nameless(statement: SqlBuilder, vector: Vector) -> Vector:
     """The vector without names of metrics."""
     if not vector.has_names:
         return vector
@@ -160,12 +160,12 @@ def nameless(statement: Statement, vector: Vector) -> Vector:
     return replace(vector, series=series, has_names=False, order="")
 
 
-def no_series(statement: Statement) -> str:
+def no_series(statement: SqlBuilder) -> str:
     """A relation of no series."""
     return statement.add("s", f"SELECT 0::BIGINT AS sid, {labels_sql([])} AS l WHERE false")
 
 
-def renumbered(statement: Statement, selects: Sequence[str]) -> tuple[str, str]:
+def renumbered(statement: SqlBuilder, selects: Sequence[str]) -> tuple[str, str]:
     """Give equal labels one number. `selects`: SELECTs of (part, sid, l), or of (sid, l) if there is one. Returns the
     relation of new series, and that of (part, sid, gid), which maps old to new numbers."""
     union = " UNION ALL ".join(selects)

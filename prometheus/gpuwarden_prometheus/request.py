@@ -11,7 +11,7 @@ from gpuwarden_prometheus.relations import Grid
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class TimeSpan:
     """A time span in milliseconds, both ends included."""
 
     start_ms: int
@@ -28,12 +28,12 @@ def instant_text(query: str, at_ms: int, lookback_ms: int) -> str:
     return f"# instant {at_ms} {lookback_ms}\n{query}"
 
 
-def series_text(selectors: Sequence[str], span: Span) -> str:
+def series_text(selectors: Sequence[str], span: TimeSpan) -> str:
     """The text of a question for series."""
     return f"# series {span.start_ms} {span.end_ms}\n" + "\n".join(map(_line, selectors))
 
 
-def labels_text(selectors: Sequence[str], span: Span, label: str = "") -> str:
+def labels_text(selectors: Sequence[str], span: TimeSpan, label: str = "") -> str:
     """The text of a question for names of labels, or for values of one."""
     kind = (
         f"values {span.start_ms} {span.end_ms} {label}"

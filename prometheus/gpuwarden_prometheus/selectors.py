@@ -10,8 +10,8 @@ from gpuwarden_prometheus.metrics import NamedMetric, named_metrics
 from gpuwarden_prometheus.relations import (
     NAME,
     Grid,
-    Samples,
-    Statement,
+    RangeVector,
+    SqlBuilder,
     Vector,
     label_sql,
     labels_sql,
@@ -34,7 +34,7 @@ _COLUMNS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Matcher:
+class LabelMatcher:
     """A condition of a selector: `op` is =, !=, =~ or !~."""
 
     name: str
@@ -54,10 +54,10 @@ class Selection:
     """A selector without its range: the metrics that it may match, and alternatives of matchers for their labels."""
 
     metrics: Sequence[NamedMetric]
-    matchers: Sequence[Sequence[Matcher]]
+    matchers: Sequence[Sequence[LabelMatcher]]
 
 
-def selection(name: str | None, alternatives: Sequence[Sequence[Matcher]]) -> Selection:
+def selection(name: str | None, alternatives: Sequence[Sequence[LabelMatcher]]) -> Selection:
     """The metrics that a selector matches. Raises QueryError if they are too many."""
     known = named_metrics()
     found: list[NamedMetric] = []
@@ -75,7 +75,7 @@ def selection(name: str | None, alternatives: Sequence[Sequence[Matcher]]) -> Se
     return Selection(found, [[m for m in group if m.name != NAME] for group in alternatives])
 
 
-def _matches(matcher: Matcher, name: str) -> bool:
+def _matches(matcher: LabelMatcher, name: str) -> bool:
     if matcher.op in ("=", "!="):
         return (matcher.value == name) == (matcher.op == "=")
     try:
@@ -88,7 +88,7 @@ def _matches(matcher: Matcher, name: str) -> bool:
 
 
 def instant_vector(
-    statement: Statement, selected: Selection, grid: Grid, lookback_ms: int
+    statement: SqlBuilder, selected: Selection, grid: Grid, lookback_ms: int
 ) -> Vector:
     """The newest reading at each step; `points` has its time `t` in milliseconds too."""
     found = []
@@ -124,8 +124,8 @@ def _held(points: str, grid: Grid, keep_ms: int) -> str:
 
 
 def range_vector(
-    statement: Statement, selected: Selection, grid: Grid, window_ms: int, expand_to: int
-) -> Samples:
+    statement: SqlBuilder, selected: Selection, grid: Grid, window_ms: int, expand_to: int
+) -> RangeVector:
     """All readings of windows that end at the steps."""
     since_ms = grid.start_ms - window_ms
     found = []
@@ -141,7 +141,7 @@ def range_vector(
         samples = f"SELECT s.sid, b.t, b.v FROM {readings} b JOIN {series} s USING ({key})"
         found.append((series, statement.add("r", samples)))
     vector = _union(statement, found, "t, v", "0::BIGINT AS t, 0::DOUBLE AS v")
-    return Samples(
+    return RangeVector(
         vector.series,
         vector.points,
         window_ms,
@@ -153,7 +153,7 @@ def range_vector(
 
 
 def _union(
-    statement: Statement, found: Sequence[tuple[str, str]], columns: str, nothing: str
+    statement: SqlBuilder, found: Sequence[tuple[str, str]], columns: str, nothing: str
 ) -> Vector:
     if not found:
         none = statement.add("p", f"SELECT 0::BIGINT AS sid, {nothing} WHERE false")
@@ -197,7 +197,7 @@ def _rows(metric: NamedMetric, selected: Selection, after_ms: int, until_ms: int
 
 
 def _series(
-    statement: Statement,
+    statement: SqlBuilder,
     metric: NamedMetric,
     selected: Selection,
     readings: str,
@@ -227,9 +227,9 @@ def _series(
 
 
 def series_in(
-    statement: Statement,
+    statement: SqlBuilder,
     metric: NamedMetric,
-    alternatives: Sequence[Sequence[Matcher]],
+    alternatives: Sequence[Sequence[LabelMatcher]],
     start_ms: int,
     end_ms: int,
     *,
@@ -245,7 +245,7 @@ def series_in(
     return _series(statement, metric, selected, readings, start_ms - 1, end_ms)
 
 
-def matched(alternatives: Sequence[Sequence[Matcher]]) -> str:
+def matched(alternatives: Sequence[Sequence[LabelMatcher]]) -> str:
     """SQL of the condition for labels `l`."""
     groups = [
         " AND ".join(matcher.sql(label_sql(matcher.name)) for matcher in group)
@@ -254,7 +254,7 @@ def matched(alternatives: Sequence[Sequence[Matcher]]) -> str:
     return "true" if not all(groups) else "(" + " OR ".join(f"({group})" for group in groups) + ")"
 
 
-def _limits(metric: NamedMetric, alternatives: Sequence[Sequence[Matcher]]) -> Iterable[str]:
+def _limits(metric: NamedMetric, alternatives: Sequence[Sequence[LabelMatcher]]) -> Iterable[str]:
     """Conditions for columns of the samples, which limit the rows that are read."""
     if len(alternatives) != 1:
         return

@@ -7,13 +7,13 @@ import promql_parser as ast
 from gpuwarden.query import QueryError
 from gpuwarden_prometheus.compile import parsed, selection_of
 from gpuwarden_prometheus.metrics import SOURCES, named_metrics
-from gpuwarden_prometheus.relations import NAME, Statement, text_sql
+from gpuwarden_prometheus.relations import NAME, SqlBuilder, text_sql
 from gpuwarden_prometheus.selectors import Selection, between, series_in
 
 
 def series_found(selectors: Sequence[str], start_ms: int, end_ms: int) -> str:
     """SQL of the labels of all series that have readings in a time span, as JSON."""
-    statement = Statement()
+    statement = SqlBuilder()
     relations = _relations(statement, selectors, start_ms, end_ms)
     rows = " UNION ".join(
         f"SELECT CAST(to_json(l) AS VARCHAR) AS series FROM {name}" for name in relations
@@ -30,7 +30,7 @@ def label_names(selectors: Sequence[str], start_ms: int, end_ms: int) -> str:
             name for metrics in named_metrics().values() for m in metrics for name, _ in m.labels
         }
         return _texts(sorted({NAME, *names}))
-    statement = Statement()
+    statement = SqlBuilder()
     relations = _relations(statement, selectors, start_ms, end_ms)
     rows = " UNION ".join(f"SELECT unnest(map_keys(l)) AS name FROM {name}" for name in relations)
     return statement.text(
@@ -40,7 +40,7 @@ def label_names(selectors: Sequence[str], start_ms: int, end_ms: int) -> str:
 
 def label_values(selectors: Sequence[str], start_ms: int, end_ms: int, label: str) -> str:
     """SQL of the values of a label, as JSON texts."""
-    statement = Statement()
+    statement = SqlBuilder()
     if selectors:
         relations = _relations(statement, selectors, start_ms, end_ms)
     elif label == NAME:
@@ -105,7 +105,7 @@ def _nothing(column: str) -> str:
 
 
 def _relations(
-    statement: Statement, selectors: Sequence[str], start_ms: int, end_ms: int
+    statement: SqlBuilder, selectors: Sequence[str], start_ms: int, end_ms: int
 ) -> list[str]:
     found = []
     for selector in selectors:

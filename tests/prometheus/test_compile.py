@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from gpuwarden.query import QueryError
 from gpuwarden.schema import TABLES, create_sql
-from gpuwarden_prometheus.compile import DEPTH_MAX, Evaluation, compiled
+from gpuwarden_prometheus.compile import DEPTH_MAX, QueryTimes, compiled
 from gpuwarden_prometheus.relations import Grid
 
 T0_MS = 1_790_000_000_000
@@ -53,7 +53,7 @@ def stored(connection: duckdb.DuckDBPyConnection, samples: dict[int, int]) -> No
 
 def points(connection: duckdb.DuckDBPyConnection, query: str, grid: Grid) -> dict[int, float]:
     rows = connection.execute(
-        compiled(query, Evaluation(grid, True, 60_000, grid.end_ms))
+        compiled(query, QueryTimes(grid, True, 60_000, grid.end_ms))
     ).fetchall()
     return {round(t * 1000): float(v) for _, text in rows for t, v in json.loads(text)}
 
@@ -130,20 +130,20 @@ def test_a_window_has_the_samples_after_its_start_up_to_its_end(
         ('{__name__=~"(("}', "invalid PromQL: illegal regex"),
         ('x{a="\0"}', "NUL"),
         ("avg_over_time(vector(1)[10y:1ms])", "a subquery has"),
-        ('label_replace(x, "1a", "", "b", "")', "is no name of a label"),
+        ('label_replace(x, "1a", "", "b", "")', "is not a name of a label"),
         ("round(x, 0)", "other than 0"),
         ("gpuwarden_gpu_power_watts offset 9999y", "beyond the times"),
     ],
 )
 def test_what_cannot_be_answered_is_refused_in_one_sentence(query: str, reason: str) -> None:
     with pytest.raises(QueryError, match=reason):
-        compiled(query, Evaluation(Grid(T0_MS, 1, 1), False, 60_000, T0_MS))
+        compiled(query, QueryTimes(Grid(T0_MS, 1, 1), False, 60_000, T0_MS))
 
 
 def test_a_range_query_refuses_what_has_no_value_at_a_step() -> None:
     for query in ("x[5m]", '"text"'):
         with pytest.raises(QueryError, match="a range query cannot give"):
-            compiled(query, Evaluation(Grid(T0_MS, 1000, 5), True, 60_000, T0_MS))
+            compiled(query, QueryTimes(Grid(T0_MS, 1000, 5), True, 60_000, T0_MS))
 
 
 @pytest.mark.parametrize(
@@ -163,7 +163,7 @@ def test_series_that_collide_are_an_error(
 ) -> None:
     with pytest.raises(duckdb.Error, match=reason):
         fleet.execute(
-            compiled(query, Evaluation(Grid(T0_MS + 900_250, 1, 1), False, 60_000, T0_MS))
+            compiled(query, QueryTimes(Grid(T0_MS + 900_250, 1, 1), False, 60_000, T0_MS))
         ).fetchall()
 
 
@@ -181,7 +181,7 @@ def test_texts_of_others_stay_texts(empty: duckdb.DuckDBPyConnection) -> None:
         f'label_replace(gpuwarden_host_load_1m, "x", {told}, "node", "(?s).*")',
     ):
         rows = empty.execute(
-            compiled(query, Evaluation(Grid(T0_MS, 1, 1), False, 60_000, T0_MS))
+            compiled(query, QueryTimes(Grid(T0_MS, 1, 1), False, 60_000, T0_MS))
         ).fetchall()
         assert json.loads(rows[0][0])["node"] == node
     assert json.loads(rows[0][0])["x"] == node

@@ -112,7 +112,9 @@ async def running(
         clock_check = stages.clock_check_of(store.frames, clock)
         writer, ended = stages.start_writer(stack, settings, store, stats, clock, clock_check)
         timetable = await stages.start_timetable(stack, access)
-        dialects = {f.dialect: f.dialect_class for f in (*http_fronts, *([front] if front else []))}
+        dialects = {f.dialect: f.dialect_class for f in http_fronts}
+        if front is not None:
+            dialects[front.dialect] = front.dialect_class
         queriers = stages.start_queriers(stack, settings, store, timetable, stats, clock, dialects)
         await stages.start_storage(stack, store, writer, timetable, clock_check)
         disk = stages.watch_disk(timetable, settings, store, queriers)

@@ -21,7 +21,6 @@ from gpuwarden.incident import IncidentStore
 from gpuwarden.query import Querier
 from gpuwarden_collector import stages
 from gpuwarden_collector.auth.access_control import AccessControl
-from gpuwarden_collector.auth.gate import GRANT
 from gpuwarden_collector.http.app import Api, node_routes
 from gpuwarden_collector.http.bodies import BodyReader
 from gpuwarden_collector.http.copies import copy_routes
@@ -35,7 +34,7 @@ from gpuwarden_collector.ingest.pacing import Pacing
 from gpuwarden_collector.ingest.quota import SenderQuota
 from gpuwarden_collector.ingest.writer import StoredEvents
 from gpuwarden_collector.ops.health import Duties, Health
-from gpuwarden_collector.query.port import Front, HttpFront, HttpFrontContext
+from gpuwarden_collector.query.port import Front, HttpFront
 from gpuwarden_collector.rule_stores import SqlAlertStore, SqlDiagnosisStore, SqlIncidentStore
 from gpuwarden_collector.settings import CollectorSettings
 from gpuwarden_collector.stats import Stats
@@ -112,9 +111,7 @@ async def running(
         clock_check = stages.clock_check_of(store.frames, clock)
         writer, ended = stages.start_writer(stack, settings, store, stats, clock, clock_check)
         timetable = await stages.start_timetable(stack, access)
-        dialects = {f.dialect: f.dialect_class for f in http_fronts}
-        if front is not None:
-            dialects[front.dialect] = front.dialect_class
+        dialects = stages.dialects_of(front, http_fronts)
         queriers = stages.start_queriers(stack, settings, store, timetable, stats, clock, dialects)
         await stages.start_storage(stack, store, writer, timetable, clock_check)
         disk = stages.watch_disk(timetable, settings, store, queriers)
@@ -145,10 +142,7 @@ async def running(
         )  # fmt: skip
         sql = SqlEndpoint(queries, bodies, send_s=settings.query_send_s)
         copies = copy_routes(CopyFolder(settings.data_dir), bodies, no_room)
-        context = HttpFrontContext(
-            queries, clock, lambda request: request.get(GRANT), settings.query_send_s
-        )
-        fronts = [route for http_front in http_fronts for route in http_front.routes(context)]
+        fronts = stages.front_routes(http_fronts, queries, clock, settings)
         own = (*access.routes, *sql.routes(), *fronts, *node_routes(writer), *copies)
         app = _application(api, [*own, *query_routes(state, clock), *routes(querier)])
         url = health.url = await serve(stack, settings, app, access, stats)

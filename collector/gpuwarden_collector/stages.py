@@ -7,7 +7,7 @@ import asyncio
 import logging
 import os
 import sqlite3
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from datetime import UTC
@@ -18,6 +18,7 @@ from typing import Any
 from gpuwarden.clock import Clock
 from gpuwarden.lifecycle import StartError
 from gpuwarden_collector.auth.access_control import RELOAD_S, AccessControl
+from gpuwarden_collector.auth.gate import GRANT
 from gpuwarden_collector.http.bodies import BodyReader
 from gpuwarden_collector.ingest.clock_check import CHECK_INTERVAL_S as CLOCK_CHECK_INTERVAL_S
 from gpuwarden_collector.ingest.clock_check import ClockCheck, kernel_synchronised
@@ -39,7 +40,7 @@ from gpuwarden_collector.processes import control_socket as control
 from gpuwarden_collector.processes.footprint import GIVE_BACK_S, Memory
 from gpuwarden_collector.processes.forkserver import QUERY, RULES
 from gpuwarden_collector.query.fair_queue import SPARE, QueryQueue
-from gpuwarden_collector.query.port import Front
+from gpuwarden_collector.query.port import Front, HttpFront, HttpFrontContext
 from gpuwarden_collector.query.querier import SqlQuerier
 from gpuwarden_collector.query.stored import LOOK_S as LATEST_S
 from gpuwarden_collector.query.stored import RUNNING_LOOK_S, label_running, take_stored
@@ -254,6 +255,12 @@ class Queriers:
     events: StoredEvents
 
 
+def dialects_of(front: Front | None, http_fronts: Sequence[HttpFront]) -> Mapping[str, str]:
+    """Classes of the fronts' dialects, by name."""
+    dialects = {found.dialect: found.dialect_class for found in http_fronts}
+    return dialects if front is None else {**dialects, front.dialect: front.dialect_class}
+
+
 def start_queriers(
     stack: AsyncExitStack,
     settings: CollectorSettings,
@@ -419,6 +426,16 @@ def query_service(
     query_log = QueryLog(store.frames.state.collector, writer, clock)
     timetable.every("query_log", FLUSH_S, query_log.flush)
     return QueryService(querier, QueryQueue(settings.query_processes), query_log, stats)
+
+
+def front_routes(
+    fronts: Sequence[HttpFront], queries: QueryService, clock: Clock, settings: CollectorSettings
+) -> Sequence[Any]:
+    """Routes of the protocols that are served over HTTP."""
+    context = HttpFrontContext(
+        queries, clock, lambda request: request.get(GRANT), settings.query_send_s
+    )
+    return [route for front in fronts for route in front.routes(context)]
 
 
 async def take_commands(

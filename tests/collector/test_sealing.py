@@ -141,6 +141,23 @@ def run(database: Database, clock: ManualClock) -> Run:
     return running
 
 
+async def test_others_have_their_turn_though_rows_come_as_fast_as_they_move(
+    run: Run, database: Database, wire: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drop = database.drop
+
+    def drop_and_put(until: int) -> None:
+        drop(until)
+        put(database, wire, range(5))
+
+    monkeypatch.setattr(database, "drop", drop_and_put)
+    put(database, wire, range(5))
+    async with run(SealPolicy(interval_s=0, bytes_max=1)) as sealer:
+        for _ in range(2):
+            async with asyncio.timeout(60):
+                assert await sealer.run_once() == 20
+
+
 async def test_rows_move_when_they_are_due_and_are_read_as_before(
     run: Run, database: Database, data_dir: Path, clock: ManualClock, wire: Any
 ) -> None:

@@ -118,9 +118,10 @@ class Sealer(LakeJob):
     async def run_once(self, *, is_forced: bool = False) -> int:
         """Take all steps that are due; the number of sealed rows. `is_forced`: ignore the policy.
 
+        Rows that come meanwhile are sealed by the next call: maintenance and backups have their turn before.
         Raises StoreUnavailableError, RowsRefusedError and WriterStopped; the next call does the rest.
         """
-        sealed_rows = 0
+        sealed_rows, has_frozen = 0, False
         async with self.turn:
             while True:
                 if self._is_stopping:
@@ -130,10 +131,12 @@ class Sealer(LakeJob):
                 match step:
                     case None:
                         return sealed_rows
+                    case Freeze() if has_frozen:
+                        return sealed_rows
                     case Freeze():
                         await self._writer.freeze()
                         self._frozen_at_s = self._clock.monotonic()
-                        is_forced = False
+                        is_forced, has_frozen = False, True
                     case Save():
                         await self._writer.save()
                     case Seal(segment):

@@ -20,6 +20,7 @@ QUESTIONS = [
     if words[0] in ("sql", "ask", "top", "alerts", "rules")
     or words[:2] in (["agent", "once"], ["agent", "config"])
 ]
+"""Answered by a running system in test_up.py."""
 
 
 def test_every_line_is_a_command_that_a_test_knows() -> None:
@@ -37,17 +38,5 @@ def test_make_has_the_target(target) -> None:
     assert re.search(rf"^{target}:", (ROOT / "Makefile").read_text(), flags=re.MULTILINE)
 
 
-@pytest.mark.slow
-def test_questions_are_answered_by_a_running_system(world) -> None:
-    """All against one `up`, as a reader would, once it has samples of this host and an alert."""
-    up = world.start("up", "--port", str(world.port), "--data", "data", "--simulate", "8")
-    world.wait_ready(up)
-    world.wait_for(lambda: bool(world.one("select count(*) from host_samples")), "samples")
-    world.wait_for(lambda: bool(world.one("select count(*) from gpu_samples")), "GPU samples")
-    fires = "select count(*) from alerts where state = 'firing'"
-    world.wait_for(lambda: bool(world.one(fires)), "an alert", up, within_s=180)
+def test_there_are_questions() -> None:
     assert QUESTIONS
-    for words in QUESTIONS:
-        done = world.run(*words)
-        assert done.returncode == 0, f"{words}: {done.stdout}{done.stderr}"
-        assert done.stdout.strip()

@@ -6,45 +6,40 @@ import sqlite3
 from pathlib import Path
 
 import pytest
+from tests.end_to_end.test_readme import QUESTIONS
 
 from gpuwarden.schema import WIRE_TABLES
 
 
-@pytest.fixture
-def up(world):
-    data = world.folder / "data"
-    process = world.start(
-        "up", "--port", str(world.port), "--data", str(data), "--simulate", "8"
-    )  # fmt: skip
-    world.wait_ready(process)
-    return process
-
-
 @pytest.mark.slow
-def test_samples_arrive_an_alert_fires_with_dollars_and_ctrl_c_loses_nothing(world, up) -> None:
-    """The first minute: this machine's own samples grow, the simulated fleet has history, an idle
-    GPU is named with its cost, the page shows it, and Ctrl-C ends it cleanly."""
+def test_it_starts_fires_an_alert_answers_and_loses_nothing_on_ctrl_c(world) -> None:
+    """The first minutes: this machine's own samples grow, the simulated fleet has history, an idle GPU is
+    named with its cost, the README's questions are answered, and Ctrl-C ends it cleanly."""
+    data = world.folder / "data"
+    words = ("up", "--port", str(world.port), "--data", str(data), "--simulate", "8")
+    up = world.start(*words)
+    world.wait_ready(up)
+    _is_refused_beside_itself(world, up)
     world.wait_for(
         lambda: (world.one("select count(*) from host_samples where not simulated") or 0) >= 3,
         "this machine's own samples",
     )
+    _spools_are_sqlite_files(data)
     rows = world.ask(
         "select node, gpu, util_percent, power_watts from gpu_samples order by ts desc limit 8"
     )
     assert len(rows) == 8
     assert all(power > 0 for *_, power in rows)
 
-    def idle() -> list[dict]:
-        listed = world.run("alerts", "list", "--state", "firing", "--format", "json")
-        alerts = json.loads(listed.stdout or "[]")
-        return [a for a in alerts if a["rule"].startswith("gpu_idle")]
-
-    world.wait_for(lambda: bool(idle()), "an idle alert fires", within_s=240)
-    first = idle()[0]
+    firing = "select count(*) from alerts_now where state = 'firing' and rule like 'gpu_idle%'"
+    world.wait_for(lambda: bool(world.one(firing)), "an idle alert fires", within_s=240)
+    listed = world.run("alerts", "list", "--state", "firing", "--format", "json")
+    first = next(a for a in json.loads(listed.stdout) if a["rule"].startswith("gpu_idle"))
     assert first["usd_per_hour"] > 0
     assert first["usd_so_far"] > 0
     assert first["simulated"] is True
     assert world.run("alerts", "list", "--exit-code").returncode == 1
+    _answers_the_readme(world)
 
     seconds = "date_diff('second', min(ts), max(ts))"
     world.wait_for(
@@ -58,9 +53,7 @@ def test_samples_arrive_an_alert_fires_with_dollars_and_ctrl_c_loses_nothing(wor
     assert "what to do:" in output
     assert "Traceback" not in output
 
-    again = world.start(
-        "up", "--port", str(world.port), "--data", str(world.folder / "data"), "--simulate", "8"
-    )
+    again = world.start(*words)
     world.wait_ready(again)
     total, distinct = world.ask("select count(*), count(distinct (gpu_uuid, ts)) from gpu_samples")[
         0
@@ -73,6 +66,35 @@ def test_samples_arrive_an_alert_fires_with_dollars_and_ctrl_c_loses_nothing(wor
     assert again.stop(signal.SIGINT) == 0
 
 
+def _is_refused_beside_itself(world, up) -> None:
+    """A second one on its folder, and one on its port, are refused in a line that says what to change."""
+    data = str(world.folder / "data")
+    line = refusal(world, "up", "--port", "0", "--data", data)
+    assert data in line
+    assert f"in use by process {up.popen.pid}" in line
+    assert "--data" in line
+    line = refusal(world, "up", "--port", str(world.port), "--data", str(world.folder / "other"))
+    assert str(world.port) in line
+    assert "--port" in line
+
+
+def _spools_are_sqlite_files(data: Path) -> None:
+    """A stranger who looks into the folder finds files that well-known tools open."""
+    spools = list(data.rglob("*.sqlite"))
+    assert spools
+    for path in spools:
+        with sqlite3.connect(f"file:{path}?mode=ro", uri=True) as db:
+            assert db.execute("pragma integrity_check").fetchone() == ("ok",)
+
+
+def _answers_the_readme(world) -> None:
+    """Its questions, as they stand there."""
+    for words in QUESTIONS:
+        done = world.run(*words)
+        assert done.returncode == 0, f"{words}: {done.stdout}{done.stderr}"
+        assert done.stdout.strip()
+
+
 def refusal(world, *words: str) -> str:
     done = world.run(*words)
     assert done.returncode == 2, done.stdout + done.stderr
@@ -82,49 +104,15 @@ def refusal(world, *words: str) -> str:
     return lines[0]
 
 
-@pytest.mark.slow
-def test_a_second_up_is_refused_in_one_line(world, up) -> None:
-    data = str(world.folder / "data")
-    line = refusal(world, "up", "--port", "0", "--data", data)
-    assert data in line
-    assert str(up.popen.pid) in line
-    assert "--data" in line
-
-
-@pytest.mark.slow
-def test_a_port_in_use_is_refused_in_one_line(world, up) -> None:
-    other = str(world.folder / "other")
-    line = refusal(world, "up", "--port", str(world.port), "--data", other)
-    assert str(world.port) in line
-    assert "--port" in line
-
-
 def test_a_folder_that_cannot_be_written_is_refused_in_one_line(world) -> None:
     file = world.folder / "file"
     file.write_text("not a folder")
     assert str(file) in refusal(world, "up", "--port", "0", "--data", str(file / "data"))
 
 
-@pytest.mark.slow
-def test_a_store_that_another_process_holds_is_refused_in_one_line(world) -> None:
-    first = world.start("up", "--port", str(world.port), "--data", "data", "--simulate", "0")
-    world.wait_ready(first)
-    line = refusal(world, "up", "--port", "0", "--data", "data")
-    assert "in use by process" in line
-    assert first.stop(signal.SIGINT) == 0
-
-
 def test_a_model_that_does_not_exist_is_refused_with_those_that_do(world) -> None:
     line = refusal(world, "up", "--port", "0", "--data", "data", "--model", "H999")
     assert "unknown GPU model 'H999'; choose one of" in line
-
-
-def test_spools_are_sqlite_files_below_the_data_folder(world, up) -> None:
-    """A stranger who looks into the folder finds files that well-known tools open."""
-    world.wait_for(lambda: bool(list((world.folder / "data").rglob("*.sqlite"))), "a spool")
-    for path in (world.folder / "data").rglob("*.sqlite"):
-        with sqlite3.connect(f"file:{path}?mode=ro", uri=True) as db:
-            assert db.execute("pragma integrity_check").fetchone() == ("ok",)
 
 
 @pytest.mark.slow

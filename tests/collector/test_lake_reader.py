@@ -163,7 +163,7 @@ def test_files_and_rows_older_than_a_column_have_none_of_it(
 
 
 @pytest.mark.slow
-@settings(phases=(Phase.generate,), max_examples=20)
+@settings(phases=(Phase.generate,), max_examples=8)
 @given(steps=st.lists(st.tuples(st.sampled_from(sorted(STEPS)), st.integers(1, 3)), max_size=12))
 def test_any_history_is_seen_as_ducklake_has_it(
     empty_store: Path, steps: list[tuple[str, int]]

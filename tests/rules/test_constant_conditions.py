@@ -33,6 +33,8 @@ LATE_S = 240.0
 """By how much rollups are late, so how much longer they stay in a window."""
 NUMBERED = re.compile(r"-(\d+)$")
 EXCEPTIONS_MAX = 4
+EXAMPLES = 3
+"""Of each rule, with `NODES - 1` nodes each. More are of use where windows of rules change."""
 Row = dict[str, Any]
 
 NO_EXCEPTIONS: Mapping[str, str] = {
@@ -237,7 +239,7 @@ def test_a_condition_that_goes_on_is_one_episode(name: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", RULES)
-@settings(max_examples=10, deadline=None, phases=[Phase.generate])
+@settings(max_examples=EXAMPLES, deadline=None, phases=[Phase.generate])
 @given(EXCEPTIONS)
 def test_a_condition_that_goes_on_is_one_episode_whenever_exceptions_come(
     name: str, exceptions: list[list[tuple[float, float]]]

@@ -8,28 +8,33 @@ from tests.collector.made_up_store import put
 from tests.collector.test_rolling import HOUR, Fleet, fleet, gpu_rows
 
 from gpuwarden.alert import Alert, AlertState, Severity
-from gpuwarden.waste import FORGOTTEN_AFTER_DAYS, WASTE_1H
+from gpuwarden.waste import WASTE_1H
 from gpuwarden_collector.ingest.writer import Writer
 from gpuwarden_collector.rule_stores import SqlAlertStore, backdated_windows
 from gpuwarden_collector.storage.rollup import ROLLUP_TABLES, doubles
 from gpuwarden_collector.storage.views import hot_table
 
 __all__ = ["fleet"]
+FORGOTTEN_AFTER_S = 8 * 3600.0
 
 
 @pytest.fixture
 def known(fleet: Fleet) -> Fleet:
     """The fleet with node a's GPU in the inventory, first and last heard of at the start."""
+    put_gpu(fleet, None)
+    return fleet
+
+
+def put_gpu(fleet: Fleet, billed_silent_s: float | None) -> None:
     start = fleet.start.replace(tzinfo=None)
     uuid = gpu_rows(range(1))[0][1]["gpu_uuid"]
     put(
         fleet.database,
         "gpus",
         "SELECT $1 AS gpu_uuid, 'a' AS node, 0 AS gpu, false AS simulated, 3.6 AS usd_per_hour, "
-        "$2::TIMESTAMP AS first_seen_at, $2::TIMESTAMP AS last_seen_at",
-        [uuid, start],
+        "$2::TIMESTAMP AS first_seen_at, $2::TIMESTAMP AS last_seen_at, $3::DOUBLE AS billed_silent_s",
+        [uuid, start, billed_silent_s],
     )
-    return fleet
 
 
 def seconds(fleet: Fleet) -> dict[tuple[datetime, str], float]:
@@ -70,6 +75,7 @@ def alert(fleet: Fleet, rule: str, began: timedelta, fired: timedelta) -> Alert:
 
 @pytest.mark.slow
 async def test_every_hour_of_a_silent_fleet_is_counted_until_it_is_forgotten(known: Fleet) -> None:
+    put_gpu(known, FORGOTTEN_AFTER_S)
     await known.store(gpu_rows(range(120)))
     await known.run([("pass", 5 * 3600.0), ("roll", 0)])
     start = known.start.replace(tzinfo=None, minute=0, second=0, microsecond=0)
@@ -77,10 +83,10 @@ async def test_every_hour_of_a_silent_fleet_is_counted_until_it_is_forgotten(kno
         start + n * HOUR: pytest.approx(3600) for n in range(len(by_hour(known)))
     }
     assert len(by_hour(known)) in (4, 5)
-    await known.run([("pass", FORGOTTEN_AFTER_DAYS * 86_400.0), ("roll", 0)])
+    await known.run([("pass", FORGOTTEN_AFTER_S), ("roll", 0)])
     with known.database.reading() as cursor:
         (total,) = cursor.execute("SELECT sum(seconds) FROM waste_1h").fetchone() or (0,)
-    assert total == FORGOTTEN_AFTER_DAYS * 86_400
+    assert total == FORGOTTEN_AFTER_S
 
 
 @pytest.mark.slow

@@ -15,11 +15,11 @@ from urllib.request import urlopen
 import duckdb
 import pytest
 from bench.postgres import Postgres
-from tests.end_to_end.conftest import COMMAND, Process, free_port
+from tests.end_to_end.conftest import COMMAND, Process, copy_rules, free_port
 
 from gpuwarden_collector.storage.extensions import load_extension
 
-DEADLINE_S = 60
+DEADLINE_S = 120
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -150,7 +150,7 @@ def wait_for(condition: Callable[[], bool], what: str | Callable[[], str], *show
             logs = "\n".join(p.output[-3000:] for p in shown)
             said = what if isinstance(what, str) else what()
             pytest.fail(f"not within {DEADLINE_S} s: {said}\n{logs}")
-        time.sleep(0.1)
+        time.sleep(0.05)
 
 
 @pytest.fixture
@@ -164,6 +164,7 @@ def hosts(tmp_path: Path, conninfo: str, s3: dict[str, str]) -> Iterator[Callabl
         "seal_interval_s": "1",
         "threads": "1",
         "memory_limit": "512MiB",
+        "rules_dirs": str(copy_rules(tmp_path / "no_rules")),
     }
     env |= {f"GPUWARDEN_COLLECTOR_{name.upper()}": value for name, value in settings.items()}
 

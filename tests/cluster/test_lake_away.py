@@ -3,16 +3,21 @@
 import json
 import urllib.request
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.cluster.conftest import Host, Postgres, wait_for
 from tests.cluster.test_cluster import counted, of, send
+from tests.end_to_end.conftest import copy_rules
 
 from gpuwarden_client.http import CallError, ask
 
 Hosts = Callable[..., list[Host]]
 RECENT = "SELECT count(*) FROM collector_samples WHERE ts > now()::TIMESTAMP - INTERVAL 90 SECOND"
+
+
+JUDGED = ("storage_stalled", "notifier_failing", "xid_critical", "persistence_off")
 
 
 def _rules(host: Host) -> dict[str, dict[str, Any]]:
@@ -21,10 +26,11 @@ def _rules(host: Host) -> dict[str, dict[str, Any]]:
 
 
 def test_rules_of_minutes_are_judged_while_the_catalogue_is_away(
-    hosts: Hosts, postgres: Postgres
+    hosts: Hosts, postgres: Postgres, tmp_path: Path
 ) -> None:
     (a,) = hosts("a")
     a.set("seal_interval_s", "3600")
+    a.set("rules_dirs", str(copy_rules(tmp_path / "often", *JUDGED, interval="1s")))
     a.start()
     assert send(a, 1) == 204
     wait_for(lambda: counted(a) == of(1), "it is stored", a.process)

@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from textwrap import indent
 from urllib.error import URLError
 from urllib.request import urlopen
 
@@ -14,9 +15,11 @@ import pytest
 from bench.this_host import free_port
 
 from gpuwarden_client.http import CallError, ask
+from gpuwarden_rules.definition.language import builtin_rules
+from gpuwarden_rules.definition.source import rule_source
 
 COMMAND = Path(sys.executable).with_name("gpuwarden")
-DEADLINE_S = 60
+DEADLINE_S = 120
 
 
 class Process:
@@ -68,8 +71,10 @@ class World:
             check=False,
         )  # fmt: skip
 
-    def collector(self, *more: str) -> Process:
+    def collector(self, *more: str, has_rules: bool = True) -> Process:
         """A collector on this world's port, ready."""
+        if not has_rules:
+            self.env["GPUWARDEN_COLLECTOR_RULES_DIRS"] = str(copy_rules(self.folder / "no_rules"))
         store = str(self.folder / "store")
         words = ["collector", "run", "--port", str(self.port), "--data-dir", store]
         process = self.start(*words, *more)
@@ -109,7 +114,27 @@ class World:
             if time.monotonic() > deadline:
                 logs = "\n".join(p.output[-3000:] for p in shown or self.processes)
                 pytest.fail(f"not within {within_s:g} s: {what}\n{logs}")
-            time.sleep(0.1)
+            time.sleep(0.05)
+
+
+def copy_rules(folder: Path, *names: str, **changed: str) -> Path:
+    """Folder with rules of the pack, some keys changed: with it, no other rule is evaluated."""
+    folder.mkdir(exist_ok=True)
+    disabled = "{rules: ['*'], enabled: false}"
+    enabled = [f"{{rules: [{name}], enabled: true}}" for name in names]
+    (folder / "overrides.yaml").write_text(f"overrides: [{', '.join([disabled, *enabled])}]\n")
+    if not names:
+        return folder
+    found = {rule.name: rule_source(rule) for rule in builtin_rules() if rule.name in names}
+    lines = ["rules:"]
+    for name in names:
+        text = "\n".join(
+            line for line in found[name].splitlines() if not line.startswith(tuple(changed))
+        )
+        more = "".join(f"\n{key}: {value}" for key, value in changed.items())
+        lines.append("  - " + indent(text + more, "    ").lstrip())
+    (folder / "copied.yaml").write_text("\n".join(lines))
+    return folder
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
 
 import pytest
+from tests.end_to_end.conftest import copy_rules
 
 pytestmark = pytest.mark.slow
 
@@ -58,7 +59,11 @@ def test_an_xid_reaches_a_webhook_signed_and_once(world) -> None:
             f"receivers: [{{name: hook, webhook: '{address}', secret: {SECRET}}}]\n"
             "routes: [{receivers: [hook], match: {rule: xid_critical}}]\n"
         )
-        (world.folder / "collector.toml").write_text(f'notify_file = "{notify}"\n')
+        # What else fires is not waited for: gathering is tested with incidents.
+        rules = copy_rules(world.folder / "at_once", "xid_critical", gather_for="0s")
+        (world.folder / "collector.toml").write_text(
+            f'notify_file = "{notify}"\nrules_dirs = ["{rules}"]\n'
+        )
         (world.folder / "faults.toml").write_text(FAULTS)
         world.collector("--config", str(world.folder / "collector.toml"))
         fleet = ["simulate", "--nodes", "1", "--gpus-per-node", "8", "--script", "faults.toml"]

@@ -16,10 +16,12 @@ rules:
   - name: always
     severity: critical
     interval: 1s
+    gather_for: 0s
     summary: It holds.
     remedy: Do nothing.
     sql: SELECT 1 AS value WHERE $now IS NOT NULL
 """
+ALONE = "overrides: [{rules: ['*'], enabled: false}, {rules: [always], enabled: true}]"
 
 
 def price(usd: float, more: str = "") -> str:
@@ -34,6 +36,7 @@ def test_what_is_right_is_taken_and_what_is_wrong_stays(world: Any, tmp_path: Pa
     )
     rules.mkdir()
     (rules / "always.yaml").write_text(RULE)
+    (rules / "overrides.yaml").write_text(ALONE)
     notify.write_text(f"receivers: [{{name: one, file: {tmp_path / 'one'}}}]")
     prices.write_text(price(1.5))
 
@@ -74,7 +77,7 @@ def test_what_is_right_is_taken_and_what_is_wrong_stays(world: Any, tmp_path: Pa
         call("POST", "/v1/rules/reload", {}, url=world.url)
     world.wait_for(lambda: bool(told("two")), "the new receiver is told", collector)
     prices.write_text(price(2.5))
-    assert call("POST", "/v1/rules/reload", {}, url=world.url)["overrides"] == 0
+    assert call("POST", "/v1/rules/reload", {}, url=world.url)["overrides"] == 2
     assert world.ask(costs) == [(2.5,)]
     assert world.ask("SELECT DISTINCT price_basis FROM gpus")[0][0].startswith("prices.toml:1")
 

@@ -153,7 +153,7 @@ def node(world: World, libraries: Path) -> Iterator[Node]:
 def test_a_driver_comes_speaks_goes_and_is_upgraded_under_an_agent(
     world: World, node: Node
 ) -> None:
-    world.collector()
+    world.collector(has_rules=False)
     node.start()
     node.wait("select count(*) from host_samples", 1, "samples of the host")
     node.install("590")

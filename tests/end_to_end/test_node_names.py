@@ -10,7 +10,7 @@ SELECT count(*) - count(DISTINCT (gpu_uuid, ts)) FROM gpu_samples WHERE ts > now
 
 
 def test_a_second_agent_of_a_name_is_refused_and_simulate_takes_a_free_one(world) -> None:
-    collector = world.collector()
+    collector = world.collector(has_rules=False)
     fleet = world.start("simulate", "--nodes", "2", "--gpus-per-node", "2")
     nodes = "SELECT node FROM nodes ORDER BY node"
     world.wait_for(lambda: len(world.ask(nodes)) == 2, "two nodes", collector)

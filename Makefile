@@ -14,7 +14,8 @@ up: .venv/.run-stamp ## run collector, rules, page and this host's agent; ARGS="
 	@$(BIN)/gpuwarden up $(ARGS)
 
 PYTEST := $(BIN)/pytest --maxprocesses 4 --dist worksteal
-# Quick tests wait for processes and clocks half of their time.
+# Tests wait for processes and clocks half of their time. The slow ones are given out one by one, the longest first: see
+# tests/conftest.py.
 WORKERS := $(shell echo $$(( $$(getconf _NPROCESSORS_ONLN) * 3 / 2 )))
 
 # Each of the others has a target of its own.
@@ -24,7 +25,7 @@ test: setup check ## what to run before a commit: lint, types and the tests that
 	$(PYTEST) --numprocesses $(WORKERS) -m "not slow and $(HERE)" $(ARGS)
 
 test-all: test ## the slow tests too: crashes, whole runs, several collectors with PostgreSQL and S3
-	$(PYTEST) --numprocesses auto -m "slow and $(HERE)" $(ARGS)
+	$(BIN)/pytest --maxprocesses 4 --dist loadgroup --no-loadscope-reorder --numprocesses $(WORKERS) -m "slow and $(HERE)" $(ARGS)
 
 test-systemd: setup ## install, break, upgrade and remove both parts on a Debian that boots in a container (root)
 	$(BIN)/pytest -m systemd tests/systemd $(ARGS)

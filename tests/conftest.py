@@ -7,12 +7,27 @@ import pkgutil
 import tomllib
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
 from tests.unchecked import skip_checks
 
 IS_JUDGED = bool(os.environ.get("CI"))
+LONGEST = (
+    "end_to_end/test_up.py",
+    "end_to_end/test_pages.py",
+    "bench/test_chaos.py",
+    "cluster/test_cluster.py",
+    "end_to_end/test_hostile_node.py",
+    "end_to_end/test_crashes.py",
+    "dashboards/test_browser_incidents.py",
+    "end_to_end/",
+    "cluster/",
+    "bench/test_deterministic.py",
+    "bench/",
+)
+"""Slow tests that take the most time, in this order; the first so that none is left for the end."""
 
 # Timing is measured in bench/, never asserted: a busy machine must not fail a property. Examples are
 # new ones each time for whoever works here, and the same ones where a change is judged.
@@ -33,6 +48,18 @@ def pytest_collection() -> Iterator[None]:
     finally:
         gc.freeze()
         gc.enable()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put the longest of the slow tests first."""
+    items.sort(key=_place)
+
+
+def _place(item: pytest.Item) -> int:
+    if item.get_closest_marker("slow") is None:
+        return len(LONGEST)
+    path = item.path.relative_to(Path(__file__).parent).as_posix()
+    return next((at for at, name in enumerate(LONGEST) if path.startswith(name)), len(LONGEST))
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.request import urlopen
@@ -23,6 +24,7 @@ import psutil
 from bench.this_host import free_port
 
 END_S = 30.0
+EVALUATED_S = 90.0
 _EVALUATIONS = re.compile(r"(?m)^gpuwarden_rules_evaluations_total\{.*\} (\S+)$")
 
 
@@ -64,8 +66,9 @@ def measured(root: psutil.Process, seconds: float) -> list[tuple[str, float, int
 
 
 def evaluated(port: int) -> int:
-    """How often rules were evaluated."""
-    with urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30) as answer:
+    """How often rules were evaluated; 0 while the collector does not answer."""
+    counts = []
+    with suppress(OSError), urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30) as answer:
         counts = _EVALUATIONS.findall(answer.read().decode())
     return sum(int(float(count)) for count in counts)
 
@@ -93,7 +96,10 @@ def main() -> int:
             if up.poll() is not None:
                 print(f"it ended with {up.returncode}: {said.read_text()}", file=sys.stderr)
                 return 1
-            evaluations = evaluated(port)
+            # A short run, or a busy machine, has come to none yet.
+            ends_s = time.monotonic() + EVALUATED_S
+            while not (evaluations := evaluated(port)) and time.monotonic() < ends_s:
+                time.sleep(0.2)
         finally:
             up.send_signal(signal.SIGINT)
             up.wait(END_S)

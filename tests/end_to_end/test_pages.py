@@ -19,12 +19,13 @@ CHROMIUM = shutil.which("chromium")
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.timeout(1500),
+    pytest.mark.xdist_group("pages"),
     pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed"),
 ]
 expect = playwright.expect
 expect.set_options(timeout=60_000)
 
-NODES = 64
+NODES, HISTORY_S = 32, 300
 SCRIPT = """
 [[fault]]
 at = "5s"
@@ -59,6 +60,17 @@ PAGES = {
     "/login": "token",
 }
 """Path, and what the page must say of the fleet."""
+CONTRAST = "runOnly: ['color-contrast']"
+LOOKS = (
+    ("light", 1440, ""),
+    ("dark", 1440, CONTRAST),
+    ("dark", 390, ""),
+    ("light", 390, CONTRAST),
+)
+"""Theme, width, and which checks: what is there depends on the width, and its colours alone on the theme."""
+DRAWN = "new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))"
+SETTLE_MS = 300
+"""From the text that is waited for until a page has everything."""
 LOAD_BYTES_MAX = 200_000
 AGAIN_BYTES_MAX = 60_000
 """Compressed, with headers; what is kept by its hash is not asked for again."""
@@ -87,13 +99,15 @@ def browsing(url: str, **more: Any) -> Iterator[tuple[Any, list[str]]]:
 
 @pytest.fixture(scope="module")
 def world_of_faults(tmp_path_factory: Any) -> Iterator[World]:
-    """A fleet whose faults fire, for all tests of this file: to start it takes minutes."""
+    """A fleet whose faults fire, for all tests of this file. Its past is long enough for minutes that are
+    rolled up."""
     world = World(tmp_path_factory.mktemp("pages"))
     script = world.folder / "faults.toml"
     script.write_text(SCRIPT)
     world.collector()
     simulator = world.start(
-        "simulate", "--nodes", str(NODES), "--gpus-per-node", "8", "--script", str(script)
+        "simulate", "--nodes", str(NODES), "--gpus-per-node", "8", "--script", str(script),
+        "--history", str(HISTORY_S),
     )  # fmt: skip
     rules = "'gpu_lost', 'row_remap_failed', 'memory_unrepairable'"
     world.wait_for(
@@ -134,7 +148,7 @@ def test_pages_show_the_faults_and_outlive_a_restart_of_the_collector(
                 sent.clear()
                 page.goto(world.url + path)
                 expect(page.locator("body")).to_contain_text(shown)
-                page.wait_for_timeout(500)
+                page.wait_for_timeout(SETTLE_MS)
                 assert sum(sent.values()) <= limit, (path, sent)
             print(path, dict(sent))
         assert said == []
@@ -151,26 +165,24 @@ def test_pages_have_no_serious_fault_of_accessibility_and_fit(
     world = world_of_faults
     base = pytest.importorskip("axe_playwright_python.base", reason="axe-core is not installed")
     found: Counter[str] = Counter()
-    for theme in ("light", "dark"):
-        for width in (1440, 390):
-            view = {"width": width, "height": 900}
-            # The policy lets nothing be added to a page, and the checks are a script.
-            with browsing(world.url, viewport=view, color_scheme=theme, bypass_csp=True) as (
-                page,
-                _,
-            ):
-                for path, shown in paths(fleet):
-                    page.goto(world.url + path)
-                    expect(page.locator("body")).to_contain_text(shown)
-                    page.wait_for_timeout(500)
-                    page.evaluate(base.AXE_FILE_PATH.read_text())
-                    result = page.evaluate("axe.run({resultTypes: ['violations']})")
-                    for one in result["violations"]:
-                        if one["impact"] in ("serious", "critical"):
-                            nodes = [node["html"][:120] for node in one["nodes"][:3]]
-                            found[f"{one['id']} {path} {theme} {width} {nodes}"] += 1
-                    if page.evaluate("document.documentElement.scrollWidth > innerWidth"):
-                        found[f"wider than the screen: {path} {width}"] += 1
+    # The policy lets nothing be added to a page, and the checks are a script.
+    with browsing(world.url, bypass_csp=True) as (page, _):
+        for path, shown in paths(fleet):
+            page.goto(world.url + path)
+            expect(page.locator("body")).to_contain_text(shown)
+            page.wait_for_timeout(SETTLE_MS)
+            page.evaluate(base.AXE_FILE_PATH.read_text())
+            for theme, width, checks in LOOKS:
+                page.emulate_media(color_scheme=theme)
+                page.set_viewport_size({"width": width, "height": 900})
+                page.evaluate(DRAWN)
+                result = page.evaluate(f"axe.run({{resultTypes: ['violations'], {checks}}})")
+                for one in result["violations"]:
+                    if one["impact"] in ("serious", "critical"):
+                        nodes = [node["html"][:120] for node in one["nodes"][:3]]
+                        found[f"{one['id']} {path} {theme} {width} {nodes}"] += 1
+                if page.evaluate("document.documentElement.scrollWidth > innerWidth"):
+                    found[f"wider than the screen: {path} {width}"] += 1
     assert dict(found) == {}
 
 

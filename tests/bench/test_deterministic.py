@@ -156,7 +156,7 @@ DEFECTS: list[Callable[[pytest.MonkeyPatch], None]] = [
 
 
 FIRST_SEEDS = {_tail_as_found: 23}
-"""Of the world in which a rare defect was found; where that has changed, the search goes on from it."""
+"""Of the world in which a rare defect was found; where that has changed, the search continues from it."""
 
 
 @pytest.mark.slow

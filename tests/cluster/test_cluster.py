@@ -11,7 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from tests.cluster.conftest import Host, Postgres, wait_for
+from tests.cluster.conftest import DEADLINE_S, Host, Postgres, wait_for
 from zstandard import compress
 
 from gpuwarden.clock import SystemClock
@@ -267,7 +267,7 @@ def test_a_collector_that_cannot_reach_the_catalogue_says_so_in_a_line(
     try:
         a.start(is_waited_for=False)
         assert a.process is not None
-        assert a.process.popen.wait(60) != 0
+        assert a.process.popen.wait(DEADLINE_S) != 0
     finally:
         postgres.start()
     last = a.output.strip().splitlines()[-1]

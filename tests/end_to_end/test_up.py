@@ -88,7 +88,7 @@ def _spools_are_sqlite_files(data: Path) -> None:
 
 
 def _answers_the_readme(world) -> None:
-    """Its questions, as they stand there."""
+    """Its questions, as written."""
     for words in QUESTIONS:
         done = world.run(*words)
         assert done.returncode == 0, f"{words}: {done.stdout}{done.stderr}"

@@ -23,7 +23,7 @@ pytestmark = [
     pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed"),
 ]
 expect = playwright.expect
-expect.set_options(timeout=60_000)
+expect.set_options(timeout=120_000)
 
 NODES, HISTORY_S = 32, 300
 SCRIPT = """
@@ -83,7 +83,7 @@ def browsing(url: str, **more: Any) -> Iterator[tuple[Any, list[str]]]:
     with playwright.sync_playwright() as driver:
         browser = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         page = browser.new_page(**{"viewport": {"width": 1440, "height": 900}, **more})
-        page.set_default_timeout(60_000)
+        page.set_default_timeout(120_000)
         page.on("console", lambda m: said.append(m.text) if m.type == "error" else None)
         page.on("pageerror", lambda error: said.append(str(error)))
         page.on("dialog", lambda dialog: said.append(f"dialog {dialog.message}"))

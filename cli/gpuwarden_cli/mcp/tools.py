@@ -19,7 +19,7 @@ from gpuwarden.query import Querier
 from gpuwarden.waste import LABELS
 from gpuwarden.waste_report import BY, NOBODY, asked_sql
 from gpuwarden_cli.mcp.arguments import Argument, ArgumentError, checked
-from gpuwarden_cli.mcp.shown import record_shown, records_shown, rows_shown
+from gpuwarden_cli.mcp.json_rows import json_record, limited_records, limited_rows
 
 ROWS, ROWS_MAX = 100, 1_000
 """Rows of a query: default and most."""
@@ -110,8 +110,8 @@ class FleetTools:
                 many = "several incidents begin with" if found else "there is no incident"
                 raise ArgumentError(f"{many} {wanted!r}; call incidents without an id for the list")
             members = await self._querier.query(MEMBERS_SQL, {"id": found[0]["id"]})
-            alerts = records_shown(members.records(), LINES_MAX)
-            return {"incident": record_shown(found[0]), "alerts": alerts}
+            alerts = limited_records(members.records(), LINES_MAX)
+            return {"incident": json_record(found[0]), "alerts": alerts}
         state = given["state"]
         condition = "true" if state == "all" else f"state = '{state}'"
         params = {name: given[name] for name in ALERT_FILTERS if given.get(name) is not None}
@@ -123,7 +123,7 @@ class FleetTools:
         ).records()
         unjudged = await self._unjudged() if self._unjudged else None
         more = {"not_judged": unjudged} if unjudged else {}
-        return {"state": state, **more, **records_shown(found, given["limit"])}
+        return {"state": state, **more, **limited_records(found, given["limit"])}
 
     async def why(self, given: Mapping[str, Any]) -> Answer:
         """Diagnoses of a GPU, job or node, measured now, and its firing alerts."""
@@ -139,8 +139,8 @@ class FleetTools:
             "name": name,
             "measured_at": iso_text(now),
             "is_healthy": found.is_well,
-            "verdicts": records_shown(verdicts, VERDICTS_SHOWN),
-            "alerts": records_shown(alerts.records(), VERDICTS_SHOWN),
+            "verdicts": limited_records(verdicts, VERDICTS_SHOWN),
+            "alerts": limited_records(alerts.records(), VERDICTS_SHOWN),
         }
 
     async def waste(self, given: Mapping[str, Any]) -> Answer:
@@ -164,7 +164,7 @@ class FleetTools:
             for line in kept:
                 theirs = [row for row in jobs.records() if row["name"] == line["name"]]
                 line["jobs"] = [
-                    record_shown({k: v for k, v in row.items() if k != "name"}) for row in theirs
+                    json_record({k: v for k, v in row.items() if k != "name"}) for row in theirs
                 ]
         answer: Answer = {
             "by": by,
@@ -180,7 +180,7 @@ class FleetTools:
         }
         if by == "user" and names:
             held = await self._querier.query(_VERDICTS, {"names": names})
-            answer["open_verdicts"] = [record_shown(row) for row in held.records()]
+            answer["open_verdicts"] = [json_record(row) for row in held.records()]
         return answer
 
     async def questions(self, given: Mapping[str, Any]) -> Answer:
@@ -208,7 +208,7 @@ class FleetTools:
     async def _rows(self, sql: str, params: Mapping[str, Any] | None, rows_max: int) -> Answer:
         bound = {name: _param(value) for name, value in (params or {}).items()}
         found = await self._querier.query(sql, bound, timeout_s=TIMEOUT_S, row_limit=rows_max)
-        return rows_shown(found, rows_max)
+        return limited_rows(found, rows_max)
 
 
 _ALERTS = f"""
@@ -266,13 +266,13 @@ def _waste_sum(rows: Sequence[Mapping[str, Any]]) -> Answer:
         if row["usd"] is not None:
             dollars[row["label"]] = dollars.get(row["label"], 0.0) + row["usd"]
     reasons = [
-        record_shown(
+        json_record(
             {"reason": label, "gpu_hours": _cents(hours[label]), "usd": _cents(dollars.get(label))}
         )
         for label in sorted(hours, key=lambda one: (-dollars.get(one, 0.0), -hours[one], one))
     ]
     priced = [row["usd"] for row in rows if row["usd"] is not None]
-    return record_shown(
+    return json_record(
         {
             "gpu_hours": _cents(sum(row["gpu_hours"] for row in rows)),
             "usd": _cents(sum(priced)) if priced else None,

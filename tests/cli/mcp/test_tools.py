@@ -11,7 +11,7 @@ from tests.rules.diagnosis.scenes import END, Scene, loop
 from gpuwarden.clock import ManualClock
 from gpuwarden.query import QueryError
 from gpuwarden_cli.mcp.arguments import ArgumentError, schema_of
-from gpuwarden_cli.mcp.shown import BYTES_MAX, TEXT_MAX
+from gpuwarden_cli.mcp.json_rows import BYTES_MAX, TEXT_MAX
 from gpuwarden_cli.mcp.tools import INSTRUCTIONS, TOOLS, FleetTools
 from gpuwarden_rules.testing import MemoryDatabase
 

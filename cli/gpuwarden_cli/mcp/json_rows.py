@@ -15,12 +15,12 @@ TEXT_MAX = 1_000
 """Longest text, in characters."""
 
 
-def rows_shown(result: Result, rows_max: int) -> dict[str, Any]:
+def limited_rows(result: Result, rows_max: int) -> dict[str, Any]:
     """Columns and rows, at most `rows_max` and BYTES_MAX; `cut` is a sentence if rows are missing."""
     rows: list[list[Any]] = []
     room, is_cut = BYTES_MAX, result.truncated
     for row in result.rows:
-        shown = [value_shown(value) for value in row]
+        shown = [json_value(value) for value in row]
         room -= len(json.dumps(shown, ensure_ascii=False).encode()) + 1
         if len(rows) == rows_max or (room < 0 and rows):
             is_cut = True
@@ -42,21 +42,21 @@ def rows_shown(result: Result, rows_max: int) -> dict[str, Any]:
     return found
 
 
-def record_shown(record: Mapping[str, Any]) -> dict[str, Any]:
+def json_record(record: Mapping[str, Any]) -> dict[str, Any]:
     """A row by column name, without NULLs."""
-    return {name: value_shown(value) for name, value in record.items() if value is not None}
+    return {name: json_value(value) for name, value in record.items() if value is not None}
 
 
-def records_shown(records: Sequence[Mapping[str, Any]], most: int) -> dict[str, Any]:
+def limited_records(records: Sequence[Mapping[str, Any]], most: int) -> dict[str, Any]:
     """The first `most` rows by column name, and the number of all."""
     return {
-        "rows": [record_shown(record) for record in records[:most]],
+        "rows": [json_record(record) for record in records[:most]],
         "row_count": min(len(records), most),
         "rows_in_all": len(records),
     }
 
 
-def value_shown(value: Any) -> Any:
+def json_value(value: Any) -> Any:
     """A value as JSON: timestamps in ISO 8601, durations in seconds, long texts cut."""
     match value:
         case None | bool() | int():
@@ -74,10 +74,10 @@ def value_shown(value: Any) -> Any:
         case timedelta():
             return value.total_seconds()
         case Mapping():
-            return {str(name): value_shown(one) for name, one in value.items()}
+            return {str(name): json_value(one) for name, one in value.items()}
         case list() | tuple() | set():
-            return [value_shown(one) for one in value]
+            return [json_value(one) for one in value]
         case bytes():
-            return value_shown(value.hex())
+            return json_value(value.hex())
         case _:
-            return value_shown(str(value))
+            return json_value(str(value))

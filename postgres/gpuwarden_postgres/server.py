@@ -39,7 +39,7 @@ class Limits:
 
     connections_max: int = 100
     """Authenticated clients; more get an error."""
-    strangers_max: int = 50
+    unauthenticated_max: int = 50
     """Clients that are not authenticated yet; more are disconnected without an answer."""
     login_s: float = 10.0
     send_s: float = 30.0
@@ -101,8 +101,8 @@ class PostgresServer:
                     client.task.cancel()
 
     def _begin(self, connection: Connection, group: asyncio.TaskGroup) -> None:
-        strangers = sum(not client.is_known for client in self._clients.values())
-        if strangers >= self.limits.strangers_max:
+        unauthenticated = sum(not client.is_known for client in self._clients.values())
+        if unauthenticated >= self.limits.unauthenticated_max:
             self._stats.denied["postgres_busy"] += 1
             connection.abort()
             return
@@ -376,13 +376,14 @@ class _Client:
         self.connection.write(data)
 
     async def drain(self) -> None:
-        """Wait until the client has taken most bytes. Raises ConnectionEnded for a client that takes none."""
+        """Wait until the client has read most bytes. Raises ConnectionEnded for a client that reads none."""
         try:
             async with asyncio.timeout(self._limits.send_s):
                 await self.connection.drain()
         except TimeoutError as error:
             log.info(
-                "a client did not take its rows in time", extra={"client": self.connection.client}
+                "disconnected a client that did not read its rows in time",
+                extra={"client": self.connection.client, "limit_s": self._limits.send_s},
             )
             self.connection.abort()
             raise ConnectionEnded from error
@@ -394,7 +395,10 @@ class _Client:
             async with asyncio.timeout(self._limits.send_s + size / _BYTES_A_SECOND):
                 yield
         except TimeoutError as error:
-            log.info("a client took its rows too slowly", extra={"client": self.connection.client})
+            log.info(
+                "disconnected a client that read its rows too slowly",
+                extra={"client": self.connection.client},
+            )
             self.connection.abort()
             raise ConnectionEnded from error
 

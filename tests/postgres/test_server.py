@@ -190,7 +190,7 @@ async def test_who_says_nothing_is_closed_and_does_not_keep_others_out(
 ) -> None:
     async with (
         start() as collector,
-        limited(collector, data_dir, strangers_max=5, login_s=0.5) as (_, address),
+        limited(collector, data_dir, unauthenticated_max=5, login_s=0.5) as (_, address),
     ):
         silent = [await asyncio.open_connection(*address) for _ in range(20)]
         halves = [await asyncio.open_connection(*address) for _ in range(3)]

@@ -227,9 +227,10 @@ def _enrolment(args: argparse.Namespace) -> int:
     if args.uses < 1:
         raise StartError(f"--uses {args.uses} must be at least 1")
     if not exposure_of(settings).asks_tokens:
+        read = f"{args.config} requires" if args.config else "settings without --config require"
         raise StartError(
-            "this collector asks for no tokens, as it listens on loopback: agents of this host need no enrolment; "
-            "for those of others run `gpuwarden collector init`"
+            f"{read} no tokens: if the collector has another settings file, name it with --config; "
+            "else its agents need no enrolment, and `gpuwarden collector init` opens it to other hosts"
         )
     url, fingerprint = args.collector or _address(settings), _fingerprint(settings)
     token = Token.new(Scope.ENROLL)

@@ -112,7 +112,11 @@ def test_an_enrolment_without_an_address_says_what_to_do(token, monkeypatch) -> 
     assert code == 0 and out.endswith("--collector http://x --allow-insecure\n")
 
 
-def test_no_enrolment_is_printed_that_would_be_refused(token) -> None:
+def test_no_enrolment_is_printed_that_would_be_refused(token, tmp_path: Path) -> None:
     code, out, err = token("enrolment", "--collector", "http://127.0.0.1:8750")
     assert (code, out) == (2, "")
-    assert "asks for no tokens" in err and "gpuwarden collector init" in err
+    assert "without --config require no tokens" in err and "gpuwarden collector init" in err
+    (tmp_path / "collector.toml").write_text("port = 8750\n")
+    code, out, err = token("enrolment", "--config", str(tmp_path / "collector.toml"))
+    assert (code, out) == (2, "")
+    assert f"{tmp_path / 'collector.toml'} requires no tokens" in err

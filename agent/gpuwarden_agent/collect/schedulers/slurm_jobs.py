@@ -94,6 +94,7 @@ class SlurmJobProbe(HostedProbe):
         name_of: Callable[[int], str] = user_name,
     ) -> None:
         self.tables: Mapping[str, int] = {TABLE: 1}
+        self.failed = notes.failed
         self._notes = notes
         self._names = names
         self._mounts = CgroupFs().mounts if mounts is None else mounts

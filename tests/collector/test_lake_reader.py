@@ -22,6 +22,8 @@ from gpuwarden_collector.storage.address import local_address
 from gpuwarden_collector.storage.database import Database
 from gpuwarden_collector.storage.engine import Engine
 from gpuwarden_collector.storage.errors import StoreUnavailableError
+from gpuwarden_collector.storage.lake import sealed_segment
+from gpuwarden_collector.storage.lake_reader import LakeReader
 from gpuwarden_collector.storage.state import FILE_NAME, StateFile
 
 TABLES = ("events", "gpu_1m", "gpu_samples")
@@ -139,6 +141,22 @@ def test_each_change_of_the_lake_is_seen(database: Database, reader: Engine) -> 
         counts.append(check(database, reader))
     assert len(set(counts)) > 5
     assert counts[-1] > 100
+
+
+def test_a_flush_by_a_client_of_the_lake_hides_no_seal(database: Database, reader: Engine) -> None:
+    fill(database, 1, 4)
+    with database.reading() as cursor:
+        sealed = sealed_segment(cursor, database.collector)
+    assert reader.lake is not None and sealed > 0
+    with database.maintaining() as cursor:
+        cursor.execute("CALL ducklake_flush_inlined_data('lake')")
+    begun_later = LakeReader(database.address, database.collector)
+    for one in (reader.lake, begun_later):
+        one.look(())
+        assert one.sealed == sealed
+    fill(database, 2, 4)
+    begun_later.look(())
+    assert begun_later.sealed > sealed
 
 
 def test_files_and_rows_older_than_a_column_have_none_of_it(

@@ -241,9 +241,19 @@ class LakeCatalogue:
         return found
 
     def _read_sealed(self) -> int:
-        # These rows are never flushed to a file: see `lake_maintenance.py`.
+        # Maintenance never flushes these rows to a file (see `lake_maintenance.py`). After a client of the lake did,
+        # the notes of the seals have the number until they expire, long after the sealed segments were deleted.
         rows = self._rows(self._layouts[_COLLECTORS], ("collector", "segment"))
-        return max((int(s) for collector, s in rows if collector == self._collector), default=0)
+        return max(
+            (int(s) for collector, s in rows if collector == self._collector), default=0
+        ) or max(self.sealed, self._read_noted())
+
+    def _read_noted(self) -> int:
+        rows = self._catalogue.ask(
+            "SELECT commit_extra_info FROM ducklake_snapshot_changes "
+            f"WHERE author = {text_sql(self._collector)} AND commit_message = {text_sql(SEAL)}"
+        )
+        return max((int(segment) for (segment,) in rows if segment), default=0)
 
     def _read(self, names: Sequence[str]) -> None:
         layouts = {name: self._layouts[name] for name in names if name in self._layouts}

@@ -36,10 +36,10 @@ class Tracer:
     """Notes calls of our functions, of all threads that begin while it is on and of this one."""
 
     def __init__(self, stack_at: str = "") -> None:
-        """`stack_at`: name of a function of which the callers are noted, once."""
+        """`stack_at`: name of a function of which the callers are noted at each call."""
         self.steps: list[Step] = []
         """In the order of the calls."""
-        self.stack: list[Step] = []
+        self.stacks: list[list[Step]] = []
         self._stack_at = stack_at
 
     def __enter__(self) -> Self:
@@ -55,8 +55,8 @@ class Tracer:
         if event != "call" or (step := step_of(frame.f_code)) is None:
             return
         self.steps.append(step)
-        if step[1] == self._stack_at and not self.stack:
-            self.stack = [*callers(frame)]
+        if step[1] == self._stack_at:
+            self.stacks.append(callers(frame))
 
 
 def callers(frame: FrameType | None) -> list[Step]:
@@ -80,7 +80,7 @@ def _works() -> Mapping[bytes, Callable[[socket.socket], None]]:
     def traced(*asked: Any) -> Any:
         with Tracer("Reading._run") as tracer:
             found = answer(*asked)
-        print(MARK + json.dumps(tracer.stack), file=sys.stderr, flush=True)
+        print(MARK + json.dumps(tracer.stacks[0]), file=sys.stderr, flush=True)
         return found
 
     worker._answer = traced

@@ -43,7 +43,7 @@ def test_code_of_a_page_is_not_prose(tmp_path: Path) -> None:
         "Tell clients from which version they come, of which half fails.",
     ],
 )
-def test_right_sentences_pass(tmp_path: Path, text: str) -> None:
+def test_phrases_that_are_right_are_not_found(tmp_path: Path, text: str) -> None:
     (tmp_path / "a.md").write_text(text)
     assert [f.phrase for f in prose.findings("a.md", tmp_path)] == []
 

@@ -103,7 +103,7 @@ SIMULATED = {
 }
 
 
-def test_lint_finds_nothing() -> None:
+def test_ansible_lint_finds_nothing_in_the_role() -> None:
     needs("ansible-lint")
     argv = ["ansible-lint", "--offline", "--nocolor", "--profile", "production", "."]
     done = subprocess.run(argv, cwd=ANSIBLE, capture_output=True, text=True, check=False)

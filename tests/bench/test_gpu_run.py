@@ -167,7 +167,7 @@ UUID = agreement.Field("uuid", "gpus", "gpu_uuid")
         (UUID, "GPU-1", "GPU-1", "GPU-2", "differs"),
     ],
 )
-def test_the_verdict_on_a_field(field, before, after, said, verdict) -> None:
+def test_a_field_agrees_within_its_tolerance(field, before, after, said, verdict) -> None:
     assert agreement.judged("idle", field, before, after, said).verdict == verdict
 
 

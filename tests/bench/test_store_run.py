@@ -112,7 +112,7 @@ def test_answers_count_as_during_a_seal_when_they_waited_in_one() -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(120)
-def test_the_whole_run_with_tiny_numbers(tmp_path: Path) -> None:
+def test_a_tiny_run_measures_all_three_stores(tmp_path: Path) -> None:
     written = tmp_path / "results.json"
     done = subprocess.run(
         [sys.executable, "-m", "bench.store.run", "--tiny", "--json", str(written)],

@@ -80,7 +80,7 @@ def test_a_comment_can_be_read_again(keeps_case: bool) -> None:
         assert text == text.lower(), "sacctmgr of 22.05 turns it into lower case"
 
 
-def test_comments_without_figures() -> None:
+def test_a_comment_without_figures_is_read_as_none() -> None:
     short = report(end=BEGIN + timedelta(seconds=30))
     assert (comment(short), comment(short, keeps_case=False)) == ("JS1:Short", "gw1:short")
     many = report(

@@ -142,5 +142,5 @@ def test_a_plan_keeps_its_lines_and_no_other_text_can_pass_for_rows() -> None:
     ("number", "noun", "says"),
     [(1, "node", "1 node"), (20, "node", "20 nodes"), (0, "batch", "0 batches")],
 )
-def test_one_is_not_ones(number, noun, says) -> None:
+def test_a_count_has_its_noun_in_singular_or_plural(number, noun, says) -> None:
     assert counted(number, noun) == says

@@ -152,7 +152,7 @@ def test_tables_columns_and_functions_are_completed_with_their_meaning() -> None
     assert [*completer().get_completions(Document("select * from gpus where "), None)] == []
 
 
-def test_a_session_in_a_terminal(answering, tmp_path: Path) -> None:
+def test_a_query_typed_in_a_terminal_prints_its_rows(answering, tmp_path: Path) -> None:
     answering(
         200, {"columns": [{"name": "n", "type": "BIGINT"}], "rows": [[42]], "truncated": False}
     )

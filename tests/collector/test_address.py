@@ -20,7 +20,7 @@ def test_without_settings_it_is_beside_the_database() -> None:
     assert not address.is_shared
 
 
-def test_a_server_and_an_object_store() -> None:
+def test_a_server_and_an_object_store_make_a_shared_lake() -> None:
     address = address_of(HERE, SERVER, "s3://bucket/fleet", KEYS | {"AWS_REGION": "eu-north-1"})
     assert address.is_shared
     assert address.is_remote

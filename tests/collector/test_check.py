@@ -88,7 +88,7 @@ def test_a_store_that_was_killed_has_no_problem(store: Path) -> None:
     assert count(store) == 120
 
 
-def test_no_store_is_said(tmp_path: Path) -> None:
+def test_a_folder_without_a_store_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(StartError, match="has no store"):
         check(tmp_path)
 

@@ -92,7 +92,7 @@ def refusal(database: Database, sql: str) -> str:
         "\ufeffSELECT\u00a01",
     ],
 )
-def test_reading_is_allowed(database: Database, sql: str) -> None:
+def test_statements_that_only_read_are_allowed(database: Database, sql: str) -> None:
     judge(database, sql)
 
 

@@ -88,7 +88,7 @@ def test_files_that_may_be_what_the_lake_lacks_stay() -> None:
     assert tasks(state(is_whole=False)) == [Task("flush")]
 
 
-def test_days_go_first() -> None:
+def test_days_that_are_too_old_go_before_other_tasks() -> None:
     going = tasks(state(part(20), part(0)))[0]
     assert [(d.part, d.reason) for d in going.drops] == [(part(20), Reason.AGE)]
 

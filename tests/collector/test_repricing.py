@@ -36,7 +36,9 @@ def test_gpus_have_the_price_of_the_book_or_none(database: Database, clock: Manu
     )
 
 
-async def test_a_running_writer_takes_another_book(database: Database, clock: ManualClock) -> None:
+async def test_a_running_writer_takes_changed_prices(
+    database: Database, clock: ManualClock
+) -> None:
     put(database, "gpus", GPUS)
     writer = Writer(
         database, load_known(database, clock.now()), Stats(), clock, commit_interval_s=0.01

@@ -82,7 +82,9 @@ def rows_of(database: Database, sql: str) -> ResultRows:
         ("'x'::ENUM('x', 'y')", "x", "x"),
     ],
 )
-def test_values(database: Database, sql: str, value: Any, in_json: Any) -> None:
+def test_each_type_of_value_has_its_python_and_json_form(
+    database: Database, sql: str, value: Any, in_json: Any
+) -> None:
     rows = rows_of(database, f"SELECT {sql} AS value")
     assert python_rows(rows) == [(value,)]
     body = json.loads(encoded("json", rows, 0.5))

@@ -169,6 +169,6 @@ def test_without_excess_nothing_that_is_young_goes(parts: list[LakeDay]) -> None
     assert drops(parts, KEPT, None, Excess()) == []
 
 
-def test_the_oldest_day_of_each_table() -> None:
+def test_the_oldest_day_is_found_for_each_table() -> None:
     parts = [*(part("gpu_samples", days) for days in (1, 3, 2)), part("events", 0)]
     assert oldest_days(parts) == {"gpu_samples": TODAY - timedelta(days=3), "events": TODAY}

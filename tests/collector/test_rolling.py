@@ -65,7 +65,7 @@ MINUTE, HOUR = timedelta(minutes=1), timedelta(hours=1)
         (Progress(DUE, DUE, None, 9, 6), DUE, 9, Mend(9)),
     ],
 )
-def test_what_is_next(
+def test_minutes_come_before_hours_and_late_windows_last(
     progress: Progress, announced: datetime | None, mend_number: int, step: object
 ) -> None:
     assert next_step(progress, announced, mend_number, NOW) == step

@@ -61,7 +61,7 @@ POLICY = SealPolicy(interval_s=600, bytes_max=100_000)
         ([3, 4], 9, 9, 0, 0, False, DropSegments(4)),
     ],
 )
-def test_what_is_next(
+def test_a_segment_is_frozen_saved_sealed_and_dropped_in_this_order(
     frozen: list[int],
     sealed: int,
     saved: int,

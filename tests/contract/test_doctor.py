@@ -18,7 +18,7 @@ WELL = {
 }
 
 
-def test_the_worst_counts() -> None:
+def test_the_worst_check_is_the_status_of_all() -> None:
     checks = [Check("a", OK, ""), Check("b", FAIL, ""), Check("c", WARN, "")]
     assert [worst(checks[:1]), worst(checks), worst(checks[::2]), worst([])] == [
         OK, FAIL, WARN, OK,
@@ -40,7 +40,7 @@ def test_what_ends_is_told_three_weeks_before(days: int, status: str, says: str)
     assert check.remedy == ("" if status is OK else "renew it")
 
 
-def test_sizes_are_for_people() -> None:
+def test_a_size_is_written_in_its_largest_unit() -> None:
     sizes = (0, 1536, 5 * 2**20, 1.5 * 2**30, -(2**40))
     said = ["0 B", "1.5 KiB", "5.0 MiB", "1.5 GiB", "-1.0 TiB"]
     assert [size_text(size) for size in sizes] == said
@@ -56,7 +56,9 @@ def test_sizes_are_for_people() -> None:
         ({"NRestarts": "4"}, WARN, "4 restarts"),
     ],
 )
-def test_the_state_of_a_unit(change: dict[str, str], status: str, says: str) -> None:
+def test_a_unit_that_failed_or_restarts_is_a_finding(
+    change: dict[str, str], status: str, says: str
+) -> None:
     asked = []
 
     def ask(argv: Sequence[str]) -> str:

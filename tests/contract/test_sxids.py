@@ -22,7 +22,7 @@ def test_every_code_is_there_and_fatal_where_the_source_says_so() -> None:
         assert SXIDS[code].meaning.lower() == plain.lower()
 
 
-def test_no_code_stands_twice() -> None:
+def test_each_sxid_is_listed_once() -> None:
     assert len(SXIDS) == 92
     assert all(code == row.code for code, row in SXIDS.items())
 

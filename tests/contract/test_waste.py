@@ -244,7 +244,9 @@ def test_rules_that_decide_a_label_have_the_labels_that_it_is_joined_by() -> Non
           "alerts": [alert("gpu_hung")], "diagnoses": [diagnosis("pin_copy")]}, {"hung": 3600}),
     ],
 )  # fmt: skip
-def test_the_label(database: MemoryDatabase, tables: Any, expected: dict[str, float]) -> None:
+def test_each_second_of_an_hour_gets_the_label_that_its_rows_support(
+    database: MemoryDatabase, tables: Any, expected: dict[str, float]
+) -> None:
     put(database, **tables)
     assert labelled(database) == pytest.approx(expected)
 

@@ -58,7 +58,7 @@ def test_a_clock_that_shows_no_time_of_a_calendar_is_refused(value: str) -> None
 
 
 @pytest.mark.parametrize("now", [EPOCH, datetime.max.replace(tzinfo=UTC)])
-def test_any_other_is_read(now: datetime) -> None:
+def test_any_instant_that_a_header_can_hold_is_read(now: datetime) -> None:
     assert now_ms_of({"Gpuwarden-Now": str(to_ms(now))}) == to_ms(now)
     assert now_ms_of({}) is None
 

@@ -29,12 +29,12 @@ def test_every_line_is_a_command_that_a_test_knows() -> None:
 
 
 @pytest.mark.parametrize("words", OURS, ids=" ".join)
-def test_the_parser_takes_it(words) -> None:
+def test_the_parser_accepts_each_command_of_the_readme(words) -> None:
     assert parser().parse_args(words).run
 
 
 @pytest.mark.parametrize("target", MAKE)
-def test_make_has_the_target(target) -> None:
+def test_make_has_each_target_of_the_readme(target) -> None:
     assert re.search(rf"^{target}:", (ROOT / "Makefile").read_text(), flags=re.MULTILINE)
 
 

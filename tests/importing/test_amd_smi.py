@@ -108,7 +108,7 @@ def test_csv_of_rocm_smi_says_what_its_json_says(imported) -> None:
 @given(st.recursive(st.sampled_from([5, "5 W", None, "N/A", True]), lambda inner: st.dictionaries(
     st.sampled_from(["gpu", "usage", "gfx_activity", "value", "unit", "gpu_data", "asic", "asic_serial", "bus", "bdf", "timestamp"]),
     inner, max_size=4) | st.lists(inner, max_size=3), max_leaves=12))  # fmt: skip
-def test_rubbish_never_raises(document: object) -> None:
+def test_rubbish_of_amd_smi_or_rocm_smi_raises_nothing(document: object) -> None:
     lines = json.dumps([document, {"gpu": 0, "x": document}]).splitlines(keepends=True)
     list(amd_smi.read_json(iter(lines), Origin(node="n1", at_ms=AT), ImportTally()))
     list(

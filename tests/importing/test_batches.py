@@ -68,7 +68,7 @@ def test_a_row_that_says_nothing_is_none() -> None:
     assert len(rows_of(made)) == 1
 
 
-def test_events_may_repeat() -> None:
+def test_two_equal_events_are_both_kept() -> None:
     event = {
         "ts": 1,
         "node": "n1",

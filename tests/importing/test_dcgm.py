@@ -17,7 +17,7 @@ LABELS = (
 )
 
 
-def test_old_names_and_units(imported) -> None:
+def test_old_names_and_units_become_columns_in_base_units(imported) -> None:
     text = f"""\
 # HELP DCGM_FI_DEV_FB_USED Framebuffer memory used (in MiB).
 # TYPE DCGM_FI_DEV_FB_USED gauge
@@ -100,7 +100,7 @@ def test_every_name_gives_back_what_the_exporter_was_given(name, value) -> None:
 
 
 @given(st.text('DCGM_FI_DEVGPUTEMP{}="\\,0123.eE+-NaN \n#é', max_size=120))
-def test_rubbish_never_raises(text) -> None:
+def test_rubbish_in_an_exposition_raises_nothing(text) -> None:
     whole = text + f"\nDCGM_FI_DEV_GPU_TEMP{text}\n"
     list(read(iter(whole.splitlines(keepends=True)), Origin(node="n1", at_ms=1), ImportTally()))
 

@@ -81,7 +81,7 @@ def test_a_log_is_known_by_its_lines() -> None:
 
 @given(st.lists(st.sampled_from([XID, "[  1.000000] ", "[Sun Feb 23 16:24:18 2025] ", "{", "}", "\n", "SXid (",
                                  "6,1,2,-;", '{"MESSAGE": "NVRM"}', "NVRM: ", " kernel: ", "é\x00"]), max_size=25))  # fmt: skip
-def test_rubbish_never_raises(pieces) -> None:
+def test_rubbish_in_a_kernel_log_raises_nothing(pieces) -> None:
     lines = "".join(pieces).splitlines(keepends=True)
     list(read(iter(lines), Origin(node="n1", at_ms=AT), ImportTally()))
     is_kernel_log(lines)

@@ -96,7 +96,7 @@ def test_ratios_of_dcgmi_are_percent_and_processes_may_have_blanks(imported) -> 
 @given(st.lists(st.sampled_from(["# gpu pwr sm\n", "# Idx W %\n", "0 1 2\n", "1 - -\n", "#Entity POWER\n", "GPU 0 5\n", "GPU 0\n",
     "Switch 1 5\n", "# gpu pid sm command\n", "0 - - -\n", "x y z\n", '0 " 5\n', "#Date Time gpu pwr\n", "20260714 09:00:44 0 5\n",
     "9 99:99 0 5\n", "é\x00\n"]), max_size=25))  # fmt: skip
-def test_rubbish_never_raises(pieces: list[str]) -> None:
+def test_rubbish_of_dmon_or_pmon_raises_nothing(pieces: list[str]) -> None:
     list(
         read(
             iter("".join(pieces).splitlines(keepends=True)),

@@ -79,7 +79,7 @@ def test_captures_of_all_versions_are_read(imported, data, name, gpus, watts, us
 @given(st.recursive(st.none() | st.booleans() | st.floats() | st.text(max_size=8), lambda inner: st.lists(
     inner, max_size=3) | st.dictionaries(st.sampled_from(["card0", "card1", "system", *CARD]), inner, max_size=4)),
     st.integers(0, 30))  # fmt: skip
-def test_rubbish_never_raises(content, cut) -> None:
+def test_rubbish_of_rocm_smi_raises_nothing(content, cut) -> None:
     text = document() + "\n" + json.dumps(content) + document()[:cut]
     list(read(iter(text.splitlines(keepends=True)), Origin(node="n1", at_ms=1), ImportTally()))
 

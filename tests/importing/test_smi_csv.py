@@ -231,7 +231,7 @@ def test_order_and_units_change_nothing(data) -> None:
 
 @settings(max_examples=150)
 @given(st.text('ti,mestap \n\r\t"[]%MB0123456789/:.;GPU-é\x00', max_size=200), st.booleans())
-def test_rubbish_never_raises(text, has_header) -> None:
+def test_rubbish_in_csv_is_unreadable_only_without_a_header(text, has_header) -> None:
     whole = HEADER + text if has_header else text
     try:
         list(read(iter(whole.splitlines(keepends=True)), Origin(node="n1", at_ms=1), ImportTally()))

@@ -29,7 +29,7 @@ def test_second_names_lead_to_first_ones() -> None:
     assert canonical("clocks_throttle_reasons.active") == "clocks_event_reasons.active"
 
 
-def test_sums_fill_columns() -> None:
+def test_sums_of_fields_fill_columns_that_exist() -> None:
     for since in ("volatile", "aggregate"):
         assert WIRE_TABLES["gpu_health_samples"].column(sums(since)[2])
 

@@ -67,7 +67,7 @@ def test_what_is_not_understood_is_no_value(quantity, cell) -> None:
         converter(quantity)(cell)
 
 
-def test_masks_flags_states_and_places() -> None:
+def test_masks_flags_states_and_bus_ids_are_read() -> None:
     assert bits("0x0000000000000004") == 4
     assert [flag(c) for c in ("Active", "Not Active", "Enabled", "No")] == [
         True,

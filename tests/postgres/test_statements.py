@@ -41,7 +41,7 @@ def test_statements_are_cut_at_semicolons_that_are_none_of_a_text(
 
 
 @given(st.text(max_size=60))
-def test_any_text_is_cut(sql: str) -> None:
+def test_tokens_of_any_text_are_where_they_say(sql: str) -> None:
     tokens = tokens_of(sql)
     assert all(sql[token.start : token.end] == token.text for token in tokens)
     split(sql)
@@ -84,7 +84,7 @@ def test_statements_are_bounded_in_number() -> None:
         ("(select 1)", CommandKind.QUERY, "", None),
     ],
 )
-def test_a_statement_about_the_session(
+def test_a_statement_about_the_session_is_recognised(
     sql: str, kind: CommandKind, name: str, value: str | None
 ) -> None:
     command = command_of(split(sql)[0])

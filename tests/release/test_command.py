@@ -75,7 +75,7 @@ def test_a_damaged_bundle_is_refused_before_anything_is_done(archive, tmp_path) 
         command.read_bundle(damaged, manifest)
 
 
-def test_settings_of_the_command_line(archive) -> None:
+def test_options_of_an_install_become_settings(archive) -> None:
     words = ["install", "--set", "node=n1", "--collector", "https://c:8750", "--enroll", "--x", "y"]
     args = command.parser().parse_args(words)
     assert command.settings_from(args) == {"node": "n1", "collector_url": "https://c:8750"}

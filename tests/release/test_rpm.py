@@ -38,7 +38,7 @@ def test_it_says_what_it_is_and_what_it_needs(archive, tmp_path) -> None:
     assert f"{held} install" in scripts and f"{held} uninstall" in scripts
 
 
-def test_it_holds_the_bundle(archive, tmp_path) -> None:
+def test_a_package_holds_the_bundle_unchanged(archive, tmp_path) -> None:
     if shutil.which("rpm2cpio") is None or shutil.which("cpio") is None:
         pytest.skip("rpm2cpio or cpio is not installed")
     package = rpm.rpm(archive, tmp_path)

@@ -15,7 +15,7 @@ from gpuwarden_rules.testing import run_case
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
-def test_every_case_of(path: Path) -> None:
+def test_every_case_of_a_pack_passes(path: Path) -> None:
     failed = {case.name: run_case(case).failures for case in cases_in(path)}
     assert not {name: "\n".join(said) for name, said in failed.items() if said}
 

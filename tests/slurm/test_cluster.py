@@ -245,7 +245,7 @@ def test_what_this_slurm_prints_is_understood(slurm: Cluster) -> None:
     assert bad == 0 and [node.node for node in nodes] == ["gpunode"]
 
 
-def test_uninstall_leaves_nothing(slurm: Cluster, agent: Agent) -> None:
+def test_an_uninstall_leaves_no_file_and_fails_no_job(slurm: Cluster, agent: Agent) -> None:
     said = slurm.run("gpuwarden slurm uninstall")
     assert "still names /etc/slurm/prolog.d/60-gpuwarden.sh" in said
     ran_well(slurm)  # Slurm fails every job where its prolog is a pattern without a file

@@ -42,7 +42,7 @@ def test_systemd_finds_nothing_to_complain_about(installed) -> None:
 
 
 @pytest.mark.parametrize(("unit", "most"), [("gpuwarden-agent", 3.0), ("gpuwarden-collector", 2.0)])
-def test_exposure_stays_low(installed, unit, most) -> None:
+def test_units_stay_below_their_exposure_score(installed, unit, most) -> None:
     path = next(p for p in installed if p.stem == unit)
     command = [
         tool("systemd-analyze"), "security", "--offline=true", f"--threshold={int(most * 10)}",

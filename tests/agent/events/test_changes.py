@@ -192,12 +192,12 @@ def told(looks: Iterable[list[str]]) -> list[str]:
     return list(chain.from_iterable(looks))
 
 
-def test_gpus_are_told_apart(watch: Watch) -> None:
+def test_a_counter_is_compared_with_that_of_the_same_gpu(watch: Watch) -> None:
     for uuid, total in (("a", 5), ("b", 0), ("a", 5), ("b", 0)):
         assert watch.health(gpu_uuid=uuid, ecc_uncorrected_volatile_total=total) == []
 
 
-def test_other_tables_tell_nothing(watch: Watch) -> None:
+def test_a_change_in_another_table_makes_no_event(watch: Watch) -> None:
     assert watch.look("host_samples", {"load_1m": 9.0}) == []
 
 

@@ -385,7 +385,7 @@ def test_real_records_have_their_parts(name: str, records: int) -> None:
     assert found[0].sequence in (3964, 3973)
 
 
-def test_escapes_are_undone() -> None:
+def test_escaped_bytes_of_a_record_become_text() -> None:
     assert list(
         parse_records(b"6,1,2,-,caller=T1;a\\x0ab \\x5cx41 \\xc3\\xa9 \\xff\n KEY=v\n")
     ) == [Record(1, 2, "a\nb \\x41 é \ufffd")]

@@ -80,7 +80,7 @@ def test_a_log_without_errors_of_gpus_has_none(name: str) -> None:
         ),
     ],
 )
-def test_each_shape_of_a_line(line: str, expected: object) -> None:
+def test_each_form_of_an_xid_line_is_parsed(line: str, expected: object) -> None:
     assert parse(line) == expected
 
 

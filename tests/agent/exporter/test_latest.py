@@ -163,7 +163,7 @@ def test_rows_of_another_table_make_room_too(manual_clock: ManualClock, node: An
     assert len(latest.samples("gpu_samples")) == 1 and latest.rows_dropped == 0
 
 
-def test_inventory_is_bounded(node: Any) -> None:
+def test_the_oldest_gpu_leaves_a_full_inventory(node: Any) -> None:
     for number in range(INVENTORY_MAX + 1):
         node.inventory(gpu_uuid=f"GPU-{number}")
     assert node.latest.gpu("GPU-0") == {}

@@ -107,7 +107,7 @@ def test_each_table_has_its_prefix() -> None:
         ),
     ],
 )
-def test_units_of_the_slow_tables(
+def test_values_of_slow_tables_are_exported_in_base_units(
     table: str, name: str, metric: str, raw: float, expected: float
 ) -> None:
     assert value("own", f"gpuwarden_{name}", table, **{metric: raw}) == expected
@@ -130,7 +130,7 @@ def test_every_metric_of_the_catalogue_has_one_own_name_that_ends_in_its_base_un
                 assert f"_{metric.unit}" not in name.name
 
 
-def test_milliseconds_become_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_names_and_values_in_milliseconds_become_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
     metrics = tuple(
         Metric(name, Type.FLOAT32, "ms", kind, "source", "Time.")
         for name, kind in (("wait_ms", Kind.GAUGE), ("busy_ms_total", Kind.COUNTER))

@@ -71,7 +71,7 @@ def test_one_batch_looks_whether_the_first_is_back_and_the_rest_follow() -> None
     assert 60.0 + HOME_FIRST_S <= still_away.home_at_s <= 60.0 + 2 * HOME_FIRST_S
 
 
-def test_looks_become_rare() -> None:
+def test_a_collector_that_stays_away_is_tried_less_often() -> None:
     failover, now_s = Failover(at=1, home_at_s=0.0), 0.0
     for _ in range(40):
         failover = failed(aimed(failover, now_s)[1], 0, now_s=now_s)

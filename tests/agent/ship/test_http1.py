@@ -45,7 +45,7 @@ def answer_to(raw: bytes, *, ends: bool = False) -> tuple[HttpResponse | None, H
         ("http://u@h", HttpAddress("h", 80, False, "", "Basic dTo=")),
     ],
 )
-def test_an_address_is_read(url: str, address: HttpAddress) -> None:
+def test_a_url_gives_host_port_path_and_credentials(url: str, address: HttpAddress) -> None:
     assert HttpAddress.parse(url) == address
 
 

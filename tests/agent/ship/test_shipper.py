@@ -66,7 +66,7 @@ async def test_a_password_in_the_address_is_not_in_the_log(
     assert counters.last_error == f"{shown}: Connection refused"
 
 
-def test_204_acknowledges() -> None:
+def test_only_204_acknowledges_a_batch() -> None:
     assert action(Answered(204)) == Acknowledge()
 
 
@@ -103,7 +103,7 @@ def test_a_failed_try_says_why_and_whether_the_collector_is_busy_or_denies_acces
 @pytest.mark.parametrize(
     "status", [200, 202, 301, 302, 401, 403, 404, 405, 408, 429, 500, 502, 503]
 )
-def test_anything_else_means_later(status: int) -> None:
+def test_any_other_answer_keeps_the_batch_for_later(status: int) -> None:
     """Also 200: a proxy that answers 200 to everything must not make the agent forget samples."""
     assert isinstance(action(Answered(status)), RetryAfter)
 

@@ -64,7 +64,7 @@ def test_the_store_gives_as_many_bytes_as_asked() -> None:
     assert done.stdout.strip() == "100001"
 
 
-def test_limits_of_both_versions_of_control_groups(
+def test_limits_are_set_in_both_versions_of_control_groups(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(limits, "ROOT", tmp_path)

@@ -61,7 +61,7 @@ def test_an_instant_stands_instead_of_a_time(answering) -> None:
     assert asked[0]["author"]
 
 
-def test_silences_are_listed(answering, capsys) -> None:
+def test_silences_are_listed_as_text_and_json(answering, capsys) -> None:
     answering(200, {"silences": [SILENCE]})
     assert main(["alerts", "silences"]) == 0
     assert "node=n1" in capsys.readouterr().out
@@ -69,7 +69,7 @@ def test_silences_are_listed(answering, capsys) -> None:
     assert json.loads(capsys.readouterr().out)[0]["author"] == "alice"
 
 
-def test_no_silence_is_said(answering, capsys) -> None:
+def test_a_list_without_silences_says_that_nothing_is_silenced(answering, capsys) -> None:
     answering(200, {"silences": []})
     assert main(["alerts", "silences"]) == 0
     assert capsys.readouterr().out == "Nothing is silenced.\n"

@@ -27,7 +27,7 @@ def test_check_says_what_is_right_and_what_is_perhaps_not_meant(file, capsys) ->
     assert lines[2].startswith("note: alerts that match no route")
 
 
-def test_check_names_mistakes(file, capsys) -> None:
+def test_a_check_names_line_and_column_of_a_mistake(file, capsys) -> None:
     file.write_text("receivers: [{name: a, stdout: true}]\nroutes: [{receivers: [b]}]\n")
     assert main(["notify", "check", str(file)]) == 1
     assert f"{file}:2:23: unknown receiver 'b'; known: a" in capsys.readouterr().err
@@ -45,7 +45,7 @@ def test_test_sends_to_all_and_says_what_came_back(file, tmp_path, capsys) -> No
     assert json.loads(line)["kind"] == "test"
 
 
-def test_test_of_one_receiver(file, capsys) -> None:
+def test_a_test_message_goes_to_the_named_receiver_alone(file, capsys) -> None:
     assert main(["notify", "test", "--file", str(file), "--receiver", "log"]) == 0
     assert "gone" not in capsys.readouterr().out
     assert main(["notify", "test", "--file", str(file), "--receiver", "x"]) == 2

@@ -50,6 +50,6 @@ def test_what_is_nothing_or_several_things_is_said(answering: Any, capsys: Any) 
     assert capsys.readouterr().err == "gpuwarden: a may be node a, user a: say more of its name\n"
 
 
-def test_the_pages_are_there() -> None:
+def test_every_page_that_can_be_opened_is_served() -> None:
     paths = {route.path for route in routes(None, None)}  # type: ignore[arg-type]
     assert {f"/{page}" for page in PAGES} <= paths

@@ -39,7 +39,7 @@ def host(text: str, path: str = "/etc/slurm/slurm.conf") -> SlurmHost:
         ),
     ],
 )  # fmt: skip
-def test_lines_that_slurm_conf_lacks(text: str, lines: list[str]) -> None:
+def test_only_lines_that_slurm_conf_lacks_are_printed(text: str, lines: list[str]) -> None:
     assert missing_lines(host(text)) == lines
 
 
@@ -53,7 +53,7 @@ def test_lines_that_slurm_conf_lacks(text: str, lines: list[str]) -> None:
         ("Prolog=/shared/slurm/start.d/*.py", "/etc/slurm/slurm.conf", "/etc/slurm/prolog.d/"),
     ],
 )
-def test_where_the_prolog_goes(text: str, path: str, script: str) -> None:
+def test_the_prolog_goes_where_slurm_conf_looks_for_it(text: str, path: str, script: str) -> None:
     assert script_path("Prolog", host(text, path)) == f"{script}{SCRIPT}"
 
 

@@ -81,7 +81,7 @@ def test_those_without_a_comment_get_one_and_one_that_fails_stops_nobody() -> No
     assert said[-1] == "job 5: not mailed: no answer"
 
 
-def test_sacct_lines() -> None:
+def test_comments_of_jobs_are_read_without_steps_and_rubbish() -> None:
     text = "7|JS1:abc|def\n8|\n8.batch|\n9_1|\nrubbish\n"
     assert parse_comments(text) == {"7": "JS1:abc|def", "8": ""}
 

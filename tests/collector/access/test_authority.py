@@ -54,7 +54,9 @@ def test_keys_are_private_and_lives_are_as_said(files: AuthorityFiles, clock: Ma
     assert (certificate_of(files.cert).ends_at - clock.now()).days in (364, 365)
 
 
-def test_existing_files_stay(files: AuthorityFiles, clock: ManualClock) -> None:
+def test_an_existing_authority_is_not_overwritten(
+    files: AuthorityFiles, clock: ManualClock
+) -> None:
     first = init(files, NAMES, clock.now())
     content = {p: p.read_bytes() for p in files.folder.iterdir()}
     assert init(files, ["localhost"], clock.now()) == first

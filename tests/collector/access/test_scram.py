@@ -29,7 +29,7 @@ def rfc_exchange() -> Exchange:
 FINAL = "c=biws,r=rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0,p="
 
 
-def test_the_example_of_rfc_7677() -> None:
+def test_the_example_of_rfc_7677_is_answered_as_there() -> None:
     proof = "dHzbZapWIk4jUhN+Ute9ytag9zjfMHgsqmmiz7AndVQ="
     server = b"v=6rriTRBi23WpRR/wtup+mMhUZUn/dB5nLTJRsjl95G4="
     assert rfc_exchange().final((FINAL + proof).encode()) == server

@@ -221,7 +221,7 @@ async def test_each_place_is_asked_with_its_own_parameters(hosts) -> None:
 
 @settings(max_examples=15, deadline=None)
 @given(st.lists(st.integers(0, 5400), min_size=2, max_size=8, unique=True))
-async def test_together_is_as_alone(seconds: list[int]) -> None:
+async def test_instants_asked_together_give_what_each_alone_gives(seconds: list[int]) -> None:
     database = MemoryDatabase()
     database.execute(
         "INSERT INTO host_samples BY NAME SELECT TIMESTAMP '2026-01-01' + to_seconds(7 * i) AS ts, 'n' || n AS node, "

@@ -15,7 +15,7 @@ from gpuwarden_rules.evaluation.statistics import (
 )
 
 
-def test_the_worst_is_said() -> None:
+def test_the_state_of_a_rule_is_its_worst_trouble() -> None:
     now = datetime(2026, 1, 1, tzinfo=UTC)
     assert RuleStatistics().state == "waiting"
     assert RuleStatistics(evaluations=1).state == "ok"

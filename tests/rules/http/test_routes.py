@@ -129,7 +129,9 @@ async def test_one_alert_is_acknowledged(client, engine, database, clock, store)
     ("body", "status"),
     [(b"{", 400), (b"[]", 400), (b'{"matchers": ["a=b"]}', 400), (b"[" * 100_000, 400)],
 )
-async def test_rubbish_is_refused(client, body: bytes, status: int) -> None:
+async def test_a_silence_of_a_wrong_body_is_refused_with_an_error(
+    client, body: bytes, status: int
+) -> None:
     headers = {"Content-Type": "application/json"}
     answer = await client.post("/v1/silences", data=body, headers=headers)
     assert answer.status == status

@@ -65,7 +65,7 @@ def alert(rule: str, hours: float, usd_per_hour: float | None, *, fired: bool = 
     }  # fmt: skip
 
 
-async def test_a_day_of_a_fleet(database) -> None:
+async def test_a_digest_sums_real_waste_and_fired_alerts_of_a_day(database) -> None:
     for node, gpu, usd in [("n1", 0, 2.4), ("n1", 1, 2.4), ("n2", 0, None)]:
         database.insert("waste_1h", hours(node, gpu, usd))
     database.insert("waste_1h", hours("demo", 0, 9.0, simulated=True))
@@ -97,7 +97,7 @@ async def test_it_speaks_of_simulated_gpus_where_there_are_no_others(database) -
     assert (digest.simulated, digest.gpu_hours) == (True, 2)
 
 
-async def test_it_tells_whole_hours(database) -> None:
+async def test_a_digest_covers_whole_hours(database) -> None:
     plan = DigestPlan(receivers=("a",), at=time(8, 45), zone=UTC, top=1)
     (message,) = await made(plan, database, UNTIL + timedelta(hours=1))
     assert (message.digest.since, message.digest.until) == (UNTIL - timedelta(days=1), UNTIL)

@@ -17,7 +17,7 @@ OVER = replace(make_alert(gpu=1), state=AlertState.RESOLVED, resolved_at=START)
 MESSAGE = replace(message_of(make_alert()), resolved=(OVER,), resolved_total=1)
 
 
-def test_a_message_of_an_incident() -> None:
+def test_a_message_of_an_incident_has_alerts_instants_and_nulls() -> None:
     body = json.loads(line_of(MESSAGE, Style(UTC)))
     assert (body["version"], body["status"], body["severity"]) == (1, "open", "critical")
     assert (body["reason"], body["incident"]["rule"]) == ("opened", "gpu_hot")

@@ -225,7 +225,7 @@ async def test_a_digest_that_cannot_be_made_is_made_when_it_can(tmp_path, databa
         await world.until(lambda: world.notifier._receivers["a"].got)
 
 
-async def test_figures(tmp_path) -> None:
+async def test_incidents_that_nobody_is_sent_are_counted(tmp_path) -> None:
     world = World(
         tmp_path, {"a": Scripted()}, text="routes: [{receivers: [a], match: {node: 'x'}}]"
     )

@@ -79,7 +79,7 @@ def test_usernames_go_into_addresses(user: str) -> None:
     assert Owners("{user}@example.com").address(user) == f"{user}@example.com"
 
 
-def test_addresses_of_owners() -> None:
+def test_an_owner_has_an_address_by_template_or_exception() -> None:
     owners = Owners("{user}@example.com", {"root": "ops@example.com"}, "all@example.com")
     assert [owners.address(user) for user in ("ann", "root", None)] == [
         "ann@example.com", "ops@example.com", "all@example.com",
@@ -87,7 +87,7 @@ def test_addresses_of_owners() -> None:
     assert Owners().address("ann") is None
 
 
-def test_values_of_an_alert() -> None:
+def test_a_route_can_match_rule_severity_owner_and_any_label() -> None:
     alert = make_alert(owner=None, simulated=True)
     assert [value_of(alert, n) for n in ("rule", "severity", "owner", "simulated", "gpu", "x")] == [
         "gpu_hot", "critical", "", "true", "0", "",

@@ -158,7 +158,7 @@ def test_a_name_is_a_text_in_each_form(name: str, form: str) -> None:
     assert not re.search(r"@(everyone|here|channel|all)\b", words.title + words.body, re.IGNORECASE)
 
 
-def test_a_digest() -> None:
+def test_a_digest_names_money_labels_nodes_and_rules() -> None:
     digest = Digest(
         since=START - timedelta(days=1),
         until=START,

@@ -36,7 +36,7 @@ digests:
 """
 
 
-def test_a_whole_file(tmp_path) -> None:
+def test_a_file_with_every_key_is_read_without_showing_secrets(tmp_path) -> None:
     (tmp_path / "secret").write_text("geheim\n")
     text = WHOLE.replace("FOLDER", str(tmp_path))
     notify = parse(text, "n.yaml", {"PAGER": "json://localhost/key"})

@@ -96,7 +96,7 @@ def test_a_table_that_does_not_exist_is_refused() -> None:
         ("", []),
     ],
 )
-def test_notation_is_expanded(text: str, values: list[float | None]) -> None:
+def test_promtool_notation_is_expanded_to_values(text: str, values: list[float | None]) -> None:
     assert expand(text) == values
 
 

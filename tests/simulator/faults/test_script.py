@@ -53,7 +53,7 @@ def test_an_empty_script_is_a_script() -> None:
 @pytest.mark.parametrize(
     ("text", "ms"), [("0s", 0), ("250ms", 250), ("+90s", 90_000), ("2m", 120_000), ("1.5h", 5_400_000), ("1d", 86_400_000)]
 )  # fmt: skip
-def test_durations(text: str, ms: int) -> None:
+def test_a_duration_of_any_unit_is_read_as_milliseconds(text: str, ms: int) -> None:
     assert duration_ms(text) == ms
 
 

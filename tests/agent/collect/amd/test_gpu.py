@@ -52,7 +52,7 @@ def test_every_reading_of_an_mi300x_is_in_the_catalogues_unit(
     }
 
 
-def test_the_inventory_of_an_mi300x(tmp_path: Path, clock: ManualClock) -> None:
+def test_the_inventory_of_an_mi300x_is_complete(tmp_path: Path, clock: ManualClock) -> None:
     assert describe(probe_of(plant(tmp_path, MI300X), clock, gpu=5)) == {
         "gpu_uuid": "AMD-b6f10ab8f7df5e3e",
         "gpu": 5,
@@ -335,7 +335,7 @@ MI300X_METRICS = gpu_metrics(
 )
 
 
-def test_the_details_and_links_of_an_mi300x(tmp_path: Path, clock: ManualClock) -> None:
+def test_details_and_links_of_an_mi300x_are_complete(tmp_path: Path, clock: ManualClock) -> None:
     device = plant(tmp_path, MI300X)
     (device / "gpu_metrics").write_bytes(MI300X_METRICS)
     (device / "current_link_speed").write_text("32.0 GT/s PCIe\n")

@@ -48,13 +48,17 @@ def test_what_the_driver_fills_is_read_and_nothing_else(
 
 
 @given(st.sampled_from(((1, 5), (1, 6), (1, 7), (1, 8))), U32, U32)
-def test_naks_of_pcie(found: tuple[int, int], sent: int, received: int) -> None:
+def test_naks_sent_and_received_are_not_swapped(
+    found: tuple[int, int], sent: int, received: int
+) -> None:
     values = {"pcie_nak_sent_count_acc": sent, "pcie_nak_rcvd_count_acc": received}
     assert parse_gpu_metrics(gpu_metrics(found, **values)) == values
 
 
 @given(st.sampled_from(((1, 6), (1, 7), (1, 8))), U32, U32)
-def test_residencies(found: tuple[int, int], cycles: int, held: int) -> None:
+def test_residencies_of_newer_boards_are_parsed_with_their_counter(
+    found: tuple[int, int], cycles: int, held: int
+) -> None:
     values = {"accumulation_counter": cycles, "hbm_thm_residency_acc": held}
     assert parse_gpu_metrics(gpu_metrics(found, **values)) == values
 

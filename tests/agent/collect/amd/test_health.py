@@ -70,7 +70,7 @@ def test_counters_that_cannot_be_asked_for_now_leave_their_sums_out() -> None:
         ("0x00000001 : 0x00001000 : F", 0, True),
     ],
 )
-def test_bad_pages(
+def test_retired_and_pending_pages_are_counted_apart(
     tmp_path: Path, clock: ManualClock, text: str, retired: int, is_pending: bool
 ) -> None:
     probe = probe_of(plant(tmp_path, MI300X | {"ras/gpu_vram_bad_pages": text}), clock)

@@ -26,7 +26,9 @@ WRAP = 2**32
         ((1, 22), 0x4),  # EDC_GFX beside PPT1
     ],
 )
-def test_bits_of_the_driver(bits: tuple[int, ...], reasons: int | None) -> None:
+def test_bits_of_the_driver_become_reasons_and_limits_of_current_null(
+    bits: tuple[int, ...], reasons: int | None
+) -> None:
     assert reasons_of_status(sum(1 << bit for bit in bits)) == reasons
 
 
@@ -121,6 +123,6 @@ def test_seconds_never_fall_and_never_outrun_the_clock(looks: list[dict[str, int
 
 
 @given(LOOKS)
-def test_shares_are_shares(looks: list[dict[str, int]]) -> None:
+def test_a_share_of_throttling_is_between_0_and_1(looks: list[dict[str, int]]) -> None:
     for before, after in pairwise(looks):
         assert all(0 <= share <= 1 for share in shares(before, after).values())

@@ -246,7 +246,7 @@ def test_only_what_is_due_is_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not H100.exists(), reason="no /sys of an H100 host at ../shared/data")
-def test_the_ports_of_an_h100_host(tmp_path: Path) -> None:
+def test_all_ports_of_an_h100_host_are_read(tmp_path: Path) -> None:
     with tarfile.open(H100) as archive:
         archive.extractall(tmp_path / "class")
     (folder,) = (tmp_path / "class").iterdir()
@@ -263,7 +263,7 @@ def test_the_ports_of_an_h100_host(tmp_path: Path) -> None:
     assert found["mlx5_1"]["link_downed_total"] == 255
 
 
-def test_states_and_rates_as_kernels_write_them() -> None:
+def test_states_and_rates_are_read_as_kernels_write_them() -> None:
     assert parse_state("5: ACTIVE_DEFER\n") == "active_defer"
     assert parse_physical_state("4: PortConfigurationTraining\n") == "PortConfigurationTraining"
     assert parse_rate("2.5 Gb/sec (1X SDR)\n") == 2.5e9

@@ -65,7 +65,7 @@ device filer:/vol/home mounted on /home\\040of\\040all with fstype nfs statvers=
 """
 
 
-def test_a_mount_of_nfs_4() -> None:
+def test_counters_of_an_nfs_4_mount_are_read() -> None:
     assert parse_mountstats(V4) == [NfsMount("/mnt/data", V4_COUNTERS)]
 
 
@@ -98,7 +98,7 @@ def test_counters_that_are_none_are_named(good: str, bad: str) -> None:
         parse_mountstats(V3.replace(good, bad))
 
 
-def test_mountinfo_with_and_without_optional_fields() -> None:
+def test_mountinfo_is_read_with_and_without_optional_fields() -> None:
     lines = (
         "36 35 98:0 /mnt1 /mnt2 rw,noatime master:1 shared:2 - ext3 /dev/root rw",
         "48 26 0:45 / /mnt/data rw,relatime - nfs4 server:/data rw,vers=4.2",

@@ -120,7 +120,7 @@ def test_no_time_between_two_looks_gives_no_percents() -> None:
     assert cpu_percents({"user": 5, "idle": 5}, {"user": 5, "idle": 5}) == {}
 
 
-def test_loadavg() -> None:
+def test_loadavg_gives_the_load_of_1_5_and_15_minutes() -> None:
     loads = parse_loadavg("0.52 1.58 129.02 2/1389 12345\n")
     assert loads == {"load_1m": 0.52, "load_5m": 1.58, "load_15m": 129.02}
 
@@ -166,7 +166,7 @@ def test_cpu_pressure_of_an_older_kernel_has_no_full() -> None:
     assert set(values) == {"psi_cpu_some_percent", "psi_cpu_some_seconds_total"}
 
 
-def test_diskstats_of_old_and_new_kernels() -> None:
+def test_diskstats_are_read_of_old_and_new_kernels() -> None:
     disks = parse_diskstats(
         "   8       0 sda 10 0 16 5 20 0 32 6 0 77 11\n"
         " 259       0 nvme0n1 1 0 2 3 4 0 6 7 0 9 10 0 0 0 0 0 0\n"
@@ -296,7 +296,9 @@ def test_a_file_in_another_format_is_absent_and_counted(host: "tuple[HostProbe, 
     assert probe.failed == {"loadavg": 1, "pressure/io": 1}
 
 
-def test_rates_need_two_looks(host: "tuple[HostProbe, Path]", clock: ManualClock) -> None:
+def test_a_rate_is_absent_until_the_second_reading(
+    host: "tuple[HostProbe, Path]", clock: ManualClock
+) -> None:
     probe, root = host
     assert not {"cpu_util_percent", "disk_busy_percent"} & first(probe).keys()
     clock.advance(2)

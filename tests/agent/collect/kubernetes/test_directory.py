@@ -289,7 +289,9 @@ def test_a_new_pod_is_asked_for_at_once_and_one_that_nobody_knows_not_again(
         (Asked(0.0, is_failing=True), [], AFTER_FAILURE_S, True),
     ],
 )
-def test_when_to_ask(asked: Asked, missing: list[str], passed_s: float, due: bool) -> None:
+def test_a_new_pod_is_asked_for_sooner_and_a_failure_later(
+    asked: Asked, missing: list[str], passed_s: float, due: bool
+) -> None:
     assert is_due(asked, missing, passed_s) is due
 
 
@@ -302,7 +304,7 @@ def test_when_to_ask(asked: Asked, missing: list[str], passed_s: float, due: boo
         ("[fd00::1]:9", "https://[fd00::1]:9"),
     ],
 )
-def test_addresses(text: str, shown: str) -> None:
+def test_a_server_without_a_port_gets_the_default_one(text: str, shown: str) -> None:
     assert str(Server.parse(text, 10250)) == shown
 
 
@@ -321,7 +323,7 @@ def test_a_host_without_service_account_asks_nobody(tmp_path: Path, clock: Manua
     assert pod_directory(AgentSettings(node="n", service_account=tmp_path), clock, {}) is None
 
 
-def test_off_asks_nobody(account: Account, clock: ManualClock) -> None:
+def test_names_of_pods_that_are_off_ask_nobody(account: Account, clock: ManualClock) -> None:
     source = AgentSettings(kubernetes="off", node="n", service_account=account.folder)
     assert pod_directory(source, clock, {}) is None
 

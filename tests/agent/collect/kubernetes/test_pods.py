@@ -108,7 +108,7 @@ def test_a_list_of_metadata_alone_is_as_good() -> None:
 
 
 @pytest.mark.parametrize("items", [None, []])
-def test_a_node_without_pods(items: object) -> None:
+def test_a_node_without_pods_has_no_names(items: object) -> None:
     assert parse_pods(json.dumps({"kind": "PodList", "items": items}).encode(), NAMES) == {}
 
 
@@ -136,7 +136,7 @@ def test_pods_that_make_no_sense_are_left_out(items: list[Any]) -> None:
     assert parse_pods(body, NAMES)[PLAIN].name == "a"
 
 
-def test_labels_of_a_node() -> None:
+def test_labels_of_a_node_that_are_not_texts_are_left_out() -> None:
     body = json.dumps({"metadata": {"name": "n1", "labels": {"rack": "r7", "bad": 3}}}).encode()
     assert parse_labels(body) == {"rack": "r7"}
     with pytest.raises(ValueError, match="no object"):

@@ -156,13 +156,13 @@ def test_a_program_that_was_replaced_is_asked_for_its_version_again(
         (False, False, None, None),
     ],
 )
-def test_the_state_of_each_case(
+def test_a_running_fabric_manager_is_active_whatever_its_unit_says(
     is_running: bool, is_installed: bool, unit_state: str | None, expected: str | None
 ) -> None:
     assert state(is_running, is_installed, unit_state) == expected
 
 
-def test_the_kind_of_the_kernel_module() -> None:
+def test_the_kernel_module_is_open_proprietary_or_unknown() -> None:
     assert kernel_module(OPEN) == "open"
     assert kernel_module(CLOSED) == "proprietary"
     assert kernel_module("") is None

@@ -143,7 +143,7 @@ def test_what_failed_is_asked_again(clock: ManualClock) -> None:
     assert reader.read({}, [])["serial"] == "1"
 
 
-def test_modes_are_followed(clock: ManualClock) -> None:
+def test_a_changed_mode_is_in_the_next_inventory(clock: ManualClock) -> None:
     device = FakeDevice()
     reader = inventory(device, clock)
     reader.read({}, [])

@@ -47,7 +47,7 @@ def test_a_mount_with_a_blank_in_its_name() -> None:
     assert mount.folder == "/a b"
 
 
-def test_paths_by_controller() -> None:
+def test_each_controller_has_its_path_and_rubbish_has_none() -> None:
     paths = parse_paths("4:cpu,cpuacct:/slurm/job_1\n3:memory:/m:x\n0::/\nrubbish\n")
     assert paths == {"cpu": "/slurm/job_1", "cpuacct": "/slurm/job_1", "memory": "/m:x", V2: "/"}
 
@@ -61,7 +61,9 @@ def test_paths_by_controller() -> None:
         ("", None),
     ],
 )
-def test_the_path_that_says_most(cgroup: str, path: str | None) -> None:
+def test_the_main_path_is_that_of_version_1_where_there_is_one(
+    cgroup: str, path: str | None
+) -> None:
     assert main_path(parse_paths(cgroup)) == path
 
 
@@ -86,18 +88,18 @@ def test_folders_from_a_group_up_to_what_the_mount_shows(
     ("text", "cores"),
     [("200000 100000\n", 2.0), ("max 100000", None), ("50000 0", None), ("", None), (None, None)],
 )
-def test_cores_of_version_2(text: str | None, cores: float | None) -> None:
+def test_cores_of_cpu_max_are_null_without_a_limit(text: str | None, cores: float | None) -> None:
     assert cpu_max(text) == cores
 
 
-def test_cores_of_version_1() -> None:
+def test_cores_of_a_cfs_quota_are_null_without_a_limit() -> None:
     assert cpu_quota("150000\n", "100000\n") == 1.5
     assert cpu_quota("-1\n", "100000\n") is None
     assert cpu_quota(None, None) is None
 
 
 @given(st.text(max_size=30))
-def test_rubbish_is_no_number(text: str) -> None:
+def test_rubbish_in_a_control_group_is_read_as_null(text: str) -> None:
     value = number(text)
     assert value is None or str(value) == text.strip().lstrip("0") or value == 0
     keyed(text, "throttled_usec")
@@ -140,7 +142,7 @@ def test_without_a_limit_only_what_is_used_is_told(tmp_path: Path) -> None:
     assert limits_of({V2: "/a"}, mounts, read_text) == CgroupLimits(memory_used_bytes=7)
 
 
-def test_version_1_beside_an_empty_version_2(tmp_path: Path) -> None:
+def test_limits_of_version_1_count_beside_an_empty_version_2(tmp_path: Path) -> None:
     plant(
         tmp_path,
         {

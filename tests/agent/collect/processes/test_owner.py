@@ -38,7 +38,9 @@ OTHER = "a0b1" * 16
         ("", {}, None),
     ],
 )
-def test_slurm_job(cgroup: str, environ: dict[str, str], job: str | None) -> None:
+def test_the_control_group_names_the_slurm_job_before_the_environment(
+    cgroup: str, environ: dict[str, str], job: str | None
+) -> None:
     assert slurm_job_of(cgroup, environ) == job
 
 
@@ -57,7 +59,9 @@ def test_slurm_job(cgroup: str, environ: dict[str, str], job: str | None) -> Non
         ("", None),
     ],
 )
-def test_container(cgroup: str, container: str | None) -> None:
+def test_the_innermost_container_of_a_control_group_is_named(
+    cgroup: str, container: str | None
+) -> None:
     assert container_of(cgroup) == container
 
 

@@ -100,7 +100,7 @@ def test_harmless_commands_survive_as_they_are(line: str) -> None:
         ("", ""),
     ],
 )
-def test_program_and_script_alone(line: str, told: str) -> None:
+def test_only_program_and_script_are_sent_where_that_is_set(line: str, told: str) -> None:
     assert " ".join(program_of(shlex.split(line))) == told
 
 
@@ -202,7 +202,7 @@ def test_what_is_cut_off_is_left_out_to_the_word_before() -> None:
         ([], ""),
     ],
 )
-def test_edges(arguments: list[str], line: str) -> None:
+def test_a_flag_after_a_secret_name_is_not_its_value(arguments: list[str], line: str) -> None:
     assert without_secrets(arguments) == line
 
 
@@ -225,7 +225,7 @@ def test_edges(arguments: list[str], line: str) -> None:
         ("", False),
     ],
 )
-def test_names(name: str, is_secret: bool) -> None:
+def test_a_secret_name_is_distinguished_from_similar_names(name: str, is_secret: bool) -> None:
     assert is_secret_name(name) is is_secret
 
 

@@ -67,7 +67,7 @@ def test_sleeping_threads_are_read_in_turns_and_lose_nothing() -> None:
         max_size=20,
     )
 )
-def test_switches_never_fall(
+def test_the_sum_of_context_switches_never_falls(
     looks: list[dict[int, tuple[int, int]]],
 ) -> None:
     counter = SwitchCounter()

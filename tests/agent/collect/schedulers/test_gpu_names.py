@@ -50,7 +50,9 @@ BUS_IDS = {"0000:01:00.0": (0, A), "0000:02:00.0": (1, B)}
         ("", None),
     ],
 )
-def test_a_name_means_a_gpu(name: str, gpu: tuple[int | None, str] | None, driver: Path) -> None:
+def test_any_name_of_a_device_leads_to_its_gpu(
+    name: str, gpu: tuple[int | None, str] | None, driver: Path
+) -> None:
     assert GpuNames(BUS_IDS, driver).find(name) == gpu
 
 

@@ -186,7 +186,7 @@ def test_strings_are_what_was_written(text: str) -> None:
     assert string(StringValue(value=text).SerializeToString(), 1) == text
 
 
-def test_messages_within_messages() -> None:
+def test_messages_within_messages_are_found() -> None:
     struct = Struct()
     struct.update({"a": {"b": "c"}, "n": 1.5})
     entries = list(submessages(struct.SerializeToString(), 1))

@@ -76,7 +76,7 @@ def test_a_job_is_a_row_when_it_begins_and_when_it_ends(notes: Path) -> None:
 
 
 @pytest.mark.parametrize(("status", "code"), [("0", 0), ("256", 1), ("9", 137), ("", None)])
-def test_exit_codes_and_signals(notes: Path, status: str, code: int | None) -> None:
+def test_a_signal_is_an_exit_code_from_128_on(notes: Path, status: str, code: int | None) -> None:
     script("Prolog", notes, **PROLOG)
     script("Epilog", notes, SLURM_JOB_ID="7", SLURM_JOB_EXIT_CODE=status)
     assert [row.get("exit_code") for row in rows(probe(notes))] == [code]
@@ -102,7 +102,7 @@ def test_a_requeued_job_runs_again(notes: Path) -> None:
     assert [row["state"] for row in told] == ["running"]
 
 
-def test_names_are_not_fields(notes: Path) -> None:
+def test_a_job_name_cannot_set_another_field(notes: Path) -> None:
     script(
         "Prolog",
         notes,
@@ -210,7 +210,7 @@ def test_what_a_job_used_is_of_its_control_group_and_stays_after_its_end(
     assert row["state"] == "ended" and {name: row[name] for name in used} == used
 
 
-def test_control_groups_of_version_1(notes: Path, tmp_path: Path) -> None:
+def test_use_of_a_job_is_read_from_control_groups_of_version_1(notes: Path, tmp_path: Path) -> None:
     for controller, files in (
         ("cpuacct", {"cpuacct.usage": 3_000_000_000}),
         (

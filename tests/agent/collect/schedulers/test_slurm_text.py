@@ -26,7 +26,7 @@ other|idle*|batch|Unknown|Unknown|none
 """
 
 
-def test_jobs_of_22_05() -> None:
+def test_jobs_are_read_from_squeue_22_05() -> None:
     (failed, task, running), bad = parse_jobs(SQUEUE_22_05)
     assert bad == 0
     assert (failed.job_name, failed.qos, failed.reservation, failed.gpus) == (
@@ -54,7 +54,7 @@ def test_jobs_of_22_05() -> None:
     )
 
 
-def test_nodes_of_22_05() -> None:
+def test_nodes_are_read_from_sinfo_22_05() -> None:
     (drained, idle), bad = parse_nodes(SINFO_22_05)
     assert bad == 0
     assert (drained.state, drained.partitions, drained.reason) == (
@@ -74,7 +74,9 @@ def test_nodes_of_22_05() -> None:
         ("N/A", None), ("(null)", None), ("gres:license:2", None),
     ],
 )  # fmt: skip
-def test_gpus_of_a_request(gres: str, gpus: int | None) -> None:
+def test_gpus_of_a_request_are_summed_over_types_but_not_shards(
+    gres: str, gpus: int | None
+) -> None:
     assert gpus_in(gres) == gpus
 
 
@@ -85,7 +87,7 @@ def test_gpus_of_a_request(gres: str, gpus: int | None) -> None:
         ("UNLIMITED", None), ("NOT_SET", None), ("INVALID", None), ("", None),
     ],
 )  # fmt: skip
-def test_time_limits(text: str, seconds: int | None) -> None:
+def test_a_time_limit_is_read_in_seconds_and_none_is_null(text: str, seconds: int | None) -> None:
     assert limit_s(text) == seconds
 
 

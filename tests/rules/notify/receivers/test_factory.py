@@ -25,7 +25,7 @@ MADE = {
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_each_kind(kind) -> None:
+async def test_each_kind_of_receiver_can_be_made(kind) -> None:
     target, made = MADE[kind]
     plan = ReceiverPlan(name="a", kind=kind, target=target, secret="xoxb-1")
     receiver = receiver_of(plan, Style(UTC), ManualClock(START))

@@ -36,7 +36,7 @@ async def test_a_folder_that_is_not_there_is_later(tmp_path) -> None:
     assert outcome == DeliveryDelayed(f"{tmp_path}/no/alerts.jsonl: No such file or directory")
 
 
-async def test_output_has_forms(capsys) -> None:
+async def test_standard_output_is_text_one_line_or_json(capsys) -> None:
     for form in ("text", "short", "json"):
         assert isinstance(await Output(form, Style(UTC)).send(MESSAGE), Delivered)
     text, short, line = capsys.readouterr().out.split("CRITICAL", 2)[1:] + [""]

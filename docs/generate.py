@@ -127,7 +127,7 @@ def _diagnosis_tables() -> Iterator[str]:
 
 
 def _between(page: str, mark: str, made: str) -> str:
-    """A page that is written by hand but for what stands between its two marks."""
+    """A page that is written by hand, except the text between its two marks."""
     head, start, rest = (ROOT / page).read_text().partition(f"<!-- {mark} -->\n")
     _, end, tail = rest.partition(f"<!-- end of {mark} -->")
     assert end, f"{page} lacks the marks of {mark}"
@@ -203,7 +203,7 @@ Options = dict[str, str]
 
 
 def commands_page() -> str:
-    """Every command with what is its own; what many commands share stands once."""
+    """Every command with what is its own; what many commands share is written once."""
     commands = {name: (sub, _options(sub)) for name, sub in command_parsers()}
     uses = Counter(item for _, options in commands.values() for item in options.items())
     shared = {item for item, count in uses.items() if count >= SHARED_BY}
@@ -240,7 +240,7 @@ def commands_page() -> str:
 AGENT_OPTIONS = 6
 """More shared options than this are those of the agent's commands."""
 SHARED_BY = 3
-"""An option with the same help in so many commands stands in the list of shared ones."""
+"""An option with the same help in this number of commands is in the list of shared ones."""
 
 
 def _options(sub: argparse.ArgumentParser) -> Options:

@@ -175,7 +175,7 @@ def _type(c: Column) -> str:
 
 
 def _limits(c: Column) -> str:
-    """The range, where it is not what the page says of all columns."""
+    """The range, where it differs from that of all columns."""
     usual = PERCENT if c.name.endswith("_percent") else NOT_NEGATIVE
     if c.limits is None or c.limits == usual:
         return ""
@@ -220,7 +220,7 @@ METRICS_HEAD = f"""\
 # Metrics: names in Prometheus, sources of hosts
 {NOTICE}
 
-Meanings stand in [tables.md](tables.md), sources of GPU metrics in [gpus.md](gpus.md#readings-of-nvml).
+Meanings are in [tables.md](tables.md), sources of GPU metrics in [gpus.md](gpus.md#readings-of-nvml).
 
 Our own name on the agent's [`/metrics`](exporter.md) is `gpuwarden_`, then `gpu_`, `link_`, `host_`, `infiniband_` or
 `process_`, then the column: `gpuwarden_gpu_temperature_celsius`. In base units `_percent` becomes `_ratio`, `_mhz`

@@ -27,7 +27,7 @@ _REMOTE = re.compile(r"(?:https?:)?//")
 
 
 def slug(heading: str, _separator: str) -> str:
-    """The anchor that GitHub makes of a heading."""
+    """The anchor that GitHub gives a heading."""
     return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
 
 

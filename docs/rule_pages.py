@@ -20,7 +20,7 @@ _STAND_INS = {
     "stop_with": "scancel JOB",
     "whom": "its owner",
 }
-"""What stands in a page for a value that an alert's remedy has."""
+"""What a page has in place of a value of an alert's remedy."""
 _PACKS = "../../rules/gpuwarden_rules/packs"
 _SPANS = (("for", "for_s"), ("keep_firing_for", "keep_firing_for_s"), ("warm_up", "warm_up_s"))
 _GROUPS = {

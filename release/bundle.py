@@ -192,7 +192,7 @@ def _write(path: Path, data: bytes, mode: int = 0o644) -> None:
 
 
 def carried_for(machine: str, *, host_python: bool) -> Interpreter | None:
-    """The Python to put into bundles; None: they are for that of the host. Ends with a line where it cannot be had."""
+    """The Python to put into bundles; None: they are for that of the host. Ends with a line where it is not available."""
     if host_python:
         return None
     try:

@@ -231,7 +231,7 @@ def fetch(source: SourceFile, mirrors: tuple[str, ...] = MIRRORS) -> Path:
         new.replace(path)
         return path
     raise CannotBuild(
-        f"{source.name} cannot be had ({'; '.join(said)}): when Debian has a newer one, pin that in"
+        f"{source.name} cannot be downloaded ({'; '.join(said)}): when Debian has a newer one, pin that in"
         " release/interpreter.py"
     )
 

@@ -24,7 +24,7 @@ License: Apache-2.0
 URL: https://pypi.org/project/gpuwarden/
 Requires: systemd
 Requires: {requires}
-# All that the bundle holds is its own: nothing is to be stripped, compiled or depended on.
+# All that the bundle holds is its own: strip, compile and require nothing.
 AutoReqProv: no
 %global __os_install_post %{{nil}}
 %global debug_package %{{nil}}

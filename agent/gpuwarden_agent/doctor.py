@@ -221,7 +221,7 @@ def _check_process_io(root: Path) -> Check:
         "process_io",
         WARN,
         "read_bytes_total and command stay absent for processes of other users",
-        "give the agent CAP_SYS_PTRACE, if jobs slow by storage are to be told apart",
+        "give the agent CAP_SYS_PTRACE, to recognise jobs that storage slows",
     )
 
 
@@ -409,7 +409,7 @@ def _check_collector(url: str, clock: Clock, access: Access) -> Check:
     try:
         where = HttpAddress.parse(url)
     except ValueError:
-        return Check("collector", FAIL, "collector_url is no address", "set collector_url")
+        return Check("collector", FAIL, "collector_url is not an address", "set collector_url")
     url = where.shown("")  # without a password that may be in it
     address = f"{url}/healthz"
     try:

@@ -88,14 +88,14 @@ def _fail(future: asyncio.Future[Any], error: BaseException) -> None:
 
 def within(limit_s: float, call: Callable[[], T], name: str) -> T:
     """Return what `call` returns, or raise what it raises. Raises TimeoutError after `limit_s`; the
-    call then goes on in a daemon thread called `name`.
+    call then continues in a daemon thread called `name`.
     """
     answers: queue.SimpleQueue[Callable[[], T]] = queue.SimpleQueue()
 
     def run() -> None:
         try:
             result = call()
-        except BaseException as error:  # noqa: BLE001  # raised again by whoever waits
+        except BaseException as error:  # noqa: BLE001  # raised again by the waiting caller
             failure = error
 
             def fail() -> T:

@@ -97,7 +97,7 @@ def main(argv: list[str] | None = None) -> int:
     except (StartError, CallError, ValueError) as error:
         return _fail(str(error))
     except BrokenPipeError:
-        # The reader of the output has closed it, as `head` does; that is no error.
+        # The reader of the output has closed it, as `head` does; that is not an error.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except KeyboardInterrupt:

@@ -24,7 +24,7 @@ _MIDNIGHT = re.compile(r"(\d{4}-\d\d-\d\d)T(\d\d:\d\d:\d\d)(\.\d+)?Z\Z")
 
 
 def terminal_width() -> int | None:
-    """Width of the terminal on standard output; None when it is no terminal."""
+    """Width of the terminal on standard output; None when it is not a terminal."""
     from shutil import get_terminal_size
 
     return get_terminal_size().columns if sys.stdout.isatty() else None

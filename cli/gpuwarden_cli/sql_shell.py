@@ -27,7 +27,7 @@ HELP = r"""\d             list tables and views
 \d TABLE       columns of a table: type, meaning
 \format FORM   table, json, ndjson, csv or markdown
 \timing        show or hide the time of each query
-\watch 2s      run the last query again and again, until Ctrl-C
+\watch 2s      run the last query repeatedly, until Ctrl-C
 \q             quit (also Ctrl-D)
 A query ends with a semicolon; Ctrl-C drops what is typed, or ends the query that runs.
 """
@@ -110,7 +110,7 @@ class Shell:
                 self.watch_s = seconds
                 return ""
             case _:
-                raise CallError(f"{name} is no command; \\? lists them")
+                raise CallError(f"{name} is not a command; \\? lists them")
 
 
 _COLUMNS = """

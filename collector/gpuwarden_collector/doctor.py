@@ -240,7 +240,7 @@ def _check_key(path: Path) -> Iterator[Check]:
     found = _stat(path)
     if found is not None and found.st_mode & (stat.S_IRWXO | stat.S_IWGRP):
         finding = (
-            f"every user of this host can read {path}, and whoever has it can pose as the collector"
+            f"every user of this host can read {path}, and who has it can pose as the collector"
         )
         yield Check("key", FAIL, finding, f"chmod 0600 {path}, and create new keys")
 

@@ -105,7 +105,7 @@ class Token:
         """Parse a token. Raises ValueError, without the text in its message."""
         found = _TOKEN.fullmatch(text)
         if found is None:
-            raise ValueError("this is no gpuwarden token: they begin with gw_")
+            raise ValueError("this is not a gpuwarden token: they begin with gw_")
         return cls(Scope(found[1]), found[2], text)
 
     @property
@@ -119,7 +119,7 @@ def read_token(path: Path) -> Token:
     try:
         text = path.read_text(encoding="ascii").strip()
     except UnicodeDecodeError as error:
-        raise ValueError(f"{path}: this is no gpuwarden token: they begin with gw_") from error
+        raise ValueError(f"{path}: this is not a gpuwarden token: they begin with gw_") from error
     except OSError as error:
         raise ValueError(f"{path}: the token cannot be read: {error.strerror}") from error
     try:

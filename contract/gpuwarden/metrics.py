@@ -167,7 +167,7 @@ GPU_DETAIL_METRICS: tuple[Metric, ...] = (
     _share("tensor_half_active_percent", F32, "percent", GAUGE, "GPM 7 HMMA_TENSOR_UTIL", "Tensor cores active in FP16, BF16 and FP8."),
     _share("tensor_integer_active_percent", F32, "percent", GAUGE, "GPM 9 IMMA_TENSOR_UTIL", "Tensor cores active in integers."),
     _share("dram_active_percent", F32, "percent", GAUGE, "GPM 10 DRAM_BW_UTIL",
-           "Device memory bandwidth used, of the most that there is.",
+           "Device memory bandwidth used, of the maximum.",
            "DCGM_FI_PROF_DRAM_ACTIVE", "DCGM_FI_PROF_DRAM_UTIL_RATIO"),
     _share("fp64_active_percent", F32, "percent", GAUGE, "GPM 11 FP64_UTIL", "FP64 pipe active.",
            "DCGM_FI_PROF_PIPE_FP64_ACTIVE", "DCGM_FI_PROF_FP64_UTIL_RATIO"),
@@ -241,7 +241,7 @@ GPU_HEALTH_METRICS: tuple[Metric, ...] = (
         for fate in ("corrected", "uncorrected")
     ),
     _health("sram_threshold_exceeded", BOOL, "boolean", GAUGE, "nvmlDeviceGetSramEccErrorStatus.bThresholdExceeded",
-            "SRAM errors are above NVIDIA's threshold: the board is to be replaced."),
+            "SRAM errors are above NVIDIA's threshold: replace the board."),
     _count("remapped_rows_corrected_total", I64, "rows", COUNTER, "FI 142, else nvmlDeviceGetRemappedRows",
            "Rows remapped because of corrected errors.", "DCGM_FI_DEV_CORRECTABLE_REMAPPED_ROWS", "DCGM_FI_DEV_ROW_REMAP_CORRECTABLE_TOTAL"),
     _count("remapped_rows_uncorrected_total", I64, "rows", COUNTER, "FI 143, else nvmlDeviceGetRemappedRows",
@@ -249,7 +249,7 @@ GPU_HEALTH_METRICS: tuple[Metric, ...] = (
     _health("remap_pending", BOOL, "boolean", GAUGE, "FI 144, else nvmlDeviceGetRemappedRows",
             "A row waits to be remapped: reset the GPU."),
     _health("remap_failed", BOOL, "boolean", GAUGE, "FI 145, else nvmlDeviceGetRemappedRows",
-            "A row could not be remapped: the board is to be replaced.", "DCGM_FI_DEV_ROW_REMAP_FAILURE", "DCGM_FI_DEV_ROW_REMAP_FAILED"),
+            "A row could not be remapped: replace the board.", "DCGM_FI_DEV_ROW_REMAP_FAILURE", "DCGM_FI_DEV_ROW_REMAP_FAILED"),
     *(
         _count(f"remap_banks_{left}", I32, "banks", GAUGE, f"nvmlDeviceGetRowRemapperHistogram.{left}", f"Memory banks with {words} spare rows.")
         for left, words in (("max", "all their"), ("high", "most of their"), ("partial", "some"), ("low", "one"), ("none", "no"))
@@ -261,7 +261,7 @@ GPU_HEALTH_METRICS: tuple[Metric, ...] = (
     _health("retired_pages_pending", BOOL, "boolean", GAUGE, "FI 31, else nvmlDeviceGetRetiredPagesPendingStatus",
             "A page waits to be retired: reboot.", "DCGM_FI_DEV_RETIRED_PENDING", "DCGM_FI_DEV_PAGE_RETIRED_PENDING"),
     _health("memory_unrepairable", BOOL, "boolean", GAUGE, "nvmlDeviceGetUnrepairableMemoryFlag_v1",
-            "Device memory has a fault that cannot be repaired: the board is to be replaced."),
+            "Device memory has a fault that cannot be repaired: replace the board."),
     _health("inforom_valid", BOOL, "boolean", GAUGE, "nvmlDeviceValidateInforom",
             "The board's own record of itself has the right checksum."),
 )

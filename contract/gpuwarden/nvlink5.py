@@ -135,7 +135,7 @@ class _Unit:
 _INVESTIGATE = {
     "CONTACT_SUPPORT": "contact NVIDIA support if it comes again",
     "CHECK_NVLINK_FAILURE_FLOW": "look for other NVLink errors of the node",
-    "SYMPATHETIC_REPORT_SOLO": "report it if no other Xid stands beside it",
+    "SYMPATHETIC_REPORT_SOLO": "report it if it comes without another Xid",
     "REPORT_ISSUE (if seen >1 per day)": "report it if it comes more than once a day",
     "INVESTIGATE_LINK_SI": "check the signal of the link",
     "INVESTIGATE_LINK_SI_AND_CABLES": "check the link and its cables",

@@ -1,4 +1,4 @@
-"""SCRAM-SHA-256 (RFC 5802, RFC 7677) of the server's side: pure but for the nonce, which is given.
+"""SCRAM-SHA-256 (RFC 5802, RFC 7677) of the server's side: pure; the nonce is a parameter.
 
 What is stored of a token cannot be used to log in, nor to learn the token.
 """

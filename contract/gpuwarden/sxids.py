@@ -7,7 +7,7 @@ Apache-2.0) has it. If a kernel line states whether the error is fatal, the line
 from dataclasses import dataclass
 
 FATAL_REMEDY = "drain the node, then reset its GPUs and switches together, or reboot it"
-OTHER_REMEDY = "nothing at once, contact NVIDIA support if it goes on"
+OTHER_REMEDY = "nothing at once, contact NVIDIA support if it continues"
 
 
 @dataclass(frozen=True, slots=True)

@@ -587,7 +587,7 @@ def _spent(rows: str) -> str:
 
 def run_begin_sql() -> str:
     """SELECT of `key` and `since`: where the time began that had the labels without a break until then,
-    of `$spans` as in `spent_sql`, by the hour; in its first hour they are taken to stand at its end."""
+    of `$spans` as in `spent_sql`, by the hour; in its first hour they count at its end."""
     return (
         f"WITH {_ASKED}, hours AS (SELECT a.key, a.since, w.ts, "
         "3600 * sum(w.gpu_hours) FILTER (list_contains(a.labels, w.label)) AS theirs, "

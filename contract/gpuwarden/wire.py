@@ -10,7 +10,7 @@
     Gpuwarden-Sequence: 4711                   1, 2, 3 ... for this agent, never reused
     Gpuwarden-Oldest-Sequence: 4709            optional: nothing older will be sent again
     Gpuwarden-Sent-Before: 1                   only if it may have been sent before, to anyone, and
-                                               nobody has said that it is not stored
+                                               no answer said that it is not stored
     Gpuwarden-Now: 1767225600000               optional: the agent's clock, milliseconds since 1970
     Gpuwarden-Import: 1                        only if its rows are history that was read from files
 

@@ -196,7 +196,7 @@ _ROWS: tuple[XidInfo, ...] = (
     _xid(89, "ROBUST_CHANNEL_NVDEC4_ERROR", "NVDEC4 Error", "RESTART_APP"),
     _xid(90, "LTC_ERROR", "Reserved by NVIDIA", "CONTACT_SUPPORT"),
     _xid(91, "RESERVED_XID", "Reserved by NVIDIA", "CONTACT_SUPPORT"),
-    _xid(92, "EXCESSIVE_SBE_INTERRUPTS", "High rate of corrected single-bit ECC errors", "IGNORE", severity=WARNING, remedy="nothing at once, contact NVIDIA support if it goes on"),
+    _xid(92, "EXCESSIVE_SBE_INTERRUPTS", "High rate of corrected single-bit ECC errors", "IGNORE", severity=WARNING, remedy="nothing at once, contact NVIDIA support if it continues"),
     _xid(93, "INFOROM_ERASE_LIMIT_EXCEEDED", "Non-fatal violation of provisioned InfoROM wear limit", "IGNORE"),
     _xid(94, "ROBUST_CHANNEL_CONTAINED_ERROR", "Contained memory error: only the application that used the memory is affected", "RESTART_APP", remedy="restart the application that was hit, no other"),
     _xid(95, "ROBUST_CHANNEL_UNCONTAINED_ERROR", "Uncontained memory error: every application on the GPU may be affected", "RESET_GPU", remedy="drain the node and reset the GPU; restart every application on it"),

@@ -140,7 +140,7 @@ def _read(kind: Any, cell: str) -> Value:
     try:
         return None if found is None else kind(found)
     except (ValueError, OverflowError):
-        raise ValueError("is no number") from None
+        raise ValueError("is not a number") from None
 
 
 def _whole(text: str) -> int:
@@ -178,7 +178,7 @@ def read_parquet(
             tally.unmapped[name] += opened.metadata.num_rows
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise UnreadableError(
-            f"it is no Parquet file that can be read: {str(error).partition(chr(10))[0][:200]}"
+            f"it is not a readable Parquet file: {str(error).partition(chr(10))[0][:200]}"
         ) from error
 
 

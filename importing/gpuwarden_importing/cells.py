@@ -163,7 +163,7 @@ def count_present(cells: Any) -> int:
 
 
 def times(cells: Any, numbers: Sequence[int], instants: Instants, tally: ImportTally) -> Any:
-    """Milliseconds since the epoch; NULL, counted as skipped, for texts that are no timestamp."""
+    """Milliseconds since the epoch; NULL, counted as skipped, for texts that are not a timestamp."""
     texts = pc.utf8_trim(cells.dictionary, ' "\r')
     if len(texts) and pc.all(pc.match_substring_regex(texts, _OWN_TIMES)).as_py():
         minutes = pc.utf8_slice_codeunits(texts, 0, 16).dictionary_encode()

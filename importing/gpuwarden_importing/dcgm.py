@@ -190,7 +190,7 @@ class _File(LogFile):
                 case [ts, value]:
                     self._take(name, gpu, str(value), str(ts), 0)
                 case _:
-                    self.tally.skip("a value that is no number", 0)
+                    self.tally.skip("a value that is not a number", 0)
 
     def _is_known(self, name: str, values: int) -> bool:
         if name in columns() or name in _XIDS:
@@ -209,7 +209,7 @@ class _File(LogFile):
             value = _number(said)
             ts_ms = self._time(ts)
         except (ValueError, OverflowError):
-            self.tally.skip("a value that is no number", line)
+            self.tally.skip("a value that is not a number", line)
             return
         if value is None:
             return

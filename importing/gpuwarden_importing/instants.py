@@ -99,7 +99,7 @@ class Instants:
             for shape in _SHAPES:
                 if found := shape.match(candidate):
                     return self._of(found, text)
-        raise ValueError("is no time")
+        raise ValueError("is not a time")
 
     def _of(self, found: re.Match[str], text: str) -> int:
         parts = found.groupdict()
@@ -117,7 +117,7 @@ class Instants:
                 instant = self._in_last_year(month, day, clock, zone)
             ts_ms = to_ms(instant)
         except (ValueError, OverflowError) as error:
-            raise ValueError("is no time") from error
+            raise ValueError("is not a time") from error
         if ts_ms < 0:
             raise ValueError("is a time before 1970")
         if not parts["zone"] and len(text) >= 19 and text[13:14] == ":" and text[4] in "/-":
@@ -130,7 +130,7 @@ class Instants:
         if name := parts.get("name"):
             month = MONTHS.get(name.lower())
             if month is None:
-                raise ValueError("is no time")
+                raise ValueError("is not a time")
             return month, int(parts["day"] or 0)
         if parts.get("first") is None:
             return int(parts["month"] or 0), int(parts["day"] or 0)
@@ -152,7 +152,7 @@ class Instants:
         if named and named[0] in "+-":
             minutes = int(named[1:3]) * 60 + int(named[-2:])
             if minutes >= 24 * 60:
-                raise ValueError("is no time")
+                raise ValueError("is not a time")
             return timezone(timedelta(minutes=-minutes if named[0] == "-" else minutes))
         self.has_assumed_zone = True
         if named:
@@ -173,7 +173,7 @@ class Instants:
                 continue  # 29 February
             if instant <= now + timedelta(days=1):
                 return instant
-        raise ValueError("is no time")
+        raise ValueError("is not a time")
 
 
 def _of_epoch(found: re.Match[str]) -> int:
@@ -185,4 +185,4 @@ def _of_epoch(found: re.Match[str]) -> int:
     for length, over in ((13, 1), (16, 1_000), (19, 1_000_000)):
         if len(digits) == length:
             return whole // over
-    raise ValueError("is no time")
+    raise ValueError("is not a time")

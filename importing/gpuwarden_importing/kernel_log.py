@@ -79,7 +79,7 @@ def _of_json(line: str) -> Line:
         us = int(entry["__REALTIME_TIMESTAMP"])
         host = entry.get("_HOSTNAME")
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise ValueError("is no entry of the journal") from error
+        raise ValueError("is not an entry of the journal") from error
     return Line(str(message), us // 1000, host=str(host) if host else None)
 
 
@@ -187,7 +187,7 @@ class _KernelLog(LogFile):
 
 
 def _event(found: Found, source: str, sequence: int | None = None) -> Row:
-    """The event as the agent makes it, but for its source."""
+    """The event as the agent makes it, except its source."""
     row = row_of(found, {}, sequence or 0)
     details: dict[str, Any] = json.loads(str(row["details"]))
     if sequence is None:

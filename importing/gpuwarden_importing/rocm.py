@@ -156,7 +156,7 @@ def documents(lines: Iterator[str], tally: ImportTally) -> Iterator[tuple[dict[s
         try:
             found, at = decoder.raw_decode(content, at)
         except (ValueError, RecursionError):
-            tally.skip("a document that is no JSON", line_number)
+            tally.skip("a document that is not JSON", line_number)
             at += 1
             continue
         for each in found if isinstance(found, list) else [found]:

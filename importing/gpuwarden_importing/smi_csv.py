@@ -268,7 +268,7 @@ class _File(LogFile):
         times: Sequence[int],
         identity: dict[str, Any],
     ) -> None:
-        """Count retired pages by GPU and cause; a line without an address is no page."""
+        """Count retired pages by GPU and cause; a line without an address is not a page."""
         address, cause = layout.at("retired_pages.address"), layout.at("retired_pages.cause")
         if address is None or cause is None:
             raise UnreadableError(
@@ -352,10 +352,10 @@ class _File(LogFile):
             )
         found = self._order.indices(times)
         if self._order.gpus == 1:
-            note = "all lines are taken for one GPU of the node"
+            note = "all lines are read as one GPU of the node"
         else:
             note = (
-                f"each {self._order.gpus} lines are taken for as many GPUs by index, in their order"
+                f"each {self._order.gpus} lines are read as so many GPUs by index, in their order"
             )
         self.tally.note(f"no uuid, bus id or index in the file: {note}")
         named = [place_uuid(None, i, node) for i, node in zip(found, nodes, strict=True)]

@@ -97,7 +97,7 @@ class SmiDocuments(LogFile):
         try:
             root = ElementTree.fromstring(document)
         except ElementTree.ParseError as error:
-            self.tally.skip(f"a document that is no XML ({error.msg.partition(':')[0]})", line)
+            self.tally.skip(f"a document that is not XML ({error.msg.partition(':')[0]})", line)
             return
         self.take_root(root, line)
 

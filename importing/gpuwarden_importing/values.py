@@ -92,20 +92,20 @@ def _amount(quantity: str, unit: str) -> Converter:
             return None
         found = _NUMBER.match(cell)
         if found is None:
-            raise ValueError("is no number")
+            raise ValueError("is not a number")
         named = (found[2] or "").strip() or unit
         if named not in units:
             raise ValueError("has an unknown unit")
         value = float(found[1].replace(",", ".")) * units[named]
         if not math.isfinite(value):
-            raise ValueError("is no number")
+            raise ValueError("is not a number")
         if not is_whole:
             return _exact(found[1], units[named], value)
         # Integers above 2^53 stay exact.
         if units[named] == 1 and found[1].lstrip("+-").isdigit():
             value = int(found[1])
         if quantity == "count" and value != int(value):
-            raise ValueError("is no whole number")
+            raise ValueError("is not a whole number")
         return _in_64_bits(round(value))
 
     return convert
@@ -120,7 +120,7 @@ def _exact(digits: str, factor: float, value: float) -> float:
 
 def _in_64_bits(value: int) -> int:
     if not -_BITS_MAX <= value < _BITS_MAX:
-        raise ValueError("is no number that anybody counts to")
+        raise ValueError("is larger than any count")
     return value
 
 
@@ -137,7 +137,7 @@ def bits(cell: str) -> Value:
     try:
         return _in_64_bits(int(found, 16 if found.lower().startswith("0x") else 10))
     except ValueError:
-        raise ValueError("is no bit mask") from None
+        raise ValueError("is not a bit mask") from None
 
 
 def flag(cell: str) -> Value:
@@ -160,7 +160,7 @@ def pstate(cell: str) -> Value:
         return None
     number = found[1:] if found[:1] in "Pp" else found
     if not number.isdecimal() or len(number) > 3:
-        raise ValueError("is no performance state")
+        raise ValueError("is not a performance state")
     return int(number) if int(number) <= 15 else None
 
 
@@ -174,7 +174,7 @@ def bus_id(cell: str) -> Value:
     found = plain(cell)
     made = None if found is None else canonical_bus_id(found)
     if found is not None and made is None:
-        raise ValueError("is no PCI bus id")
+        raise ValueError("is not a PCI bus id")
     return made
 
 
@@ -208,7 +208,7 @@ def _compute_mode(cell: str) -> Value:
         return word
     if word == "exclusive_thread":
         return None  # deprecated, and not in the catalogue
-    raise ValueError("is no compute mode")
+    raise ValueError("is not a compute mode")
 
 
 def _architecture(cell: str) -> Value:

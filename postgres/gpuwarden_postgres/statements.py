@@ -53,7 +53,7 @@ class SqlToken:
 
     @property
     def word(self) -> str:
-        """The word in capitals; "" if it is no word."""
+        """The word in capitals; "" if it is not a word."""
         return self.text.upper() if self.kind == "word" else ""
 
     @property
@@ -190,7 +190,7 @@ _TAGS = {"START": "START TRANSACTION", "END": "COMMIT", "ABORT": "ROLLBACK"}
 _REFUSED = {
     "PREPARE": "prepare by the protocol, as drivers do, or use POST /v1/sql with parameters",
     "EXECUTE": "prepare by the protocol, as drivers do, or use POST /v1/sql with parameters",
-    "MOVE": "FETCH the rows, or declare the cursor anew",
+    "MOVE": "FETCH the rows, or declare the cursor again",
     "LISTEN": "gpuwarden notifies over webhooks (docs/notifications.md)",
     "NOTIFY": "gpuwarden notifies over webhooks (docs/notifications.md)",
     "LOCK": "the server is read-only, so nothing needs a lock",
@@ -300,7 +300,7 @@ def _joined(values: Sequence[SqlToken]) -> str:
 def _show(tokens: Sequence[SqlToken], words: Sequence[str]) -> Command:
     if words[1:] == ["ALL"]:
         return Command(CommandKind.SHOW, "SHOW")
-    # SHOW TABLES and the like are queries to DuckDB.
+    # SHOW TABLES and similar ones are queries to DuckDB.
     if len(tokens) < 2 or words[1] in ("TABLES", "DATABASES", "SCHEMAS", "VARIABLES", "ALL"):
         return Command(CommandKind.QUERY)
     return Command(CommandKind.SHOW, "SHOW", _setting(tokens[1:]))

@@ -110,10 +110,10 @@ async def test_what_is_wrong_is_one_line_and_changes_nothing(
         await case.ask(wrong)
         assert case.used == []
         ((message, why),) = said(caplog)
-        assert message == "not reloaded; the old settings go on"
+        assert message == "not reloaded; the old settings stay in force"
         assert says in why and "\n" not in why
         await case.ask(BEFORE)
-        assert len(case.used) == 1, "it goes on listening"
+        assert len(case.used) == 1, "it still listens"
 
 
 async def test_token_and_authority_are_read_again_where_the_paths_are_the_same(

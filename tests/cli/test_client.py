@@ -94,7 +94,7 @@ def test_the_token_of_the_environment_is_shown_and_not_sent_on(monkeypatch, tmp_
 @pytest.mark.parametrize(
     ("name", "value", "says"),
     [
-        ("GPUWARDEN_TOKEN", "hunter2", "GPUWARDEN_TOKEN: this is no gpuwarden token"),
+        ("GPUWARDEN_TOKEN", "hunter2", "GPUWARDEN_TOKEN: this is not a gpuwarden token"),
         ("GPUWARDEN_TOKEN_FILE", "/no/file", "/no/file: the token cannot be read"),
         ("GPUWARDEN_CA", "/no/file", "GPUWARDEN_CA = /no/file: no readable certificate"),
     ],

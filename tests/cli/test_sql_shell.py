@@ -58,7 +58,7 @@ def test_commands_explain_tables_and_what_is_wrong() -> None:
     with pytest.raises(Quit):
         made.enter("\\q")
     for wrong, why in (
-        ("\\x", "\\x is no command"),
+        ("\\x", "\\x is not a command"),
         ("\\format xml", "is one of table, json"),
         ("\\d gpus; drop", "there is no table gpus; drop"),
         ("\\watch soon", "takes a duration"),

@@ -49,7 +49,7 @@ def test_a_file_holds_one_token(tmp_path: Path) -> None:
 def test_a_file_without_one_is_named_and_not_repeated(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "token"
     path.write_bytes(content)
-    with pytest.raises(ValueError, match=f"^{path}: this is no gpuwarden token") as caught:
+    with pytest.raises(ValueError, match=f"^{path}: this is not a gpuwarden token") as caught:
         read_token(path)
     assert "hunter2" not in str(caught.value)
 

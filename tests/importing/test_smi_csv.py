@@ -54,7 +54,7 @@ def test_a_value_that_is_not_understood_is_absent_and_counted(imported) -> None:
 def test_a_line_without_a_time_is_left_out(imported) -> None:
     found = imported(read, HEADER + LINE + LINE.replace("2026/07/14", "2026/17/44"))
     assert len(found["gpu_samples"]) == 1
-    assert found.tally.skipped["timestamp is no time"].line == 3
+    assert found.tally.skipped["timestamp is not a time"].line == 3
 
 
 def test_without_a_header_the_fields_must_be_named(imported) -> None:
@@ -257,7 +257,7 @@ def test_gpus_without_any_identity_stay_apart(imported) -> None:
         (0, "gpu-0@n1", 1.0),
     ]  # fmt: skip
     assert len(found["gpus"]) == 4
-    assert any("each 4 lines are taken for as many GPUs" in note for note in found.tally.notes)
+    assert any("each 4 lines are read as so many GPUs" in note for note in found.tally.notes)
     once = imported(read, "utilization.gpu [%]\n5 %\n6 %\n")
     assert [r["gpu_uuid"] for r in once["gpu_samples"]] == ["gpu-0@n1", "gpu-1@n1"]
 

@@ -54,7 +54,7 @@ def test_a_source_that_is_not_the_pinned_one_is_refused(mirror) -> None:
 def test_a_source_that_no_mirror_has_any_more_is_said_with_what_to_do(mirror) -> None:
     gone = SourceFile("main/g/gone/gone_1.orig.tar.xz", "0" * 64)
     with pytest.raises(
-        CannotBuild, match=r"gone_1.* cannot be had .*404.*: .* pin that in release"
+        CannotBuild, match=r"gone_1.* cannot be downloaded .*404.*: .* pin that in release"
     ):
         interpreter.fetch(gone, (mirror,))
 

@@ -27,7 +27,7 @@ class Family:
     series: dict[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        assert _NAME.fullmatch(self.name), f"{self.name!r} is no name of a metric"
+        assert _NAME.fullmatch(self.name), f"{self.name!r} is not a name of a metric"
         assert self.kind in _KINDS, f"{self.name} has kind {self.kind!r}"
 
     def put(self, labels: str, value: float | None) -> None:
@@ -40,7 +40,7 @@ def label_text(labels: Mapping[str, object]) -> str:
     """`{gpu="0",model="NVIDIA H100"}`, in the order given, without the labels that are None."""
     pairs = []
     for name, value in labels.items():
-        assert _LABEL.fullmatch(name), f"{name!r} is no name of a label"
+        assert _LABEL.fullmatch(name), f"{name!r} is not a name of a label"
         if value is not None:
             pairs.append(f'{name}="{_escaped_label(str(value))}"')
     return "{" + ",".join(pairs) + "}" if pairs else ""

@@ -45,7 +45,7 @@ class OpenBatch:
         self.last_ts_ms: int | None = None
         """The newest tick that has started."""
         self.seal_requested = asyncio.Event()
-        """Set when the rows are to be sealed within a second."""
+        """Set when the rows must be sealed within a second."""
 
     def add(self, table: str, row: Row) -> int:
         """Add a checked row. Returns how many rows were dropped: this one as a duplicate, or the oldest."""

@@ -4,7 +4,7 @@ Format, version 1: one SQLite file `spool.sqlite` (WAL, synchronous=NORMAL) in t
 
     batches  sequence (1, 2, 3 ...), boot_id (with the opening's nonce) and created_ms of the sealing, rows,
              body as sent
-    refused  batches that the collector refused for good, with its reason; a person lists them, and
+    refused  batches that the collector refused permanently, with its reason; a person lists them, and
              sends or deletes them, with `gpuwarden agent refused`
     meta     agent_id, made with the file; last_ts_ms, the newest tick that is sealed;
              stopped_cleanly, there only between a clean stop and the next start; boot_id, the
@@ -17,7 +17,7 @@ Invariants
   keeps the nonce under which it was sealed.
 - A batch that `put` has returned survives kill -9; a power cut may take the last few, never the
   file. It leaves by `acknowledge`, by `refuse`, or as the oldest when the spool is full, and then
-  the caller is told.
+  the caller gets an error.
 - Bodies take at most `bytes_max`, except that the newest batch is always kept; those of refused batches an
   eighth of it besides, the oldest go first and are counted.
 - Another process may move batches between the two tables: `put` notices.
@@ -189,7 +189,7 @@ class Spool:
         self.boot_id = boot or boot_id()
         self._sealed_under = sealed_under(self.boot_id, _nonce())
         # A close during a query crashes the process: SQLite's locking does not cover it. A call
-        # whose caller was cancelled goes on in its thread.
+        # whose caller was cancelled continues in its thread.
         self._turn = threading.Lock()
         self._is_closed = False
         self.set_aside: Path | None = None
@@ -541,7 +541,7 @@ def _is_damage(error: BaseException) -> bool:
     """
     if isinstance(error, sqlite3.OperationalError):
         return any(words in str(error) for words in ("no such", "unsupported file", "decode"))
-    # Not the classes below them: ProgrammingError and its like are bugs of ours.
+    # Not the classes below them: ProgrammingError and similar ones are bugs of ours.
     return type(error) in (sqlite3.DatabaseError, sqlite3.IntegrityError, UnicodeDecodeError)
 
 

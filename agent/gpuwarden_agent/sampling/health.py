@@ -64,7 +64,7 @@ def observe(
                 return health, None
             message = (
                 f"{name}: the call has not returned for {span(after_s)};"
-                " its samples are missing until it does, everything else goes on"
+                " its samples are missing until it does, everything else continues"
             )
             since_s = _since(health, now_s - after_s)
             return ProbeHealth("probe_stuck", since_s), HealthEvent("probe_stuck", message, after_s)

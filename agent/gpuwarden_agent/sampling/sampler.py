@@ -164,7 +164,7 @@ class Sampler:
         self._read(ts_ms, self._runners, missed)
         left_s = wait_s(self._cadence.interval_ms, to_ms(self._clock.now()))
         if not await wait_for_readings(self._runners, left_s):
-            log.debug("tick goes on without a slow probe", extra={"node": self._node})
+            log.debug("tick continues without a slow probe", extra={"node": self._node})
         self._recorder.flush()
         if self._ends_window(ts_ms):
             self._flusher.seal_soon()

@@ -1,7 +1,7 @@
 """Chooses one of several collectors to ship to: pure functions of the results of earlier tries.
 
 The agent stays with one collector until it has failed a few times in a row, then uses the next one in
-its order of preference, and tries now and then whether the first is back. Each agent has its own
+its order of preference, and tries sometimes whether the first is back. Each agent has its own
 order, so that the agents of a failed collector spread over all the others.
 """
 
@@ -47,7 +47,7 @@ def aimed(failover: Failover, now_s: float) -> tuple[int, Failover]:
 
 
 def after_success(failover: Failover, place: int) -> Failover:
-    """The state after the collector `place` accepted a batch, or refused it for good."""
+    """The state after the collector `place` accepted a batch, or refused it permanently."""
     if place == 0:
         return Failover()
     if place == failover.at:

@@ -38,10 +38,10 @@ class HttpAddress:
 
     @classmethod
     def parse(cls, url: str) -> "HttpAddress":
-        """Raises ValueError where the text is no http or https address."""
+        """Raises ValueError where the text is not an http or https address."""
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or parts.query or parts.fragment:
-            raise ValueError(f"{url!r} is no address of an HTTP server")
+            raise ValueError(f"{url!r} is not an address of an HTTP server")
         is_tls = parts.scheme == "https"
         credentials = parts.username, parts.password
         return cls(
@@ -71,7 +71,7 @@ def _ascii(host: str) -> str:
         host = host.encode("idna").decode("ascii")
     labels = host.removesuffix(".").split(".")
     if not all(0 < len(label) < 64 for label in labels) or not host.isprintable() or " " in host:
-        raise ValueError(f"{host!r} is no name of a host")
+        raise ValueError(f"{host!r} is not a name of a host")
     return host
 
 

@@ -265,7 +265,7 @@ async def open_transport(
     except ValueError as error:
         _, at, shown = url.rpartition("@")  # before it are a user and a password
         raise StartError(
-            f"collector_url = {'…@' if at else ''}{shown} is no address of a collector; it looks like"
+            f"collector_url = {'…@' if at else ''}{shown} is not an address of a collector; one looks like"
             " http://collector.example:8750"
         ) from error
     if address.authorization is not None and access.token_file is not None:

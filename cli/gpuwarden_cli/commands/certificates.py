@@ -23,7 +23,7 @@ def add_flags(made: argparse.ArgumentParser) -> None:
     """Add the flags of `collector init`."""
     made.add_argument(
         "--name", action="append", metavar="NAME", help="name or address that nodes reach this host by,"
-        " agents are told the first; may be repeated (default: the host's name)",
+        " agents get the first; may be repeated (default: the host's name)",
     )  # fmt: skip
     made.add_argument(
         "--dir", type=Path, metavar="DIR", help="folder to write to (default: tls in --data-dir)"
@@ -85,7 +85,7 @@ def _say(files: "AuthorityFiles", made: "Certificate", *, is_new: bool) -> None:
         ca = certificate_of(files.ca)
         print(f"authority    {files.ca}, until {ca.ends_at:%Y-%m-%d}")
         print(f"             {ca.fingerprint}")
-        print(f"its key      {files.ca_key}: whoever has it can pose as the collector")
+        print(f"its key      {files.ca_key}: who has it can pose as the collector")
     print(f"certificate  {files.cert}, until {made.ends_at:%Y-%m-%d}")
     print(f"             for {', '.join(made.names)}")
 

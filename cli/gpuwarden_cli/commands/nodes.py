@@ -117,5 +117,5 @@ def nodes_forget(args: argparse.Namespace) -> int:
             failed += 1
             print(f"{node}: {error}")
         else:
-            print(f"{node} is forgotten: it is billed until it was last heard of")
+            print(f"{node} is forgotten: it is billed until its last sample")
     return 1 if failed else 0

@@ -209,7 +209,7 @@ def _shown_energy(args: argparse.Namespace, groups: list[Record], total: Record)
     if total["measured_percent"] < 99.95:
         print(f"\nPower was measured in {total['measured_percent']:.1f} % of the GPU hours.")
     if total["energy_kwh"] and None in (total["energy_usd"], total["co2_kg"]):
-        print("\nWhat a kWh costs and emits stands in the prices file: see docs/money.md.")
+        print("\nThe prices file says what a kWh costs and emits: see docs/money.md.")
 
 
 def _sum(groups: list[Record], name: str) -> float | None:

@@ -382,7 +382,7 @@ def _print_replay(done: "Replay", seconds: float) -> None:
         rows.append(
             [
                 f"{alert.fired_at:%Y-%m-%d %H:%M}",
-                readable(lasted.total_seconds()) + ("" if alert.resolved_at else ", goes on"),
+                readable(lasted.total_seconds()) + ("" if alert.resolved_at else ", continues"),
                 ", ".join(f"{k} {v}" for k, v in alert.labels.items() if k != "gpu_uuid"),
                 alert.owner,
                 None if amount is None else usd(amount),

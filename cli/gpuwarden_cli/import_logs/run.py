@@ -50,7 +50,7 @@ def run(args: argparse.Namespace, clock: Clock | None = None) -> int:
     totals = Totals(batcher, delivery.known, args.dry_run)
     for line in lines(reports, totals, is_verbose=args.verbose, now_ms=now_ms):
         print(line)
-    # Other files in a folder are listed, but are no failure.
+    # Other files in a folder are listed, but are not a failure.
     named = {str(path) for path in args.files} | {"standard input"}
     failed = any(report.trouble and (report.form or report.name in named) for report in reports)
     return 1 if failed or not any(report.form for report in reports) else 0

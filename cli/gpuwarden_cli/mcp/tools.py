@@ -314,7 +314,7 @@ TOOLS: Sequence[Tool] = (
         "waste",
         "Who wastes GPU time and money, and why",
         'Answers "who wastes most this week, and why": GPU hours and dollars of each user, team, job, node, model or '
-        "GPU, with the reasons of what was wasted, the dearest first, and the jobs that wasted most of it. By user it "
+        "GPU, with the reasons of what was wasted, the most expensive first, and the jobs that wasted most of it. By user it "
         "also has open verdicts, with advice for their jobs of now.",
         (
             Argument("by", "string", "What a line is about.", "user", choices=tuple(BY)),

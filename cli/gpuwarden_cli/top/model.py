@@ -103,7 +103,7 @@ class State:
     """Utilization of the fleet at each refresh."""
     overlay: Overlay | None = None
     why: str | None = None
-    """Name whose diagnosis is to be requested."""
+    """Name whose diagnosis must be requested."""
     typing: str | None = None
     """The search text while it is typed."""
     problem: NoAnswer | None = None
@@ -399,7 +399,7 @@ HELP = (
     "r            reverse the order",
     "/            search names: nodes, users, jobs, models",
     "w            why the selected GPU, node or job is slow",
-    "p            pause, and go on",
+    "p            pause, and continue",
     "+ -          refresh half or twice as often",
     "q            quit",
     "",

@@ -120,7 +120,7 @@ class AccessControl:
         return None if entry is None else entry.scram
 
     def withdrawn(self, grant: Granted | None) -> Denied | None:
-        """Why a client may not continue that was let in before; None: it may."""
+        """Why an admitted client may not continue; None: it may."""
         if grant is None:
             return None
         entry = self._store.get(grant.entry.id)

@@ -1,6 +1,6 @@
 """Limits the number of connections, so that the store always has file descriptors.
 
-A connection is authenticated after its first request that was let in. Other connections, each of which takes 6 KiB, or
+A connection is authenticated after its first request that was admitted. Other connections, each of which takes 6 KiB, or
 90 KiB with TLS, have lower limits, in all and for one address.
 """
 
@@ -61,7 +61,7 @@ class Connections:
         return True
 
     def authenticate(self, peer: Hashable) -> None:
-        """Note that a request of the connection was let in."""
+        """Note that a request of the connection was admitted."""
         host = self._hosts.get(peer)
         if host is not None:
             self._hosts[peer] = None

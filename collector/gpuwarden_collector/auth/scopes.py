@@ -27,7 +27,7 @@ Need = Scope | type[Anyone] | type[Holder]
 NEEDS: dict[tuple[str, str], Need] = {
     ("POST", INGEST_PATH): Scope.INGEST,
     ("POST", ENROLL_PATH): Scope.ENROLL,
-    ("GET", CA_PATH): Anyone,  # public; whoever fetches it compares its fingerprint
+    ("GET", CA_PATH): Anyone,  # public; its reader compares the fingerprint
     ("GET", TOKEN_PATH): Holder,
     ("GET", "/healthz"): Anyone,
     ("GET", "/readyz"): Anyone,

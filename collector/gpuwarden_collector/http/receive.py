@@ -167,7 +167,7 @@ def _clock_wait(
 ) -> str | None:
     """Why a batch must be sent again once a clock is right; None: it is admitted or refused as `decoded` says.
 
-    A batch is refused for good only if the sender's clock would refuse it, too, and our clock is confirmed. `ahead_s`: how
+    A batch is refused permanently only if the sender's clock would refuse it, too, and our clock is confirmed. `ahead_s`: how
     far the sender's clock is ahead; None: unknown.
     """
     refused = decoded if isinstance(decoded, RefusedBody) else None

@@ -222,7 +222,7 @@ def _matched(
 
 
 def unmatched_prices(prices: Iterable[str], model_names: Iterable[str]) -> list[str]:
-    """Keys of `[prices]` that are no prefix of a model in the catalogue; they may be driver names."""
+    """Keys of `[prices]` that are not a prefix of a model in the catalogue; they may be driver names."""
     names = [name.upper() for name in model_names]
     return sorted(p for p in prices if not any(name.startswith(p.upper()) for name in names))
 

@@ -99,7 +99,7 @@ class Needs:
 
 
 def confine(needs: Needs) -> frozenset[str]:
-    """Give up all other rights for good; the mechanisms in force: no_new_privileges, landlock, seccomp.
+    """Give up all other rights permanently; the mechanisms in force: no_new_privileges, landlock, seccomp.
 
     Call it before threads are started: running threads are not confined.
     """

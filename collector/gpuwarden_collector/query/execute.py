@@ -300,7 +300,7 @@ class Reading:
         reads = self._planner().reads(sql, params)
         earliest = earliest_of([read for read in reads if read.table not in UPSERTED])
         if earliest is None or earliest < since:
-            raise LakeAwayError(_AWAY.format(f"rows of before {since:%Y-%m-%d %H:%M:%S} UTC"))
+            raise LakeAwayError(_AWAY.format(f"rows before {since:%Y-%m-%d %H:%M:%S} UTC"))
 
     @contextmanager
     def _naming_errors(self, sql: str) -> Iterator[None]:
@@ -501,7 +501,7 @@ class Runner:
             try:
                 return self.dialect(judged.dialect).list_of(value)
             except ValueError as error:
-                raise QueryError(f"a parameter is no list: {error}") from error
+                raise QueryError(f"a parameter is not a list: {error}") from error
         return _duckdb_value(value)
 
     def dialect(self, name: str) -> Dialect:

@@ -31,7 +31,7 @@ class Statement:
     word: str
     """Its first word, in capitals; "" if it does not begin with a word."""
     explain: str
-    """EXPLAIN and its options, written anew; "" if it is no EXPLAIN."""
+    """EXPLAIN and its options, rewritten; "" if it is not EXPLAIN."""
     select: str
     """The rest of the original text, which the guard checks."""
 

@@ -413,7 +413,7 @@ def _group_bytes(root: Path) -> Iterator[int]:
             name = "memory.limit_in_bytes" if controllers else "memory.max"
             group = top / path.lstrip("/")
             for folder in (group, *group.parents):
-                with suppress(OSError, ValueError):  # "max" is no number
+                with suppress(OSError, ValueError):  # "max" is not a number
                     yield int((folder / name).read_text())
                 if folder == top:
                     break

@@ -78,7 +78,7 @@ class Coordination:
                 session.close()
 
     def interrupt(self) -> None:
-        """End the wait for the lock for sealing, for good: the collector stops."""
+        """End the wait for the lock for sealing permanently: the collector stops."""
         self._interrupted.set()
 
     def close(self) -> None:

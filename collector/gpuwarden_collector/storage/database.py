@@ -89,7 +89,7 @@ class Store:
 
     @property
     def frozen(self) -> list[int]:
-        """Complete segments, oldest first: all but the newest."""
+        """Complete segments, oldest first: all except the newest."""
         return segment_numbers(self._folder)[:-1]
 
     @property

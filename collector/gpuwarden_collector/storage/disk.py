@@ -25,7 +25,7 @@ _TAKES_AGAIN = 0.99
 _FREE_AGAIN = 1.1
 _WALK_EVERY = 30
 _WALK_EVERY_IN_BUDGET = 5
-"""Number of looks between two sums of the folder's file sizes; each look reads free space."""
+"""Number of readings of free space between two sums of the folder's file sizes."""
 
 
 @dataclass(frozen=True, slots=True)

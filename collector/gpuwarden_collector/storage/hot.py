@@ -80,7 +80,7 @@ class Segment:
         self._mapped: Any | None = None
 
     def unmap(self) -> None:
-        """Unmap the file, but for the pages of rows in use; it is mapped again when needed."""
+        """Unmap the file, except the pages of rows in use; it is mapped again when needed."""
         self._mapped = None
 
     @contextmanager

@@ -245,7 +245,7 @@ def expire(cursor: duckdb.DuckDBPyConnection, before: datetime) -> None:
 
 
 def forget_seals(cursor: duckdb.DuckDBPyConnection, before: datetime) -> int:
-    """Delete rows of seals before that, but for the newest of each collector; how many.
+    """Delete rows of seals before that, except the newest of each collector; how many.
 
     Each query and each check of the sealer reads all these rows. A query that began before `before` must not run any
     more, as it would find no seal of its collector. The rows are inlined in the catalogue and never flushed. Raises

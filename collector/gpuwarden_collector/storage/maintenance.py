@@ -379,7 +379,7 @@ class Maintainer(LakeJob):
         log.error("a maintenance task failed and is put off", extra={"task": key, "reason": reason})
 
     async def _forget_past(self) -> None:
-        """Delete ended alerts and the like, and GPUs and nodes of which no samples or minutes are left."""
+        """Delete ended alerts and similar rows, and GPUs and nodes of which no samples or minutes are left."""
         state, kept_days = self._store.state, self._policy.kept_days
 
         async def alerts(before: datetime) -> Mapping[str, int]:

@@ -82,7 +82,7 @@ class RunningWaste:
         return {RUNNING: str(path)}
 
     def begin(self, bounds: Bounds) -> float | None:
-        """The time, if the rows are to be computed now; None: not due."""
+        """The time, if the rows must be computed now; None: not due."""
         now_s = self._clock.monotonic()
         return now_s if is_due(self._computed, bounds, self._asked_at_s, now_s) else None
 

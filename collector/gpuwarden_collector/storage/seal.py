@@ -1,7 +1,7 @@
 """Moves rows of segments to the lake; a kill at any point loses nothing.
 
 `next_step` decides what to do from what is stored, so an interrupted step is found and repeated. The
-writer begins a new segment between two commits. Rows move on another thread, so the writer goes on
+writer begins a new segment between two commits. Rows move on another thread, so the writer continues
 storing batches meanwhile.
 """
 

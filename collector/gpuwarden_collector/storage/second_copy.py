@@ -59,7 +59,7 @@ class CopyFolder:
         return sorted(path.name for path in self._folder.iterdir() if path.is_dir())
 
     def data_dir(self, collector: str) -> Path:
-        """The folder of a collector's copies. Raises CopyConflictError for a name that is no identity."""
+        """The folder of a collector's copies. Raises CopyConflictError for a name that is not an identity."""
         if not _IDENTITY.fullmatch(collector):
             raise CopyConflictError(f"{collector!r} is not the identity of a collector")
         return self._folder / collector
@@ -123,7 +123,7 @@ class CopyFolder:
             return
         if sender and sender != first:
             raise CopyConflictError(
-                f"the copies of collector {collector} belong to another token ({first}): if that token is gone for good,"
+                f"the copies of collector {collector} belong to another token ({first}): if that token is lost,"
                 f" delete {path}"
             )
 

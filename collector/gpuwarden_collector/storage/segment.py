@@ -134,7 +134,7 @@ class SegmentHeader:
     schemas: Mapping[str, Any]
     """Arrow schema of each table in this file."""
     previous_end: int | None
-    """End of the segment before; later bytes are no data. None: there was no segment."""
+    """End of the segment before; later bytes are not data. None: there was no segment."""
     salt: int
     """Start value of the CRC of its frames."""
     collector: str

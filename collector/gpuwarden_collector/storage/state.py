@@ -376,7 +376,7 @@ class Writing:
         self._connection.execute("DELETE FROM doubtful WHERE segment <= ?", [segment])
 
     def save_query(self, query: SavedQuery) -> None:
-        """Save a query, or replace the one of that name."""
+        """Save a query, or replace that of the same name."""
         self._connection.execute(
             "INSERT OR REPLACE INTO saved_queries VALUES (?, ?, ?, ?, ?)",
             (query.name, query.sql, query.saved_by, query.author, to_us(query.saved_at)),

@@ -48,7 +48,7 @@ class Effort:
 
     cpu_s: float = 0.0
     waits: int = 0
-    """Number of times that a thread waited, such as for a disk or a network, and went on."""
+    """Number of times that a thread waited, such as for a disk or a network."""
 
     @classmethod
     def so_far(cls) -> "Effort":

@@ -41,7 +41,7 @@ class IncidentPages(Page):
         ]
 
     def render(self, listed: Listed, path: str, stages: Sequence[str]) -> str:
-        """The HTML of a list; `path` says of incidents or of alerts."""
+        """The HTML of a list; `path` says whether of incidents or alerts."""
         chosen = listed.chosen
         kept = {**chosen.filters, **({"since": chosen.since} if chosen.since != "7d" else {})}
         tabs = [

@@ -109,7 +109,7 @@ async def read_health(querier: Querier, place: Place, span: Span) -> HealthHisto
 
 
 def changes_of(looks: Sequence[Mapping[str, Any]]) -> Iterator[HealthChange]:
-    """Changes between samples of one GPU in their order. An absent value is no change; what a counter
+    """Changes between samples of one GPU in their order. An absent value is not a change; what a counter
     gains within an hour is one change."""
     known: dict[str, Any] = {}
     found: dict[tuple[str, int], tuple[Any, Mapping[str, Any]]] = {}

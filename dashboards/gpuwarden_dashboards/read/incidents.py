@@ -183,7 +183,7 @@ async def read_incident(querier: Querier, wanted: str, now: datetime) -> Episode
 async def read_alert(
     querier: Querier, wanted: str, active_at: datetime | None, now: datetime
 ) -> Episode | None:
-    """An alert with all its episodes; its subject is the one of `active_at`, else the newest. None: there is
+    """An alert with all its episodes; its subject is that of `active_at`, else the newest. None: there is
     none. Raises QueryError."""
     episodes = (await querier.query(_EPISODES, {"fingerprint": wanted})).records()
     if not episodes:

@@ -70,7 +70,7 @@ class Evaluation:
 class BacktestQuery:
     """Evaluates one rule at instants of the past.
 
-    `plan` is what overrides make of the rule; `history`: the inventory is that of each instant, not of now.
+    `plan` is the rule with its overrides; `history`: the inventory is that of each instant, not of now.
     """
 
     def __init__(
@@ -257,7 +257,7 @@ def _tied(sql: str) -> str:
 
 
 def _is_of_a_table(before: str, named: Container[str]) -> bool:
-    """Whether the SELECT that `before` ends in is in its WHERE and reads nothing but a table."""
+    """Whether the SELECT that `before` ends in is in its WHERE and reads only a table."""
     found = _TABLE_WHERE.search(_flat(before).rpartition("(")[2])
     return found is not None and found[1].lower() not in named
 

@@ -3,7 +3,7 @@
 The rule is evaluated every few minutes. If two evaluations find the same alerts, the alerts held for all the
 time between. If they differ, the time between is halved until the change is known to within the rule's
 interval or a minute. Steps are those of live evaluation, with `for` and `keep_firing_for` to the second. A
-condition that begins and ends between two evaluations is missed. So evaluations are no further apart than the
+condition that begins and ends between two evaluations is missed. So evaluations are not further apart than the
 rule's shortest window, or than `for`, without which nothing fires.
 
 Instants are queried many at a time (`query.py`): first those of a stretch, then those halfway between any two
@@ -162,7 +162,7 @@ async def evaluations(
 
 
 def _middles(known: Sequence[Evaluation], resolution_s: float) -> list[datetime]:
-    """Halfway between evaluations that differ and are further apart than changes are to be known."""
+    """Halfway between evaluations that differ and are further apart than changes must be known."""
     return [
         before.at + (after.at - before.at) / 2
         for before, after in pairwise(known)

@@ -60,7 +60,7 @@ def usd_per_hour(place: GpuInfo, bottleneck: Bottleneck, features: Features) -> 
 
 
 def advise(place: GpuInfo, bottleneck: Bottleneck, features: Features) -> Advice | None:
-    """The advice for a class; None: nothing is to be changed."""
+    """The advice for a class; None: change nothing."""
     if made := _COMPUTED.get(bottleneck):
         return made(features)
     if text := _TEXTS.get(bottleneck):

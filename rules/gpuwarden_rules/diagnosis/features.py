@@ -39,7 +39,7 @@ class Features:
     gaps: float | None = _feature("count", "pauses", "runs of >= 3 s below 10 %", _UTIL)
     gap_longest: float | None = _feature("seconds", "longest pause", "longest run below 10 %", _UTIL)
     gap_turnovers: float | None = _feature("count", "pauses in which workers were started", "readings with new workers within 5 s of a pause", f"{_UTIL}, {_TREE}.loader_started_total")
-    unseen_turnovers: float | None = _feature("count", "workers started anew where no pause would be seen", "readings with new workers, of a GPU without a reading a second", f"{_UTIL}, {_TREE}.loader_started_total")
+    unseen_turnovers: float | None = _feature("count", "workers started again where no pause would be seen", "readings with new workers, of a GPU without a reading a second", f"{_UTIL}, {_TREE}.loader_started_total")
     gap_write: float | None = _feature("bytes_per_second", "written to storage during a pause", "most of: bytes of the readings that touch a pause of >= 5 s / its length, at least 10 s", f"{_UTIL}, {_TREE}.write_bytes_total")
     gap_main: float | None = _feature("percent", "CPU of the main thread during pauses (100 %: a core)", "what the readings that touch pauses of >= 5 s have beyond the median of the others", f"{_UTIL}, {_TREE}.main_cpu_percent")
     quiet: float | None = _feature("seconds", "time since it last worked", "since the last minute with utilization >= 10, at most an hour", "gpu_1m.util_percent_max")

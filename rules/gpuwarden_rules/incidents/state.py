@@ -1,6 +1,6 @@
 """Joins firing alerts into incidents: `step(incidents, alerts, graph, nodes, now)`, a pure function.
 
-It is level-triggered: each step sees all alerts that fire now, so that a restart is no special case.
+It is level-triggered: each step sees all alerts that fire now, so that a restart is not a special case.
 
 An alert follows from another if its rule declares the other's rule as a cause, the labels are equal, and the
 cause began before the alert fired, or shortly after. An alert that follows from none is a head. Heads of one

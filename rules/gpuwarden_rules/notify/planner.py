@@ -1,7 +1,7 @@
 """Decides which messages are sent, to whom and when: `plan(state, view, policy, now)`, a pure function.
 
 It is level-triggered: it compares all incidents with what each receiver was sent. An extra call changes
-nothing, a missed one is covered by the next, and a restart is no special case. Alerts wait for each other
+nothing, a missed one is covered by the next, and a restart is not a special case. Alerts wait for each other
 before they become an incident (`incidents/state.py`).
 
 Invariants

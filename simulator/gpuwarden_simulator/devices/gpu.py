@@ -27,7 +27,7 @@ SLOWED_CLOCK_SHARE = 0.45
 HYSTERESIS_KELVIN = 4.0
 
 COOLING_SWING, COOLING_PERIOD_S = 0.28, 120.0
-"""Variation and period of bad cooling; now and then it reaches the hardware limit."""
+"""Variation and period of bad cooling; sometimes it reaches the hardware limit."""
 
 LOAD_NVLINKS = 18
 """NVLinks of the board whose traffic loads are given for; fewer carry less."""

@@ -1,6 +1,6 @@
 """Simulates the minute rows of a GPU: memory errors and the fabric.
 
-Healthy boards correct an error now and then. All counters are functions of time, so a reading may come
+Healthy boards correct an error sometimes. All counters are functions of time, so a reading may come
 at any time; `HealthTrouble` has the effects of a script.
 """
 
@@ -77,7 +77,7 @@ def make_memory(device: SimulatedGpu, seed: str) -> MemoryAging:
     rng = random.Random(f"memory/{seed}/{device.index}")
     model = device.model
     usual: Row = {"gpu": device.index, "gpu_uuid": device.uuid}
-    # One device in four has a cell that flips now and then; others correct nothing for months.
+    # One device in four has a cell that flips sometimes; others correct nothing for months.
     errors_per_day = rng.choice((0.0, 0.0, 0.05, rng.uniform(0.5, 6)))
     banks = remap_banks_of(model)
     if is_amd(model):

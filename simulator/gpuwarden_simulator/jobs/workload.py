@@ -208,7 +208,7 @@ def _idle_held(job: Job, _t: float, rng: random.Random) -> Demand:
 
 
 def _training(job: Job, t: float, rng: random.Random) -> Demand:
-    """Steps shorter than a second, a dip at each evaluation of metrics, a checkpoint now and then."""
+    """Steps shorter than a second, a dip at each evaluation of metrics, sometimes a checkpoint."""
     level = job.level
     held = 0.62 + 0.3 * level
     if t % (900 + 900 * level) < 8 + 10 * level:

@@ -131,7 +131,7 @@ def decode_block(data: bytes) -> tuple[tuple[Entry, ...], RecordingHeader | None
 def read_blocks(file: BinaryIO, name: str) -> Iterator[Block]:
     """The complete blocks of an open file, in order, up to the first that is cut or damaged.
 
-    Raises RecordingError when the file is no recording, or of a version that is not known.
+    Raises RecordingError when the file is not a recording, or of a version that is not known.
     """
     is_first, offset, data = True, 0, b""
     while True:
@@ -148,13 +148,13 @@ def read_blocks(file: BinaryIO, name: str) -> Iterator[Block]:
                     raise RecordingError(f"{name}: {error}") from error
                 return
             if is_first and header is None:
-                raise RecordingError(f"{name} is no recording: its first line is no header")
+                raise RecordingError(f"{name} is not a recording: its first line is not a header")
             yield Block(entries, offset, used, header)
             is_first, offset, data = False, offset + used, data[used:]
         if not chunk or (data and not _may_go_on(data)):
             break
     if is_first:
-        raise RecordingError(f"{name} is no recording: it has no whole block")
+        raise RecordingError(f"{name} is not a recording: it has no whole block")
 
 
 def entries_of(path: Path) -> Iterator[Entry]:
@@ -218,12 +218,14 @@ def _parsed(text: bytes) -> tuple[tuple[Entry, ...], RecordingHeader | None]:
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             if isinstance(error, RecordingError):
                 raise
-            raise RecordingError(f"line {number + 1} of a block is no entry: {error}") from error
+            raise RecordingError(
+                f"line {number + 1} of a block is not an entry: {error}"
+            ) from error
     return tuple(entries), header
 
 
 def _refuse(constant: str) -> None:
-    raise ValueError(f"{constant} is no JSON")
+    raise ValueError(f"{constant} is not JSON")
 
 
 def _header_of(line: Mapping[str, Any]) -> RecordingHeader:
@@ -272,7 +274,7 @@ def _checked(rows: Any) -> Reading:
     """Check that tables are lists of flat objects; the sampler checks the cells."""
     for table, several in rows.items():
         if type(several) is not list or any(type(row) is not dict for row in several):
-            raise ValueError(f"{table} is no list of rows")
+            raise ValueError(f"{table} is not a list of rows")
         for row in several:
             if any(isinstance(value, (dict, list)) for value in row.values()):
                 raise ValueError(f"a row of {table} is not flat")

@@ -39,7 +39,7 @@ def test_files_that_cannot_be_used_are_one_line_at_the_start(tmp_path: Path) -> 
     with pytest.raises(StartError, match=f"{path}: No such file.*see tls_ca"):
         Credentials(Access(tls_ca=path)).tls_context()
     path.write_text("rubbish")
-    with pytest.raises(StartError, match=f"{path}: this is no gpuwarden token.*see token_file"):
+    with pytest.raises(StartError, match=f"{path}: this is not a gpuwarden token.*see token_file"):
         Credentials(Access(token_file=path))
     with pytest.raises(StartError, match=f"{path}: there is no certificate.*see tls_ca"):
         Credentials(Access(tls_ca=path)).tls_context()

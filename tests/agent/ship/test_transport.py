@@ -366,13 +366,13 @@ async def test_what_does_not_answer_is_told_in_one_line() -> None:
 
 @pytest.mark.parametrize("url", ["", "127.0.0.1:8750", "http://", "http://h:port", "ftp://h"])
 async def test_a_bad_address_is_a_start_error(url: str) -> None:
-    with pytest.raises(StartError, match="is no address of a collector"):
+    with pytest.raises(StartError, match="is not an address of a collector"):
         async with open_transport(url, SystemClock()):
             pass
 
 
 async def test_a_password_in_a_bad_address_is_not_told() -> None:
-    with pytest.raises(StartError, match="^collector_url = …@h:port is no address") as caught:
+    with pytest.raises(StartError, match="^collector_url = …@h:port is not an address") as caught:
         async with open_transport("http://user:secret@h:port", SystemClock()):
             pass
     assert "secret" not in str(caught.value)

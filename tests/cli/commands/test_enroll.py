@@ -1,4 +1,4 @@
-"""`gpuwarden enroll` against a collector with TLS: what it writes, that it can be done again, whom it believes."""
+"""`gpuwarden enroll` against a collector with TLS: what it writes, that it can be repeated, which certificates it accepts."""
 
 import asyncio
 import os
@@ -125,7 +125,7 @@ WRONG: tuple[Case, ...] = (
     (lambda s: Token.new(Scope.ENROLL), (), "is unknown or revoked"),
     (lambda s: s.one_time(valid=timedelta(0)), (), "expired at"),
     (lambda s: s.one_time(uses=0), (), "is used up"),
-    (lambda s: None, ("--token", "hunter2"), "this is no gpuwarden token"),
+    (lambda s: None, ("--token", "hunter2"), "this is not a gpuwarden token"),
     (lambda s: None, ("--token-file", "/no/file"), "/no/file: the token cannot be read"),
 )
 

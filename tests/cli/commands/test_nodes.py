@@ -63,7 +63,7 @@ def test_a_silent_node_is_billed_until_it_is_forgotten(
     assert answers[1] == (
         1,
         (
-            "gone is forgotten: it is billed until it was last heard of\n"
+            "gone is forgotten: it is billed until its last sample\n"
             "here: here sends data: stop its agent, and the node leaves by itself\n"
             "who: there is no node 'who'\n"
         ),

@@ -65,7 +65,8 @@ def test_what_cannot_be_played_is_one_line(tmp_path, capsys) -> None:
     rubbish.write_bytes(b"rubbish")
     assert main(["simulate", "--nodes", "1", "--replay", str(rubbish)]) == 2
     assert (
-        capsys.readouterr().err == f"gpuwarden: {rubbish} is no recording: it has no whole block\n"
+        capsys.readouterr().err
+        == f"gpuwarden: {rubbish} is not a recording: it has no whole block\n"
     )
 
 

@@ -133,7 +133,7 @@ def test_a_file_that_cannot_be_imported_is_the_answer_no(
 
 @pytest.mark.parametrize(
     ("flags", "said"),
-    [(("--timezone", "Mars"), "there is no such zone"), (("--at", "soon"), "--at soon: is no time"),
+    [(("--timezone", "Mars"), "there is no such zone"), (("--at", "soon"), "--at soon: is not a time"),
      (("--url", "ftp://x"), "must start with http://"), (("/nowhere/at/all",), "there is no such file")],
 )  # fmt: skip
 def test_a_wrong_call_is_one_line_and_exit_code_2(tmp_path, capsys, flags, said) -> None:

@@ -13,7 +13,7 @@ from functools import cache
 from gpuwarden_agent.probe import Row
 
 Metrics = Mapping[str, int | Sequence[int | None]]
-"""Values by name; those that there are, absent ones of a list None."""
+"""Known values by name; absent ones of a list are None."""
 
 XGMI_LINKS = 8
 KIB = 1024
@@ -141,7 +141,7 @@ def _layout(found: tuple[int, int]) -> tuple[struct.Struct, Sequence[_Field]]:
 def version(data: bytes) -> tuple[int, int]:
     """Format and content version. Raises ValueError for what is too short to have one."""
     if len(data) < _HEADER.size:
-        raise ValueError(f"{len(data)} bytes are no metrics")
+        raise ValueError(f"{len(data)} bytes are not metrics")
     _, format_revision, content_revision = _HEADER.unpack_from(data)
     return format_revision, content_revision
 

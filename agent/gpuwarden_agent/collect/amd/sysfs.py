@@ -206,7 +206,7 @@ def ras_verdict(grown: Mapping[str, Mapping[str, int]]) -> tuple[str, str]:
 
 
 def pci_address(folder_name: str) -> tuple[int, int, int, int] | None:
-    """Domain, bus, device, function of a PCI device's folder; None: it is no PCI device."""
+    """Domain, bus, device, function of a PCI device's folder; None: it is not a PCI device."""
     found = _ADDRESS.fullmatch(folder_name)
     if not found:
         return None
@@ -252,6 +252,6 @@ def gpu_uuid(chip_id: str | None, pci_bus_id: str, node: str) -> str:
     "AMD-" and the unique id burnt into the chip (GFX9 and newer): the same in every machine, slot
     and driver. Chips without one (most consumer boards) get the place instead, "AMD-<PCI bus
     id>@<node>": the same over reboots and driver reloads, another after the board moves to
-    another slot, the PCI buses are numbered anew, or the node is renamed.
+    another slot, the PCI buses are renumbered, or the node is renamed.
     """
     return f"AMD-{chip_id}" if chip_id else f"AMD-{pci_bus_id}@{node}"

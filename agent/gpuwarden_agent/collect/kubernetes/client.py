@@ -46,7 +46,7 @@ class Server:
             text = f"[{text}]"
         found = _SERVER.fullmatch(text)
         if found is None:
-            raise ValueError(f"{text!r} is no host or host:port")
+            raise ValueError(f"{text!r} is not a host or host:port")
         return cls(found[1] or found[2], int(found[3] or default_port))
 
     def __str__(self) -> str:

@@ -38,7 +38,7 @@ _MEANINGS: Mapping[int, tuple[str, str, str]] = {
     types.SINGLE_BIT_ECC_STORM: (
         "ecc_storm",
         WARNING,
-        "so many corrected memory errors that the driver speaks of a storm; watch its remapped rows",
+        "so many corrected memory errors that the driver calls it a storm; watch its remapped rows",
     ),
     types.DRAM_RETIREMENT: (
         "dram_retirement",

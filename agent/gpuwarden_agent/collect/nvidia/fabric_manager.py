@@ -47,7 +47,7 @@ def parse_version(text: str | None) -> str | None:
 def state(is_running: bool, is_installed: bool, unit_state: str | None) -> str | None:
     """Column `fabric_manager` of `nodes`. `unit_state`: that of systemd, None if unknown.
 
-    A unit that restarts again and again, for example with the wrong version, is "activating" most of
+    A unit that restarts repeatedly, for example with the wrong version, is "activating" most of
     the time.
     """
     if is_running:

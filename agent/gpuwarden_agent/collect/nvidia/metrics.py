@@ -129,7 +129,7 @@ def thousandth(value: int | None) -> float | None:
 
 def threshold(celsius: int | None) -> float | None:
     """Ada and newer have margins instead of thresholds, for which this call is deprecated: only
-    what can be the temperature of a slowdown is taken for one.
+    what can be the temperature of a slowdown is treated as one.
     """
     return float(celsius) if celsius is not None and 40 <= celsius <= 150 else None
 

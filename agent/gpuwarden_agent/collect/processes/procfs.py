@@ -73,7 +73,7 @@ class Switches:
 def parse_pid_stat(text: str) -> Process:
     """/proc/PID/stat and /proc/PID/task/TID/stat. Raises ValueError when it is cut short.
 
-    The name stands in parentheses and may hold spaces and parentheses itself.
+    The name is in parentheses and may hold spaces and parentheses itself.
     """
     head, closed, rest = text.rpartition(")")
     fields = rest.split(None, 26)

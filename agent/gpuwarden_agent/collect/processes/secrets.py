@@ -155,7 +155,7 @@ class _Program:
     pairs: frozenset[str] = frozenset()
     """Flags before NAME:PASSWORD, NAME%PASSWORD or, of a certificate, FILE:PASSWORD; attached or not."""
     words: int = 0
-    """From this argument that is no flag on, counted from 1, each is a secret; 0: none."""
+    """From this argument on, counted from 1 without flags, each is a secret; 0: none."""
     is_assigned: bool = False
     """Each `NAME=X` has a secret."""
 
@@ -416,7 +416,7 @@ _SHAPES = (
 
 
 def _values_hidden(argument: str) -> str:
-    """`name=value` and `"name": value`, wherever they stand: in URLs, JSON, overrides."""
+    """`name=value` and `"name": value`, anywhere: in URLs, JSON, overrides."""
     parts: list[str] = []
     at = 0
     while found := _NAME.search(argument, at):

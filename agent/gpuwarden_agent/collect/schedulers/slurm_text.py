@@ -142,7 +142,7 @@ def parse_nodes(text: str) -> tuple[list[NodeLine], int]:
 
 
 def gpus_in(gres: str) -> int | None:
-    """GPUs of "gres:gpu:h100:4", "gres/gpu=2", "gpu:2,shard:1"; None where it tells of none."""
+    """GPUs of "gres:gpu:h100:4", "gres/gpu=2", "gpu:2,shard:1"; None where it names none."""
     if _told(gres) is None:
         return None
     counts = [int(count or 1) for count in _GPUS.findall(gres)]

@@ -103,7 +103,7 @@ def test_a_file_that_is_cut_off_is_named(found: tuple[int, int]) -> None:
 
 @given(st.binary(max_size=3))
 def test_less_than_a_header_is_named(data: bytes) -> None:
-    with pytest.raises(ValueError, match="bytes are no metrics"):
+    with pytest.raises(ValueError, match="bytes are not metrics"):
         version(data)
 
 

@@ -161,5 +161,5 @@ def test_an_amd_host_in_kubernetes_has_allocations_and_labels_of_the_node(
 def test_a_wrong_address_is_a_start_error_that_names_the_setting(
     source: tuple[AgentSettings, ClusterServer], clock: ManualClock
 ) -> None:
-    with pytest.raises(StartError, match="kubelet: 'https://n1' is no host"):
+    with pytest.raises(StartError, match="kubelet: 'https://n1' is not a host"):
         discover("none", clock, pods=replace(source[0], kubelet="https://n1"))

@@ -152,7 +152,7 @@ def check_body(body: bytes, rows: int) -> None:
 
 
 def measure_memory(url: str, options: argparse.Namespace) -> None:
-    """Memory after so many batches of five ticks, made ten times as fast."""
+    """Memory after this number of batches of five ticks, made ten times as fast."""
     with agent(url, options, interval_s=0.1, batch_s=0.5) as running:
         time.sleep(options.batches * 0.5)
         memory = memory_mib(running.pid)

@@ -3,7 +3,7 @@
     python -m bench.batch_cost [--rates 20 200 700] [--agents 1000] [--seconds 15]
 
 At each rate (batches a second; 0: flat out) agents of simulated nodes with 8 GPUs send batches of five seconds;
-what came first after a start is told apart. Prints microseconds of CPU a batch. Every batch is acknowledged and
+the first batches after a start are listed apart. Prints microseconds of CPU a batch. Every batch is acknowledged and
 its rows are counted by the collector; a difference ends the run with 1.
 """
 
@@ -18,7 +18,7 @@ from bench.store.data_clock import DataClock
 from bench.store.load import Load, Setup, Tally, load
 
 FIRST = 100
-"""Batches after a start that are told apart."""
+"""Batches after a start that are listed apart."""
 FLAT_MOST = 2_500
 """Batches a second that are made ready where they are sent flat out."""
 PARTS = ("loop", "decode", "writer", "storage")

@@ -1,4 +1,4 @@
-"""Measures what the Prometheus page costs: its state, its time and its size for a node with all that there is.
+"""Measures what the Prometheus page costs: its state, its time and its size for a node with every table full.
 
     python -m bench.exporter [--gpus 8] [--links 18] [--processes 64]
 

@@ -94,7 +94,7 @@ async def start(
 async def post(
     session: aiohttp.ClientSession, url: str | None, request: tuple[bytes, dict[str, str]]
 ) -> tuple[bool, str | None]:
-    """Send a batch: whether it was acknowledged, and the answer that refused it for good.
+    """Send a batch: whether it was acknowledged, and the answer that refused it permanently.
 
     `url` None: no collector runs.
     """

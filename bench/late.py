@@ -4,7 +4,7 @@
 
 The store has been rolled up until now when agents send what they have kept: each row is late. What is
 sealed is mended, step by step; a seal waits for its turn meanwhile, as another one does in a collector.
-`--noted`: windows that stand behind these and must cost nothing. `--on-time`: the same samples, none of
+`--noted`: windows that come after these and must cost nothing. `--on-time`: the same samples, none of
 them late, to compare with. What was rolled up is compared with the SQL that defines it; a difference,
 or a window that is missing, ends the run with 1.
 """

@@ -125,7 +125,7 @@ class Survivor:
 
 @dataclass(frozen=True)
 class Result:
-    """What became of the mutants of one module."""
+    """The results of the mutants of one module."""
 
     module: str
     killed: int

@@ -41,7 +41,7 @@ from gpuwarden_collector.storage.segment import SCHEMAS
 
 START = datetime(2026, 3, 1, 12, tzinfo=UTC)
 NODES, ROUNDS = 8, 24
-"""Simulated nodes, and batches of each until they begin anew."""
+"""Simulated nodes, and batches of each until they begin again."""
 FRAME_AGENTS = 100
 """Batches of one frame."""
 BATCHES_A_MINUTE = 60 // BATCH_S

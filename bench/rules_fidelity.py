@@ -4,9 +4,9 @@
 
 Readings come every 15 s (gpu, host) and every minute (the rest), an hour at a time; rollups are the
 collector's own SQL, events the agent's own edges, diagnoses the collector's own, the inventory that of each
-instant. Every rule is looked at
+instant. Every rule is evaluated
 every five minutes, and around each change as often as it would be live, at least every minute; its alerts
-live as live ones do, are joined into incidents, and a channel is told of these. The exit code is 1 where a fault was late or missed or an alert was false. All faults
+live as live ones do, are joined into incidents, and a channel gets these. The exit code is 1 where a fault was late or missed or an alert was false. All faults
 and what each must raise are in bench/fidelity/scenarios.py. SIGTERM ends it with the hour, and judges what was
 lived so far.
 """
@@ -55,7 +55,7 @@ class ReplayedRule:
         self.seconds = 0.0
         self._warehouse = warehouse
         self._query = BacktestQuery(rule, warehouse, SystemClock())
-        # The warehouse knows when a node was last heard of as of one instant only.
+        # The warehouse knows when a node last reported as of one instant only.
         self._is_single = "last_seen_at" in rule.sql
         self._state = RuleState()
         self._previous: Evaluation | None = None
@@ -66,7 +66,7 @@ class ReplayedRule:
         return self._query.queries
 
     async def follow(self, since: datetime, until: datetime, *, is_calm: bool = False) -> None:
-        """Look from one instant to another, where the next call goes on."""
+        """Look from one instant to another, where the next call continues."""
         step_s = step_s_of(self.rule)
         step_s = max(step_s, CALM_STEP_S) if is_calm else step_s
         resolution_s = min(step_s, max(RESOLUTION_S, self.rule.interval_s))

@@ -79,7 +79,7 @@ def timed(
     questions: Sequence[Question],
     before: Callable[[], None] | None = None,
 ) -> str:
-    """Milliseconds until all of the questions, asked at once, are answered: again and again."""
+    """Milliseconds until all of the questions, asked at once, are answered: repeatedly."""
     ways = [Asking(child.port) for _ in questions]
     found: list[list[list[Any]]] = [[] for _ in questions]
 

@@ -1,10 +1,10 @@
-"""Kills a collector at random under load, again and again, and counts the rows that the store has.
+"""Kills a collector at random under load, repeatedly, and counts the rows that the store has.
 
 `python -m bench.store_kill --kills 100`: agents send batches that nobody else could have made and
 retry until each is acknowledged; the collector seals every second, merges, expires and cleans up all
-the time. At random points one of its processes is killed (SIGKILL), which one by turns: the ingest
+the time. At random points one of its processes is killed (SIGKILL), which one alternately: the ingest
 process with all the others, or the storage process, a query process or the fork server alone, after
-which the same ingest process must go on. Beside it a reader asks for rows and distinct rows without a
+which the same ingest process must continue. Beside it a reader asks for rows and distinct rows without a
 pause; only a query whose process was killed may fail. At the end every acknowledged row must be
 there, each once, and the store must be whole.
 """
@@ -216,7 +216,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--kills", type=int, default=100)
     parser.add_argument(
-        "--processes", default=",".join(PROCESSES), help="which are killed, by turns"
+        "--processes", default=",".join(PROCESSES), help="which are killed, alternately"
     )
     parser.add_argument("--agents", type=int, default=6)
     parser.add_argument("--seed", type=int, default=1)

@@ -3,8 +3,8 @@
     python -m bench.top [--nodes 1 125 1250] [--size 80x24 200x60] [--seconds 30]
 
 The collector is that of `bench.dashboards.serve`: so many nodes with 8 GPUs, each with a new sample a second. Every
-view is looked at for the same time; figures are of the time after its first screen. A view that shows no rows, or
-does not go on, ends the run.
+view is shown for the same time; figures are of the time after its first screen. A view that shows no rows, or
+does not continue, ends the run.
 """
 
 import argparse
@@ -48,7 +48,7 @@ class Terminal:
         """What was written since this was emptied."""
 
     def watch(self, seconds: float) -> None:
-        """Read what it writes for so long."""
+        """Read what it writes for this time."""
         end = time.monotonic() + seconds
         while (left := end - time.monotonic()) > 0:
             if select.select([self._fd], [], [], left)[0]:

@@ -5,8 +5,8 @@
 Rows are written to the lake an hour at a time, as sealing does, and at every table's own pace: seconds, ten
 seconds and minutes of samples, rollups, events, coverage. Most GPUs work; each is idle with its memory held for 20
 to 110 minutes in three of ten quarters of a day, one in a hundred is too hot for hours every day, a
-node has an Xid now and then. Columns that no rule reads are NULL, which costs a question nothing. A store that lacks
-rows in the end is told and ends the run with an error.
+node has an Xid sometimes. Columns that no rule reads are NULL, which costs a question nothing. A store that lacks
+rows in the end is named and ends the run with an error.
 """
 
 import argparse

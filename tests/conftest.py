@@ -30,7 +30,7 @@ LONGEST = (
 """Slow tests that take the most time, in this order; the first so that none is left for the end."""
 
 # Timing is measured in bench/, never asserted: a busy machine must not fail a property. Examples are
-# new ones each time for whoever works here, and the same ones where a change is judged.
+# new ones each time for a developer, and the same ones where a change is judged.
 settings.register_profile("gpuwarden", deadline=None, derandomize=IS_JUDGED)
 settings.load_profile("gpuwarden")
 skip_checks()

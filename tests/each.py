@@ -20,7 +20,7 @@ def each(names: str | Sequence[str], cases: Iterable[Any]) -> Callable[[Callable
                 values = case if len(known) > 1 else (case,)
                 try:
                     test(**fixtures, **dict(zip(known, values, strict=True)))
-                except Exception as error:  # noqa: BLE001  # whatever it is, the next case is tried
+                except Exception as error:  # noqa: BLE001  # in every case the next one is tried
                     error.add_note(f"case: {case!r}")
                     failures.append(error)
             if failures:

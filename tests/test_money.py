@@ -55,7 +55,7 @@ class AlertsWriter:
         self._database = database
 
     async def write(self, changes: Any) -> None:
-        """Replace those that there are."""
+        """Replace the existing ones."""
         self._database.execute("DELETE FROM alerts")
         rows = changes.upserted["alerts"].to_pylist()
         self._database.insert("alerts", [{k: _utc(v) for k, v in r.items()} for r in rows])
@@ -126,7 +126,7 @@ class Week:
         self.database.execute(f"INSERT INTO waste_1h BY NAME {sql}")
 
     def alerts(self) -> dict[str, Alert]:
-        """What the rules say of idle GPUs now, by GPU; saved, too."""
+        """Alerts of the rules about idle GPUs now, by GPU; saved, too."""
 
         clock = ManualClock(self.now)
         writer: Any = AlertsWriter(self.database)

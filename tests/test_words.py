@@ -1,4 +1,4 @@
-"""One word for one thing: a public class name stands in one module alone.
+"""One word for one thing: a public class name is in one module alone.
 
 A second thing with the same word makes each search and each sentence about both ambiguous.
 """

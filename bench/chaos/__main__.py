@@ -183,7 +183,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--instants", type=int, default=50, help="of a power cut, each seed")
     made.add_argument("--keep", type=Path, help="folder of what runs leave")
     made.add_argument("--results", type=Path, help="file of outcomes, a JSON line each")
-    made.add_argument("--table", type=Path, help="page whose table is written anew")
+    made.add_argument("--table", type=Path, help="page whose table is written again")
     return made
 
 

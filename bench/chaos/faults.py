@@ -103,7 +103,7 @@ class Fault:
         if silent := self.fires - set(verdict.alerts):
             found.append(f"did not fire: {', '.join(sorted(silent))}")
         if verdict.unexplained_s:
-            found.append(f"{verdict.unexplained_s} s without samples that no event tells of")
+            found.append(f"{verdict.unexplained_s} s without samples that no event reports")
         return found
 
 

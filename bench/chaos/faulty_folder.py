@@ -1,7 +1,7 @@
 """A folder whose writes and syncs fail on demand: everything else is passed through.
 
 `python -m bench.chaos.faulty_folder FOLDER PLACE`: PLACE shows FOLDER. While `FOLDER.errno` exists, writes and
-syncs fail with the number that stands in it, such as 5 (EIO) or 28 (ENOSPC).
+syncs fail with the number in it, such as 5 (EIO) or 28 (ENOSPC).
 """
 
 import os

@@ -204,7 +204,7 @@ class opened(ExitStack):  # noqa: N801  a context manager
 
 
 def rows_in(folder: Path) -> int:
-    """Samples of a store that is not running; each must stand there once."""
+    """Samples of a store that is not running; each must be there once."""
     with opened(folder) as database, database.reading() as cursor:
         found = cursor.execute(
             "SELECT count(*), count(DISTINCT (gpu_uuid, ts)) FROM gpu_samples"

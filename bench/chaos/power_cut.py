@@ -46,7 +46,7 @@ from gpuwarden_collector.storage.state import FILE_NAME
 AT_ONCE = 2
 _POST_S = 30.0
 _NEW, _LATER = 200, 0.1
-"""For so many positions a complete backup is always checked, later in this share of the cases."""
+"""For this number of positions a complete backup is always checked, later in this share of the cases."""
 _DOUBLED_SQL = "SELECT count(*) - count(DISTINCT (gpu_uuid, ts)) FROM gpu_1m"
 APPEND = "append"
 """Name of instants without a marked operation: batches were appended."""
@@ -76,7 +76,7 @@ class Found:
 
 
 def instants(history: History, count: int, random: Random) -> list[Instant]:
-    """Where to cut: half by turns within each kind of operation, half anywhere, in order."""
+    """Where to cut: half within each kind in turn of operation, half anywhere, in order."""
     by_name: dict[str, list[Mark]] = defaultdict(list)
     for mark in history.marks:
         by_name[mark.name].append(mark)

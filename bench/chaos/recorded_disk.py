@@ -1,7 +1,7 @@
 """A disk that records every write and flush, so that any instant of it can be mounted again.
 
 A process serves one file over FUSE and appends each write and flush to a record; a loop device with a
-file system stands on the file. A power cut at `position` leaves what was flushed before it, and of what
+file system is on the file. A power cut at `position` leaves what was flushed before it, and of what
 was written since, whatever the disk pleases: see `Left`.
 """
 

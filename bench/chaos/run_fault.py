@@ -37,7 +37,7 @@ STEADY_S = min(6.0, LASTS_S)
 RUN_S = 600.0
 CATCH_UP_S = 120.0
 LATER_S = 10.0
-"""When rows that were missing are queried again: an incomplete read is no loss."""
+"""When rows that were missing are queried again: an incomplete read is not a loss."""
 BATCH_S = 6
 """Seconds that a batch may span."""
 
@@ -116,7 +116,7 @@ def waiting(spools: Path, before_ms: int) -> int:
 
 
 def set_aside(spool: Path) -> int:
-    """Seconds of samples in batches of an agent that were refused for good, and what a batch may lack."""
+    """Seconds of samples in batches of an agent that were refused permanently, and what a batch may lack."""
     told = [decode(body, "zstd") for (body,) in in_spool(spool, "SELECT body FROM refused")]
     ts = {
         row

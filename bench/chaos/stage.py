@@ -176,7 +176,7 @@ class Stage:
             if answer.status != 200:
                 raise RuntimeError(f"{answer.status}: {said}")
             if said["truncated"]:
-                raise RuntimeError(f"more than {ROWS_MAX} rows are to be compared")
+                raise RuntimeError(f"more than {ROWS_MAX} rows would be compared")
             rows: list[list[Any]] = said["rows"]
             return rows
 

@@ -1,7 +1,7 @@
 """Forgets what was not synced: a disk whose power can be cut, under files that are written for real.
 
-The files stand in a folder of memory, as the kernel's page cache has them, and are read there by whoever reads
-them. Functions of `os` that change files below that folder are watched (`Disks.watching`); what they did is on the
+The files are in a folder of memory, as the kernel's page cache has them, and are read there.
+Functions of `os` that change files below that folder are watched (`Disks.watching`); what they did is on the
 disk only once `fsync` or `fdatasync` was called for the file, and for its folder as to names. At a power cut the
 disk keeps of the rest what the seed decides: of each file any sectors, of each folder the first so many changes of
 names. A sync that fails with EIO loses what it was to write, and the next one succeeds without it, as on Linux.
@@ -93,7 +93,7 @@ class Disk:
         if file is None:
             return
         if self.fails_sync():
-            file.pending.clear()  # and the cache shows them all the same, until it is read anew
+            file.pending.clear()  # and the cache shows them all the same, until it is read again
             raise OSError(errno.EIO, os.strerror(errno.EIO), path)
         file.kept = _written(file.kept, file.pending)
         file.pending.clear()

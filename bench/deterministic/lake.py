@@ -70,7 +70,7 @@ class Cursor:
         self._tables = tables
 
     def execute(self, sql: str, parameters: Sequence[Any] = ()) -> "Cursor":
-        """Raises AssertionError for what is no part of sealing."""
+        """Raises AssertionError for what is not a part of sealing."""
         self._found = []
         words = sql.split()
         if words[0] == "BEGIN":

@@ -43,7 +43,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         future = self.create_future()
         try:
             future.set_result(func(*args))
-        except BaseException as error:  # noqa: BLE001  # whoever awaits it handles it
+        except BaseException as error:  # noqa: BLE001  # its awaiter handles it
             future.set_exception(error)
             future.exception()
         return future

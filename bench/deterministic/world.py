@@ -113,7 +113,7 @@ class _Worker:
         future = asyncio.get_running_loop().create_future()
         try:
             future.set_result(call(*args, **kwargs))
-        except Exception as error:  # noqa: BLE001  # whoever awaits the call handles it
+        except Exception as error:  # noqa: BLE001  # the awaiter of the call handles it
             future.set_exception(error)
         return future
 
@@ -405,7 +405,7 @@ class Collector:
         return fails
 
     def _check_segment(self, path: str) -> None:
-        """With a segment go rows that the lake has, whatever happens next; or none that are acknowledged."""
+        """With a segment go rows that the lake has in every case; or none that are acknowledged."""
         number = int(Path(path).stem)
         if number > self.catalogue.sealed:
             if keys_of_segment(self, number) & self.promised:
@@ -456,7 +456,7 @@ def keys_of_segment(collector: Collector, number: int) -> set[Key]:
 
 
 class WatchedSpool(Spool):
-    """The product's spool; says what it takes and lets go of."""
+    """The product's spool; says what it takes and deletes."""
 
     world: "World"
     node: str
@@ -480,7 +480,7 @@ class WatchedSpool(Spool):
 
 
 class Agent:
-    """One agent's host: makes a batch now and then, and ships them."""
+    """One agent's host: makes a batch sometimes, and ships them."""
 
     def __init__(self, world: "World", number: int) -> None:
         self.world = world
@@ -651,7 +651,7 @@ class World:
         self._stop.set()
 
     def maybe_no_memory(self, doing: str) -> None:
-        """Raises MemoryError now and then."""
+        """Raises MemoryError sometimes."""
         if not self.is_calm and self.collector.rng.random() < self.rates.memory:
             self.note("no memory", doing)
             raise MemoryError

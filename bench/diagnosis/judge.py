@@ -97,7 +97,7 @@ def verdicts(
 
 
 def settled_s(looks: Mapping[int, Sequence[Judged]], seconds: int) -> dict[str, int]:
-    """By UUID: seconds from an empty window on after which every look was right, where one was.
+    """By UUID: seconds from an empty window on after which every verdict was right, where one was.
 
     `seconds`: length of the recording.
     """

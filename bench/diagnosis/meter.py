@@ -1,6 +1,6 @@
 """Shares a few numbers, in a file, between a simulated GPU and the loop that uses it.
 
-The loop says when the device is busy and how much was sent to it; whoever samples reads it. Times are of
+The loop says when the device is busy and how much was sent to it; the sampler reads it. Times are of
 the machine's monotonic clock, which all processes share. Standard library alone: the loop runs
 where gpuwarden is not installed.
 """
@@ -69,7 +69,7 @@ class Meter:
         self._cells[_POWER] = round(1000 * power_share)
 
     def worked(self, seconds: float) -> None:
-        """It was busy for so long of the time just past, while the process did something else."""
+        """It was busy for this part of the time just past, while the process did something else."""
         self._cells[_BUSY] += int(1e9 * seconds)
 
     def receive(self, count: int) -> None:
@@ -106,6 +106,6 @@ class Meter:
         )
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Release the file."""
         self._cells.release()
         self._map.close()

@@ -59,7 +59,7 @@ def packed(entries: Iterable[Entry]) -> Iterator[Entry]:
 
 
 def pack(source: Path, target: Path) -> int:
-    """Write one recording anew, as one block; its size in bytes. Raises RecordingError."""
+    """Write one recording again, as one block; its size in bytes. Raises RecordingError."""
     with source.open("rb") as file:
         blocks = list(read_blocks(file, str(source)))
     entries = [entry for block in blocks for entry in packed(block.entries)]

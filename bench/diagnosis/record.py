@@ -3,7 +3,7 @@
     python -m bench.diagnosis.record --python ENV/bin/python [--seeds 1] [--speeds 0.3,5] [--scenarios NAME,...]
 
 Every run of a node is one file in --folder (docs/simulator.md has its form); those that are there are
-skipped, so that it can be stopped at any time and goes on where it was. Root is needed for control groups and
+skipped, so that it can be stopped at any time and continues where it was. Root is needed for control groups and
 the network; what cannot be run is named. On a machine that does other things the labels are not true.
 """
 
@@ -222,7 +222,8 @@ def main() -> int:
         except KeyboardInterrupt:
             if not is_inside:
                 print(
-                    f"stopped at {plan.name}; the same command goes on from there", file=sys.stderr
+                    f"stopped at {plan.name}; the same command continues from there",
+                    file=sys.stderr,
                 )
             return 130
         print(text if is_inside else f"{number}/{len(wanted)} {plan.name} {text}", flush=True)

@@ -43,7 +43,7 @@ SXID_LINE = (
 
 @dataclass(slots=True)
 class Silence:
-    """A time in which a node sends nothing, in milliseconds since the epoch; `end_ms` None: it goes on."""
+    """A time in which a node sends nothing, in milliseconds since the epoch; `end_ms` None: it continues."""
 
     node: str
     begin_ms: int

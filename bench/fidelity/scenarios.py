@@ -216,7 +216,7 @@ MAINTENANCE = Scenario(
 MAINTENANCE_MIN = 600.0
 """After the begin of a round of faults, when all of it is over."""
 QUICK_REBOOT = Scenario("quick reboot", 0.5, (Order(K.REBOOT, gpus="none"),), {}, is_of_node=True)
-"""Harmless: nothing may be said of them."""
+"""Harmless: no alert may name them."""
 
 PARTS: dict[str, tuple[Scenario, ...]] = {
     "a quad": (
@@ -362,7 +362,7 @@ _JOB_WIDE = (K.JOB, K.HANG, K.GPU_LOST, K.REBOOT)
 
 
 def placements(gpus: int) -> tuple[Placement, ...]:
-    """Jobs that run on a node for good: they are healthy."""
+    """Jobs that run on a node permanently: they are healthy."""
     groups = ((0, 1), (2,), (3,)) if gpus == 4 else ((0, 1, 2, 3), (4, 5), (6,), (7,))
     *training, serving = groups
     return (*(Placement(g, W.TRAINING) for g in training), Placement(serving, W.INFERENCE))
@@ -456,7 +456,7 @@ def _in_turn(
 
 
 def _broken(incident: ScriptedFault, gpus: int) -> set[int]:
-    """GPUs whose boards are to be replaced."""
+    """GPUs whose boards must be replaced."""
     if not incident.scenario.is_mended:
         return set()
     faults = faults_of(incident, gpus)

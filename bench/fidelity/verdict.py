@@ -80,7 +80,7 @@ class Verdict:
 
 @dataclass(slots=True)
 class Lived:
-    """Incidents and messages that the product makes of the alerts."""
+    """Incidents and messages that the product derives from the alerts."""
 
     incidents: dict[str, Incident] = field(default_factory=dict)
     """In their last state, by id."""
@@ -90,7 +90,7 @@ class Lived:
 
 
 def lived(episodes: Sequence[Alert], rules: Sequence[Rule], end: datetime) -> Lived:
-    """The alerts as the product joins them and tells of them, through all instants at which it looks."""
+    """The alerts as the product joins and reports them, through all instants at which it looks."""
     found, graph = Lived(), graph_of(rules)
     active: dict[str, Alert] = {}
     begins = sorted(episodes, key=lambda a: a.fired_at or end, reverse=True)
@@ -133,7 +133,7 @@ def judge(
     rules: Sequence[Rule],
     end_ms: int,
 ) -> Verdict:
-    """Compare. `episodes`: alerts that fired; those that are not resolved go on at the end."""
+    """Compare. `episodes`: alerts that fired; those that are not resolved continue at the end."""
     scores = {rule.name: Score() for rule in rules}
     confusion: Counter[tuple[str, str]] = Counter()
     wrong: list[str] = []

@@ -1,6 +1,6 @@
 """The store of a replay: the public tables in memory, filled by the hour and emptied behind it.
 
-Inventory says what it said at the instant of the question: when a node was last heard of follows from the
+Inventory says what it said at the instant of the question: when a node last reported follows from the
 silences, not from the rows that are there already.
 """
 
@@ -45,7 +45,7 @@ CREATE VIEW {table} AS SELECT t.* REPLACE (least(t.last_seen_at,
 FROM {table}_described t
 WHERE coalesce(t.first_seen_at <= getvariable('now'), true)
 """
-"""Without the boards that are yet to come; those that were replaced were heard of until then."""
+"""Without the boards that are yet to come; those that were replaced reported until then."""
 REPLACED = """,
     CASE WHEN t.last_seen_at <= getvariable('now') THEN t.replaced_by END AS replaced_by"""
 """Sets the board that replaced one, from then on."""
@@ -136,7 +136,7 @@ class Warehouse:
             )
 
     def _forget(self, begin: datetime) -> None:
-        """Write tables anew without what no rule reads any more: memory stays as it is."""
+        """Write tables again without what no rule reads any more: memory stays as it is."""
         for table, kept_s in KEPT_S.items():
             since = f"TIMESTAMP '{begin.replace(tzinfo=None)}' - INTERVAL {kept_s} SECOND"
             self.db.execute(

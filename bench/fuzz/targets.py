@@ -118,7 +118,7 @@ def _scram() -> Callable[[bytes], object]:
         first, _, last = data.partition(b"\0")
         exchange = Exchange(verifier, "nonce")
         exchange.first(first)
-        assert exchange.final(last) is None, "whoever does not know the password is let in"
+        assert exchange.final(last) is None, "a client without the password is admitted"
         return None
 
     return run

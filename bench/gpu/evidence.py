@@ -61,7 +61,7 @@ class Evidence:
         print(f"[{time.monotonic() - self.began_s:5.0f} s] {name}", flush=True)
 
     def attempt(self, step: Callable[[], None]) -> None:
-        """Do a part of the run; a failure becomes a note, and the run goes on."""
+        """Do a part of the run; a failure becomes a note, and the run continues."""
         try:
             step()
         except Exception as error:  # noqa: BLE001  # the other parts are worth having

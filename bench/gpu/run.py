@@ -1,7 +1,7 @@
 """Evidence from a real GPU, in one command: what its driver answers, how fast, how truly, at what cost.
 
     python bench/gpu/run.py --output DIR            on a machine with an NVIDIA GPU, from a checkout
-    python bench/gpu/run.py --output DIR --simulator --short      without one: all but the numbers
+    python bench/gpu/run.py --output DIR --simulator --short      without one: all except the numbers
 
 Needs no network and no installation: README.md beside this file has what it needs and writes.
 """

@@ -121,7 +121,7 @@ class Workshop:
         for group in (self._pid, self._process.pid):
             if group is not None:
                 children.kill(group)
-        # One that the driver does not let go of is left to it.
+        # One that the driver does not release is left to it.
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(10)
 
@@ -190,7 +190,7 @@ class Scene:
     read_ms: dict[str, dict[str, float]] = field(default_factory=dict)
     """p50, p99 and max of a read, by probe."""
     achieved: dict[str, float] = field(default_factory=dict)
-    """Medians of what the workload said of itself."""
+    """Medians of the workload's own figures."""
     means: dict[str, float] = field(default_factory=dict)
     """Means of the columns SHOWN."""
     calls: list[dict[str, Any]] = field(default_factory=list)

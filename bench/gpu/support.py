@@ -176,7 +176,7 @@ def questions(machine: Machine) -> Iterator[Question]:
 
 
 def timed(kind: str, name: str, arguments: str, call: Callable[[], Any]) -> Answer:
-    """Repeat a call and say what came of it; `call` raises for no answer."""
+    """Repeat a call and return its results; `call` raises for no answer."""
     took: list[float] = []
     code, value = "SUCCESS", ""
     while len(took) < TIMES and sum(took) < CALL_LIMIT_S * 1e6:

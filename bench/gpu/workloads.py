@@ -236,17 +236,17 @@ def serve(torch: Any) -> None:
 
 def _forked(name: str, torch: Any) -> int:
     pid = os.fork()
-    # Both sides do it, so that the group is there whoever comes first.
+    # Both sides do it, so that the group is there for the first of them.
     with contextlib.suppress(OSError):
         os.setpgid(pid, pid)
     if pid:
         return pid
-    say(pid=os.getpid())  # by the one that says "ready" next: nobody must hear of that first
+    say(pid=os.getpid())  # by the one that says "ready" next, so that nobody reads that first
     os.close(0)
     os.open(os.devnull, os.O_RDONLY)
     try:
         work(name, torch)
-    except BaseException as error:  # noqa: BLE001  # whoever asked is to know
+    except BaseException as error:  # noqa: BLE001  # the caller must know
         say(skipped=f"{type(error).__name__}: {error}"[:300])
     os._exit(0)
 

@@ -22,7 +22,7 @@ GPUS = 8
 BATCH_S = 5
 MODEL = "H100-SXM-80GB"
 _AGENT_MARK = b"############"
-"""Stands in node names and UUIDs where the number of the agent goes; unlikely in binary values."""
+"""Is in node names and UUIDs where the number of the agent goes; unlikely in binary values."""
 _EPOCH_MS = 1_760_000_000_000
 """Time of the first tick of templates."""
 
@@ -90,7 +90,7 @@ class Fleet:
 
     @property
     def rounds(self) -> int:
-        """Batches until a node's readings begin anew."""
+        """Batches until a node's readings begin again."""
         return len(self.templates[0])
 
     def template(self, agent: int, number: int) -> Template:
@@ -113,7 +113,7 @@ class Fleet:
 
 
 def simulated(nodes: int, rounds: int, batch_s: int = BATCH_S) -> Fleet:
-    """Batches of so many nodes, so many each, of `batch_s` seconds."""
+    """Batches of this number of nodes, each with this number, of `batch_s` seconds."""
     return Fleet([list(_history(number, rounds, batch_s)) for number in range(nodes)], batch_s)
 
 

@@ -41,7 +41,7 @@ class Setup:
     nodes: int = 16
     """Simulated nodes whose batches the agents send."""
     rounds: int = 24
-    """Batches of each until its readings begin anew."""
+    """Batches of each until its readings begin again."""
     is_remote_write: bool = False
     """Send the same samples as Prometheus would."""
     clock: DataClock | None = None
@@ -169,7 +169,7 @@ def _head(path: str, headers: Mapping[str, str], body: bytes) -> bytes:
 def _run(
     client: _Client, agents: _Agents, seconds: float, rate: float | None, clock: DataClock | None
 ) -> Tally:
-    """Send for so long, `rate` batches a second or as fast as they are answered; wait for all."""
+    """Send for this time, `rate` batches a second or as fast as they are answered; wait for all."""
     tally = Tally()
     again: list[tuple[float, int, _Sending]] = []
     began_s = now_s = time.monotonic()
@@ -261,7 +261,7 @@ class Load:
         self._ask("make", batches)
 
     def run(self, connections: int, seconds: float, rate: float | None = None) -> Tally:
-        """Send over so many connections, for so long; `rate`: batches a second, None flat out."""
+        """Send over this number of connections, for this time; `rate`: batches a second, None flat out."""
         tally = self._ask("run", connections, seconds, rate)
         assert isinstance(tally, Tally)
         return tally

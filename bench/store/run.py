@@ -45,7 +45,7 @@ class Plan:
     connections: int = 10_000
     nodes: int = 16
     rounds: int = 24
-    """Simulated nodes whose batches the agents send, and batches of each until they begin anew."""
+    """Simulated nodes whose batches the agents send, and batches of each until they begin again."""
     seal_bytes: int = 128 * 1024 * 1024
     """Bytes at which the collector seals while it is measured."""
     stored_rows: tuple[int, ...] = (10_000_000,)
@@ -409,7 +409,7 @@ def main(given: Sequence[str] | None = None) -> None:
         type=int,
         nargs="+",
         metavar="ROWS",
-        help="into stores of so many rows, and nothing else",
+        help="into stores of this number of rows, and nothing else",
     )
     parser.add_argument("--rate", type=float, help="batches a second, and nothing else")
     options = parser.parse_args(given)

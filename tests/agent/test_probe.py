@@ -1,4 +1,4 @@
-"""The port, and that what stands behind it keeps its promises."""
+"""The port, and that its implementations keep its promises."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What reads bytes of others is fuzzed for a few seconds, and a target that fails is told."""
+"""What reads bytes of others is fuzzed for a few seconds, and a target that fails is named."""
 
 from pathlib import Path
 

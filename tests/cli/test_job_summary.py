@@ -1,4 +1,4 @@
-"""A job's report: what it says of figures that are there, and of those that are not."""
+"""A job's report: how it shows known figures and unknown ones."""
 
 import base64
 import gzip

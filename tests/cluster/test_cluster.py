@@ -118,7 +118,7 @@ def test_two_collectors_fill_one_lake_that_both_and_any_client_see_and_no_batch_
     wait_for(lambda: in_lake(client) == of(20), "all is sealed", a.process, b.process)
     a.kill()
     assert send(b, 11, "n1") == 204
-    wait_for(lambda: in_lake(client) == of(21), "the other goes on", b.process)
+    wait_for(lambda: in_lake(client) == of(21), "the other continues", b.process)
     assert counted(b) == of(21)
     files = client.execute(
         "SELECT data_file FROM ducklake_list_files('fleet', 'gpu_samples')"
@@ -156,7 +156,7 @@ def _is_there_once(a: Host, b: Host, client: Any, before: int) -> None:
 async def test_kills_and_agents_that_fail_over_lose_nothing_and_double_nothing(
     hosts: Hosts, plain_client: Callable[[], Any]
 ) -> None:
-    """Agents as they are send to whoever answers, while one collector after the other is killed."""
+    """Real agents send to any collector that answers, while one collector after the other is killed."""
     a, b = hosts("a", "b")
     a.start()
     b.start()
@@ -209,7 +209,7 @@ async def shipping(number: int, to: list[Host]) -> AsyncIterator[tuple[Spool, as
 def test_a_lost_disk_loses_nothing_that_the_standby_has(
     hosts: Hosts, plain_client: Callable[[], Any]
 ) -> None:
-    """A's agent goes on at the standby, with the batch whose answer it did not see."""
+    """A's agent continues at the standby, with the batch whose answer it did not see."""
     a, standby = hosts("a", "standby")
     standby.start()
     a.set("standby_url", standby.url)

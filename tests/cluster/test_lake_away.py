@@ -1,4 +1,4 @@
-"""A collector whose PostgreSQL catalogue is away goes on judging what its own segments hold."""
+"""A collector whose PostgreSQL catalogue is away continues judging what its own segments hold."""
 
 import json
 import urllib.request

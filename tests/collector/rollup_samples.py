@@ -92,7 +92,7 @@ def tables_of(rows: Sequence[tuple[str, Row]], start: datetime) -> dict[str, Any
 def assert_same(
     got: Sequence[Row], wanted: Mapping[tuple[Any, ...], Row], key: Sequence[str]
 ) -> None:
-    """The rows by key are the same, but for how sums of floats are rounded."""
+    """The rows by key are the same, except how sums of floats are rounded."""
     found = {tuple(row[name] for name in key): row for row in got}
     assert len(found) == len(got), "a window stands twice"
     assert found.keys() == wanted.keys(), (

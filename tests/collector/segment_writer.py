@@ -21,7 +21,7 @@ ROWS = 50
 FRAMES = 7
 """Of a segment."""
 BLOCK_BYTES = 40_000
-"""Two or three frames; whoever reads must have the same."""
+"""Two or three frames; each reader must have the same."""
 NAME = "gpu_samples"
 
 

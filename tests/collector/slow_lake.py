@@ -9,7 +9,7 @@ from gpuwarden_collector.storage.address import LakeAddress
 
 @dataclass(frozen=True)
 class SlowLake(LakeAddress):
-    """Computes for so long, or waits for so long."""
+    """Computes, or waits, for this time."""
 
     cpu_s: float = 0.0
     wait_s: float = 0.0

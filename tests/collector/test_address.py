@@ -1,4 +1,4 @@
-"""Addresses of a lake: what is taken, what is refused, and that no secret is told."""
+"""Addresses of a lake: what is accepted, what is refused, and that no secret is shown."""
 
 from pathlib import Path
 

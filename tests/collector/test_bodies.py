@@ -17,7 +17,7 @@ BODY_MAX = 100_000
 
 
 class Echo:
-    """A server whose one handler reads bodies and keeps what came of each."""
+    """A server whose one handler reads bodies and keeps the result of each."""
 
     def __init__(self, room: int, timeout_s: float) -> None:
         self.reader = BodyReader(room, timeout_s)

@@ -1,4 +1,4 @@
-"""A damaged store: what is said, what goes on, and what `check` repairs."""
+"""A damaged store: what is said, what continues, and what `check` repairs."""
 
 import os
 import random
@@ -230,7 +230,7 @@ def test_a_lost_state_file_leaves_all_rows(store: Path) -> None:
 
 
 def test_a_store_older_than_its_lake_loses_nothing_that_comes_after(store: Path, wire: Any) -> None:
-    """An older copy of all but the lake, put back, does not write segments that the lake has already."""
+    """An older copy of all except the lake, put back, does not write segments that the lake has already."""
     older = Path(shutil.copytree(store, store.with_name("older")))
     database = Database.open(store, LIMITS)
     move_all(database)
@@ -257,7 +257,7 @@ def test_a_store_older_than_its_lake_loses_nothing_that_comes_after(store: Path,
 def test_a_gap_between_lake_and_segments_is_found(
     store: Path, wire: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The catalogue lost a seal that its disk had promised, after the rows were let go of."""
+    """The catalogue lost a seal that its disk had promised, after the rows were deleted."""
     before = {p.name: p.read_bytes() for p in (store / FOLDER).glob(f"{CATALOGUE}*")}
     database = Database.open(store, LIMITS)
     move_all(database)

@@ -1,4 +1,4 @@
-"""A wrong clock of the collector, or of an agent, has batches wait; none is refused for good."""
+"""A wrong clock of the collector, or of an agent, has batches wait; none is refused permanently."""
 
 import asyncio
 import math
@@ -189,7 +189,7 @@ def test_a_clock_that_was_doubted_must_be_confirmed_again() -> None:
     assert judged.verdict == (True, False)
     judged.kernel = None
     judged.clock.advance(3_600)
-    assert judged.verdict == (False, False), "whoever doubted it is gone"
+    assert judged.verdict == (False, False), "the sender that doubted it is gone"
 
 
 class OffsetClock(SystemClock):
@@ -301,7 +301,7 @@ YEAR_S = 400 * 86_400.0
 
 @pytest.fixture
 def forgetful(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing but agents confirms the clock; it is judged, and the ledger looked through, all the time."""
+    """Only agents confirm the clock; it is judged, and the ledger read, all the time."""
     monkeypatch.setattr("gpuwarden_collector.stages.kernel_synchronised", lambda: None)
     monkeypatch.setattr("gpuwarden_collector.stages.CLOCK_CHECK_INTERVAL_S", 0.01)
     monkeypatch.setattr("gpuwarden_collector.ingest.writer._EXPIRY_INTERVAL_S", 0.0)
@@ -329,7 +329,7 @@ def resolved(wire: Any) -> Alert:
 
 async def maintained(data_dir: Path) -> None:
     async with asyncio.timeout(20):
-        # Whoever is being started is asked again.
+        # A collector that is being started is asked again.
         while "tasks" not in (await asyncio.to_thread(ask, data_dir, "maintain", 10.0) or {}):
             pass
 

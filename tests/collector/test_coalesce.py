@@ -40,7 +40,7 @@ BODIES = [agent_body(seed) for seed in range(3)]
 
 
 def learned(*contents: bytes, seen: int = 0) -> KnownSchemas:
-    """KnownSchemas of contents that were met so often."""
+    """KnownSchemas of contents that were met this number of times."""
     schemas = KnownSchemas()
     for content in contents:
         schemas.learn(content)

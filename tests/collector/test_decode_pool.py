@@ -196,7 +196,7 @@ def test_an_integer_that_no_float_is_equal_to_is_refused_with_its_column(
 async def test_a_thread_that_hangs_is_replaced_and_no_batch_is_lost(
     wire: Any, clock: ManualClock, monkeypatch: pytest.MonkeyPatch, eventually: Any
 ) -> None:
-    """What hangs is to be sent again, by itself, and not at all while it hangs by itself; others are decoded."""
+    """What hangs must be sent again, by itself, and not at all while it hangs by itself; others are decoded."""
     may_go = threading.Event()
     real, content_of = intake_module.DECODE_S, intake_module.content_of
     poison = b"poison"

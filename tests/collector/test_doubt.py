@@ -130,7 +130,7 @@ def test_a_seal_by_another_is_news_though_an_older_one_was_forgotten(database: D
 
 
 def test_two_events_of_one_instant_are_not_each_others_doubles(peers: Peers, wire: Any) -> None:
-    """One stands in a batch that was sealed, the other in one that was sent before."""
+    """One is in a batch that was sealed, the other in one that was sent before."""
     peers.seal(peers.store(1, again=False))
     event = {
         "ts": wire.gpu_row(0, 5)["ts"], "node": "n1", "simulated": True, "kind": "agent_start",

@@ -251,7 +251,7 @@ async def test_a_value_at_its_edge_is_stored_or_refused_alone(
         ]
 
     assert unequal() == []
-    # And so it goes on: rolled up, and into the lake.
+    # And so it continues: rolled up, and into the lake.
     clock.advance(7 * 3600)
     sealer = Sealer(database, writer, stats, clock, SealPolicy(1.0, 1000))
     await Roller(database, writer, stats, clock, sealer).roll_due()

@@ -1,4 +1,4 @@
-"""A GPU belongs to one node at a time: what another says of it is left out, counted and told."""
+"""A GPU belongs to one node at a time: rows of another node about it are skipped, counted and reported."""
 
 import json
 from collections import Counter
@@ -95,7 +95,7 @@ class Fleet:
 
     @property
     def told(self) -> list[dict[str, Any]]:
-        """Events of the last group about GPUs that two nodes speak of."""
+        """Events of the last group about GPUs that two nodes name."""
         events = self.plan.changes.appended.get("events")
         rows = events.to_pylist() if events else []
         return [row for row in rows if row["kind"] == CLAIMED_TWICE]
@@ -191,7 +191,7 @@ def test_a_gpu_that_its_owner_has_released_is_free_at_once(fleet: Fleet, by: str
     fleet.tell("b", "gpu_samples", "gpus", **place)
     fleet.now += SECOND
     fleet.tell("a", "events", kind="gpu_lost")
-    assert fleet.tell("a") == 0, "it is not a's to let go of"
+    assert fleet.tell("a") == 0, "it is not a's to release"
     if by == "gpu_lost":
         fleet.tell("b", "events", kind="gpu_lost")
     else:
@@ -221,7 +221,7 @@ def test_an_agent_id_of_another_sender_proves_nothing(fleet: Fleet) -> None:
 
 
 def test_without_tokens_a_minute_of_silence_is_enough(fleet: Fleet) -> None:
-    """A container that is made anew has another name and another agent each time."""
+    """A container that is made again has another name and another agent each time."""
     fleet.tell("b", sender=NOBODY)
     fleet.now += GONE_AFTER_WITHOUT_TOKENS - SECOND
     assert fleet.tell("a", sender=NOBODY) == 0
@@ -371,7 +371,7 @@ SAID = st.lists(
 @given(SAID)
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)
 def test_every_row_is_stored_or_counted(wire: Any, said: Any) -> None:
-    """And what an owner says of its own GPU is always stored."""
+    """And an owner's rows about its own GPU are always stored."""
     fleet = Fleet(wire)
     group: list[Batch] = []
     for number, (node, gpu_uuid, table, wait_s, is_last) in enumerate(said, 1):

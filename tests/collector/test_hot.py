@@ -1,4 +1,4 @@
-"""Every row is seen once, while it is written, sealed and deleted, by whoever reads."""
+"""Every row is seen once, while it is written, sealed and deleted, by every reader."""
 
 import subprocess
 import sys

@@ -111,7 +111,7 @@ async def test_hostile_bodies_get_4xx_and_memory_stays_flat(wire: Any, tmp_path:
                 body, encoding = bodies[name]
                 headers = {
                     **headers_of(BatchId("hostile", "b", sequence)),
-                    # Of a clock that is right: what it says of rows in the future is for good.
+                    # Of a clock that is right: it refuses rows in the future permanently.
                     NOW_HEADER: str(to_ms(SystemClock().now())),
                     "Content-Type": CONTENT_TYPE,
                     **({"Content-Encoding": encoding} if encoding else {}),

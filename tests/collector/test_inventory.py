@@ -51,7 +51,7 @@ def test_another_agent_on_the_node_replaces_values_with_any_sequence() -> None:
 
 
 def test_the_same_agent_id_of_another_sender_is_another_agent() -> None:
-    """Or one could speak of the future once, and the agent itself would only fill in from then on."""
+    """Or one could send a future time once, and the agent itself would only fill in from then on."""
     known = Item({"node": "n1", "kernel": "6.1"}, BatchSource("token:t1", "a", 10**17))
     said = merged(known, {"node": "n1", "kernel": "6.2"}, BatchSource("node:n1", "a", 5), NOW)
     assert said.row["kernel"] == "6.2"

@@ -201,7 +201,7 @@ class Store:
         )
 
     def free(self, folder: Path) -> int:
-        """A file system that has nothing but the lake."""
+        """A file system that has only the lake."""
         return self.room_bytes - folder_bytes(self.free_of or folder / FOLDER / FILES)
 
     def fill(self) -> None:
@@ -239,7 +239,7 @@ class Store:
         return sorted((self.database.data_dir / FOLDER / FILES).rglob("*.parquet"))
 
     def age_files(self, seconds: float) -> None:
-        """As if files had been let go of so long ago, by the catalogue's own clock."""
+        """As if files had been deleted this long ago, by the catalogue's own clock."""
         with self.database.maintaining() as cursor:
             cursor.execute(
                 f"UPDATE {METADATA}.ducklake_files_scheduled_for_deletion "
@@ -479,7 +479,7 @@ async def test_a_reader_keeps_what_it_reads_while_days_go(
 
 
 async def test_sealing_goes_on_after_days_went(opened: Open, real_clock: ManualClock) -> None:
-    """The catalogue written by hand is one that DuckLake itself goes on with."""
+    """The catalogue written by hand is one that DuckLake itself continues with."""
     async with opened() as store:
         await store.seal([0, 20])
         await store.maintainer.run_once()
@@ -559,7 +559,7 @@ async def test_past_alerts_go_by_age(opened: Open, real_clock: ManualClock) -> N
 async def test_gpus_and_nodes_are_forgotten_once_nothing_that_is_kept_can_name_them(
     opened: Open, database: Database, real_clock: ManualClock, wire: Any
 ) -> None:
-    """One that comes back meanwhile, is billed while it is silent, or that only history tells of stays."""
+    """One that comes back meanwhile, is billed while it is silent, or that only history names stays."""
     now = real_clock.now().replace(tzinfo=None)
     gpus = {
         "gone": (91, 0),

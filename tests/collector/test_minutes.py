@@ -42,7 +42,7 @@ VALUES: dict[Type, list[Any]] = {
     Type.TIMESTAMP: [START, START + MINUTE],
 }
 TAME = 5
-"""So many of the values of a type are no extremes."""
+"""This number of values of a type are not extremes."""
 
 
 @pytest.fixture(scope="module")

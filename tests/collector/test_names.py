@@ -1,4 +1,4 @@
-"""Queries may name all that DuckDB and the store have, but for what is known to be refused."""
+"""Queries may name all that DuckDB and the store have, except what is known to be refused."""
 
 from gpuwarden_collector.query import guard
 from gpuwarden_collector.query.allowed_names import FUNCTIONS, INFORMATION, TABLES

@@ -77,7 +77,7 @@ class Name:
         return list(self.plan.outcomes)
 
     def tell(self, agent: str = "a", boot: str = "1", **more: Any) -> type[Outcome]:
-        """What becomes of a batch."""
+        """The result for a batch."""
         (outcome,) = self.say(self.batch(agent, boot, **more))
         return type(outcome)
 

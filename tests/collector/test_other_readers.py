@@ -1,4 +1,4 @@
-"""Another DuckDB reads the lake as docs/store.md says, run as it stands there."""
+"""Another DuckDB reads the lake as docs/store.md says, run as written there."""
 
 import re
 import subprocess

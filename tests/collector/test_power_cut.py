@@ -1,4 +1,4 @@
-"""What a power cut leaves of a store: an image of its disk, taken at an instant and mounted anew.
+"""What a power cut leaves of a store: an image of its disk, taken at an instant and mounted again.
 
 Only what was synced is on the image: the file system writes nothing back by itself within the test.
 """
@@ -187,7 +187,7 @@ def test_windows_that_were_computed_again_are_there(disk: LoopDisk, wire: Any) -
 
 
 def killed_at_fdatasync(folder: Path, changes: Changes, *, error: OSError | None = None) -> None:
-    """Another process writes a frame that does not get to the disk; it is killed there, or goes on after `error`."""
+    """Another process writes a frame that does not get to the disk; it is killed there, or continues after `error`."""
     child = os.fork()
     if child:
         assert os.waitpid(child, 0)[1] == 0

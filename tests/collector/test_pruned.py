@@ -122,6 +122,6 @@ async def test_what_is_in_the_catalogue_itself_is_not_left_out(
     move_all(days)
     assert await same(querier, days, sql)
     fill(days, 4, seconds=2)
-    move_all(days)  # so few rows are no file
+    move_all(days)  # so few rows are not a file
     assert await same(querier, days, sql)
     assert (await querier.query(sql)).rows == [(2 * 1_200 * 3 - 3 + 6,)]

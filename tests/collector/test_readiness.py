@@ -1,4 +1,4 @@
-"""What keeps batches from being stored is told by name, the gravest first."""
+"""What keeps batches from being stored is named, the gravest first."""
 
 from dataclasses import replace
 

@@ -45,7 +45,7 @@ class Fleet:
         is_import: bool = False,
         **more: Any,
     ) -> dict[str, str | None]:
-        """An agent of the node tells of a board; by which each is replaced."""
+        """An agent of the node reports a board; by which each is replaced."""
         self.sequence += 1
         row = {"gpu_uuid": gpu_uuid, "node": node, "pci_bus_id": address, "simulated": True, **more}
         number = self.sequence if sequence is None else sequence

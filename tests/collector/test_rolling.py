@@ -134,7 +134,7 @@ class DyingDatabase:
 
 
 class Fleet:
-    """A collector that gets samples, rolls up, seals and dies as it is told."""
+    """A collector that gets samples, rolls up, seals and dies on command."""
 
     def __init__(self, database: Database, clock: ManualClock, start: datetime) -> None:
         self.database = database
@@ -404,7 +404,7 @@ async def test_seals_go_between_late_windows_and_too_many_become_fewer(
         turns = []
 
         async def seal() -> None:
-            """As the sealer does: ask for the turn now and then."""
+            """As the sealer does: ask for the turn sometimes."""
             while sum(taken[1:]) < 4 * 60:
                 async with roller._sealer.turn:
                     turns.append(len(taken))

@@ -69,7 +69,7 @@ async def _waste(querier: Querier, view: str = "waste") -> list[Any]:
 
 
 SCANS = 12
-"""Half of it where the hours that run are rows that are kept, half as many again where they are labelled anew."""
+"""Half of it where the hours that run are rows that are kept, half as many again where they are labelled again."""
 
 
 async def _is_kept(querier: Querier) -> bool:
@@ -117,7 +117,7 @@ async def test_what_is_kept_says_what_the_definition_says(
                     return False
             return True
 
-        await _until(is_same)  # now and then a step is counted between two queries
+        await _until(is_same)  # sometimes a step is counted between two queries
         assert not await _is_kept(defined)
         by_hour = "SELECT gpu_uuid, ts, sum(gpu_hours) AS hours FROM waste GROUP BY ALL"
         hours = (await kept.query(f"SELECT max(hours), sum(hours) FROM ({by_hour})")).rows[0]

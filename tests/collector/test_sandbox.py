@@ -177,7 +177,7 @@ async def test_a_catalogue_that_nobody_has_open_can_be_read(data_dir: Path) -> N
 
 
 def _shown(pid: int) -> tuple[dict[str, str], list[str]]:
-    """Status of a process, and what its descriptors are of, but for the first three."""
+    """Status of a process, and what its descriptors are of, except the first three."""
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     numbers = [n for n in os.listdir(f"/proc/{pid}/fd") if int(n) > 2]
     held = [os.readlink(f"/proc/{pid}/fd/{n}") for n in numbers]

@@ -1,4 +1,4 @@
-"""Samples move to the lake whole and once, whoever reads or dies meanwhile."""
+"""Samples move to the lake whole and once, beside readers and kills."""
 
 import asyncio
 import os

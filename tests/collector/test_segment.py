@@ -152,7 +152,7 @@ def test_what_follows_damage_is_found(tmp_path: Path, is_known: bool) -> None:
 
 
 def test_a_frame_of_another_file_is_none_of_this_one(tmp_path: Path) -> None:
-    """As an agent could send the bytes of a frame in a text, or a disk give back old ones."""
+    """As an agent could send the bytes of a frame in a text, or a disk return old ones."""
     begin, end = written(tmp_path, [frame(1)])
     stranger = segment_path(tmp_path, 1).read_bytes()[begin:end]
     written(tmp_path, [], number=2)

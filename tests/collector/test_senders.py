@@ -138,7 +138,7 @@ def test_a_token_for_any_node_leaves_half_of_the_ledger(
 
 
 def test_a_node_that_reboots_often_is_never_locked_out(collected: Collected) -> None:
-    """The boot that was not heard of for longest is forgotten, and no other."""
+    """The boot that was silent for longest is forgotten, and no other."""
     for number in range(1, 5 * NODE_KEYS_MAX):
         collected.now += 3 * MINUTE
         assert collected.send((A, "agent", f"boot{number}", number)) == [Stored()]

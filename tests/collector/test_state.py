@@ -95,7 +95,7 @@ def test_a_node_was_heard_of_when_it_was_last_said_whatever_changes_its_row(
         result: timedelta = seen - AT
         return result
 
-    assert [heard(n).seconds for n in (3, 7, 6)] == [3, 7, 6], "a clock may be put right"
+    assert [heard(n).seconds for n in (3, 7, 6)] == [3, 7, 6], "a clock may be corrected"
     commit(database, upserted("nodes", node("a", 2, None)))
     assert asked(database, "SELECT agent_id, last_seen_at FROM nodes") == [
         ("2", AT + timedelta(seconds=6))

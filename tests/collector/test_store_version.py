@@ -1,4 +1,4 @@
-"""A store is looked at without being changed, and what would keep a collector from starting is said."""
+"""A store is read without being changed, and what would keep a collector from starting is said."""
 
 import sqlite3
 from contextlib import closing

@@ -1,4 +1,4 @@
-"""Who listens is told of events when their rows can be read."""
+"""Listeners get events when their rows can be read."""
 
 import asyncio
 from collections.abc import Collection

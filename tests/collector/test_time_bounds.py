@@ -1,4 +1,4 @@
-"""Bounds of `ts` are of its own type, and what is said of a query is said of its text."""
+"""Bounds of `ts` are of its own type, and a query's bounds come from its text."""
 
 import json
 from collections.abc import AsyncIterator

@@ -74,7 +74,7 @@ async def test_who_goes_away_while_waiting_takes_no_turn() -> None:
     await waits
     late = asyncio.ensure_future(turns.take(Rank.BESIDE))
     await asyncio.sleep(0)
-    turns.give_back(Rank.FIRST)  # its turn comes, and it is let go in the same moment
+    turns.give_back(Rank.FIRST)  # its turn comes, and it is cancelled in the same moment
     late.cancel()
     await asyncio.gather(late, return_exceptions=True)
     await asyncio.wait_for(turns.take(Rank.FIRST), 5)

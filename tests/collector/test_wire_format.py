@@ -1,7 +1,7 @@
 """The wire format as promised: the golden batch decodes as it always did, and the docs are true.
 
 Golden files are made once per wire version and then never change:
-`python tests/collector/test_wire_format.py` writes them anew while a version is being made.
+`python tests/collector/test_wire_format.py` writes them again while a version is being made.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""Stopping, and what systemd is told."""
+"""Stopping, and what is sent to systemd."""
 
 import asyncio
 import os

@@ -196,7 +196,7 @@ def test_rules_that_decide_a_label_have_the_labels_that_it_is_joined_by() -> Non
         ({"gpu_1m": minutes(60, 0), "allocation_samples": allocations(processes=2)}, {"idle_held": 3600}),
         # A process that nobody has a right to see is not the driver's own utilization after its start.
         ({"gpu_1m": minutes(0, 60, memory_used_bytes_max=10**6)}, {"free": 3600}),
-        # The time that was seen speaks for a minute of which a quarter at most is missing.
+        # The time that was seen counts for a minute of which a quarter at most is missing.
         ({"gpu_1m": minutes(9, 36)}, {"free": 720, "busy": 2880}),
         ({"gpu_1m": minutes(0, 40)}, {"busy": 2400, "unknown": 1200}),
         ({"gpu_1m": minutes(40, 40)}, {"free": 1800, "busy": 1800}),
@@ -225,7 +225,7 @@ def test_rules_that_decide_a_label_have_the_labels_that_it_is_joined_by() -> Non
         # The measured share of each second counts, whether anybody judged it or not.
         ({"gpu_1m": minutes(0, 60, util_percent_avg=30), "process_1m": processes()}, {"busy": 1260, "idle_held": 2340}),
         ({"gpu_1m": minutes(0, 60, util_percent_avg=96)}, {"busy": 3600}),
-        # A starved GPU lost what it was not busy, but for what every loop loses.
+        # A starved GPU lost what it was not busy, except what every loop loses.
         ({"gpu_1m": minutes(30, 30, util_percent_avg=35), "process_1m": processes(), "diagnoses": [diagnosis("loader_workers", 2)]},
          {"productive": 1440, "starved": 2160}),
         ({"gpu_1m": minutes(0, 60, util_percent_avg=30), "process_1m": processes(), "diagnoses": [diagnosis("storage_disk", 2, 32), diagnosis("busy", 32)]},
@@ -235,7 +235,7 @@ def test_rules_that_decide_a_label_have_the_labels_that_it_is_joined_by() -> Non
         # Half the clock for half the minute is a quarter of it.
         ({"gpu_1m": minutes(0, 60, sm_clock_mhz_avg=1500, hw_thermal_seconds_delta=30)}, {"throttled": 900, "busy": 2700}),
         ({"gpu_1m": minutes(0, 60, sm_clock_mhz_avg=1000, reason_hardware_power_brake_seconds=15)}, {"throttled": 900, "busy": 2700}),
-        # The driver's counters are believed before its bits; a power cap is no throttling.
+        # The driver's counters are believed before its bits; a power cap is not throttling.
         ({"gpu_1m": minutes(0, 60, sm_clock_mhz_avg=1000, hw_thermal_seconds_delta=0, reason_hardware_thermal_slowdown_seconds=60)}, {"busy": 3600}),
         ({"gpu_1m": minutes(0, 60, sm_clock_mhz_avg=1000, reason_software_power_cap_seconds=60)}, {"busy": 3600}),
         ({"gpu_1m": minutes(0, 60, hw_thermal_seconds_delta=60)}, {"busy": 3600}),
@@ -509,7 +509,7 @@ def test_the_view_has_the_hours_that_are_rolled_up_and_the_one_that_runs(
 def test_a_run_begins_no_earlier_than_its_gpu_came(
     database: MemoryDatabase, came_after_s: int
 ) -> None:
-    """The first hour of a GPU is known in part alone; the run stands at its end."""
+    """The first hour of a GPU is known in part alone; the run counts at its end."""
     hour = {"node": "n1", "gpu_uuid": "GPU-a", "gpu": 0, "simulated": False, "label": "free"}
     put(
         database,

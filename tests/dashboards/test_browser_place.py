@@ -124,7 +124,7 @@ async def test_a_gpu_its_node_job_and_user_are_shown_with_what_is_wrong(fleet) -
         await page.select_option("#compare", "week")
         await page.wait_for_url("**compare=week**")
         caption = page.locator("#states figcaption")
-        while "state: " not in await caption.inner_text():  # drawn anew, the cursor is gone
+        while "state: " not in await caption.inner_text():  # drawn again, the cursor is gone
             await states.press("ArrowLeft")
             await page.wait_for_timeout(200)
 

@@ -58,7 +58,7 @@ def fleet(querier):
         bad = uuid == "n1-1"
         put(db, "gpu_health_samples", {**of, "ts": seen, "ecc_uncorrected_aggregate_total": int(bad), "remapped_rows_uncorrected_total": 0, "remap_pending": bad, "remap_failed": False})  # fmt: skip
         link = {**of, "link_type": "nvlink", "link": 4, "remote_type": "gpu", "active": not bad}
-        # 3 and 2 more, after a reset; another counter is read only now and then.
+        # 3 and 2 more, after a reset; another counter is read only sometimes.
         for n, replays in enumerate((5, 8, 2) if bad else (7, 7, 7)):
             put(db, "link_samples", {**link, "ts": seen - (2 - n) * MINUTE, "replay_errors_total": replays, "recovery_errors_total": n if n == 1 else None})  # fmt: skip
     for user, job, node, gpu, gib in (("ada", "7", "n1", 0, 60), ("ada", "7", "n1", 1, 60), ("bob", "8", "n2", 0, 8)):  # fmt: skip

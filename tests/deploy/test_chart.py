@@ -1,6 +1,6 @@
 """The Helm chart: linted, rendered in its variants, valid for every Kubernetes from 1.28, and what it grants.
 
-Rendering and validation need `make test-deploy`; what the plain manifests grant is looked at always.
+Rendering and validation need `make test-deploy`; what the plain manifests grant is checked always.
 """
 
 import importlib.util

@@ -1,6 +1,6 @@
 """The images as people run them: without root, capabilities or a writable file system, killed and started again.
 
-The agent has simulated GPUs. Both run in a network of their own with nothing but the loopback in it.
+The agent has simulated GPUs. Both run in a network of their own with only the loopback in it.
 """
 
 import os
@@ -148,7 +148,7 @@ def test_agent_and_collector_lose_nothing_when_they_are_killed(
     killed(podman, "agent", 1)
     before = samples(podman)
     wait(lambda: samples(podman) > before + 80, "samples after the agent's end")
-    # While the collector was away the agent went on: the only seconds without a sample are the agent's own.
+    # While the collector was away the agent continued: the only seconds without a sample are the agent's own.
     rows, distinct, seconds, span = map(int, podman.sql(
         "SELECT count(*), count(DISTINCT (gpu_uuid, ts)), count(DISTINCT ts), "
         "date_diff('second', min(ts), max(ts)) + 1 FROM gpu_samples"

@@ -23,7 +23,7 @@ DEADLINE_S = 120
 
 
 class Process:
-    """A `gpuwarden` command that runs until it is told otherwise."""
+    """A `gpuwarden` command that runs until it is stopped."""
 
     def __init__(self, folder: Path, *words: str, env: dict[str, str]) -> None:
         self.log = folder / f"{'-'.join(words[:2])}-{time.monotonic_ns()}.log"

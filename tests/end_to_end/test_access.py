@@ -1,4 +1,4 @@
-"""Real agents at real collectors with TLS and tokens: what goes wrong is one line, nothing is lost, no secret is told."""
+"""Real agents at real collectors with TLS and tokens: what goes wrong is one line, nothing is lost, no secret is shown."""
 
 import asyncio
 import logging

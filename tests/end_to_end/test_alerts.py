@@ -1,4 +1,4 @@
-"""A fault of a GPU reaches whoever must be notified, and can be explained: agent, collector, rule,
+"""A fault of a GPU reaches its receiver, and can be explained: agent, collector, rule,
 notification, command.
 """
 

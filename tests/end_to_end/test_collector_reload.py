@@ -53,9 +53,9 @@ def test_what_is_right_is_taken_and_what_is_wrong_stays(world: Any, tmp_path: Pa
 
     costs = "SELECT DISTINCT usd_per_hour FROM gpus"
     assert world.ask(costs) == [(1.5,)]
-    world.wait_for(lambda: bool(told("one")), "the first receiver is told", collector)
+    world.wait_for(lambda: bool(told("one")), "the first receiver is notified", collector)
 
-    # All wrong: each is named in one line, and everything goes on.
+    # All wrong: each is named in one line, and everything continues.
     (rules / "always.yaml").write_text(RULE.replace("severity", "seventy"))
     notify.write_text("receivers: [{name: two}]")
     prices.write_text(price(2.5, "gpus = 8\n"))
@@ -75,13 +75,13 @@ def test_what_is_right_is_taken_and_what_is_wrong_stays(world: Any, tmp_path: Pa
         RefusedError, match="the previous file stays in force: .*prices.toml:1: gpus goes with"
     ):
         call("POST", "/v1/rules/reload", {}, url=world.url)
-    world.wait_for(lambda: bool(told("two")), "the new receiver is told", collector)
+    world.wait_for(lambda: bool(told("two")), "the new receiver is notified", collector)
     prices.write_text(price(2.5))
     assert call("POST", "/v1/rules/reload", {}, url=world.url)["overrides"] == 2
     assert world.ask(costs) == [(2.5,)]
     assert world.ask("SELECT DISTINCT price_basis FROM gpus")[0][0].startswith("prices.toml:1")
 
-    # The outbox is the same: who was told of the alert is not told again.
+    # The outbox is the same: a receiver that got the alert does not get it again.
     of_the_rule = [m for m in told("one") if m["title"].endswith("fleet: always")]
     assert len(of_the_rule) == 1
     assert lines("notify_file reloaded")

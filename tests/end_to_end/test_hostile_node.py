@@ -1,5 +1,5 @@
 """One node sends the largest and the smallest numbers, and scripts as texts, in every column: pages, rules and diagnosis
-of all go on, and no browser runs its texts."""
+of all continue, and no browser runs its texts."""
 
 import json
 import re

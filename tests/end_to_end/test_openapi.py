@@ -1,4 +1,4 @@
-"""Every endpoint answers as the OpenAPI document says, whatever it is given that the document allows, or not."""
+"""Every endpoint answers as the OpenAPI document says, to all that the document allows, and to what it does not."""
 
 import asyncio
 import threading
@@ -45,7 +45,7 @@ SAYS_NOT_ALL = frozenset(
         *("GET /usage", "GET /jobs/{name}", "GET /users/{name}"),
     }
 )
-"""Whose schema allows what has no meaning: a text that is no SQL, an end before the begin."""
+"""Whose schema allows what has no meaning: a text that is not SQL, an end before the begin."""
 
 
 @schemathesis.serializer("application/vnd.apache.arrow.stream")
@@ -132,7 +132,7 @@ def deviations(served: Served, operation: Any, mode: GenerationMode) -> list[str
         suppress_health_check=list(HealthCheck),
     )  # fmt: skip
     def call(case: Any) -> None:
-        # A longer line is refused before it is known whom it is for, in plain text.
+        # A longer line is refused before its path is known, in plain text.
         assume(len(case.formatted_path + urlencode(case.query or {}, doseq=True)) < LINE_MAX)
         try:
             case.call_and_validate(headers=served.headers, excluded_checks=excluded, timeout=60)

@@ -249,7 +249,7 @@ def asks_and_saves(page: Any, url: str) -> None:
 
 
 def outlives_a_restart(page: Any, world: Any) -> None:
-    """A page says that the collector is away, and goes on by itself when it is back."""
+    """A page says that the collector is away, and continues by itself when it is back."""
     page.goto(world.url)
     expect(page.locator("#counted")).to_contain_text("GPUs reporting")
     next(p for p in world.processes if p.log.name.startswith("collector")).kill()

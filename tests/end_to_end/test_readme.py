@@ -1,4 +1,4 @@
-"""The README's commands, run as they stand there."""
+"""The README's commands, run as written there."""
 
 import re
 import shlex

@@ -29,7 +29,7 @@ def test_an_agent_goes_on_with_new_settings_and_keeps_the_old_when_they_are_wron
     world.wait_for(lambda: lines("collector takes no batches"), "it is away", agent)
     write(world.url, "prot = 1\n")
     agent.popen.send_signal(signal.SIGHUP)
-    world.wait_for(lambda: lines("not reloaded"), "the wrong file is told", agent)
+    world.wait_for(lambda: lines("not reloaded"), "the wrong file is reported", agent)
     assert "unknown setting 'prot'" in lines("not reloaded")[0]
 
     collector = world.collector()

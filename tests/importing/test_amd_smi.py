@@ -1,4 +1,4 @@
-"""`amd-smi` as JSON and CSV, and rocm-smi's CSV. Written from the tools' documentation: no capture was at hand."""
+"""`amd-smi` as JSON and CSV, and rocm-smi's CSV. Written from the tools' documentation: no capture was available."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Lines of CSV become columns, whatever stands in them."""
+"""Lines of CSV become columns, with any content."""
 
 import re
 

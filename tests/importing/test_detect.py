@@ -1,4 +1,4 @@
-"""Formats are told by what is in a file, not by its name."""
+"""Formats are recognised by what is in a file, not by its name."""
 
 import pytest
 

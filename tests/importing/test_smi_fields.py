@@ -1,4 +1,4 @@
-"""Every field leads to a column that there is, in a quantity that fits it."""
+"""Every field leads to an existing column, in a quantity that fits it."""
 
 from tests.each import each
 

@@ -86,7 +86,7 @@ Connect = Callable[..., psycopg.Connection[tuple[Any, ...]]]
 
 @pytest.fixture
 def connect(address: tuple[str, int]) -> Iterator[Connect]:
-    """A connection of psycopg; autocommit, unless it is said otherwise."""
+    """A connection of psycopg; autocommit by default."""
     opened = []
 
     def connected(**more: Any) -> psycopg.Connection[tuple[Any, ...]]:

@@ -223,7 +223,7 @@ def test_queries_of_other_clients_are_answered(connect: Any) -> None:
     for sql in map(attrgetter("sql"), split(GRAFANA + SUPERSET + OTHERS)):
         try:
             connection.execute(sql, prepare=True)
-        except Exception as error:  # noqa: BLE001  whatever it is, the next one is tried
+        except Exception as error:  # noqa: BLE001  in every case the next one is tried
             failures.append((sql, str(error)))
     assert not failures
 

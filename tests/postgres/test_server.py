@@ -1,4 +1,4 @@
-"""Who is let in, and that nobody can keep the server from others: rubbish, silence, slowness, numbers."""
+"""Who is admitted, and that nobody can keep the server from others: rubbish, silence, slowness, numbers."""
 
 import asyncio
 import os

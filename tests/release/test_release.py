@@ -1,4 +1,4 @@
-"""SHA256SUMS is what sha256sum reads, and whoever builds the tree again gets the same."""
+"""SHA256SUMS is what sha256sum reads, and a second build of the tree gives the same."""
 
 import hashlib
 import json

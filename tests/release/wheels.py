@@ -52,7 +52,7 @@ def own_wheel(folder: Path) -> Path:
 
 
 def carried_python(machine: str, *, script: str = "", unpack: bytes = UNPACK) -> Interpreter:
-    """Stands for the Python that bundles carry: a script that runs the one of this process."""
+    """Stands for the Python that bundles carry: a script that runs that of this process."""
     text = f'#!/bin/sh\n{script}\nexec {sys.executable} "$@"\n'.encode()
     made = io.BytesIO()
     with tarfile.open(fileobj=made, mode="w:xz") as tar:

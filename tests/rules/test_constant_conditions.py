@@ -1,7 +1,7 @@
-"""An alert of a condition that goes on is one episode, whatever short exceptions its window forgives.
+"""An alert of a condition that continues is one episode, whatever short exceptions its window forgives.
 
 Method: every firing case again, on several nodes, its last readings held for hours. On all nodes but the first
-the readings are the opposite of what they were for a moment now and then: one reading, or a twentieth of the
+the readings are the opposite of what they were for a moment sometimes: one reading, or a twentieth of the
 rule's window, at most once in two windows. No node may have more episodes than the first.
 """
 
@@ -163,7 +163,7 @@ def renamed(row: Row, number: int) -> Row:
 def episodes_of(
     name: str, exceptions: Sequence[Sequence[tuple[float, float]]]
 ) -> dict[str, dict[str, list[str]]]:
-    """What became of each alert, by its labels without the node's number, and by that number.
+    """The end of each alert, by its labels without the node's number, and by that number.
 
     `exceptions`: where within two windows, and how long in shares of the most that is allowed, by node.
     """

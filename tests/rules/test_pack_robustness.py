@@ -59,7 +59,7 @@ def holding(database: MemoryDatabase, rule: Rule, at_s: float) -> dict[str, bool
 
 
 def absences_in(case: Case, rule: Rule) -> Iterator[tuple[str, str, tuple[str, ...]]]:
-    """Metrics that the case has and the rule reads: table, metric, and the columns that tell of it."""
+    """Metrics that the case has and the rule reads: table, metric, and the columns that report it."""
     for table, metrics in METRICS.items():
         for metric in metrics:
             if metric.name in rule.sql and has_any(case, table, metric.name):

@@ -205,7 +205,7 @@ class Cluster:
         return output
 
     def start(self, script: str, log: str, user: str | None = None) -> "subprocess.Popen[bytes]":
-        """A program that goes on; what it says is in `log` beside the root."""
+        """A program that continues; what it says is in `log` beside the root."""
         with (self._folder / log).open("ab") as said:
             return subprocess.Popen(
                 self.argv(f"exec {script}", user),

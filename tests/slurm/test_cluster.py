@@ -1,4 +1,4 @@
-"""A real Slurm: its jobs become rows, no job waits for us, drained nodes are told of, ended jobs get a comment.
+"""A real Slurm: its jobs become rows, no job waits for us, drained nodes are reported, ended jobs get a comment.
 
 `make test-slurm` runs it, as root. The steps build on each other, in the order of the file.
 """
@@ -41,7 +41,7 @@ class Agent:
         self._slurm.run("pkill -KILL -f 'agent [r]un'", check=False)
         self._slurm.wait("! pgrep -f 'agent [r]un'", 10)
         assert self.process
-        # nsenter stops when what it runs is stopped, and does not go on by itself.
+        # nsenter stops when what it runs is stopped, and does not continue by itself.
         self.process.kill()
         self.process.wait(10)
 

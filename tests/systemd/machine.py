@@ -1,7 +1,7 @@
 """A Debian machine with systemd for tests: a container that boots, is driven, reboots and is thrown away.
 
 The root file system is made once with debootstrap and kept in /var/cache; each machine writes to an overlay
-of its own, has a network of its own with nothing but the loopback in it, and leaves nothing on this host.
+of its own, has a network of its own with only the loopback in it, and leaves nothing on this host.
 """
 
 import contextlib
@@ -64,7 +64,7 @@ class Machine:
             "systemd-nspawn", "--quiet", "--boot", f"--directory={self.root}", "--register=no",
             "--keep-unit", "--private-network", "--console=read-only", "--machine=gpuwarden-test",
             "--resolv-conf=off", "--timezone=off", "--link-journal=no",
-            # A container may not by default; what our units allow is to be seen.
+            # A container may not by default; what our units allow must be tested.
             "--system-call-filter=landlock_create_ruleset landlock_add_rule landlock_restrict_self",
         ]  # fmt: skip
         with (self._folder / "console").open("ab") as console:

@@ -17,7 +17,7 @@ GPU = {"gpu": 3, "gpu_uuid": "GPU-3"}
 
 
 class Watch:
-    """Looks at rows one after another and keeps what was told."""
+    """Looks at rows one after another and keeps the events."""
 
     def __init__(self) -> None:
         self.seen: ChangeState = NOTHING

@@ -1,4 +1,4 @@
-"""Events of the agent, and how often they are told."""
+"""Events of the agent, and how often they are sent."""
 
 import itertools
 import json

@@ -1,4 +1,4 @@
-"""Xids of two sources: each is told once, whatever order the sources come in."""
+"""Xids of two sources: each is one event, in any order of the sources."""
 
 from collections import Counter
 from dataclasses import replace
@@ -163,7 +163,7 @@ def test_in_any_order_nothing_is_lost_and_nothing_doubled(
     of_lines = Counter((bus, code) for _, _, code, bus in lines)
     of_events = Counter((bus, code) for _, code, bus in events)
     assert counts == of_lines | of_events
-    # Every line is told as itself, unless its event had to go first.
+    # Every line is an event of its own, unless its event had to go first.
     assert not ledger.waiting
 
 

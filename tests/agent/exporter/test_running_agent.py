@@ -1,4 +1,4 @@
-"""The page of an agent that runs: what its probes tell stands there, Xids among it."""
+"""The page of an agent that runs: it has the values of its probes, Xids too."""
 
 import asyncio
 import contextlib

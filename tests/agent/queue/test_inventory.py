@@ -1,4 +1,4 @@
-"""The collector is told about the node when something changed, and now and then."""
+"""The node's inventory is sent when something changed, and hourly."""
 
 from typing import Any
 

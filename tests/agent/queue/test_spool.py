@@ -338,7 +338,7 @@ def test_a_file_that_is_damaged_under_the_agent_ends_it_and_is_set_aside(tmp_pat
     ],
 )
 def test_a_flipped_bit_in_an_identity_is_found_at_the_start(tmp_path: Path, junk: str) -> None:
-    """It would become a header that no request may have, and stop the shipper for good."""
+    """It would become a header that no request may have, and stop the shipper permanently."""
     spool = opened(tmp_path)
     spool.put(b"a", 1, last_ts_ms=1000)
     spool.close()

@@ -99,7 +99,7 @@ async def test_a_stuck_call_is_told_within_the_deadline_and_its_ticks_are_counte
             assert [kind for kind, _ in taken.events] == ["probe_stuck"]
         await until_true(lambda: len(taken.events) == 2)
         assert taken.events[1][0] == "probe_recovered"
-        assert taken.readings == [], "a reading that comes late is no sample"
+        assert taken.readings == [], "a reading that comes late is not a sample"
         assert taken.counters.readings_late["gpu0"] == 1
         await until_true(lambda: bool(taken.described))
         runner.tick(4000)

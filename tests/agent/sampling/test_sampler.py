@@ -80,7 +80,7 @@ async def test_batches_are_as_long_as_the_collector_asks_and_events_go_at_once(
     sealed_at: list[int] = []
 
     async def ticks(seconds: range) -> list[int]:
-        """Lengths of the batches that were sealed, but for those that a change has cut."""
+        """Lengths of the batches that were sealed, except those that a change has cut."""
         sealed_at.clear()
         for second in seconds:
             monkeypatch.setattr(rig.flusher, "seal_soon", lambda at=second: sealed_at.append(at))

@@ -42,7 +42,7 @@ def test_a_collector_is_given_up_after_some_tries_in_a_row() -> None:
         failover = failed(failover, 0)
         assert failover.at == 0
     failover = failed(after_success(failover, 0), 0)
-    assert failover.at == 0, "a success in between: begun anew"
+    assert failover.at == 0, "a success in between: begun again"
     for _ in range(TRIES - 1):
         failover = failed(failover, 0)
     assert failover.at == 1

@@ -1,4 +1,4 @@
-"""A shipper with two collectors: what it sends to whom, and what it says of batches sent before."""
+"""A shipper with two collectors: what it sends to whom, and how it marks batches sent before."""
 
 import asyncio
 import random

@@ -1,4 +1,4 @@
-"""Loops are run as labelled, or it is said in a line why not."""
+"""Loops are run as labelled, or a line says why not."""
 
 import subprocess
 import sys

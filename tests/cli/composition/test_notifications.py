@@ -52,7 +52,7 @@ async def test_without_a_file_nobody_is_told(tmp_path) -> None:
 async def running(
     notifications: Notifications, store: MemoryStore, kept: IncidentMemory
 ) -> AsyncIterator[None]:
-    """An engine of one rule, its incidents and what tells of them."""
+    """An engine of one rule, its incidents and its notifier."""
     database = MemoryDatabase()
     engine = RuleEngine(
         parse(RULE, "r"), database, store, SystemClock(), on_change=lambda alert: incidents.wake()

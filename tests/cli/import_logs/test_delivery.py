@@ -33,7 +33,7 @@ Answer = tuple[int, dict[str, str], bytes]
 
 @pytest.fixture
 def server() -> Iterator[Callable[..., tuple[str, list[dict]]]]:
-    """`server(sql=[...], ingest=[...])`: the answers to each, in order, the last again and again."""
+    """`server(sql=[...], ingest=[...])`: the answers to each, in order, the last repeatedly."""
     servers = []
 
     def start(**answers: list[Answer]) -> tuple[str, list[dict]]:

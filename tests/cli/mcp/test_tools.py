@@ -1,4 +1,4 @@
-"""What an assistant is told: whose waste, why, what is wrong, and that rows were cut; as data, in one line where it fails."""
+"""What an assistant gets: whose waste, why, what is wrong, and that rows were cut; as data, in one line where it fails."""
 
 import json
 from collections.abc import Iterator

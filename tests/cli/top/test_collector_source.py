@@ -1,4 +1,4 @@
-"""What the queries of top say of planted rows, in a DuckDB and, under the application, of a real collector over HTTP."""
+"""Results of top's queries over planted rows, in a DuckDB and, under the application, of a real collector over HTTP."""
 
 import asyncio
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""The command itself: on a pseudo-terminal, which it must give back, on a dumb one, into a pipe, and called wrongly."""
+"""The command itself: on a pseudo-terminal, which it must restore, on a dumb one, into a pipe, and called wrongly."""
 
 import fcntl
 import os

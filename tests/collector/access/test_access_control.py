@@ -1,4 +1,4 @@
-"""Access keeps up with its files, and a damaged one locks nobody out and lets nobody in."""
+"""Access keeps up with its files, and a damaged one locks nobody out and admits nobody."""
 
 from collections import Counter
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Whoever only connects takes neither the store's descriptors nor the places of those who were let in."""
+"""A client that only connects takes neither the store's descriptors nor the places of admitted clients."""
 
 import asyncio
 import resource

@@ -1,4 +1,4 @@
-"""Settings that would let strangers in are refused."""
+"""Settings that would admit clients without tokens are refused."""
 
 from pathlib import Path
 

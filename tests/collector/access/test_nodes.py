@@ -50,7 +50,7 @@ async def test_rows_of_another_node_are_refused_counted_and_not_stored(
             status, text, _ = await post(collector.url, body, number, headers=bearer(token))
             return status, text
 
-        # At once, so that they are looked at together.
+        # At once, so that they are checked together.
         answers = await asyncio.gather(
             send(1, good, own), send(2, bad, own), send(3, bad, fleet), send(4, good[:1], own)
         )

@@ -111,7 +111,7 @@ async def test_a_browser_logs_in_once_and_its_cookie_is_judged_each_time(
 
         sent = await asked("GET", "/metrics?x=1", **page)
         assert (sent.status, sent.headers["Location"]) == (303, "/login?next=%2Fmetrics%3Fx%3D1")
-        assert (await asked("GET", "/metrics")).status == 401  # a script is no browser
+        assert (await asked("GET", "/metrics")).status == 401  # a script is not a browser
 
         for token, why in (
             ("", "malformed"),

@@ -1,4 +1,4 @@
-"""SCRAM-SHA-256: the RFC's own example, and whoever does not know the token is not let in."""
+"""SCRAM-SHA-256: the RFC's own example, and a client without the token is refused."""
 
 import base64
 import hashlib

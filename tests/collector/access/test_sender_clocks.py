@@ -1,4 +1,4 @@
-"""What the holder of a token says of clocks decides about its own batches, and not about those of others."""
+"""The clock that the holder of a token claims decides about its own batches, and not about those of others."""
 
 import asyncio
 from typing import Any

@@ -191,7 +191,7 @@ async def test_a_request_whose_head_does_not_end_is_closed(
         )
         writer.write(REQUEST[:-2])
         async with asyncio.timeout(20):
-            while True:  # a byte now and then does not lengthen its life
+            while True:  # a byte sometimes does not lengthen its life
                 writer.write(b"X: y\r\n")
                 try:
                     async with asyncio.timeout(0.1):

@@ -1,4 +1,4 @@
-"""Every decision about tokens: who is let in, and how tokens come and go."""
+"""Every decision about tokens: who is admitted, and how tokens come and go."""
 
 import hmac
 from datetime import UTC, datetime, timedelta

@@ -1,4 +1,4 @@
-"""A replay knows when nodes and GPUs were last heard of at each instant, not as of now."""
+"""A replay knows when nodes and GPUs last reported at each instant, not as of now."""
 
 import json
 from dataclasses import replace
@@ -29,7 +29,7 @@ def minute(number: float) -> datetime:
 
 @pytest.fixture
 def fleet() -> MemoryDatabase:
-    """Six hours: n1 was always heard of, n2 not from 60 to 100 and from 200 to 202, n3 no longer since
+    """Six hours: n1 always reported, n2 not from 60 to 100 and from 200 to 202, n3 no longer since
     minute 300, n4 only since minute 240; n5 has been away for a day and came back at minute 30."""
     database = MemoryDatabase()
     for node, first, last, silent in (
@@ -158,7 +158,7 @@ async def test_a_gpu_is_not_missed_before_it_was_there(fleet) -> None:
 @settings(max_examples=25, deadline=None)
 @given(st.sets(st.integers(0, 239), min_size=1), st.booleans())
 async def test_silences_are_the_minutes_between_those_heard(heard: set[int], is_full: bool) -> None:
-    """`is_full`: the second hour, which is kept as one, was heard of throughout."""
+    """`is_full`: the second hour, which is kept as one, has reports throughout."""
     heard |= set(range(60, 120)) if is_full else set()
     database = MemoryDatabase()
     database.insert(

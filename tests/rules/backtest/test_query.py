@@ -309,7 +309,7 @@ CASES_A_RULE = 3
 @pytest.mark.slow
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 async def test_built_in_rules_find_together_what_they_find_alone(path: Path) -> None:
-    """Over the tables of their cases, at the instants that these speak of."""
+    """Over the tables of their cases, at the instants that these name."""
     counts = Counter[str]()
     for case in cases_in(path):
         names = {e.rule for e in case.expectations if counts[e.rule] < CASES_A_RULE}

@@ -207,7 +207,7 @@ def test_every_built_in_rule_says_what_its_page_needs() -> None:
         rule.name
         for rule in rules
         if not (rule.page and rule.page.description and rule.page.checks)
-        # A remedy that the SQL makes cannot stand in a page.
+        # A remedy that the SQL makes cannot be in a page.
         or ({"{advice}", "{knob}"} & set(str(rule.remedy).split()) and not rule.page.actions)
     ]
     assert lacking == []

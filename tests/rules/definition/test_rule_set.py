@@ -31,7 +31,7 @@ def test_without_folders_it_is_the_built_in_pack() -> None:
 def test_own_rules_stand_beside_the_pack_and_replace_by_name(tmp_path) -> None:
     write(tmp_path)
     write(tmp_path, "vram_growth", file="other.yaml")
-    (tmp_path / "mine.test.yaml").write_text("this is no rule file")
+    (tmp_path / "mine.test.yaml").write_text("this is not a rule file")
     (tmp_path / "overrides.yaml").write_text(
         "overrides: [{rules: [mine, gpu_idle_free], severity: critical}]"
     )

@@ -1,4 +1,4 @@
-"""Conditions know three answers, and say what speaks for and against them."""
+"""Conditions know three answers, and name the evidence for and against them."""
 
 import itertools
 

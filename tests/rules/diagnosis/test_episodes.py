@@ -1,4 +1,4 @@
-"""Episodes begin, go on, change and end; what is saved adds up to what was found."""
+"""Episodes begin, continue, change and end; what is saved adds up to what was found."""
 
 from dataclasses import replace
 from datetime import timedelta

@@ -276,7 +276,7 @@ async def test_most_of_a_core_is_room_for_one_more_worker(
 async def test_workers_on_few_of_the_cores_of_their_process_are_pinned(
     database: MemoryDatabase, pinned_to: int, expected: Bottleneck
 ) -> None:
-    """With six of its eight cores the job lacks cores, whoever chose the six."""
+    """With six of its eight cores the job lacks cores, by any choice of the six."""
     process = {
         **BUSY,
         "loader_workers": 16,

@@ -58,7 +58,7 @@ def hear(database: MemoryDatabase, node: str, at: datetime) -> None:
 
 
 def own(engine: RuleEngine) -> list[Alert]:
-    """Its alerts but for those of rules that fail."""
+    """Its alerts except those of rules that fail."""
     return [alert for alert in engine.alerts if alert.rule != "rule_failing"]
 
 
@@ -105,7 +105,7 @@ async def test_an_alert_is_saved_and_told_when_it_changes(database, store, clock
 async def test_an_event_wakes_the_rules_that_are_about_its_kind(
     database, store, clock, monkeypatch
 ) -> None:
-    """At once, and not more than once in a while however many come."""
+    """At once, and then at most once in an interval."""
     monkeypatch.setattr(engine_module, "EVENT_REST_S", 0.2)
     woken = replace(rule_of(), interval_s=3600.0, on_events=("hot",))
     engine = RuleEngine(
@@ -142,7 +142,7 @@ async def test_an_alert_that_goes_on_is_saved_once_a_minute(database, store, clo
 
 
 async def test_a_new_engine_takes_up_the_alerts_of_the_old(database, store, clock) -> None:
-    """A pending alert does not start anew, and a firing one does not fire twice."""
+    """A pending alert does not start again, and a firing one does not fire twice."""
     rules = [rule_of("hot", hold="2m"), rule_of("cold")]
     old = RuleEngine(rules, database, store, clock)
     for kind in ("hot", "cold"):
@@ -469,7 +469,7 @@ async def test_an_engine_without_rules_waits_for_the_stop(database, store, clock
 
 
 class Replayed:
-    """A Querier that gives the rows of each instant: the same whoever asks, and when."""
+    """A Querier that gives the rows of each instant: the same for every caller, at any time."""
 
     def __init__(self, nodes_at: dict[datetime, list[str] | None]) -> None:
         self.nodes_at = nodes_at

@@ -1,4 +1,4 @@
-"""An engine whose folders go wrong goes on with the rules it has, and says so once in its log."""
+"""An engine whose folders go wrong continues with the rules it has, and says so once in its log."""
 
 import asyncio
 import logging

@@ -514,7 +514,7 @@ def test_an_alert_that_is_gone_does_not_wait_for_a_clock_that_went_back() -> Non
 def test_stopping_in_between_changes_nothing(
     history: list[tuple[int, dict[int, bool | None]]], hold: int, keep: int, cut: int
 ) -> None:
-    """State is all there is: whoever takes it up at any point arrives at the same alerts."""
+    """State is everything: evaluation from any point on arrives at the same alerts."""
     rule = rule_of(f"{hold}m", f"{keep}m")
     steps = [
         (sum(gap for gap, _ in history[: i + 1]), [row(g, holds=h) for g, h in gpus.items()])

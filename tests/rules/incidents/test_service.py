@@ -1,4 +1,4 @@
-"""The service saves what changed, tells whoever asked, and goes on after a restart or a full store."""
+"""The service saves what changed, notifies its listeners, and continues after a restart or a full store."""
 
 import asyncio
 from collections.abc import Sequence

@@ -59,7 +59,7 @@ class Run:
         self.incidents: dict[str, Incident] = {}
 
     def __call__(self, now: datetime, *alerts: Alert) -> list[Incident]:
-        """Open incidents after a look; each is the same when it is looked at again."""
+        """Open incidents after a look; each is the same after another step."""
         done = step(self.incidents, alerts, self.graph, RACKS, now)
         self.incidents = msgspec.json.decode(
             msgspec.json.encode(done.incidents), type=dict[str, Incident]
@@ -102,7 +102,7 @@ def test_one_fault_of_a_gpu_is_one_incident_of_its_cause_in_whatever_order_it_is
 
 
 def went_down(at: datetime, node: int) -> Alert:
-    """A node that was last heard of a minute before the alerts of the test."""
+    """A node that last reported a minute before the alerts of the test."""
     return replace(alert("node_down", at, node=f"n{node}"), began_at=START - MIN)
 
 
@@ -115,7 +115,7 @@ def test_twelve_silent_nodes_are_one_incident_with_what_they_have_in_common() ->
     (incident,) = run(later, *rack, *down)
     assert incident.summary == "4 nodes of rack r1 stopped reporting at 10:14 UTC."
     assert (incident.labels, incident.nodes, incident.rule) == ({"rack": "r1"}, 4, "node_down")
-    # Another rack follows: what they share then is no rack.
+    # Another rack follows: what they share then is not a rack.
     more = [went_down(later + MIN, n) for n in range(4)]
     (incident,) = run(later + MIN, *rack, *down, *more)
     assert incident.summary == "8 nodes stopped reporting at 10:14 UTC."
@@ -243,7 +243,7 @@ drawn = st.tuples(st.sampled_from(NAMES), st.sampled_from(["n1", "n2", "n5"]), s
 
 
 def partition(run: Run) -> list[tuple[str, str, str, list[str]]]:
-    """What the incidents are, whatever they are called."""
+    """The incidents without their names."""
     return sorted(
         (i.root, i.summary, repr(i.labels), sorted(i.members))
         for i in run.incidents.values()
@@ -274,7 +274,7 @@ def test_the_order_of_arrival_within_the_window_does_not_matter(found, chance) -
 
 
 class Incidents(RuleBasedStateMachine):
-    """Alerts come and go in any order; each look is followed by a restart (see `Run`)."""
+    """Alerts come and go in any order; each step is followed by a restart (see `Run`)."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""The notifier with a real outbox and real receivers: told once, in time, whoever is dead."""
+"""The notifier with a real outbox and real receivers: sent once, in time, beside receivers that fail."""
 
 import asyncio
 import json

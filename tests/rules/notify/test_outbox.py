@@ -1,4 +1,4 @@
-"""The outbox keeps what it took, in order, once, whatever happens to disk and process."""
+"""The outbox keeps what it took, in order, once, after faults of disk and process."""
 
 import logging
 import resource

@@ -1,4 +1,4 @@
-"""Messages about incidents are planned: who gets what, when; examples, and what holds whatever happens."""
+"""Messages about incidents are planned: who gets what, when; examples, and what holds always."""
 
 from collections import Counter
 from dataclasses import replace
@@ -107,7 +107,7 @@ def test_an_incident_that_became_twice_as_large_is_told_again(alert_of, start) -
 
 
 def test_a_node_that_makes_up_alerts_keeps_no_other_from_being_named(alert_of, start) -> None:
-    """Racks and switches are what nodes say of themselves, so a node may be in the incident of any other."""
+    """Racks and switches are labels that nodes send, so a node may be in the incident of any other."""
     racks = CauseGraph(
         together={"gpu_hot": ("rack",)},
         causes={"gpu_idle": {"gpu_hot": ("rack",)}},
@@ -205,7 +205,7 @@ def test_a_muted_incident_is_not_told_and_ends_quietly_and_is_told_when_it_is_mu
     run = Run()
     run([muted], start)
     assert told(run([alert_of()], start + 5 * S)) == [("opened", 1, 0)]
-    # Whoever was told is told the end, also of what was muted meanwhile.
+    # A receiver that got an incident gets its end, also of what was muted meanwhile.
     muted = alert_of(muted="acknowledged until 18:00 by alice")
     assert run([muted], start + 9 * H) == []
     assert told(run([], start + 10 * H)) == [("resolved", 0, 1)]

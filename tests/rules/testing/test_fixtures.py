@@ -1,4 +1,4 @@
-"""Blocks become rows; what a block cannot mean is told with its place."""
+"""Blocks become rows; what a block cannot mean is named with its place."""
 
 from datetime import UTC, datetime, timedelta
 

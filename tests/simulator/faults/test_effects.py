@@ -15,7 +15,7 @@ TRAINING = [Placement((0, 1, 2, 3), Workload.TRAINING)]
 
 
 class Watched:
-    """A node that trains on four GPUs, and is looked at whenever a test likes."""
+    """A node that trains on four GPUs, and is read at any time."""
 
     def __init__(
         self,

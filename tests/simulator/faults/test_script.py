@@ -1,4 +1,4 @@
-"""A script says what goes wrong, and a wrong one is told in a line with its place."""
+"""A script says what goes wrong, and a wrong one is named in a line with its place."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The node's probe tells of mounts, of the kernel module and of the fabric manager."""
+"""The node's probe reports mounts, of the kernel module and of the fabric manager."""
 
 import os
 from pathlib import Path
@@ -53,7 +53,7 @@ def row_at(probe: HostProbe, ts_s: int) -> Row:
 def test_mounts_are_in_the_row_of_every_tenth_second(mounted: "tuple[HostProbe, Path]") -> None:
     probe, _ = mounted
     filled = [ts_s for ts_s in range(97, 125) if slow_columns(row_at(probe, ts_s))]
-    # The first look of all is told at once.
+    # The first of all readings is sent at once.
     assert filled == [97, 100, 110, 120]
 
 

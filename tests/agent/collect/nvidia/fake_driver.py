@@ -1,7 +1,7 @@
 """A driver whose every answer a test writes: values, return codes, hangs, and changes between reads.
 
 The models are what nvidia-smi printed on such a GPU (recorded with drivers 590 and 595), in NVML's
-units; `test_gpu.py` compares rows with the recordings themselves where those are at hand.
+units; `test_gpu.py` compares rows with the recordings themselves where those are available.
 """
 
 import threading
@@ -368,7 +368,7 @@ class FakeDevice:
     """A GPU that answers from two dictionaries: by call, and by field id (and scope).
 
     An answer is a value, a `Fails`, or a function that gives or raises one; it gets the call's
-    arguments. The answer of a call about links, fans and the like may be a dictionary by argument.
+    arguments. The answer of a call about links, fans and similar ones may be a dictionary by argument.
     """
 
     def __init__(

@@ -31,7 +31,7 @@ class FakeDriver:
     """A driver with these devices, which a test may change.
 
     `events` has the newest event set of each GPU that was registered, `registering` what to answer
-    instead; `has_ended_now` and `unavailable` are what the driver says of itself.
+    instead; `has_ended_now` and `unavailable` are what the driver reports about itself.
     """
 
     def __init__(self, *devices: FakeDevice, version: Any = "590.48.01") -> None:

@@ -65,7 +65,7 @@ def test_an_h100_gives_its_details(read: Read) -> None:
 
 
 def test_memory_that_the_cpu_reaches_too_is_told_from_memory_that_is_shared(read: Read) -> None:
-    """A GH200's own memory is a NUMA node of the host; a GB10 has none of its own, and NVML tells of none."""
+    """A GH200's own memory is a NUMA node of the host; a GB10 has none of its own, and NVML reports none."""
     grace, shared = read("gh200"), read("gb10")
     assert one(grace["gpus"])["memory_numa_node"] == 1
     assert {one(tables["gpus"])["addressing_mode"] for tables in (grace, shared)} == {"ats"}
@@ -247,7 +247,7 @@ def test_processes_are_told_with_mig_device_and_utilization_since(
     library: Path = compiled(tmp_path_factory.mktemp("nvml-processes"))
     processes, samples, later, others = run(library, PROCESSES, FAKE_NVML_BOARD="mig")
     assert processes == [[4194200, 9, 0], [4194201, None, None]]
-    # The place of the buffer that the driver left zero is no sample.
+    # The place of the buffer that the driver left zero is not a sample.
     assert samples == [[4194200, 1_700_000_000_000_000, 55, 21, 3, 4]]
     assert (later, others) == (0, 0)
 

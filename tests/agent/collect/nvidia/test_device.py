@@ -82,7 +82,7 @@ def test_the_binding_reads_the_inventory(library: Path) -> None:
     assert (gpu["sm_clock_max_mhz"], gpu["memory_clock_max_mhz"]) == (1981, 2620)
     assert (gpu["power_limit_min_watts"], gpu["power_limit_max_watts"]) == (200.0, 700.0)
     assert (gpu["temperature_slowdown_celsius"], gpu["temperature_shutdown_celsius"]) == (97, 100)
-    # The serial number's bytes are no text, MIG is not supported.
+    # The serial number's bytes are not text, MIG is not supported.
     assert not {"serial", "mig_mode"} & gpu.keys()
     (node,) = tables["nodes"]
     assert (node["driver_version"], node["cuda_version"], node["gpus"]) == ("590.48.01", "13.1", 2)

@@ -385,4 +385,4 @@ def test_the_wait_doubles_up_to_a_minute_and_begins_anew_when_all_was_well() -> 
 
     assert opened(lambda s: False) == [0, 3, 9, 21, 45, 93, 153, 213, 273, 333, 393]
     assert opened(lambda s: s not in (0, 100)) == [0, 100]
-    assert opened(lambda s: s % 2 == 0)[:4] == [1, 5, 11, 23], "flapping is no recovery"
+    assert opened(lambda s: s % 2 == 0)[:4] == [1, 5, 11, 23], "flapping is not a recovery"

@@ -1,4 +1,4 @@
-"""Averages between two looks: when there is one, what is believed, and that looks are given back."""
+"""Averages between two samples: when there is one, what is believed, and that samples are freed."""
 
 import math
 from typing import Any

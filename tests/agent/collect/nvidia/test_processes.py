@@ -152,5 +152,5 @@ def test_mig_devices_are_found_with_the_first_process_and_again_when_they_change
     held.append(GpuProcess(2, 5, 9, 0))
     devices[0] = Mig("MIG-b", 9)
     assert uuids() == ["MIG-a", "MIG-b"]
-    devices[1] = Mig("MIG-c", 7)  # made anew under the same number
+    devices[1] = Mig("MIG-c", 7)  # made again under the same number
     assert [uuids() for _ in range(MIG_LOOKS)][-1] == ["MIG-c", "MIG-b"]

@@ -200,7 +200,7 @@ def test_an_epoch_with_new_workers_is_counted_and_its_reads_are_kept(
     assert (after["loader_workers"], after["loader_started_total"]) == (3, 5)
     if "read_chars_total" not in before:
         pytest.skip("this kernel does not count I/O of processes")
-    # A child read 8 MiB, ended and was waited for between the two looks.
+    # A child read 8 MiB, ended and was waited for between the two readings.
     assert after["read_chars_total"] - before["read_chars_total"] >= 8 << 20  # type: ignore[operator]
 
 

@@ -1,4 +1,4 @@
-"""What the agent that asks Slurm's controller makes of the answers, of none, and of late ones."""
+"""Rows from answers of Slurm's controller, from none, and from late ones."""
 
 import stat
 import threading
@@ -60,7 +60,7 @@ def test_what_changes_is_told_once_and_all_again_after_an_hour(clock: ManualCloc
     first = answered(probe, clock)
     assert [row["slurm_job_id"] for row in first["slurm_job_samples"]] == ["1", "3", "5"]
     assert [row["state"] for row in first["slurm_node_samples"]] == ["drained", "idle"]
-    assert "events" not in first, "how things were before the agent is no news"
+    assert "events" not in first, "how things were before the agent is not news"
     assert answered(probe, clock) == {"slurm_job_samples": [], "slurm_node_samples": []}
     controller.squeue = SQUEUE_22_05.replace("RUNNING", "COMPLETED")
     (row,) = answered(probe, clock)["slurm_job_samples"]

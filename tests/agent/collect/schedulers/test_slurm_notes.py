@@ -1,4 +1,4 @@
-"""What prolog and epilog note of Slurm's jobs, by the scripts themselves, and what the agent makes of it."""
+"""What prolog and epilog note of Slurm's jobs, by the scripts themselves, and the agent's rows of it."""
 
 import os
 import subprocess

@@ -98,7 +98,7 @@ async def test_new_addresses_are_used_and_what_needs_a_restart_is_named_each_tim
     ("wrong", "says"),
     [
         (SettingsError("agent.toml:3: unknown setting 'prot'"), "agent.toml:3: unknown setting"),
-        (replace(BEFORE, collector_url="ftp://x"), "no address of a collector"),
+        (replace(BEFORE, collector_url="ftp://x"), "not an address of a collector"),
         (replace(BEFORE, token_file=Path("/nothing")), "/nothing: the token cannot be read"),
         (replace(BEFORE, collector_url="https://x", tls_ca=Path("/nothing")), "see tls_ca"),
     ],
@@ -110,7 +110,7 @@ async def test_what_is_wrong_is_one_line_and_changes_nothing(
         await case.ask(wrong)
         assert case.used == []
         ((message, why),) = said(caplog)
-        assert message == "not reloaded; the old settings stay in force"
+        assert message == "not reloaded; the previous settings stay in force"
         assert says in why and "\n" not in why
         await case.ask(BEFORE)
         assert len(case.used) == 1, "it still listens"

@@ -35,7 +35,7 @@ def test_what_is_no_token_is_refused_without_being_repeated(text: str) -> None:
 
 
 def test_a_line_behind_a_token_makes_it_none() -> None:
-    with pytest.raises(ValueError, match="no gpuwarden token"):
+    with pytest.raises(ValueError, match="not a gpuwarden token"):
         Token.parse(Token.new(Scope.READ).text + "\n")
 
 

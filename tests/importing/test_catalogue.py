@@ -67,5 +67,5 @@ def test_naive_times_of_parquet_are_of_the_zone_that_was_named() -> None:
 
 def test_a_damaged_parquet_file_is_one_sentence() -> None:
     damaged = io.BytesIO(parquet(ts=[1], gpu_uuid=["x"], util_percent=[1.0]).getvalue()[:-20])
-    with pytest.raises(UnreadableError, match="no Parquet file"):
+    with pytest.raises(UnreadableError, match="not a readable Parquet file"):
         list(read_parquet(damaged, Origin(node="n1"), ImportTally()))

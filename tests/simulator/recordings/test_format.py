@@ -134,9 +134,9 @@ def line(**what) -> bytes:
         (line(ts=1, probe="host", rows={"t": {}}), "t is not a list of rows"),
         (line(ts=1, probe="host", rows={"t": [{"a": [1]}]}), "a row of t is not flat"),
         (b'{"ts":1,"probe":"host","rows":{"t":[{"a":NaN}]}}', "NaN is not JSON"),
-        (line(ts=1, probe="host"), "no entry"),
-        (b"[1]\n", "no entry"),
-        (b"[" * 100_000, "no entry"),
+        (line(ts=1, probe="host"), "not an entry"),
+        (b"[1]\n", "not an entry"),
+        (b"[" * 100_000, "not an entry"),
         (line(format="gpuwarden-recording", version=1, interval_s=0), "interval_s = 0"),
     ],
 )

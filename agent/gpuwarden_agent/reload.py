@@ -100,7 +100,9 @@ async def keep_reloading(
             after = reload.load()
             await connections.replace(after, use)
         except (SettingsError, StartError) as error:
-            log.error("not reloaded; the previous settings stay in force", extra={"why": str(error)})
+            log.error(
+                "not reloaded; the previous settings stay in force", extra={"why": str(error)}
+            )
             continue
         found = difference(settings, after)
         if {"log_level", "log_format"} & {*found.live}:

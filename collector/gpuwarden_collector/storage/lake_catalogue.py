@@ -18,6 +18,7 @@ import duckdb
 from gpuwarden_collector.storage.address import LakeAddress
 from gpuwarden_collector.storage.errors import StoreUnavailableError, one_line
 from gpuwarden_collector.storage.extensions import load_extension
+from gpuwarden_collector.storage.lake import SEAL
 from gpuwarden_collector.storage.lake_files import joined
 from gpuwarden_collector.storage.sql import text_sql
 

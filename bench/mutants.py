@@ -6,8 +6,8 @@ mutmut changes one expression at a time of a module and runs the module's own te
 has survived. It takes a module's name from its path, so each module is measured in a folder of its own that has the
 part's package and the tests side by side. Tests marked slow do not run. Functions with a decorator, `len()`, texts of
 errors and log lines are not mutated. A mutant that takes five times as long as its tests counts as noticed: on a busy
-machine many do, and the column `timeouts` shows it. A survivor may be equivalent to the original: the score is no
-aim by itself.
+machine many do, and the column `timeouts` shows it. A survivor may be equivalent to the original: the score is not
+an aim by itself.
 """
 
 import argparse

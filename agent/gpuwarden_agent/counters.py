@@ -88,7 +88,7 @@ class Counters:
     )
     batches_refused: int = _counted("batches_refused_total", "Batches that the collector refused.")
     refused_dropped: int = _counted(
-        "refused_batches_dropped_total", "Refused batches that were deleted for want of room."
+        "refused_batches_dropped_total", "Refused batches that were deleted to make room."
     )
     batches_dropped: int = _counted("batches_dropped_total", "Batches that a full spool gave up.")
     bytes_sealed: int = _counted("sealed_bytes_total", "Bytes of the batches put into the spool.")

@@ -20,7 +20,7 @@ FORGOTTEN_AFTER_S = 8 * 3600.0
 
 @pytest.fixture
 def known(fleet: Fleet) -> Fleet:
-    """The fleet with node a's GPU in the inventory, first and last heard of at the start."""
+    """The fleet with node a's GPU in the inventory, first and last seen at the start."""
     put_gpu(fleet, None)
     return fleet
 

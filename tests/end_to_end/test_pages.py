@@ -59,7 +59,7 @@ PAGES = {
     "/collector": "sim-0001",
     "/login": "token",
 }
-"""Path, and what the page must say of the fleet."""
+"""Path, and what the page must say about the fleet."""
 CONTRAST = "runOnly: ['color-contrast']"
 LOOKS = (
     ("light", 1440, ""),

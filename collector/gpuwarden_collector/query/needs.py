@@ -101,7 +101,7 @@ def _scans(plan: Any) -> Iterator[tuple[str, Mapping[str, Any]]]:
 def _read(name: str, said: Mapping[str, Any]) -> PlannedRead:
     filters = said.get("Filters") or ()
     conditions = [filters] if isinstance(filters, str) else [str(one) for one in filters]
-    # Conditions that are joined by OR, or only help to skip rows (`optional: ...`), are no bounds.
+    # Conditions that are joined by OR, or only help to skip rows (`optional: ...`), do not bound.
     parts = [part for text in conditions if " OR " not in text for part in text.split(" AND ")]
     bounds = [match for part in parts if (match := _BOUND.fullmatch(part.strip())) is not None]
     try:

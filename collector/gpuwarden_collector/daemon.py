@@ -18,7 +18,7 @@ from gpuwarden.alert import AlertStore
 from gpuwarden.clock import Clock
 from gpuwarden.diagnosis import DiagnosisStore
 from gpuwarden.incident import IncidentStore
-from gpuwarden.query import Querier
+from gpuwarden.query import ExpectedQuery, Querier
 from gpuwarden_collector import stages
 from gpuwarden_collector.auth.access_control import AccessControl
 from gpuwarden_collector.http.app import Api, node_routes
@@ -60,8 +60,10 @@ class Collector:
     querier: Querier
     rules_querier: Querier
     """For rules, which must not wait for other queries."""
+    expect: Callable[[Sequence[ExpectedQuery]], None]
+    """Has the rows that these queries read kept in memory for `rules_querier`."""
     beside: Querier
-    """For background queries: they use the rules' processes; rules go first."""
+    """For background queries: they use the rules' processes, which have the newest rows in memory; rules go first."""
     alerts: AlertStore
     incidents: IncidentStore
     diagnoses: DiagnosisStore
@@ -157,6 +159,7 @@ async def running(
                 querier=querier,
                 rules_querier=rules,
                 beside=rules.beside,
+                expect=rules.expect,
                 alerts=SqlAlertStore(writer, rules, clock),
                 incidents=SqlIncidentStore(writer, rules),
                 diagnoses=SqlDiagnosisStore(writer, rules),

@@ -9,7 +9,7 @@ import os
 import sqlite3
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC
 from functools import partial
 from pathlib import Path
@@ -44,7 +44,7 @@ from gpuwarden_collector.query.port import Front, HttpFront, HttpFrontContext
 from gpuwarden_collector.query.querier import SqlQuerier
 from gpuwarden_collector.query.stored import LOOK_S as LATEST_S
 from gpuwarden_collector.query.stored import RUNNING_LOOK_S, label_running, take_stored
-from gpuwarden_collector.query.worker import WorkerSettings
+from gpuwarden_collector.query.worker import WorkerSettings, recent_bytes_max
 from gpuwarden_collector.query.worker import limits as memory_limits
 from gpuwarden_collector.settings import CollectorSettings
 from gpuwarden_collector.stats import Levels, Stats
@@ -279,7 +279,8 @@ def start_queriers(
     make = partial(_querier, stack, settings, stats, clock, latest)
     clients = make(worker, settings.query_processes + SPARE, running)
     # Rules compute the cost of alerts from the rows themselves, not from the kept waste.
-    rules = make(worker, settings.rule_processes, None, RULES)
+    keeping = replace(worker, recent_bytes_max=recent_bytes_max(worker.limits.memory))
+    rules = make(keeping, settings.rule_processes, None, RULES)
     timetable.every("running_waste", RUNNING_LOOK_S, partial(label_running, running, rules.beside))
     events = StoredEvents()
     _follow(store.frames, events, latest, stats)

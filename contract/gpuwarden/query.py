@@ -49,6 +49,17 @@ class TextPlace:
         return cls(before.count("\n") + 1, offset - (before.rfind("\n") + 1) + 1, offset)
 
 
+@dataclass(frozen=True, slots=True)
+class ExpectedQuery:
+    """A query that runs repeatedly with a new `$now`."""
+
+    sql: str
+    params: Mapping[str, Any]
+    """Includes `now`."""
+    before_s: float = 0.0
+    """How far in the past its `$now` may be."""
+
+
 class QueryError(ValueError):
     """The query is wrong or not allowed; the message says what to change."""
 

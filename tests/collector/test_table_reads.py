@@ -48,33 +48,24 @@ def test_a_plan_tells_from_when_rows_are_needed() -> None:
         assert earliest(early, unbounded) is None
 
 
-def test_a_plan_tells_until_when_rows_are_needed() -> None:
-    (read,) = reads_of(
-        _plan(["ts<'2026-01-01 12:00:00'::TIMESTAMP AND ts>'2026-01-01 11:00:00'::TIMESTAMP"])
-    )
-    assert (read.since, read.until) == (NOW.replace(hour=11), NOW)
-    (read,) = reads_of(_plan("ts<'2026-01-01 12:00:00'::TIMESTAMP OR gpu=1"))
-    assert read.until is None
-
-
 @pytest.mark.parametrize(
     ("sql", "expected"),
     [
         (
             f"SELECT util_percent FROM gpu_samples WHERE {BOUND} AND mig_instance IS NULL UNION ALL FROM (SELECT 1)",
-            {"gpu_samples": timedelta(seconds=60)},
+            {"gpu_samples": ({"ts", "util_percent", "mig_instance"}, timedelta(seconds=60))},
         ),
         (
             f"WITH a AS (FROM gpu_1m WHERE {BOUND}) SELECT count(*) FROM a JOIN events e ON e.node = a.node",
-            {"gpu_1m": timedelta(seconds=60), "events": None},
+            {"gpu_1m": ({"ts", "node"}, timedelta(seconds=60)), "events": ({"node"}, None)},
         ),
-        (f"SELECT ts FROM gpu_samples WHERE {BOUND} OR gpu = 1", {"gpu_samples": None}),
+        (f"SELECT ts FROM gpu_samples WHERE {BOUND} OR gpu = 1", {"gpu_samples": ({"ts", "gpu"}, None)}),
         (f"SELECT 1 FROM gpu_samples WHERE false AND {BOUND}", {}),
         (f"SELECT util_percent FROM gpu_samples WHERE {BOUND} ORDER BY ts DESC LIMIT 1", None),
     ],
 )  # fmt: skip
-def test_plans_name_tables_and_bounds(
-    planner: QueryPlanner, sql: str, expected: dict[str, timedelta | None] | None
+def test_plans_name_tables_columns_and_bounds(
+    planner: QueryPlanner, sql: str, expected: dict[str, tuple[set[str], timedelta | None]] | None
 ) -> None:
     params = {"now": NOW, "window": 60}
     found = planner.reads(sql, {k: v for k, v in params.items() if f"${k}" in sql})
@@ -82,13 +73,13 @@ def test_plans_name_tables_and_bounds(
         assert {read.since for read in found} == {NOW - timedelta(seconds=60)}
         return
     assert found == [
-        PlannedRead(name, None if span is None else NOW - span, None)
-        for name, span in expected.items()
+        PlannedRead(name, frozenset(columns), None if span is None else NOW - span)
+        for name, (columns, span) in expected.items()
     ]
 
 
 def test_each_built_in_rule_says_from_when_it_needs_rows(planner: QueryPlanner) -> None:
-    """So none reads files of long ago."""
+    """So all are judged by rows that are kept, where these are few enough."""
     now = NOW.replace(tzinfo=UTC)
     for rule in builtin_rules():
         params = {
@@ -96,4 +87,4 @@ def test_each_built_in_rule_says_from_when_it_needs_rows(planner: QueryPlanner) 
             for k, v in rule.bindings(now).items()
         }
         reads = [r for r in planner.reads(rule.sql, params) if r.table not in UPSERTED]
-        assert all(read.since is not None for read in reads), rule.name
+        assert all(read.since is not None and read.columns for read in reads), rule.name

@@ -4,7 +4,7 @@ The collector listens before the rules have started: until then they answer 503,
 """
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from aiohttp.web import AbstractRouteDef
@@ -12,13 +12,14 @@ from aiohttp.web import AbstractRouteDef
 from gpuwarden.alert import Alert
 from gpuwarden.clock import Clock
 from gpuwarden.judgement import NOT_STARTED, Judgement, JudgementState
-from gpuwarden.query import Querier
+from gpuwarden.query import ExpectedQuery, Querier
 from gpuwarden_cli.composition.notifications import Notifications
 from gpuwarden_cli.settings import rule_set_of
 from gpuwarden_collector.daemon import Collector
 from gpuwarden_collector.ops.health import Duties
 from gpuwarden_collector.settings import CollectorSettings
 from gpuwarden_rules.backtest.run import Backtester
+from gpuwarden_rules.diagnosis import observe
 from gpuwarden_rules.diagnosis.service import Diagnoser
 from gpuwarden_rules.evaluation.engine import RuleEngine
 from gpuwarden_rules.evaluation.reload import RuleReloader
@@ -131,6 +132,9 @@ class RuleServices:
         )
 
     def _engine_of(self, collector: Collector) -> RuleEngine:
+        def expect(queries: Sequence[ExpectedQuery]) -> None:
+            collector.expect([*queries, observe.expected(self._clock.now())])
+
         def changed(alert: Alert) -> None:
             self._wake_incidents()
             self._on_change(alert)
@@ -144,6 +148,7 @@ class RuleServices:
             lag_s=lambda: collector.stats.ingest_lag_seconds,
             overrides=self._rule_set.overrides,
             on_change=changed,
+            expect=expect,
         )
 
     def _wake_incidents(self) -> None:

@@ -12,7 +12,7 @@ import duckdb
 import pyarrow as pa
 
 from gpuwarden.clock import SystemClock
-from gpuwarden.query import LakeAwayError, QueryError
+from gpuwarden.query import ExpectedQuery, LakeAwayError, QueryError
 from gpuwarden.rollups import ROLLUPS
 from gpuwarden.schema import ADMINS_ONLY, TABLES, UPSERTED, stored_columns
 from gpuwarden.waste import WASTE_1H
@@ -31,14 +31,19 @@ from gpuwarden_collector.query.port import (
 from gpuwarden_collector.query.sources import (
     KnownLake,
     NewestRows,
+    PrunedLake,
+    QueryTimeSpan,
+    RecentQueries,
     WholeStore,
     show_running_waste,
+    span_of,
 )
 from gpuwarden_collector.query.statement import Statement, split
 from gpuwarden_collector.query.time_bounds import with_cast_bounds
 from gpuwarden_collector.storage.engine import Engine
 from gpuwarden_collector.storage.errors import lost_file, one_line, unreachable_store
 from gpuwarden_collector.storage.newest_rows import KEPT
+from gpuwarden_collector.storage.recent_rows import RecentRows
 from gpuwarden_collector.storage.running_waste import READERS, RUNNING
 from gpuwarden_collector.storage.segment import TABLE_NAMES
 
@@ -75,10 +80,12 @@ class _Judged:
     """Tables of the state file that it reads besides such views; None: maybe any."""
     read: frozenset[str]
     """Names of tables, views and WITH queries that it reads."""
+    span: QueryTimeSpan | None
+    """Its bounds of `ts`; None: unknown, or it reads more than one table."""
     cast_sql: str | None
     """The query with its bounds cast to the type of `ts`; None: no cast is needed."""
-    may_be_planned: bool
-    """Whether it is a plain SELECT from tables of samples or rollups, or an EXPLAIN of one."""
+    may_be_recent: bool
+    """Whether it is a plain SELECT from tables of samples or rollups."""
     dialect: str
     translation: Translation
 
@@ -220,6 +227,16 @@ class Reading:
         with _interruptible():
             return dict(self._open().execute(_COLUMN_TYPES).fetchall())
 
+    def span(self, parsed: Parsed) -> QueryTimeSpan | None:
+        """The bounds of `ts` of a query that may run; None: unknown. Raises Interrupted."""
+        with _interruptible():
+            try:
+                return span_of(parsed.selects[0], self._open()) if parsed.selects else None
+            except duckdb.InterruptException:
+                raise
+            except duckdb.Error:
+                return None
+
     def run(
         self,
         sql: str,
@@ -346,14 +363,18 @@ class Runner:
     def __init__(
         self,
         engine: Engine,
+        recent: RecentRows | None = None,
         dialects: Mapping[str, str] = NOTHING,
     ) -> None:
-        """`dialects`: classes of Dialect by name, as `module:class`."""
+        """`recent`: rows that are kept for repeated queries. `dialects`: classes of Dialect by name, as
+        `module:class`."""
         self._engine = engine
         self._needs = QueryNeeds(SystemClock())
+        self._recent = None if recent is None else RecentQueries(recent, self._needs)
         self._known = KnownLake(engine)
         self._spill_bytes_max = -1
         self._newest = NewestRows(engine)
+        self._pruned = PrunedLake(engine)
         self._whole = WholeStore(engine)
         self._judged: dict[tuple[str, str, str], _Judged] = {}
         self._dialect_classes = dialects
@@ -413,14 +434,22 @@ class Runner:
     ) -> bool:
         """Run a query on the cheapest source that has its rows, as `run`."""
         asked = sql, bound, row_limit
+        recent = self._recent if judged.may_be_recent else None
+        found = None if recent is None else self._needs.of(sql, bound)
+        if recent is not None and found is not None and recent.take(*found):
+            with reading.opened(recent.rows):
+                return reading.give(sink, *asked, names=())
+        if judged.span is not None and self._pruned.take(judged.span, bound):
+            with reading.opened(self._pruned):
+                return reading.give(sink, *asked, names=judged.names)
         if judged.translation.is_catalog:
             with self._reading_catalog(reading, judged.dialect):
                 of_catalog = _OfCatalog(sink, self.dialect(judged.dialect))
                 return reading.give(of_catalog, *asked, names=judged.names)
         is_newest = bool(judged.views) and self._newest.take(judged.views, newest)
         names = judged.state_names if is_newest else judged.names
-        if judged.may_be_planned and not is_newest and judged.names_running is None:
-            found = self._needs.of(sql[judged.parsed.explain :], bound)
+        if judged.may_be_recent and not is_newest and judged.names_running is None:
+            found = found or self._needs.of(sql, bound)
             if found is not None and self._known.take(*found):
                 with reading.opened(self._known):
                     return reading.give(sink, *asked, names=judged.names)
@@ -539,6 +568,11 @@ class Runner:
             with self._lock:
                 self._running = None
 
+    def expect(self, queries: Sequence[ExpectedQuery]) -> None:
+        """Keep the rows that these queries need, if this process keeps rows."""
+        if self._recent is not None:
+            self._recent.expect(queries)
+
     def limit_spill(self, bytes_max: int) -> None:
         """Limit the bytes that the next queries may spill."""
         if bytes_max != self._spill_bytes_max:
@@ -548,6 +582,7 @@ class Runner:
     def release_memory(self) -> None:
         """Release memory that the next query gets back at no cost."""
         self._whole.release_memory()
+        self._pruned.release_memory()
         self._known.release_memory()
         self._engine.release_pages()
 
@@ -589,6 +624,7 @@ class Runner:
                 if guard.is_select(parsed)
                 else None
             )
+            span = reading.span(parsed) if is_plain else None
         read = guard.tables(parsed)
         names = self._sources(read)
         views = read & KEPT.keys()
@@ -605,8 +641,9 @@ class Runner:
             frozenset(views),
             frozenset(read - views) | state_tables if read - views <= UPSERTED else None,
             frozenset(read),
+            span,
             cast,
-            is_plain and bool(names) and (guard.is_select(parsed) or parsed.explain > 0),
+            is_plain and bool(names) and guard.is_select(parsed),
             dialect,
             translation,
         )

@@ -16,7 +16,7 @@ from typing import Any
 import duckdb
 
 from gpuwarden.clock import Clock
-from gpuwarden.schema import TABLES, UPSERTED, create_sql, views_sql
+from gpuwarden.schema import TABLES, UPSERTED, create_sql, stored_columns, views_sql
 from gpuwarden_collector.storage.segment import TABLE_NAMES
 
 SLACK = timedelta(minutes=1)
@@ -29,7 +29,7 @@ _UNEVEN_MAX = timedelta(seconds=2)
 _KNOWN_MAX = 512
 
 
-_BOUND = re.compile(r"ts([<>])=?'([^']+)'::TIMESTAMP(?:_NS|_MS)?")
+_BOUND = re.compile(r"ts>=?'([^']+)'::TIMESTAMP(?:_NS|_MS)?")
 _NOT_TRUE_OF_EMPTY_TABLES = "statistics_propagation,late_materialization,join_filter_pushdown"
 """Optimizers that would remove empty tables from the plan."""
 
@@ -39,10 +39,9 @@ class PlannedRead:
     """Rows of a table that a query needs."""
 
     table: str
+    columns: frozenset[str]
     since: datetime | None
     """First instant of the rows (naive UTC); None: of any time."""
-    until: datetime | None
-    """Last instant of the rows; None: of any time."""
 
 
 class QueryPlanner:
@@ -99,27 +98,33 @@ def _scans(plan: Any) -> Iterator[tuple[str, Mapping[str, Any]]]:
 
 
 def _read(name: str, said: Mapping[str, Any]) -> PlannedRead:
-    filters = said.get("Filters") or ()
-    conditions = [filters] if isinstance(filters, str) else [str(one) for one in filters]
-    # Conditions that are joined by OR, or only help to skip rows (`optional: ...`), do not bound.
+    filters, projected = _texts(said.get("Filters")), _texts(said.get("Projections"))
+    words = {word for text in (*filters, *projected) for word in re.findall(r"\w+", text)}
+    known = {column.name for column in stored_columns(TABLES[name])} if name in TABLES else set()
+    return PlannedRead(name, frozenset(words & known), _lower_bound(filters))
+
+
+def _texts(said: Any) -> list[str]:
+    return [said] if isinstance(said, str) else [str(one) for one in said or ()]
+
+
+def _lower_bound(conditions: Sequence[str]) -> datetime | None:
+    # Conditions that are joined by OR, or only help to skip rows (`optional: ...`), are no bounds.
     parts = [part for text in conditions if " OR " not in text for part in text.split(" AND ")]
-    bounds = [match for part in parts if (match := _BOUND.fullmatch(part.strip())) is not None]
+    bounds = [match[1] for part in parts if (match := _BOUND.fullmatch(part.strip())) is not None]
     try:
-        instants = [(bound[1], datetime.fromisoformat(bound[2])) for bound in bounds]
+        return max((datetime.fromisoformat(text) for text in bounds), default=None)
     except ValueError:
-        return PlannedRead(name, None, None)
-    since = max((at for sign, at in instants if sign == ">"), default=None)
-    return PlannedRead(name, since, min((at for sign, at in instants if sign == "<"), default=None))
+        return None
 
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """Time of the rows that a query needs of a table, from the query's moment."""
+    """Columns and time of the rows that a query needs of a table."""
 
+    columns: frozenset[str]
     back: timedelta | None
-    """How far back they begin; None: of any time."""
-    ahead: timedelta | None
-    """How far ahead they end, below zero in the past; None: of any time."""
+    """How far back from the query's moment; None: of any time."""
 
 
 Needs = Mapping[str, Need]
@@ -191,25 +196,19 @@ def _needs_of(reads: Sequence[PlannedRead], now: datetime) -> Needs | None:
             continue
         if read.table not in TABLE_NAMES:
             return None
-        before = found.get(read.table, Need(timedelta.min, timedelta.min))
-        back = None if read.since is None else now - read.since
-        ahead = None if read.until is None else read.until - now
-        found[read.table] = Need(_longer(before.back, back), _longer(before.ahead, ahead))
+        before = found.get(read.table, Need(frozenset({"ts"}), timedelta.min))
+        back = None
+        if before.back is not None and read.since is not None:
+            back = max(before.back, now - read.since)
+        found[read.table] = Need(before.columns | read.columns, back)
     return found
-
-
-def _longer(one: timedelta | None, other: timedelta | None) -> timedelta | None:
-    return None if one is None or other is None else max(one, other)
 
 
 def _are_alike(before: Needs | None, now: Needs | None) -> bool:
     """Whether two plans need the same rows, as far back from their own moments."""
     if before is None or now is None or before.keys() != now.keys():
         return False
-    return all(
-        _is_alike(before[name].back, need.back) and _is_alike(before[name].ahead, need.ahead)
-        for name, need in now.items()
-    )
+    return all(_is_alike(before[name].back, need.back) for name, need in now.items())
 
 
 def _is_alike(before: timedelta | None, now: timedelta | None) -> bool:

@@ -12,7 +12,7 @@ import os
 import pickle
 import shutil
 import socket
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -23,7 +23,7 @@ from typing import Any, Self
 import pyarrow as pa
 
 from gpuwarden.clock import Clock
-from gpuwarden.query import LakeAwayError, QueryError, QueryTimeoutError, Result
+from gpuwarden.query import ExpectedQuery, LakeAwayError, QueryError, QueryTimeoutError, Result
 from gpuwarden_collector.processes.channel import Channel, ChannelError, packed
 from gpuwarden_collector.processes.forkserver import QUERY, ProcessHandle, spawn
 from gpuwarden_collector.query.encode import ResultRows, decoded, python_rows
@@ -78,6 +78,8 @@ class QueryProcess:
         self._handle: ProcessHandle | None = handle
         self._channel = channel
         self._spill = spill
+        self.expects = 0
+        """Version of the expected queries that it knows; 0: none."""
         self.asked_number = 0
         """Number of its last query."""
         self._is_spent = False
@@ -363,6 +365,8 @@ class SqlQuerier:
         self._looking: asyncio.Task[None] | None = None
         self._is_closed = False
         self._spill_bytes_max = 1 << 62
+        self._expected: Sequence[ExpectedQuery] = ()
+        self._expected_number = 0
 
     @property
     def pids(self) -> list[int]:
@@ -373,6 +377,12 @@ class SqlQuerier:
     def beside(self) -> "QuerierBeside":
         """A querier for background queries: all others go first, and with several processes one stays free."""
         return QuerierBeside(self)
+
+    def expect(self, queries: Iterable[ExpectedQuery]) -> None:
+        """Let its processes keep the rows that these queries need, in place of the queries expected before, if they
+        keep rows at all."""
+        self._expected = [replace(q, params=_bindable(q.params)) for q in queries]
+        self._expected_number += 1
 
     def limit_spill(self, bytes_max: int) -> None:
         """Limit the bytes that all its processes may spill, from their next queries on."""
@@ -548,7 +558,10 @@ class SqlQuerier:
             try:
                 if self._is_closed:
                     raise QueryTimeoutError(_STOPS)
-                asked = replace(asked, newest=await self._newest(asked.sql))
+                is_current = process.expects == self._expected_number
+                expected, process.expects = self._expected, self._expected_number
+                newest = await self._newest(asked.sql)
+                asked = replace(asked, newest=newest, expected=None if is_current else expected)
                 has_taken = await process.ask(asked)
             finally:
                 if not has_taken:

@@ -1,5 +1,7 @@
 """Implements the sources that a query can read, the cheapest first.
 
+- `RecentQueries`: rows in memory, for a query with a lower bound of `ts` for each of its tables of samples.
+- `PrunedLake`: one table, without the files that are outside of the query's bounds of `ts`.
 - `NewestRows`: views over a file of the newest rows. Its cursor stays open and reads neither lake nor segments. All
   other tables of the query must be tables of the state file, so that the query sees one moment.
 - `KnownLake`: each table is a view of the Parquet files that the plan needs, inlined rows and segment rows.
@@ -7,21 +9,26 @@
   binding a view of several tables takes longer than the query.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+import json
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from datetime import datetime
+from dataclasses import dataclass
+from datetime import datetime, timedelta
 from typing import Any
 
 import duckdb
 import pyarrow as pa
 
-from gpuwarden.schema import UPSERTED, views_sql
+from gpuwarden.query import ExpectedQuery
 from gpuwarden.waste import WASTE_1H, view_sql
-from gpuwarden_collector.query.needs import SLACK, Needs
+from gpuwarden_collector.query.guard import nodes_of
+from gpuwarden_collector.query.needs import SLACK, Needs, QueryNeeds
+from gpuwarden_collector.query.time_bounds import bounds_of, conditions
 from gpuwarden_collector.storage.arrow_files import read_rows
 from gpuwarden_collector.storage.engine import Engine
 from gpuwarden_collector.storage.lake_reader import create_view
 from gpuwarden_collector.storage.newest_rows import KEPT, kept_table
+from gpuwarden_collector.storage.recent_rows import RecentRows, Wanted, create_views
 from gpuwarden_collector.storage.running_waste import RUNNING
 from gpuwarden_collector.storage.segment import SCHEMAS, TABLE_NAMES
 from gpuwarden_collector.storage.views import hot_table
@@ -68,6 +75,127 @@ class WholeStore:
         return self._engine.new_cursor()
 
 
+_ROUNDED = timedelta(seconds=1)
+"""More than the rounding of instants to microseconds."""
+_LATER = timedelta(hours=1)
+"""Longer than the time between evaluating `now()` here and in the query."""
+_INSTANTS = frozenset({"TIMESTAMP", "TIMESTAMP WITH TIME ZONE", "DATE", "VARCHAR"})
+
+
+@dataclass(frozen=True, slots=True)
+class QueryTimeSpan:
+    """A query's bounds of `ts`."""
+
+    table: str
+    sql: str
+    """A SELECT of the type and value of each bound."""
+    parameters: frozenset[str]
+    bounds: tuple[bool, ...]
+    """For each bound whether it is a lower one."""
+
+
+def span_of(tree: Mapping[str, Any], cursor: duckdb.DuckDBPyConnection) -> QueryTimeSpan | None:
+    """The bounds in a query's syntax tree; None: it has none, or reads more than one table. Raises duckdb.Error."""
+    nodes = list(nodes_of(tree))
+    tables = [node for node in nodes if node.get("type") in ("BASE_TABLE", "SHOW_REF")]
+    selects = [node for node in nodes if node.get("from_table") in tables]
+    if len(tables) != 1 or len(selects) != 1:
+        return None
+    table = tables[0]
+    name = str(table.get("table_name", "")).lower()
+    is_plain = table["type"] == "BASE_TABLE" and name in TABLE_NAMES
+    if not is_plain or any(table.get(key) for key in _BESIDE):
+        return None
+    bounds = [
+        bound for part in conditions(selects[0].get("where_clause")) for bound in bounds_of(part)
+    ]
+    if not bounds:
+        return None
+    names = {
+        node["identifier"]
+        for _, expression in bounds
+        for node in nodes_of(expression)
+        if node.get("class") == "PARAMETER"
+    }
+    select = json.loads(cursor.execute("SELECT json_serialize_sql('SELECT 1')").fetchall()[0][0])
+    texts = []
+    for _, expression in bounds:
+        select["statements"][0]["node"]["select_list"] = [expression]
+        row = cursor.execute(
+            "SELECT json_deserialize_sql($1::JSON)", [json.dumps(select)]
+        ).fetchall()[0]
+        texts.append(str(row[0]).removeprefix("SELECT "))
+    sql = "SELECT " + ", ".join(f"typeof({t}), CAST({t} AS TIMESTAMP)" for t in texts)
+    return QueryTimeSpan(name, sql, frozenset(names), tuple(is_lower for is_lower, _ in bounds))
+
+
+_BESIDE = ("schema_name", "catalog_name", "sample", "at_clause", "column_name_alias")
+
+
+class PrunedLake(WholeStore):
+    """The store, without files of one table that are outside of a query's bounds."""
+
+    def __init__(self, engine: Engine) -> None:
+        super().__init__(engine)
+        self._span: tuple[datetime | None, datetime | None] = (None, None)
+        self._shown: dict[str, str] = {}
+
+    def take(self, span: QueryTimeSpan, params: Mapping[str, Any]) -> bool:
+        """Limit the next query to files within its bounds; False: use another source."""
+        if self._engine.lake is None:
+            return False
+        try:
+            bounds = self._bounds(span, params)
+            if bounds is None:
+                return False
+            lower, upper = bounds
+            self._span = lower and lower - _ROUNDED, upper and upper + _LATER
+        except OverflowError:  # there is no such instant
+            self._span = None, None
+        except duckdb.Error:
+            return False
+        return True
+
+    def _bounds(
+        self, span: QueryTimeSpan, params: Mapping[str, Any]
+    ) -> tuple[datetime | None, datetime | None] | None:
+        """The lower and upper bound; None: unknown."""
+        cursor = self.held()
+        bound = {name: params[name] for name in span.parameters}
+        row = cursor.execute(span.sql, bound).fetchall()[0]
+        lower: datetime | None = None
+        upper: datetime | None = None
+        for at, is_lower in enumerate(span.bounds):
+            kind, instant = row[2 * at], row[2 * at + 1]
+            if kind not in _INSTANTS or not isinstance(instant, datetime):
+                return None
+            if is_lower:
+                lower = max(lower or instant, instant)
+            else:
+                upper = min(upper or instant, instant)
+        return lower, upper
+
+    def _show(self, cursor: duckdb.DuckDBPyConnection, names: Collection[str]) -> None:
+        """Create a temporary view of these files, which hides the database's view."""
+        for name in names:
+            assert self._engine.lake is not None
+            of_lake = self._engine.lake.rows_sql(cursor, name, *self._span)
+            sql = with_hot(name, of_lake)
+            if self._shown.get(name) == sql:
+                continue
+            self._shown.pop(name, None)
+            if name not in self._shown_rows:
+                self._shown_rows[name] = SCHEMAS[name].empty_table()
+                cursor.register(hot_table(name), self._shown_rows[name])
+            if create_view(cursor, f"TEMP VIEW {name}", name, sql):
+                self._shown[name] = sql
+
+    def release_memory(self) -> None:
+        """Close the cursor, and drop the rows that it sees."""
+        super().release_memory()
+        self._shown = {}
+
+
 _NAME = "known"
 """DuckDB's name of the database."""
 
@@ -77,7 +205,7 @@ class KnownLake(WholeStore):
 
     def __init__(self, engine: Engine) -> None:
         super().__init__(engine)
-        self._spans: dict[str, tuple[datetime | None, datetime | None]] = {}
+        self._since: dict[str, datetime | None] = {}
         self._shown: dict[str, str] = {}
         self._is_created = False
 
@@ -86,11 +214,8 @@ class KnownLake(WholeStore):
         if self._engine.lake is None:
             return False
         try:
-            self._spans = {
-                name: (
-                    None if need.back is None else now - need.back - SLACK,
-                    None if need.ahead is None else now + need.ahead + SLACK,
-                )
+            self._since = {
+                name: None if need.back is None else now - need.back - SLACK
                 for name, need in needs.items()
             }
         except OverflowError:  # there is no such instant
@@ -100,7 +225,7 @@ class KnownLake(WholeStore):
     def _show(self, cursor: duckdb.DuckDBPyConnection, names: Collection[str]) -> None:
         for name in names:
             assert self._engine.lake is not None
-            of_lake = self._engine.lake.rows_sql(cursor, name, *self._spans.get(name, (None, None)))
+            of_lake = self._engine.lake.rows_sql(cursor, name, self._since.get(name))
             sql = with_hot(name, of_lake)
             if self._shown.get(name) != sql:
                 self._shown.pop(name, None)
@@ -114,23 +239,10 @@ class KnownLake(WholeStore):
             self._shown_rows[name] = SCHEMAS[name].empty_table()
             cursor.register(hot_table(name), self._shown_rows[name])
         if not self._is_created:
-            _create_views(cursor)
+            create_views(cursor, _NAME, lambda name: f"FROM {hot_table(name)}")
             self._is_created = True
         cursor.execute(f"USE {_NAME}")
         return cursor
-
-
-def _create_views(cursor: duckdb.DuckDBPyConnection) -> None:
-    """Create the public tables and views in the database `_NAME`. Raises duckdb.Error."""
-    store = cursor.execute("SELECT current_database()").fetchall()[0][0]
-    cursor.execute(f"ATTACH ':memory:' AS {_NAME}")
-    cursor.execute(f"USE {_NAME}")
-    for name in TABLE_NAMES:
-        cursor.execute(f"CREATE VIEW main.{name} AS FROM {hot_table(name)}")
-    for name in UPSERTED:
-        cursor.execute(f"CREATE VIEW main.{name} AS FROM {store}.main.{name}")
-    cursor.execute(views_sql())
-    cursor.execute(f"USE {store}")
 
 
 def with_hot(name: str, of_lake: str) -> str:
@@ -194,3 +306,35 @@ def show_running_waste(cursor: duckdb.DuckDBPyConnection, path: str) -> bool:
     except (OSError, pa.ArrowException, duckdb.Error):
         return False
     return True
+
+
+class RecentQueries:
+    """Decides which rows `RecentRows` keeps, for one thread."""
+
+    def __init__(self, rows: RecentRows, needs: QueryNeeds) -> None:
+        self.rows = rows
+        self._needs = needs
+
+    def take(self, now: datetime, needs: Needs) -> bool:
+        """Prepare the rows that a query of that moment needs; False: use another source."""
+        wanted = {
+            name: Wanted(need.columns, now - need.back - SLACK)
+            for name, need in needs.items()
+            if need.back is not None
+        }
+        return len(wanted) == len(needs) and self.rows.take(wanted)
+
+    def expect(self, queries: Sequence[ExpectedQuery]) -> None:
+        """Let each kept table hold what all of these queries need."""
+        expected: dict[str, tuple[frozenset[str], timedelta]] = {}
+        for query in queries:
+            now = query.params.get("now")
+            if not isinstance(now, datetime):
+                continue
+            for name, need in (self._needs.live(query.sql, query.params, now) or {}).items():
+                if need.back is None:
+                    continue
+                known, longest = expected.get(name, (frozenset(), timedelta()))
+                back = need.back + timedelta(seconds=query.before_s) + SLACK
+                expected[name] = known | need.columns, max(longest, back)
+        self.rows.expect(expected)

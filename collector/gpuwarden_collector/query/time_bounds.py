@@ -23,6 +23,14 @@ _CALL = re.compile(rb"(?:now|get_current_timestamp)\s*\(\s*\)", re.IGNORECASE)
 _CLASSES = frozenset({"FUNCTION", "CONSTANT", "CAST", "PARAMETER"})
 
 
+def bounds_of(part: Mapping[str, Any]) -> Iterator[tuple[bool, Mapping[str, Any]]]:
+    """Bounds of `ts` in a condition that have one value for all rows, each with whether it is a lower bound."""
+    for is_lower, side in _sides(part):
+        bound = part[side]
+        if is_steady(bound):
+            yield is_lower, bound
+
+
 def with_cast_bounds(tree: Any, sql: str) -> str | None:
     """The query's text with its bounds cast to the type of `ts`; None: no cast is needed. `tree`: its syntax tree."""
     text = sql.encode()

@@ -16,7 +16,7 @@ import sqlite3
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,8 +25,9 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 
+from gpuwarden.clock import SystemClock
 from gpuwarden.lifecycle import StartError
-from gpuwarden.query import LakeAwayError, QueryError
+from gpuwarden.query import ExpectedQuery, LakeAwayError, QueryError
 from gpuwarden_collector.processes.channel import ChannelError, receive, send
 from gpuwarden_collector.processes.footprint import Memory
 from gpuwarden_collector.processes.sandbox import Needs, confine, installation
@@ -38,6 +39,8 @@ from gpuwarden_collector.query.port import Dialect, Ending
 from gpuwarden_collector.storage.address import LakeAddress
 from gpuwarden_collector.storage.engine import Engine, EngineLimits
 from gpuwarden_collector.storage.errors import StoreUnavailableError
+from gpuwarden_collector.storage.hot import RowsSince
+from gpuwarden_collector.storage.recent_rows import RecentRows
 from gpuwarden_collector.storage.segment import FOLDER
 from gpuwarden_collector.storage.state import FILE_NAME, StateFile
 
@@ -65,6 +68,8 @@ class WorkerSettings:
     """Folder with files of newest rows and waste."""
     is_lake_away: bool = False
     """The lake cannot be opened: answer from segments and state file alone."""
+    recent_bytes_max: int = 0
+    """Memory for rows that are kept for repeated queries (`storage/recent_rows.py`); 0: none."""
     dialects: Mapping[str, str] = field(default_factory=dict)
     """Classes of dialects other than DuckDB's by name, as `module:class`."""
 
@@ -91,6 +96,8 @@ class QueryRequest:
     """Files of newest rows and waste, by table."""
     dialect: str = ""
     """One of `WorkerSettings.dialects`; "": DuckDB's."""
+    expected: Sequence[ExpectedQuery] | None = None
+    """Queries that will be repeated; None: unchanged."""
 
 
 def work(sock: socket.socket) -> None:
@@ -122,6 +129,8 @@ def work(sock: socket.socket) -> None:
     while True:
         asked = waiting.get()
         _bound_cpu(asked.limit_s, settings.limits.threads)
+        if asked.expected is not None:
+            runner.expect(asked.expected)
         try:
             header, last = _answer(runner, asked, sock)
             if memory.has_grown:
@@ -181,6 +190,8 @@ class _Limit(Memory):
 
 def _runner(settings: WorkerSettings) -> Runner:
     state = StateFile(settings.data_dir / FILE_NAME, is_read_only=True)
+    keeps_recent = settings.recent_bytes_max > 0 and not settings.is_lake_away
+    rows_since = RowsSince() if keeps_recent else None
     engine = Engine(
         settings.data_dir,
         settings.address,
@@ -189,8 +200,12 @@ def _runner(settings: WorkerSettings) -> Runner:
         reads_alone=True,
         is_lake_away=settings.is_lake_away,
         spill_dir=settings.spill,
+        rows_since=rows_since,
     )
-    return Runner(engine, settings.dialects)
+    if rows_since is None:
+        return Runner(engine, dialects=settings.dialects)
+    recent = RecentRows(engine, rows_since, SystemClock(), settings.recent_bytes_max)
+    return Runner(engine, recent, settings.dialects)
 
 
 def _listen(
@@ -361,6 +376,8 @@ _SHARE = 8
 _LIMIT_BYTES_MAX = 1024 * 1024 * 1024
 _LIMIT_BYTES_MIN = 64 * 1024 * 1024
 _BESIDE = 2.5
+_RECENT_BYTES_MAX = 128 * 1024 * 1024
+"""With more rows a process would soon exceed `RSS_BYTES_MAX`."""
 _SIZE = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*(B|[KMGT]I?B?)\s*", re.IGNORECASE)
 
 
@@ -376,6 +393,11 @@ def limits(memory_limit: str | None, data_bytes_max: int | None) -> tuple[str, i
     if data_bytes_max is None:
         data_bytes_max = IDLE_BYTES + int(_BESIDE * size_bytes(memory_limit))
     return memory_limit, data_bytes_max
+
+
+def recent_bytes_max(memory_limit: str) -> int:
+    """Memory for rows that a process keeps for rules: a part of DuckDB's limit. Raises StartError."""
+    return min(_RECENT_BYTES_MAX, size_bytes(memory_limit) // 4)
 
 
 def size_bytes(text: str) -> int:

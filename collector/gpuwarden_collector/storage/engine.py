@@ -25,7 +25,7 @@ from gpuwarden_collector.processes.footprint import free_memory
 from gpuwarden_collector.storage import lake, views
 from gpuwarden_collector.storage.address import LakeAddress
 from gpuwarden_collector.storage.errors import StoreUnavailableError, one_line
-from gpuwarden_collector.storage.hot import Damage, HotRows, MissingSegmentError
+from gpuwarden_collector.storage.hot import Damage, HotRows, MissingSegmentError, RowsSince
 from gpuwarden_collector.storage.lake_reader import LakeReader
 from gpuwarden_collector.storage.segment import (
     FOLDER,
@@ -89,14 +89,16 @@ class Engine:
         reads_alone: bool = False,
         is_lake_away: bool = False,
         spill_dir: Path,
+        rows_since: RowsSince | None = None,
     ) -> None:
         """`reads_alone`: without DuckLake, for queries of users. `is_lake_away`: show segments and state alone, and do
-        not open the lake. `spill_dir`: a folder of its own. Raises duckdb.Error, FileNotFoundError, OSError, StartError, StoreUnavailableError."""
+        not open the lake. `spill_dir`: a folder of its own. `rows_since`: receives all rows that come to the
+        segments. Raises duckdb.Error, FileNotFoundError, OSError, StartError, StoreUnavailableError."""
         self._state = state
         self._known: dict[str, tuple[int, int]] = {}
         self._lock = threading.Lock()
         self._segments = data_dir / FOLDER
-        self._hot = HotRows(self._segments)
+        self._hot = HotRows(self._segments, rows_since)
         self.collector = state.collector
         self._is_gap_said = False
         spill_dir.mkdir(exist_ok=True, parents=True)
@@ -290,6 +292,11 @@ class Engine:
         own = rows.filter(pc.equal(rows["collector"], self.collector))
         oldest = pc.min(own["ts"]).as_py()
         return None if oldest is None else oldest + AHEAD_MAX
+
+    def look(self, after: int) -> None:
+        """Read the rows that came to the segments behind `after`. Raises StoreUnavailableError."""
+        with _reading_segments():
+            self._hot.look(after)
 
     def register(
         self,

@@ -10,9 +10,10 @@ import logging
 import mmap
 import os
 import threading
+import weakref
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ from gpuwarden_collector.storage.segment import (
     BatchKey,
     Frame,
     ReadFrame,
+    SegmentError,
     SegmentHeader,
     frames_of,
     next_frame,
@@ -67,8 +69,8 @@ class Damage:
 class Segment:
     """One file, read frame by frame as it grows."""
 
-    def __init__(self, folder: Path, number: int) -> None:
-        """Raises SegmentError, OSError."""
+    def __init__(self, folder: Path, number: int, *, keeps_open: bool = False) -> None:
+        """`keeps_open`: the file can be read to its end even after it was deleted. Raises SegmentError, OSError."""
         self.number = number
         self.path = segment_path(folder, number)
         self.header: SegmentHeader = read_header(self.path)
@@ -78,6 +80,10 @@ class Segment:
         """Whether the file ends there."""
         self.damaged: list[Damage] = []
         self._mapped: Any | None = None
+        self._file: int | None = None
+        if keeps_open:
+            self._file = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+            weakref.finalize(self, os.close, self._file)
 
     def unmap(self) -> None:
         """Unmap the file, except the pages of rows in use; it is mapped again when needed."""
@@ -86,6 +92,9 @@ class Segment:
     @contextmanager
     def opened(self) -> Iterator[int]:
         """The file descriptor. Raises OSError."""
+        if self._file is not None:
+            yield self._file
+            return
         with self.path.open("rb") as file:
             yield file.fileno()
 
@@ -254,11 +263,37 @@ class _Unsealed:
             yield from block.chunks(self.segment, name)
 
 
+@dataclass(slots=True)
+class RowsSince:
+    """New rows of followed tables in segments."""
+
+    tables: dict[str, list[Any]] = field(default_factory=dict)
+    """Record batches since the last `take`, in the order of arrival, by table."""
+    has_gap: bool = False
+    """Whether rows are missing, so that all must be read again."""
+
+    def take(self, name: str) -> list[Any]:
+        """Record batches of a followed table since the last call."""
+        found, self.tables[name] = self.tables[name], []
+        return found
+
+    def note(self, segment: Segment, frame: ReadFrame) -> None:
+        """Add the rows of a new frame."""
+        for message in frame.messages:
+            if message.table in self.tables:
+                content = frame.body.slice(message.start, message.size)
+                batch = pa.ipc.read_record_batch(content, segment.header.schemas[message.table])
+                self.tables[message.table].append(_conformed(batch, SCHEMAS[message.table]))
+
+
 class HotRows:
     """Rows of all segments behind a number; for any thread."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, since: RowsSince | None = None) -> None:
+        """`since`: receives all new rows too."""
         self._folder = folder
+        self._since = since
+        self._after: int | None = None
         self._lock = threading.Lock()
         self._segments: dict[int, _Unsealed] = {}
         self._tables: dict[str, tuple[int, int | None, Any]] = {}
@@ -280,6 +315,11 @@ class HotRows:
                 return {name: self._table(name, after, until) for name in names}
             except FileNotFoundError as error:
                 raise MissingSegmentError(str(error)) from error
+
+    def look(self, after: int) -> None:
+        """Read the new rows of the segments behind `after`. Raises SegmentError, OSError."""
+        with self._lock:
+            self._refresh(after, is_strict=False)
 
     def forget(self, until: int) -> None:
         """Drop the rows of segments up to a number, which the lake holds."""
@@ -340,6 +380,8 @@ class HotRows:
         missing = set(range(after + 1, numbers[-1] + 1)) - set(numbers) if numbers else set()
         if missing and is_strict:
             raise MissingSegmentError(f"segment {min(missing)} is not in {self._folder}")
+        if self._since is not None:
+            self._read_sealed(self._since, after)
         for number in [n for n in self._segments if n <= after]:
             del self._segments[number]
             self._version += 1
@@ -353,9 +395,41 @@ class HotRows:
             raise MissingSegmentError(str(error)) from error
         self._use_joined(joined_blocks(names))
 
+    def _read_sealed(self, since: RowsSince, after: int) -> None:
+        """Add the last rows of segments that the lake now holds to `since`, before they are dropped."""
+        before, self._after = self._after, after
+        if before is None or not since.tables:
+            return
+        for number in range(before + 1, after + 1):
+            known = self._segments.get(number)
+            if known is None or not self._read_to_end(known):
+                since.has_gap = True
+        if after < before:
+            since.has_gap = True
+
+    def _read_to_end(self, known: _Unsealed) -> bool:
+        """Read a segment that is no longer written to its end; whether that succeeded."""
+        if not known.segment.is_complete:
+            follower = self._segments.get(known.segment.number + 1)
+            try:
+                behind = (
+                    follower.segment
+                    if follower is not None
+                    else Segment(self._folder, known.segment.number + 1)
+                )
+            except (OSError, SegmentError):
+                return False
+            limit = end_of(known.segment, behind)
+            if limit is None or known.segment.end > limit:
+                return False
+            self._take_frames(known, limit)
+        return True
+
     def _take_frames(self, known: _Unsealed, limit: int | None) -> None:
         for frame in known.segment.new_frames(limit):
             known.note(frame)
+            if self._since is not None:
+                self._since.note(known.segment, frame)
             self._version += 1
 
     def _use_joined(self, blocks: set[Block]) -> None:
@@ -379,13 +453,16 @@ class HotRows:
         if limit is not None and known.segment.end > limit and not known.segment.is_complete:
             # The writer gave up frames that were read here already.
             known = self._opened(number)
+            if self._since is not None:
+                self._since.has_gap = True
         self._take_frames(known, limit)
 
     def _segment(self, number: int) -> _Unsealed:
         return self._segments.get(number) or self._opened(number)
 
     def _opened(self, number: int) -> _Unsealed:
-        self._segments[number] = _Unsealed(Segment(self._folder, number))
+        keeps_open = self._since is not None
+        self._segments[number] = _Unsealed(Segment(self._folder, number, keeps_open=keeps_open))
         self._version += 1
         return self._segments[number]
 

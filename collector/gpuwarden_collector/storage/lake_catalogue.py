@@ -152,6 +152,19 @@ class LakeTable:
 
 
 @dataclass(frozen=True, slots=True)
+class LakeChange:
+    """A commit to the lake."""
+
+    number: int
+    is_own_seal: bool
+    """Whether it sealed a segment of this collector, and did nothing else."""
+    changes: str
+    """DuckLake's note: `inserted_into_table:26,inline_flush:22`."""
+    tables: Mapping[int, str]
+    """Names of all tables by number."""
+
+
+@dataclass(frozen=True, slots=True)
 class _Layout:
     """Number, folder and columns of a table in a version of the lake's schema."""
 
@@ -194,6 +207,22 @@ class LakeCatalogue:
             lacking = [n for n in names if self._tables.get(n, (-1,))[0] != self.snapshot]
             if lacking:
                 self._read(lacking)
+
+    def changes_since(self, snapshot: int) -> list[LakeChange]:
+        """Commits after that one that the lake keeps; `snapshot` and `sealed` are of the same moment.
+
+        Raises StoreUnavailableError.
+        """
+        with self._catalogue.moment():
+            self._look()
+            rows = self._catalogue.ask(
+                "SELECT snapshot_id, coalesce(changes_made, ''), coalesce(author, ''), "
+                "coalesce(commit_message, '') "
+                f"FROM ducklake_snapshot_changes WHERE snapshot_id > {snapshot}"
+            )
+        names = {layout.number: name for name, layout in self._layouts.items()}
+        own = self._collector, SEAL
+        return [LakeChange(n, (by, message) == own, what, names) for n, what, by, message in rows]
 
     def _look(self) -> None:
         found = self._catalogue.ask(

@@ -6,9 +6,11 @@ catalogue several times for each table of a query, and statistics of every colum
 after each commit, on a connection that no query uses (`lake_catalogue.py`).
 """
 
+import os
 import time
 from collections.abc import Collection, Iterable
 from datetime import datetime
+from pathlib import Path
 
 import duckdb
 import pyarrow as pa
@@ -25,6 +27,7 @@ from gpuwarden_collector.storage.lake import SEALED_TABLES, not_opened, open_fil
 from gpuwarden_collector.storage.lake_catalogue import (
     Catalogue,
     LakeCatalogue,
+    LakeChange,
     LakeTable,
     SampleFile,
     open_catalogue,
@@ -42,6 +45,10 @@ class LakeReader:
     def __init__(self, address: LakeAddress, collector: str) -> None:
         """Raises StartError for a shared lake, StoreUnavailableError, duckdb.Error."""
         self._address = address
+        self._mark = CatalogMark(address)
+        self._seen: bytes | None = None
+        self._named: set[str] = set()
+        """Tables that were read as of `_seen`."""
         self._catalogue = LakeCatalogue(_opened(address), address.data, collector)
         self._shown: dict[str, LakeTable] = {}
         self._filled: dict[str, LakeTable] = {}
@@ -53,6 +60,10 @@ class LakeReader:
         for name in SEALED_TABLES:
             self._create(connection, name, LakeTable())
 
+    def mark(self) -> bytes | None:
+        """A value that changes with each commit, as `CatalogMark.look`."""
+        return self._mark.look()
+
     @property
     def sealed(self) -> int:
         """The newest sealed segment of the collector at the last `look`."""
@@ -60,7 +71,24 @@ class LakeReader:
 
     def look(self, names: Collection[str]) -> None:
         """Read the files of these tables from the catalogue, at one moment. Raises StoreUnavailableError."""
+        mark = self._mark.look()
+        if mark is not None and mark == self._seen and self._named.issuperset(names):
+            return
         self._catalogue.look(names)
+        if mark is None or mark != self._seen:
+            self._named = set()
+        # If a commit came in between, the next `look` reads again.
+        self._seen = mark if mark == self._mark.look() else None
+        self._named |= set(names)
+
+    def changes_since(self, snapshot: int) -> tuple[int, list[LakeChange]]:
+        """The newest sealed segment, and the commits after that snapshot that the lake keeps.
+
+        Raises StoreUnavailableError.
+        """
+        self._seen = None
+        changes = self._catalogue.changes_since(snapshot)
+        return self._catalogue.sealed, changes
 
     def is_readable(self) -> bool:
         """Whether the catalogue answers now."""
@@ -204,3 +232,42 @@ def _listed(name: str, table: LakeTable, *, is_cast: bool = False) -> str:
 
 def _nulls_sql(name: str) -> str:
     return f"SELECT {_listed(name, LakeTable())}"
+
+
+_HEADER_BYTES = 48
+"""Size of each of the two header copies at the start of the file; a writer changes the second one first."""
+_IS_FILLED = 12
+
+
+class CatalogMark:
+    """Detects commits to a local catalogue by reading 96 bytes, where a query of SQLite costs milliseconds.
+
+    The catalogue is an SQLite file in WAL mode. A commit becomes visible when the header in the `-shm` file changes.
+    The header never has the same content twice (a counter of transactions, and check sums):
+    https://www.sqlite.org/walformat.html#the_wal_index_header. File times do not work: a commit may wait for its disk
+    between writing them and becoming visible. Any thread may use this.
+    """
+
+    def __init__(self, address: LakeAddress) -> None:
+        is_local = not address.is_shared and not address.is_remote
+        self._path = Path(f"{address.catalog}-shm") if is_local else None
+        self._file = -1
+        self._inode = 0
+
+    def look(self) -> bytes | None:
+        """The header: equal to an earlier one only if nothing was committed since. None: it cannot be read now."""
+        if self._path is None:
+            return None
+        try:
+            inode = self._path.stat().st_ino
+            if inode != self._inode:
+                # Do not close the old file: that would drop SQLite's locks on it in this process.
+                self._file = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
+                self._inode = os.fstat(self._file).st_ino
+            content = os.pread(self._file, 2 * _HEADER_BYTES, 0)
+        except OSError:
+            return None
+        first, second = content[:_HEADER_BYTES], content[_HEADER_BYTES:]
+        if first != second or len(first) < _HEADER_BYTES or not first[_IS_FILLED]:
+            return None
+        return first + self._inode.to_bytes(8, "little")

@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Any
 
 from gpuwarden.models import MODELS
-from gpuwarden.query import Querier, QueryError
+from gpuwarden.query import ExpectedQuery, Querier, QueryError
 from gpuwarden_rules.diagnosis.features import NAMES, Features, GpuInfo, ObservedGpu
 from gpuwarden_rules.diagnosis.shape import (
     Shape,
@@ -50,6 +50,11 @@ async def observe(
 ) -> list[ObservedGpu]:
     """Every GPU seen in the window before `now`; `nodes`: only of these nodes. Raises as `read_rows`."""
     return seen_of(await read_rows(querier, now, nodes=nodes), now)
+
+
+def expected(now: datetime) -> ExpectedQuery:
+    """The query of `read_rows`."""
+    return ExpectedQuery(features_sql(), {"now": now, **features_params()})
 
 
 async def read_rows(

@@ -19,7 +19,7 @@ from typing import Any
 from gpuwarden.alert import Alert, AlertState, AlertStore, Severity, Silence
 from gpuwarden.clock import Clock, from_ms, to_ms
 from gpuwarden.judgement import Judgement
-from gpuwarden.query import LakeAwayError, Querier, QueryError
+from gpuwarden.query import ExpectedQuery, LakeAwayError, Querier, QueryError
 from gpuwarden_rules.definition.language import Rule
 from gpuwarden_rules.definition.overrides import Locations, Override
 from gpuwarden_rules.evaluation import fleet, schedule
@@ -80,9 +80,11 @@ class RuleEngine:
         lag_s: Callable[[], float | None] = lambda: 0.0,
         overrides: Sequence[Override] = (),
         on_change: Callable[[Alert], None] | None = None,
+        expect: Callable[[Sequence[ExpectedQuery]], None] = lambda queries: None,
     ) -> None:
         """`beside`: runs replays, for which no evaluation waits; None: `querier`. `lag_s`: age of the newest row
-        when it was stored; None: no row was stored since the start."""
+        when it was stored; None: no row was stored since the start. `expect`: gets the queries that will recur."""
+        self._expect = expect
         self._lag_s = lag_s
         self._beside = beside or querier
         self._runtimes = {rule.name: _runtime_of(rule, overrides) for rule in rules}
@@ -178,6 +180,7 @@ class RuleEngine:
 
     async def start(self) -> None:
         """Load the stored alerts: pending ones stay pending, firing ones do not fire again."""
+        self._expect(self._expected())
         self._started_at = self._clock.now()
         stored = await self._stored()
         by_rule: dict[str, list[Alert]] = {}
@@ -237,8 +240,19 @@ class RuleEngine:
                     self._wake(runtime)
                 runtime.due.set()
             self._refreshed_at = self._muted_until = None
+            self._expect(self._expected())
             over = [alert for runtime in deleted for alert in runtime.state.values()]
             await self._save_over(over)
+
+    def _expected(self) -> list[ExpectedQuery]:
+        """Queries that will recur."""
+        now = self._now()
+        rules = [runtime.rule for runtime in self._runtimes.values()]
+        required = [key for rule in rules for key in rule.requires]
+        return [
+            *(ExpectedQuery(r.sql, r.bindings(now), _replayed_s(r)) for r in rules),
+            *fleet.expected(required, now),
+        ]
 
     def wake(self, kinds: Collection[str]) -> None:
         """Evaluate the rules that wait for events of these kinds, which are now stored."""

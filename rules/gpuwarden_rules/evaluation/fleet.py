@@ -7,7 +7,7 @@ from itertools import groupby
 from operator import itemgetter
 from typing import Any
 
-from gpuwarden.query import Querier
+from gpuwarden.query import ExpectedQuery, Querier
 from gpuwarden.schema import TABLES
 from gpuwarden_rules.definition.language import Rule
 from gpuwarden_rules.definition.overrides import Location, Locations
@@ -44,6 +44,11 @@ async def absent_columns(
             if rows and not known:
                 absent[table, name] = f"no {_subject(table)} of the fleet reports {table}.{name}"
     return absent
+
+
+def expected(required: Iterable[Required], now: datetime) -> list[ExpectedQuery]:
+    """The queries of `absent_columns`."""
+    return [ExpectedQuery(sql, {"now": now}) for _, _, sql in _counts(required)]
 
 
 def _counts(required: Iterable[Required]) -> Iterator[tuple[str, list[str], str]]:

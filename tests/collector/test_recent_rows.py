@@ -1,10 +1,11 @@
-"""Files of the lake that a query's plan needs hold the rows of the store, after any change of the store."""
+"""Rows that are kept in memory for rules, and files of the lake that are known, are those of the store, whatever happens
+to the store."""
 
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -16,16 +17,21 @@ from hypothesis import strategies as st
 from tests.collector import segment_writer
 from tests.collector.made_up_store import LIMITS, in_this_process, move_all, put
 
-from gpuwarden.clock import ManualClock
+from gpuwarden.clock import ManualClock, SystemClock
 from gpuwarden.metrics import Type
+from gpuwarden.query import ExpectedQuery
 from gpuwarden.schema import TABLES, UPSERTED, stored_columns
 from gpuwarden.table import Column
 from gpuwarden_collector.query.execute import CollectedRows, Runner
 from gpuwarden_collector.query.needs import PlannedRead, QueryNeeds
+from gpuwarden_collector.query.sources import RecentQueries
 from gpuwarden_collector.storage.address import local_address
 from gpuwarden_collector.storage.database import Database
 from gpuwarden_collector.storage.engine import Engine
+from gpuwarden_collector.storage.hot import RowsSince
+from gpuwarden_collector.storage.lake_catalogue import LakeChange
 from gpuwarden_collector.storage.lake_maintenance import flush
+from gpuwarden_collector.storage.recent_rows import RecentRows, Wanted, changed_tables
 from gpuwarden_collector.storage.state import FILE_NAME, StateFile
 from gpuwarden_rules.definition.language import builtin_rules
 
@@ -41,9 +47,11 @@ PER_MINUTE = (
 
 @dataclass
 class Reader:
-    """A process's reader."""
+    """A process's reader, with rows that it may keep."""
 
     runner: Runner
+    recent: RecentRows
+    """Asked for nothing where it keeps none."""
 
     def ask(self, sql: str, params: Mapping[str, Any] | None = None) -> list[dict[str, Any]]:
         sink = CollectedRows()
@@ -52,13 +60,23 @@ class Reader:
         return rows
 
 
-def reader(folder: Path, spill: Path) -> Reader:
+def reader(folder: Path, spill: Path, bytes_max: int = 64 * 1024 * 1024) -> Reader:
+    since = RowsSince()
     state = StateFile(folder / FILE_NAME, is_read_only=True)
+    address = local_address(folder)
     with in_this_process():
         engine = Engine(
-            folder, local_address(folder), state, LIMITS, reads_alone=True, spill_dir=spill
+            folder, address, state, LIMITS, reads_alone=True, spill_dir=spill, rows_since=since
         )
-    return Reader(Runner(engine))
+    recent = RecentRows(engine, since, SystemClock(), bytes_max)
+    return Reader(Runner(engine, recent if bytes_max else None), recent)
+
+
+@pytest.fixture
+def made(data_dir: Path, tmp_path: Path) -> Iterator[tuple[Database, Reader]]:
+    database = Database.open(data_dir, LIMITS)
+    yield database, reader(data_dir, tmp_path / "spill")
+    database.close()
 
 
 def now() -> datetime:
@@ -89,6 +107,64 @@ def store(database: Database, at: datetime, gpu: int, minutes_ago: int) -> None:
     )
 
 
+def test_rows_are_kept_from_the_first_query_on(made: tuple[Database, Reader]) -> None:
+    database, asking = made
+    store(database, now(), 0, 1)
+    move_all(database)
+    store(database, now(), 1, 1)
+    at = now()
+    for _ in range(2):
+        assert asking.ask(COUNTED, {"now": at}) == in_store(database, COUNTED, {"now": at})
+        assert "gpu_samples" in asking.recent.tables
+    # What comes is seen at once, and what is sealed is neither lost nor there twice.
+    store(database, now(), 2, 0)
+    assert asking.ask(COUNTED, {"now": now()})[0]["count_star()"] == 60
+    move_all(database)
+    store(database, now(), 3, 0)
+    assert asking.ask(COUNTED, {"now": now()})[0]["count_star()"] == 80
+
+
+def test_rows_that_are_computed_again_are_read_again(made: tuple[Database, Reader]) -> None:
+    database, asking = made
+    store(database, now(), 1, 5)
+    move_all(database)
+    at = now()
+    assert asking.ask(PER_MINUTE, {"now": at})[0]["sum(m.busy_seconds)"] == 1
+    with database.maintaining() as cursor:
+        cursor.execute("DELETE FROM lake.main.gpu_1m")
+        cursor.execute("CALL ducklake_merge_adjacent_files('lake')")
+    assert asking.ask(PER_MINUTE, {"now": at}) == []
+
+
+def test_segments_that_came_and_went_unseen_are_read_from_the_lake(
+    made: tuple[Database, Reader],
+) -> None:
+    database, asking = made
+    store(database, now(), 0, 1)
+    assert asking.ask(COUNTED, {"now": now()})[0]["count_star()"] == 20
+    for gpu in (1, 2):
+        store(database, now(), gpu, 1)
+        move_all(database)
+    assert asking.ask(COUNTED, {"now": now()})[0]["count_star()"] == 60
+
+
+def test_what_would_be_too_much_is_asked_of_the_store(data_dir: Path, tmp_path: Path) -> None:
+    database = Database.open(data_dir, LIMITS)
+    store(database, now(), 0, 1)
+    asking = reader(data_dir, tmp_path / "spill", bytes_max=100)
+    assert asking.ask(COUNTED, {"now": now()})[0]["count_star()"] == 20
+    assert asking.recent.bytes == 0
+    database.close()
+
+
+def test_a_query_without_a_bound_is_asked_of_the_store(made: tuple[Database, Reader]) -> None:
+    database, asking = made
+    store(database, now(), 0, 1)
+    assert asking.ask("SELECT count(*) AS n FROM gpu_samples") == [{"n": 20}]
+    assert asking.ask("SELECT count(*) AS n FROM gpu_samples WHERE gpu_uuid = 'g0'") == [{"n": 20}]
+    assert "gpu_samples" not in asking.recent.tables
+
+
 class Planner:
     """Plans with given bounds, and how often they were asked for."""
 
@@ -100,21 +176,70 @@ class Planner:
     def reads(self, sql: str, params: Mapping[str, Any]) -> list[PlannedRead]:
         self.asked += 1
         since = self.fixed or params["now"] - self.since
-        return [PlannedRead("gpu_samples", since, None)]
+        return [PlannedRead("gpu_samples", frozenset({"ts"}), since)]
+
+
+class Wants:
+    """Rows that note what is wanted of them."""
+
+    def __init__(self) -> None:
+        self.wanted: list[Wanted] = []
+
+    def take(self, wanted: Mapping[str, Wanted]) -> bool:
+        self.wanted += wanted.values()
+        return True
 
 
 def test_only_bounds_that_move_with_time_are_planned_once() -> None:
     for fixed in (None, datetime(2026, 3, 1, tzinfo=UTC).replace(tzinfo=None)):
-        planner, clock = Planner(), ManualClock(datetime(2026, 3, 1, 1, tzinfo=UTC))
+        planner, wants, clock = Planner(), Wants(), ManualClock(datetime(2026, 3, 1, 1, tzinfo=UTC))
         planner.fixed = fixed
         needs: Any = QueryNeeds(clock, lambda planner=planner: planner)  # type: ignore[misc]
+        asking: Any = RecentQueries(wants, needs)  # type: ignore[arg-type]
+        needed = []
         for _ in range(40):
             at = clock.now().replace(tzinfo=None)
-            moment, found = needs.of("SELECT 1", {"now": at})
-            assert moment - found["gpu_samples"].back == (fixed or at - planner.since)
-            assert found["gpu_samples"].ahead is None
+            needed.append(fixed or at - planner.since)
+            found = needs.of("SELECT 1", {"now": at})
+            assert found is not None and asking.take(*found)
             clock.advance(5)
+        assert all(of.since <= at for of, at in zip(wants.wanted, needed, strict=True))
+        assert all(
+            at - of.since < timedelta(minutes=2)
+            for of, at in zip(wants.wanted, needed, strict=True)
+        )
         assert planner.asked == (40 if fixed else 3)
+
+
+def test_what_is_expected_is_kept_at_once(made: tuple[Database, Reader]) -> None:
+    database, asking = made
+    store(database, now(), 0, 90)
+    at = now()
+    asking.runner.expect([ExpectedQuery(PER_MINUTE, {"now": at})])
+    narrow = "SELECT count(*) FROM gpu_1m WHERE ts > $now::TIMESTAMP - INTERVAL 1 MINUTE"
+    asking.ask(narrow, {"now": at})
+    assert asking.recent.tables["gpu_1m"] >= {"ts", "gpu_uuid", "busy_seconds"}
+    assert asking.ask(PER_MINUTE, {"now": at}) == in_store(database, PER_MINUTE, {"now": at})
+
+
+def test_kinds_of_commits_tell_whether_rows_have_changed() -> None:
+    tables = {22: "collectors", 26: "gpu_1m", 27: "events"}
+
+    def changed(*commits: tuple[str, bool]) -> set[str] | None:
+        found = [LakeChange(n, own, what, tables) for n, (what, own) in enumerate(commits)]
+        return changed_tables(found)
+
+    assert changed(("inserted_into_table:26,inlined_insert:22", True)) == set()
+    assert changed(("inserted_into_table:26", False), ("inline_flush:27", False)) == {"gpu_1m"}
+    assert changed(("deleted_from_table:26,inserted_into_table:27", False)) == {"gpu_1m", "events"}
+    assert changed(("rewrite_delete:26", False), ("compacted_table:27", False)) == set()
+    assert changed(("", False)) == set()
+    for unknown in (
+        "deleted_from_table:99",
+        'created_table:"main"."x"',
+        "inserted_into_table:26,odd",
+    ):
+        assert changed((unknown, False)) is None, unknown
 
 
 def value_of(column: Column) -> str:
@@ -126,10 +251,11 @@ def value_of(column: Column) -> str:
     }.get(column.type, "(s * 7 + g) % 100")
 
 
-def test_all_rules_see_the_same_rows(data_dir: Path, tmp_path: Path) -> None:
-    """Those of today's minutes, of rollups, and of a week: in files of the lake and in segments."""
+@pytest.mark.parametrize("keeps", [True, False])
+def test_all_rules_see_the_same_rows(data_dir: Path, tmp_path: Path, keeps: bool) -> None:
+    """Those of today's minutes, of rollups, and of a week: in memory, or in files of the lake and in segments."""
     database = Database.open(data_dir, LIMITS)
-    asking = reader(data_dir, tmp_path / "spill")
+    asking = reader(data_dir, tmp_path / "spill", bytes_max=64 * 1024 * 1024 if keeps else 0)
     at = now()
     for name, table in TABLES.items():
         if name in ("alerts", "incidents", "incident_alerts", "silences", "diagnoses", "query_log"):
@@ -157,14 +283,19 @@ def test_all_rules_see_the_same_rows(data_dir: Path, tmp_path: Path) -> None:
             for key, value in rule.bindings(at.replace(tzinfo=UTC)).items()
         }
         expected = in_store(database, rule.sql, params)
-        for _ in range(3):
+        for _ in range(1 if keeps else 3):
             found = asking.ask(rule.sql, params)
             assert sorted(map(str, found)) == sorted(map(str, expected)), rule.name
         judged += bool(expected)
     database.close()
-    assert judged > 10, "rules have rows to distinguish"
-    view = asking.runner._known._shown["gpu_1m"]
-    assert view.count(".parquet") == 1, "its files were read, not DuckLake's tables"
+    assert judged > 10, "rules have rows to tell apart"
+    if not keeps:
+        view = asking.runner._known._shown["gpu_1m"]
+        assert view.count(".parquet") == 1, "its files were read, not DuckLake's tables"
+        return
+    assert {
+        "gpu_samples", "gpu_1m", "gpu_1h", "events", "process_1m", "collector_samples",
+    } <= asking.recent.tables.keys()  # fmt: skip
 
 
 NUMBERS = (
@@ -174,8 +305,9 @@ NUMBERS = (
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("keeps", [True, False])
 def test_each_row_is_there_once_while_another_process_writes_seals_and_deletes(
-    data_dir: Path, tmp_path: Path
+    data_dir: Path, tmp_path: Path, keeps: bool
 ) -> None:
     """Rows are numbered in the order that they are stored in."""
     with subprocess.Popen(
@@ -185,8 +317,8 @@ def test_each_row_is_there_once_while_another_process_writes_seals_and_deletes(
         text=True,
     ) as writer:
         assert writer.stdout is not None and writer.stdout.readline()
-        asking = reader(data_dir, tmp_path / "spill")
-        seen = []
+        asking = reader(data_dir, tmp_path / "spill", bytes_max=64 * 1024 * 1024 if keeps else 0)
+        seen, kept = [], 0
         until_s = time.monotonic() + 6
         while time.monotonic() < until_s:
             (found,) = asking.ask(NUMBERS)
@@ -194,8 +326,10 @@ def test_each_row_is_there_once_while_another_process_writes_seals_and_deletes(
             assert rows == (found["most"] or 0), found
             assert (found["total"] or 0) == rows * (rows + 1) // 2, found
             seen.append(rows)
+            kept += "gpu_samples" in asking.recent.tables
         stored = int(writer.communicate()[0])
     assert seen == sorted(seen) and len(set(seen)) > 3 and max(seen) <= stored
+    assert kept > len(seen) / 2 or not keeps
 
 
 STEPS = st.lists(
@@ -215,12 +349,15 @@ STEPS = st.lists(
 @pytest.mark.slow
 @settings(max_examples=8, deadline=None)
 @given(STEPS)
-def test_files_that_are_known_are_what_the_store_has(steps: list[tuple[str, int, int]]) -> None:
+def test_what_is_kept_is_what_the_store_has(steps: list[tuple[str, int, int]]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         data_dir = Path(folder) / "data"
         data_dir.mkdir()
         database = Database.open(data_dir, LIMITS)
-        asking = reader(data_dir, Path(folder) / "spill")
+        readers = [
+            reader(data_dir, Path(folder) / f"spill{size}", bytes_max=size)
+            for size in (0, 64 * 1024 * 1024)
+        ]
         at = now()
         for step, gpu, minutes in (*steps, ("ask", 0, 0)):
             match step:
@@ -246,6 +383,6 @@ def test_files_that_are_known_are_what_the_store_has(steps: list[tuple[str, int,
                 case _:
                     for sql in (COUNTED, PER_MINUTE):
                         expected = in_store(database, sql, {"now": at})
-                        for _ in range(3):
+                        for asking in (*readers, *readers, *readers):
                             assert asking.ask(sql, {"now": at}) == expected, (sql, steps)
         database.close()

@@ -275,7 +275,7 @@ async def test_the_counters_are_logged_once_an_hour_and_at_the_end(
 async def test_an_address_that_is_none_is_one_clear_line(
     url: str, tmp_path: Path, fake_probe: Any
 ) -> None:
-    with pytest.raises(StartError, match="collector_url = .*it looks like"):
+    with pytest.raises(StartError, match="collector_url = .*one looks like"):
         await run(settings(url, tmp_path), SystemClock(), asyncio.Event(), probes=[fake_probe()])
 
 

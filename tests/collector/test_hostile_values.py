@@ -74,7 +74,7 @@ def fill(database: Database, at: datetime, pattern: str) -> None:
             move_all(database)
 
 
-@pytest.mark.parametrize("pattern", ["max", "min", "both"])
+@pytest.mark.parametrize("pattern", ["max", pytest.param("min", marks=pytest.mark.slow), "both"])
 def test_no_question_about_all_nodes_fails(data_dir: Path, pattern: str) -> None:
     database = Database.open(data_dir, LIMITS)
     at = datetime.now(UTC).replace(tzinfo=None, microsecond=0)

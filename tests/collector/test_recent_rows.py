@@ -1,5 +1,5 @@
-"""Rows that are kept in memory for rules, and files of the lake that are known, are those of the store, whatever happens
-to the store."""
+"""Rows that are kept in memory for rules, and files of the lake that are known, are those of the store, after any
+change of the store."""
 
 import subprocess
 import sys
@@ -288,7 +288,7 @@ def test_all_rules_see_the_same_rows(data_dir: Path, tmp_path: Path, keeps: bool
             assert sorted(map(str, found)) == sorted(map(str, expected)), rule.name
         judged += bool(expected)
     database.close()
-    assert judged > 10, "rules have rows to tell apart"
+    assert judged > 10, "rules have rows to distinguish"
     if not keeps:
         view = asking.runner._known._shown["gpu_1m"]
         assert view.count(".parquet") == 1, "its files were read, not DuckLake's tables"

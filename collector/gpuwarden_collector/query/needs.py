@@ -109,7 +109,7 @@ def _texts(said: Any) -> list[str]:
 
 
 def _lower_bound(conditions: Sequence[str]) -> datetime | None:
-    # Conditions that are joined by OR, or only help to skip rows (`optional: ...`), are no bounds.
+    # Conditions that are joined by OR, or only help to skip rows (`optional: ...`), do not bound.
     parts = [part for text in conditions if " OR " not in text for part in text.split(" AND ")]
     bounds = [match[1] for part in parts if (match := _BOUND.fullmatch(part.strip())) is not None]
     try:

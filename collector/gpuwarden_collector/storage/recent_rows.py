@@ -305,7 +305,7 @@ def create_views(
     cursor: duckdb.DuckDBPyConnection, database: str, rows: Callable[[str], str]
 ) -> None:
     """Create the public tables and views in a database, and attach it if needed. `rows`: gives the SELECT of a
-    table of samples by name. The cursor goes on using the store's database. Raises duckdb.Error."""
+    table of samples by name. The cursor continues to use the store's database. Raises duckdb.Error."""
     store = cursor.execute("SELECT current_database()").fetchall()[0][0]
     cursor.execute(f"ATTACH IF NOT EXISTS ':memory:' AS {database}")
     cursor.execute(f"USE {database}")

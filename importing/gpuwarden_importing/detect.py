@@ -131,7 +131,7 @@ def _page_format(head: list[str]) -> str | None:
                 if "entity" in columns.names
                 else "dmon"
             )
-        if smi_text.TABLE.search(line):
+        if smi_text.TABLE.search(line) or smi_text.GPU_LINE.match(line):
             return "nvidia-smi table"
         if smi_text.LISTED.match(line):
             return "nvidia-smi -L"

@@ -37,8 +37,10 @@ from gpuwarden_importing.values import (
 
 QUERY = "==============NVSMI LOG=============="
 TABLE = re.compile(
-    r"\|\s*NVIDIA-SMI\s+\S+.*Driver Version:\s*(?P<driver>[\w.]+)(?:.*CUDA Version:\s*(?P<cuda>[\w./]+))?"
+    r"\|\s*NVIDIA-SMI\b(?:.*?(?:Driver|KMD) Version:\s*(?P<driver>[\w.]+))?"
+    r"(?:.*?CUDA (?:UMD )?Version:\s*(?P<cuda>[\w./]+))?"
 )
+"""The first line of the table. Since driver 610 it says KMD Version and CUDA UMD Version."""
 LISTED = re.compile(
     r"GPU (?P<gpu>\d{1,3}): (?P<model>.+?) \(UUID: (?P<uuid>GPU-[0-9a-fA-F-]{36})\)\s*\Z"
 )
@@ -224,7 +226,7 @@ def _set(into: ElementTree.Element, path: list[str], value: str) -> None:
         ElementTree.SubElement(into, path[-1]).text = value
 
 
-_FIRST = re.compile(
+GPU_LINE = re.compile(
     r"\|\s+(?P<gpu>\d{1,3})\s+(?P<model>\S.*?)\s+(?P<persistence>On|Off|N/A|WDDM|TCC|MCDM)\s*"
     r"\|\s*(?P<bus>[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7])\s+\S+\s*\|\s*(?P<ecc>\S+)\s*\|"
 )
@@ -274,7 +276,7 @@ class _Pages(LogFile):
         """Take a line."""
         if driver := TABLE.search(line):
             facts = {
-                "driver_version": driver["driver"],
+                "driver_version": plain(driver["driver"] or ""),
                 "cuda_version": plain(driver["cuda"] or ""),
             }
             self.inventory.add_node(self._node, facts)
@@ -286,7 +288,7 @@ class _Pages(LogFile):
             self.inventory.add_node(self._node, {})
         elif (found := LINK.match(line)) and self._gpu in self._listed:
             self._take_link(found)
-        elif found := _FIRST.match(line):
+        elif found := GPU_LINE.match(line):
             self._take_first(found, number)
         elif (found := _SECOND.match(line)) and self._gpu is not None:
             self._take_second(found, number)

@@ -2,7 +2,8 @@
 
 import pytest
 
-from gpuwarden_importing.detect import format_of, read
+from gpuwarden_cli.commands.import_logs import FORMATS
+from gpuwarden_importing.detect import READERS, format_of, read
 from gpuwarden_importing.model import ImportTally, Origin, UnreadableError
 from gpuwarden_importing.sources import opened
 
@@ -82,3 +83,7 @@ def test_a_format_that_is_not_taken_is_named_with_what_to_use(tmp_path, text, sa
     path.write_text(text)
     with pytest.raises(UnreadableError, match=said):
         read(opened(path), path, Origin(), ImportTally())
+
+
+def test_the_help_of_import_names_every_format_that_is_read() -> None:
+    assert set(FORMATS) == {*READERS, "Parquet of a table"}

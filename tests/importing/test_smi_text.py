@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from tests.importing.conftest import CAPTURES
 
 from gpuwarden_importing import smi_csv
+from gpuwarden_importing.detect import format_of
 from gpuwarden_importing.model import ImportTally, Origin, UnreadableError
 from gpuwarden_importing.smi_text import read_pages, read_query
 
@@ -105,6 +106,31 @@ def test_tables_one_after_another_are_samples_of_their_times(imported) -> None:
         "python3",
         None,
     )
+    assert not found.tally.skipped
+
+
+@pytest.mark.parametrize(
+    ("header", "driver", "cuda"),
+    [
+        ("| NVIDIA-SMI 610.12    KMD Version: 610.12    CUDA UMD Version: 13.3     |", "610.12", "13.3"),
+        ("| NVIDIA-SMI 700.1     Kernel: 700.1                                       |", None, None),
+        ("", None, None),
+    ],
+)  # fmt: skip
+def test_a_table_is_recognised_by_its_shape(
+    imported: Any, header: str, driver: str | None, cuda: str | None
+) -> None:
+    """Whatever words its header has, and without a header."""
+    page = f"""\
+{header}
+|   0  NVIDIA H100 80GB HBM3          On  |   00000000:1B:00.0 Off |                    0 |
+| N/A   34C    P0             68W /  700W |       0MiB /  81559MiB |      5%      Default |
+"""
+    assert format_of(page.splitlines(), Origin()) == "nvidia-smi table"
+    found = imported(read_pages, page)
+    assert found["gpu_samples"][0]["util_percent"] == 5.0
+    node = found.tables.get("nodes", [{}])[0]
+    assert (node.get("driver_version"), node.get("cuda_version")) == (driver, cuda)
     assert not found.tally.skipped
 
 

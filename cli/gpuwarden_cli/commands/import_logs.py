@@ -5,13 +5,20 @@ from pathlib import Path
 
 from gpuwarden_cli.parser import Commands, add_command, add_url
 
+FORMATS = (
+    "nvidia-smi CSV", "nvidia-smi XML", "nvidia-smi -q", "nvidia-smi table", "nvidia-smi -L", "nvidia-smi topo -m",
+    "dmon", "pmon", "dcgmi dmon", "rocm-smi JSON", "rocm-smi CSV", "amd-smi JSON", "amd-smi CSV", "dcgm-exporter text",
+    "Prometheus JSON", "kernel log", "fabric manager log", "CSV of a table", "Parquet of a table",
+)  # fmt: skip
+"""All that is read, by the names of `gpuwarden_importing.detect`, which needs Arrow."""
+
 
 def add_commands(commands: Commands) -> None:
     """Add the command to the parser."""
     made = add_command(
         commands, "import", _run, "import logs of other tools",
-        "Reads what nvidia-smi (CSV and XML), rocm-smi (JSON), dcgm-exporter, dmesg and journalctl wrote,"
-        " and CSV or Parquet with the tables' column names. Rows that were imported before are not stored again.",
+        f"Reads {', '.join(FORMATS[:-1])} and {FORMATS[-1]}: docs/import.md says which commands write them."
+        " Rows that were imported before are not stored again.",
     )  # fmt: skip
     made.add_argument("files", nargs="+", type=Path, metavar="FILE", help="file, folder, or - for standard input")  # fmt: skip
     made.add_argument("--node", metavar="NAME", help="node of the files (default: the node that they name)")  # fmt: skip

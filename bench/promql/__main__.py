@@ -6,12 +6,22 @@ Prints by feature how many queries gave the same series, labels and values as Pr
 import argparse
 import socket
 import tempfile
-from collections.abc import Iterator
+import textwrap
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from bench.promql.compare import Asked, difference, is_installed, ours, prometheus_of
 from bench.promql.queries import queries
 from bench.promql.samples import BEGAN_S, filled, openmetrics
+
+
+def _told(equal: Sequence[str], partly: Sequence[str]) -> str:
+    """The table of features as two paragraphs: queries that are equal, of queries that were asked."""
+    lines = [f"Equal: {', '.join(equal)}."]
+    if partly:
+        lines.append(f"Equal in part: {', '.join(partly)}.")
+    return "\n\n".join("\n".join(textwrap.wrap(line, 110)) for line in lines)
+
 
 _BEGIN, _END = "<!-- begin features -->", "<!-- end features -->"
 
@@ -37,7 +47,8 @@ def main() -> int:
         return 2
     connection = filled()
     different = total = 0
-    table = ["| feature | queries | equal |", "| --- | --- | --- |"]
+    equal: list[str] = []
+    partly: list[str] = []
     with tempfile.TemporaryDirectory() as folder, socket.create_server(("127.0.0.1", 0)) as held:
         port = held.getsockname()[1]
         held.close()
@@ -56,7 +67,9 @@ def main() -> int:
                             )
                             break
                 different += len(wrong)
-                table.append(f"| {feature} | {len(asked)} | {len(asked) - len(wrong)} |")
+                (partly if wrong else equal).append(
+                    f"{feature} {len(asked) - len(wrong)}/{len(asked)}"
+                )
                 print(f"{feature:20} {len(asked) - len(wrong):4} of {len(asked):4}", flush=True)
                 for query, found in wrong.items():
                     print(f"    {query}\n        {found}")
@@ -65,7 +78,9 @@ def main() -> int:
         page = chosen.write.read_text()
         before, _, rest = page.partition(f"{_BEGIN}\n")
         after = rest.partition(_END)[2]
-        chosen.write.write_text("\n".join([f"{before}{_BEGIN}", *table, f"{_END}{after}"]))
+        chosen.write.write_text(
+            "\n".join([f"{before}{_BEGIN}", _told(equal, partly), f"{_END}{after}"])
+        )
     return min(different, 1)
 
 

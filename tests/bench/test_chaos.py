@@ -82,7 +82,7 @@ async def test_files_that_were_not_synced_before_the_catalogue_are_found_missing
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(DEFECT, "unsynced")
-    found = await power_cut.campaign(tmp_path, seed=1, rounds=0, count=6, pace=PACE)
+    found = await power_cut.campaign(tmp_path, seed=1, rounds=1, count=12, pace=PACE)
     assert [one for one in found if one.wrong or one.lost]
 
 

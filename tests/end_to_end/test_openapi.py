@@ -39,6 +39,12 @@ SAYS_NOT_ALL = frozenset(
         "POST /v1/silences",
         "POST /v1/backtests",
         "POST /login",
+        *(
+            f"{method} /prometheus/api/v1/{name}"
+            for method in ("GET", "POST")
+            for name in ("query", "query_range", "series", "labels", "query_exemplars")
+        ),
+        *(f"GET /prometheus/api/v1/{name}" for name in ("label/{name}/values", "metadata")),
         "GET /v1/silences/preview",
         "GET /v1/fleet/past",
         *(f"GET /v1/{name}" for name in ("series", "timeline", "health", "coverage", "map/nodes")),

@@ -154,9 +154,11 @@ class Engine:
     def limit_spill(self, bytes_max: int) -> None:
         """Limit the bytes that all queries may spill; the limit of this engine holds too.
 
-        DuckDB refuses a limit below the bytes that are spilled now; a later call may succeed.
+        DuckDB refuses a limit below the bytes that are spilled now, so these are the least. Some hundred KiB of its
+        own tables may stay there.
         """
-        sql = "SELECT least($1, parse_formatted_bytes($2))"
+        spilled = "(SELECT coalesce(sum(size), 0) FROM duckdb_temporary_files())"
+        sql = f"SELECT greatest(least($1, parse_formatted_bytes($2)), {spilled})"
         with suppress(duckdb.Error, StoreUnavailableError), self.cursor() as cursor:
             row = cursor.execute(sql, [bytes_max, self._limits.temp]).fetchone()
             if row:

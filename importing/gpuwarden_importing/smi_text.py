@@ -275,7 +275,7 @@ class _Pages(LogFile):
     def take(self, line: str, number: int) -> None:
         """Take a line."""
         if driver := TABLE.search(line):
-            facts = {
+            facts: dict[str, Value] = {
                 "driver_version": plain(driver["driver"] or ""),
                 "cuda_version": plain(driver["cuda"] or ""),
             }

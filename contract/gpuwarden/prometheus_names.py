@@ -42,6 +42,10 @@ DCGM_KINDS = {
 }
 """Names whose TYPE in dcgm-exporter does not fit their value."""
 
+KEEP_S = 60.0
+KEEP_PERIODS = 2.5
+"""A reading is shown for a minute, or for 2.5 of its periods where that is longer."""
+
 _GPU_LABELS = ("gpu", "gpu_uuid", "mig_instance")
 _PROCESS_LABELS = ("pid", "process_name", "username", "slurm_job_id", "container_id", "pod")
 _LABELS: Mapping[str, tuple[str, ...]] = {
@@ -119,9 +123,14 @@ def names_of(name_set: str, table: str) -> tuple[Exported, ...]:
     return (*_dcgm(name_set, table), *rates)
 
 
+def own_label_columns(table: str) -> tuple[str, ...]:
+    """Columns that are labels of our own set, besides the node; a row may lack some."""
+    return _LABELS.get(table, _GPU_LABELS)
+
+
 def own_labels(table: str, row: Row, gpu: Mapping[str, Value]) -> dict[str, Value]:
     """Labels of our own set. `gpu`: its inventory row, empty where it is not known (yet)."""
-    columns = _LABELS.get(table, _GPU_LABELS)
+    columns = own_label_columns(table)
     labels: dict[str, Value] = {"node": row["node"]} | {name: row.get(name) for name in columns}
     if "gpu_uuid" in columns:
         labels["model"] = gpu.get("model")

@@ -88,6 +88,11 @@ class LakeAwayError(QueryError):
     """The query needs the lake, whose catalogue or files cannot be read now."""
 
 
+def text_sql(value: str) -> str:
+    """A text as an SQL literal. NUL characters cannot be in one."""
+    return "'" + value.replace("'", "''") + "'"
+
+
 def timestamp_sql(instant: datetime) -> str:
     """An instant (UTC) as an SQL literal, for places without parameters."""
     return f"TIMESTAMP '{instant.replace(tzinfo=None).isoformat(sep=' ')}'"

@@ -1,6 +1,6 @@
 """Serves Prometheus' HTTP API for queries below /prometheus/api/v1.
 
-SeriesSource: https://prometheus.io/docs/prometheus/latest/querying/api/. Errors have its form, and its status codes.
+Source: https://prometheus.io/docs/prometheus/latest/querying/api/. Errors have its form, and its status codes.
 """
 
 import asyncio

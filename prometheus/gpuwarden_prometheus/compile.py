@@ -7,7 +7,7 @@ from datetime import timedelta
 
 import promql_parser as ast
 
-from gpuwarden.query import QueryError
+from gpuwarden.query import QueryError, text_sql
 from gpuwarden_prometheus import functions, operators, selectors
 from gpuwarden_prometheus.functions import (
     DATE_FUNCTIONS,
@@ -34,8 +34,7 @@ from gpuwarden_prometheus.relations import (
     nameless,
     number_sql,
     renumbered,
-    text_sql,
-    without_sql,
+    with_sql,
 )
 from gpuwarden_prometheus.selectors import LabelMatcher, Selection, selection
 
@@ -137,7 +136,7 @@ def _vector(statement: SqlBuilder, vector: Vector, evaluation: QueryTimes) -> st
             f"SELECT {metric}, {_point(str(grid.start_ms))} AS vector FROM ({points}) JOIN {vector.series} USING (sid) "
             f"ORDER BY {order}"
         )
-    values = f"'[' || string_agg({_point(grid.ms_sql())}, ',' ORDER BY i) || ']'"
+    values = f"'[' || string_agg({_point(grid.ms_sql)}, ',' ORDER BY i) || ']'"
     return statement.text(
         f"SELECT {metric}, matrix FROM (SELECT sid, {values} AS matrix FROM ({points}) GROUP BY sid) "
         f"JOIN {vector.series} USING (sid) ORDER BY metric"
@@ -146,15 +145,12 @@ def _vector(statement: SqlBuilder, vector: Vector, evaluation: QueryTimes) -> st
 
 def _scalar(statement: SqlBuilder, scalar: Scalar, evaluation: QueryTimes) -> str:
     grid = evaluation.grid
-    points = (
-        scalar.points
-        or f"(SELECT i, {scalar.sql} AS v FROM (SELECT unnest(range({grid.steps})) AS i))"
-    )
+    points = scalar.points_at(grid)
     if not evaluation.is_range:
         return statement.text(
             f"SELECT '' AS metric, {_point(str(grid.start_ms))} AS scalar FROM {points}"
         )
-    values = f"'[' || string_agg({_point(grid.ms_sql())}, ',' ORDER BY i) || ']'"
+    values = f"'[' || string_agg({_point(grid.ms_sql)}, ',' ORDER BY i) || ']'"
     return statement.text(f"SELECT '{{}}' AS metric, {values} AS matrix FROM {points}")
 
 
@@ -295,20 +291,18 @@ class _Compiler:
         if not isinstance(found, Vector):
             raise QueryError("a subquery needs an instant vector")
         samples = self._statement.add(
-            "r", f"SELECT sid, {inner.ms_sql()} AS t, v FROM {found.points}"
+            "r", f"SELECT sid, {inner.ms_sql} AS t, v FROM {found.points}"
         )
         return RangeVector(
             found.series, samples, window_ms, at, found.has_names, found.may_repeat, repeated
         )
 
     def _as_vector(self, scalar: Scalar, grid: Grid) -> Vector:
-        points = (
-            scalar.points
-            or f"(SELECT i, {scalar.sql} AS v FROM (SELECT unnest(range({grid.steps})) AS i))"
-        )
         return Vector(
             self._statement.add("s", f"SELECT 0::BIGINT AS sid, {labels_sql([])} AS l"),
-            self._statement.add("p", f"SELECT 0::BIGINT AS sid, i, v FROM {points}"),
+            self._statement.add(
+                "p", f"SELECT 0::BIGINT AS sid, i, v FROM {scalar.points_at(grid)}"
+            ),
         )
 
     def _aggregate(self, expr: ast.AggregateExpr, grid: Grid) -> Vector:
@@ -371,7 +365,7 @@ class _Compiler:
         return value
 
     def _time(self, grid: Grid) -> Scalar:
-        return Scalar(f"({grid.ms_sql()} / 1000.0)")
+        return Scalar(f"({grid.ms_sql} / 1000.0)")
 
     def _call_time(self, arguments: Sequence[ast.Expr], grid: Grid) -> Scalar:
         return self._time(grid)
@@ -388,19 +382,15 @@ class _Compiler:
         return Scalar(
             points=self._statement.add(
                 "p",
-                f"SELECT i, {one} AS v FROM (SELECT unnest(range({grid.steps})) AS i) LEFT JOIN "
+                f"SELECT i, {one} AS v FROM {grid.steps_sql} LEFT JOIN "
                 f"{vector.points} USING (i) GROUP BY i",
             )
         )
 
     def _call_timestamp(self, arguments: Sequence[ast.Expr], grid: Grid) -> Vector:
-        inner = arguments[0]
-        while isinstance(inner, ast.ParenExpr):
-            inner = inner.expr
+        inner = _bare(arguments[0])
         vector = self.vector(inner, grid)
-        time = (
-            "t / 1000.0" if isinstance(inner, ast.VectorSelector) else f"{grid.ms_sql()} / 1000.0"
-        )
+        time = "t / 1000.0" if isinstance(inner, ast.VectorSelector) else f"{grid.ms_sql} / 1000.0"
         points = self._statement.add("p", f"SELECT sid, i, {time} AS v FROM {vector.points}")
         return nameless(self._statement, replace(vector, points=points, order=""))
 
@@ -417,8 +407,7 @@ class _Compiler:
 
     def _absence(self, expr: ast.Expr, points: str, grid: Grid) -> Vector:
         """1 at steps without points, with the labels that equality matchers name."""
-        while isinstance(expr, ast.ParenExpr):
-            expr = expr.expr
+        expr = _bare(expr)
         selector = expr.vector_selector if isinstance(expr, ast.MatrixSelector) else expr
         pairs: dict[str, str] = {}
         if isinstance(selector, ast.VectorSelector):
@@ -430,12 +419,11 @@ class _Compiler:
                 if str(m.op) == "MatchOp.Equal" and names.count(m.name) == 1
             }
         labels = labels_sql([(name, text_sql(value)) for name, value in pairs.items()])
-        steps = f"SELECT unnest(range({grid.steps})) AS i"
         return Vector(
             self._statement.add("s", f"SELECT 0::BIGINT AS sid, {labels} AS l"),
             self._statement.add(
                 "p",
-                f"SELECT 0::BIGINT AS sid, i, 1::DOUBLE AS v FROM ({steps}) WHERE i NOT IN (SELECT i FROM {points})",
+                f"SELECT 0::BIGINT AS sid, i, 1::DOUBLE AS v FROM {grid.steps_sql} WHERE i NOT IN (SELECT i FROM {points})",
             ),
         )
 
@@ -486,10 +474,7 @@ class _Compiler:
 
     def _of_windows(self, samples: RangeVector, value: str, samples_min: int) -> Vector:
         points = of_windows(self._statement, samples, value, samples_min)
-        points = functions.expanded(self._statement, samples, points)
-        return nameless(
-            self._statement, Vector(samples.series, points, samples.has_names, samples.may_repeat)
-        )
+        return functions.of_points(self._statement, samples, points)
 
     def _call_label_replace(self, arguments: Sequence[ast.Expr], grid: Grid) -> Vector:
         into, replacement, source, pattern = (self._text(a, grid) for a in arguments[1:])
@@ -511,9 +496,7 @@ class _Compiler:
         return self._relabelled(self.vector(arguments[0], grid), into, joined)
 
     def _relabelled(self, vector: Vector, label: str, value: str) -> Vector:
-        entry = f"list_filter([{{'key': {text_sql(label)}, 'value': {value}}}], lambda e: e.value <> '')"
-        entries = f"list_sort(list_concat(map_entries({without_sql([label])}), {entry}))"
-        series = f"SELECT sid, map_from_entries({entries}) AS l FROM {vector.series}"
+        series = f"SELECT sid, {with_sql([(label, value)])} AS l FROM {vector.series}"
         return replace(vector, series=self._statement.add("s", series), may_repeat=True)
 
     def _text(self, expr: ast.Expr, grid: Grid) -> str:
@@ -523,6 +506,13 @@ class _Compiler:
         if "\0" in value.value:
             raise QueryError("a text has a NUL character: leave it out")
         return value.value
+
+
+def _bare(expr: ast.Expr) -> ast.Expr:
+    """The expression without parentheses around it."""
+    while isinstance(expr, ast.ParenExpr):
+        expr = expr.expr
+    return expr
 
 
 def _check_label(name: str) -> None:

@@ -67,11 +67,7 @@ DATE_FUNCTIONS: Mapping[str, str] = {
 def mapped(statement: SqlBuilder, vector: Vector, value: str) -> Vector:
     """The vector with another value, of `v` and `i`, without names of metrics."""
     points = statement.add("p", f"SELECT sid, i, CAST({value} AS DOUBLE) AS v FROM {vector.points}")
-    return replace(
-        nameless(statement, vector),
-        points=points,
-        order="",
-    )
+    return replace(nameless(statement, vector), points=points, order="")
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +145,7 @@ _PARTS = (
     "sum(sc) AS sc, arg_min(fc, ft) AS fc, sum(sr) AS sr, arg_min(fr, ft) AS fr"
 )
 _PART_MS = 5_000
-"""RangeVector are summarised in parts of a window if these are at least so long: most tables have a row a second."""
+"""Shortest part of a window whose samples are summarised first: most tables have a row a second."""
 
 
 def over_time(statement: SqlBuilder, samples: RangeVector, name: str) -> Vector:
@@ -163,10 +159,17 @@ def over_time(statement: SqlBuilder, samples: RangeVector, name: str) -> Vector:
     else:
         found = OverTime(LAST_TWO[name], 2)
         points = _of_last_two(statement, samples, found.value)
+    return of_points(statement, samples, points, keeps_name=found.keeps_name)
+
+
+def of_points(
+    statement: SqlBuilder, samples: RangeVector, points: str, *, keeps_name: bool = False
+) -> Vector:
+    """The vector of a range vector's series with the points that a function gave."""
     vector = Vector(
         samples.series, expanded(statement, samples, points), samples.has_names, samples.may_repeat
     )
-    return vector if found.keeps_name else nameless(statement, vector)
+    return vector if keeps_name else nameless(statement, vector)
 
 
 def of_windows(
@@ -174,7 +177,7 @@ def of_windows(
 ) -> str:
     """Points of aggregates of each window's samples: SQL of `v`, `t` and the window's end `until`."""
     windows = statement.add("w", _windows(samples, samples.samples, "t", "t", "sid, t, v"))
-    until = samples.grid.ms_sql()
+    until = samples.grid.ms_sql
     return statement.add(
         "p",
         f"SELECT sid, i, CAST({value} AS DOUBLE) AS v FROM (SELECT *, {until} AS until FROM {windows}) "
@@ -200,7 +203,7 @@ def _of_parts(statement: SqlBuilder, samples: RangeVector, found: OverTime) -> s
         part = f"((ft - {grid.start_ms - samples.window_ms + 1}) // {part_ms})"
         parts = statement.add("q", f"SELECT sid, {_PARTS} FROM {parts} GROUP BY sid, {part}")
     windows = statement.add("w", _windows(samples, parts, "ft", "lt", "*"))
-    until = grid.ms_sql()
+    until = grid.ms_sql
     return statement.add(
         "p",
         f"SELECT sid, i, CAST({found.value} AS DOUBLE) AS v FROM (SELECT *, {until} AS until, "
@@ -233,7 +236,7 @@ def _of_last_two(statement: SqlBuilder, samples: RangeVector, value: str) -> str
     before = "OVER (PARTITION BY sid ORDER BY t)"
     pairs = f"(SELECT *, lag(v) {before} AS pv, lag(t) {before} AS pt FROM {samples.samples})"
     windows = statement.add("w", _windows(samples, pairs, "t", "t", "*"))
-    since = f"{samples.grid.ms_sql()} - {samples.window_ms}"
+    since = f"{samples.grid.ms_sql} - {samples.window_ms}"
     return statement.add(
         "p",
         f"SELECT sid, i, CAST({value} AS DOUBLE) AS v FROM (SELECT sid, i, arg_max(v, t) AS lv, max(t) AS lt, "
@@ -253,7 +256,7 @@ def _windows(samples: RangeVector, rows: str, first: str, last: str, columns: st
     return f"SELECT {columns}, unnest(range({since}, {until})) AS i FROM {rows}"
 
 
-def quantile_sql(scalar: Scalar, value: str = "v") -> str:
+def quantile_sql(scalar: Scalar) -> str:
     """SQL of an aggregate: the quantile of values, interpolated."""
     if scalar.constant is None:
         raise QueryError("a quantile must be a number, not an expression of series")
@@ -262,7 +265,7 @@ def quantile_sql(scalar: Scalar, value: str = "v") -> str:
         return f"CASE WHEN count(*) > 0 THEN {_NAN} END"
     if at < 0 or at > 1:
         return f"CASE WHEN count(*) > 0 THEN '{'-' if at < 0 else ''}inf'::DOUBLE END"
-    return f"quantile_cont({value}, {at!r})"
+    return f"quantile_cont(v, {at!r})"
 
 
 def scalar_sql(scalar: Scalar, points: str) -> tuple[str, str]:

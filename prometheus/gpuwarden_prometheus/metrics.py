@@ -10,22 +10,17 @@ from dataclasses import dataclass
 from functools import cache
 
 from gpuwarden.metrics import METRICS
-from gpuwarden.prometheus_names import DCGM_TABLES, NAME_SETS, names_of
-
-KEEP_S = 60.0
-KEEP_PERIODS = 2.5
-"""The exporter shows a reading for a minute, or 2.5 of its periods where that is longer."""
+from gpuwarden.prometheus_names import (
+    DCGM_TABLES,
+    KEEP_PERIODS,
+    KEEP_S,
+    NAME_SETS,
+    names_of,
+    own_label_columns,
+)
+from gpuwarden.schema import TABLES
 
 _NVML_BUS_ID = "upper(lpad(split_part(g.pci_bus_id, ':', 1), 8, '0') || substr(g.pci_bus_id, strpos(g.pci_bus_id, ':')))"
-_MODEL = ("model", "g.model")
-_GPU = (("gpu", "k.gpu"), ("gpu_uuid", "k.gpu_uuid"), ("mig_instance", "k.mig_instance"))
-_GPU_ALONE = _GPU[:2]
-_NODE = ("node", "k.node")
-_SIMULATED = ("simulated", "CASE WHEN k.simulated THEN 'true' END")
-_PROCESS = tuple(
-    (name, f"k.{name}")
-    for name in ("pid", "process_name", "username", "slurm_job_id", "container_id", "pod")
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,44 +33,25 @@ class SeriesSource:
     described: tuple[str, ...]
     """More columns that labels are made of, constant for a key."""
     own_labels: tuple[tuple[str, str], ...]
-    has_gpu: bool
 
     @property
-    def columns(self) -> tuple[str, ...]:
-        """All columns that labels are made of."""
-        return (*self.key, *self.described)
+    def has_gpu(self) -> bool:
+        """Whether its rows are of a GPU."""
+        return "gpu_uuid" in self.key
 
 
-def _source(
-    table: str, key: tuple[str, ...], described: tuple[str, ...], *labels: tuple[str, str]
-) -> SeriesSource:
-    has_gpu = "gpu_uuid" in key
-    own = (_NODE, *labels, *([_MODEL] if has_gpu else []), _SIMULATED)
-    return SeriesSource(table, key, (*described, "simulated"), own, has_gpu)
+def _source(table: str) -> SeriesSource:
+    key = ("node", *(name for name in TABLES[table].key if name not in ("node", "ts")))
+    labels = [name for name in own_label_columns(table) if name in TABLES[table].names]
+    described = (*(name for name in labels if name not in key), "simulated")
+    own = [("node", "k.node"), *((name, f"k.{name}") for name in labels)]
+    own.append(("simulated", "CASE WHEN k.simulated THEN 'true' END"))
+    if "gpu_uuid" in key:
+        own.append(("model", "g.model"))
+    return SeriesSource(table, key, described, tuple(own))
 
 
-_GPU_KEY = ("node", "gpu_uuid")
-SOURCES: Mapping[str, SeriesSource] = {
-    source.table: source
-    for source in (
-        _source("gpu_samples", _GPU_KEY, ("gpu", "mig_instance"), *_GPU),
-        _source("gpu_detail_samples", _GPU_KEY, ("gpu", "mig_instance"), *_GPU),
-        _source("gpu_health_samples", _GPU_KEY, ("gpu",), *_GPU_ALONE),
-        _source(
-            "link_samples", (*_GPU_KEY, "link_type", "link"), ("gpu",),
-            *_GPU_ALONE, ("link_type", "k.link_type"), ("link", "k.link"),
-        ),
-        _source("host_samples", ("node",), ()),
-        _source(
-            "infiniband_samples", ("node", "device", "port"), (),
-            ("device", "k.device"), ("port", "k.port"),
-        ),
-        _source(
-            "process_samples", (*_GPU_KEY, "pid"),
-            ("gpu", "mig_instance", *(name for name, _ in _PROCESS[1:])), *_GPU, *_PROCESS,
-        ),
-    )
-}  # fmt: skip
+SOURCES: Mapping[str, SeriesSource] = {table: _source(table) for table in METRICS}
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +112,7 @@ def _of_table(name_set: str, table: str) -> Iterator[NamedMetric]:
 
 def _dcgm_labels(name_set: str, source: SeriesSource) -> tuple[tuple[str, str], ...]:
     is_old = name_set == "dcgm"
-    has_mig = "mig_instance" in source.columns
+    has_mig = "mig_instance" in source.described
     return (
         ("gpu", "k.gpu"),
         ("UUID", "k.gpu_uuid"),

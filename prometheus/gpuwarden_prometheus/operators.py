@@ -1,6 +1,7 @@
 """Translates binary operators and aggregations of PromQL."""
 
-from collections.abc import Mapping, Sequence
+import operator
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from gpuwarden.query import QueryError
@@ -15,7 +16,7 @@ from gpuwarden_prometheus.relations import (
     nameless,
     only_sql,
     renumbered,
-    text_sql,
+    with_sql,
     without_sql,
 )
 
@@ -81,13 +82,16 @@ def of_scalars(statement: SqlBuilder, op: str, left: Scalar, right: Scalar) -> S
     return Scalar(sql, constant=_folded(op, left.constant, right.constant))
 
 
+_FOLDED: Mapping[str, Callable[[float, float], float]] = {
+    "+": operator.add, "-": operator.sub, "*": operator.mul, "/": operator.truediv,
+}  # fmt: skip
+
+
 def _folded(op: str, left: float | None, right: float | None) -> float | None:
     if left is None or right is None:
         return None
     try:
-        return {
-            "+": lambda: left + right, "-": lambda: left - right, "*": lambda: left * right, "/": lambda: left / right,
-        }[op]()  # fmt: skip
+        return _FOLDED[op](left, right)
     except (KeyError, ArithmeticError):
         return None
 
@@ -132,7 +136,7 @@ def of_vectors(
             else without_sql(matching.labels, labels)
         )
     if matching.included:
-        labels = _included(labels, matching.included)
+        labels = with_sql([(n, label_sql(n, "o.l")) for n in matching.included], labels)
     pairs = statement.add(
         "m",
         f"SELECT m.sid AS many, o.sid AS one, {labels} AS l FROM {signed[0]} m JOIN {signed[1]} o USING (signature)",
@@ -171,13 +175,6 @@ def _signed(statement: SqlBuilder, side: Vector, matching: Matching) -> str:
     return statement.add(
         "m", f"SELECT sid, l, {signature} AS signature FROM {side.series}", materialized=True
     )
-
-
-def _included(labels: str, names: Sequence[str]) -> str:
-    taken = [f"{{'key': {text_sql(name)}, 'value': {label_sql(name, 'o.l')}}}" for name in names]
-    kept = f"map_entries({without_sql(names, labels)})"
-    entries = f"list_concat({kept}, list_filter([{', '.join(taken)}], lambda e: e.value <> ''))"
-    return f"map_from_entries(list_sort({entries}))"
 
 
 def _unique(statement: SqlBuilder, points: str, signed: str, side: str) -> str:
@@ -303,10 +300,9 @@ NUMBER = (
 
 
 def _counted(statement: SqlBuilder, vector: Vector, labels: str, label: str) -> Vector:
-    entry = f"[{{'key': {text_sql(label)}, 'value': value}}]"
     counted = statement.add(
         "p",
-        f"SELECT map_from_entries(list_sort(list_concat(map_entries({without_sql([label], 'g')}), {entry}))) AS l, i, "
+        f"SELECT {with_sql([(label, 'value')], 'g')} AS l, i, "
         f"CAST(count(*) AS DOUBLE) AS v FROM (SELECT {labels} AS g, i, {NUMBER} AS value FROM {vector.points} "
         f"JOIN {vector.series} USING (sid)) GROUP BY g, value, i",
         materialized=True,

@@ -8,6 +8,8 @@ values are joined and grouped by integers. A scalar has `points` (i, v) or is an
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
+from gpuwarden.query import text_sql
+
 NAME = "__name__"
 
 
@@ -32,9 +34,15 @@ class Grid:
         """The same steps, later by `ms`."""
         return replace(self, start_ms=self.start_ms + ms)
 
-    def ms_sql(self, step: str = "i") -> str:
-        """SQL of a step's instant in milliseconds."""
-        return f"({self.start_ms} + {step} * {self.step_ms})"
+    @property
+    def ms_sql(self) -> str:
+        """SQL of the instant of step `i` in milliseconds."""
+        return f"({self.start_ms} + i * {self.step_ms})"
+
+    @property
+    def steps_sql(self) -> str:
+        """SQL of a relation (i) of all steps."""
+        return f"(SELECT unnest(range({self.steps})) AS i)"
 
 
 @dataclass(slots=True)
@@ -79,6 +87,10 @@ class Scalar:
     constant: float | None = None
     """The number, if it is the same at all steps and known before the query runs."""
 
+    def points_at(self, grid: Grid) -> str:
+        """SQL of a relation (i, v) of its number at each step."""
+        return self.points or f"(SELECT i, {self.sql} AS v FROM {grid.steps_sql})"
+
 
 @dataclass(frozen=True, slots=True)
 class Text:
@@ -100,11 +112,6 @@ class RangeVector:
     may_repeat: bool
     expand_to: int = 0
     """The grid is one instant, whose values stand for this many steps; 0: it is not."""
-
-
-def text_sql(value: str) -> str:
-    """A text as an SQL literal. NUL characters cannot be in one."""
-    return "'" + value.replace("'", "''") + "'"
 
 
 def list_sql(values: Iterable[str]) -> str:
@@ -142,6 +149,19 @@ def only_sql(labels: Iterable[str], of: str = "l") -> str:
     )
 
 
+def with_sql(pairs: Iterable[tuple[str, str]], of: str = "l") -> str:
+    """Labels with these names set to SQL of VARCHAR values; an empty value takes the label away."""
+    names, entries = [], []
+    for name, value in pairs:
+        names.append(name)
+        entries.append(f"{{'key': {text_sql(name)}, 'value': {value}}}")
+    kept = f"map_entries({without_sql(names, of)})"
+    return (
+        f"map_from_entries(list_sort(list_concat({kept}, "
+        f"list_filter([{', '.join(entries)}], lambda e: e.value <> ''))))"
+    )
+
+
 def identity_sql(of: str = "l") -> str:
     """A text that is equal for equal labels."""
     return f"CAST(to_json({of}) AS VARCHAR)"
@@ -166,8 +186,8 @@ def no_series(statement: SqlBuilder) -> str:
 
 
 def renumbered(statement: SqlBuilder, selects: Sequence[str]) -> tuple[str, str]:
-    """Give equal labels one number. `selects`: SELECTs of (part, sid, l), or of (sid, l) if there is one. Returns the
-    relation of new series, and that of (part, sid, gid), which maps old to new numbers."""
+    """Give equal labels one number. `selects`: SELECTs of (part, sid, l). Returns the relation of new series, and that
+    of (part, sid, gid), which maps old to new numbers."""
     union = " UNION ALL ".join(selects)
     found = statement.add(
         "m",

@@ -1,11 +1,11 @@
 """Translates selectors of PromQL to SQL of the sample tables."""
 
-import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-from gpuwarden.query import QueryError
+from gpuwarden.alert import compiled_pattern
+from gpuwarden.query import QueryError, text_sql, timestamp_sql
 from gpuwarden_prometheus.metrics import NamedMetric, named_metrics
 from gpuwarden_prometheus.relations import (
     NAME,
@@ -16,7 +16,6 @@ from gpuwarden_prometheus.relations import (
     label_sql,
     labels_sql,
     no_series,
-    text_sql,
 )
 
 METRICS_MAX = 100
@@ -79,12 +78,12 @@ def _matches(matcher: LabelMatcher, name: str) -> bool:
     if matcher.op in ("=", "!="):
         return (matcher.value == name) == (matcher.op == "=")
     try:
-        found = re.fullmatch(matcher.value, name) is not None
-    except (re.error, RecursionError) as error:
+        pattern = compiled_pattern(matcher.value)
+    except ValueError as error:
         raise QueryError(
             f"the regular expression {matcher.value!r} cannot be used: {error}"
         ) from error
-    return found == (matcher.op == "=~")
+    return (pattern.fullmatch(name) is not None) == (matcher.op == "=~")
 
 
 def instant_vector(
@@ -271,7 +270,6 @@ def between(after_ms: int, until_ms: int) -> str:
 
 def _instant(ms: int) -> str:
     try:
-        at = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=ms)
+        return timestamp_sql(datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=ms))
     except OverflowError as error:
         raise QueryError("the query reaches beyond the times that can be stored") from error
-    return f"TIMESTAMP '{at:%Y-%m-%d %H:%M:%S}.{ms % 1000:03d}'"

@@ -4,10 +4,10 @@ from collections.abc import Sequence
 
 import promql_parser as ast
 
-from gpuwarden.query import QueryError
+from gpuwarden.query import QueryError, text_sql
 from gpuwarden_prometheus.compile import parsed, selection_of
 from gpuwarden_prometheus.metrics import SOURCES, named_metrics
-from gpuwarden_prometheus.relations import NAME, SqlBuilder, text_sql
+from gpuwarden_prometheus.relations import NAME, SqlBuilder
 from gpuwarden_prometheus.selectors import Selection, between, series_in
 
 

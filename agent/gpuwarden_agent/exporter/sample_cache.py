@@ -11,12 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from gpuwarden.metrics import METRICS
+from gpuwarden.prometheus_names import KEEP_PERIODS, KEEP_S
 from gpuwarden_agent.probe import Row, Value
 
-KEEP_S = 60.0
-"""Shortest time that a sample is shown."""
-KEEP_PERIODS = 2.5
-"""How many periods the newest value of a slow column is shown."""
 PERIOD_MAX_MS = 60_000
 """The longest period that a probe may choose; a value that comes later had failed in between."""
 

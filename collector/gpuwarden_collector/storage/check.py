@@ -14,6 +14,7 @@ import duckdb
 import pyarrow as pa
 
 from gpuwarden.lifecycle import StartError
+from gpuwarden.query import text_sql
 from gpuwarden_collector.storage.address import CATALOGUE, FILES, FOLDER, METADATA
 from gpuwarden_collector.storage.errors import one_line
 from gpuwarden_collector.storage.extensions import load_extension
@@ -23,7 +24,6 @@ from gpuwarden_collector.storage.lake_files import LakeFile, live_files, set_asi
 from gpuwarden_collector.storage.segment import FOLDER as SEGMENTS
 from gpuwarden_collector.storage.segment import SegmentError, segment_numbers, segment_path
 from gpuwarden_collector.storage.segment_log import held
-from gpuwarden_collector.storage.sql import text_sql
 from gpuwarden_collector.storage.state import FILE_NAME, SCHEMA_VERSION, ranges_from_text
 
 

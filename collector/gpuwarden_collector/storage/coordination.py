@@ -12,10 +12,11 @@ from contextlib import contextmanager, suppress
 
 import duckdb
 
+from gpuwarden.query import text_sql
 from gpuwarden_collector.storage.address import LakeAddress
 from gpuwarden_collector.storage.errors import StoreUnavailableError, one_line
 from gpuwarden_collector.storage.extensions import load_extension
-from gpuwarden_collector.storage.sql import scalar, text_sql
+from gpuwarden_collector.storage.sql import scalar
 
 _SPACE = 0x67707577
 """First half of the locks' numbers: "gpuw"."""

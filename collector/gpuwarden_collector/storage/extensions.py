@@ -5,7 +5,7 @@ from pathlib import Path
 
 import duckdb
 
-from gpuwarden_collector.storage.sql import text_sql
+from gpuwarden.query import text_sql
 
 
 def extension_path(name: str) -> Path:

@@ -16,6 +16,7 @@ import duckdb
 
 from gpuwarden.files import sync_folder
 from gpuwarden.lifecycle import StartError
+from gpuwarden.query import text_sql
 from gpuwarden.schema import TABLES, UPSERTED, column_sql, stored_columns
 from gpuwarden.table import Table
 from gpuwarden_collector.storage.address import FOLDER, METADATA, LakeAddress, S3Keys
@@ -28,7 +29,7 @@ from gpuwarden_collector.storage.lake_files import (
     live_files,
 )
 from gpuwarden_collector.storage.resent import LAKE_SQL
-from gpuwarden_collector.storage.sql import scalar, text_sql
+from gpuwarden_collector.storage.sql import scalar
 
 SEALED_TABLES = tuple(name for name in TABLES if name not in UPSERTED)
 """Tables whose rows move to the lake: rows are only added to them."""

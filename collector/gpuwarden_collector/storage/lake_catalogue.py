@@ -15,12 +15,12 @@ from typing import Any
 
 import duckdb
 
+from gpuwarden.query import text_sql
 from gpuwarden_collector.storage.address import LakeAddress
 from gpuwarden_collector.storage.errors import StoreUnavailableError, one_line
 from gpuwarden_collector.storage.extensions import load_extension
 from gpuwarden_collector.storage.lake import SEAL
 from gpuwarden_collector.storage.lake_files import joined
-from gpuwarden_collector.storage.sql import text_sql
 
 _SERVER = "server"
 """DuckDB's name of the server's database with the catalogue."""

@@ -15,6 +15,7 @@ from pathlib import Path
 import duckdb
 import pyarrow as pa
 
+from gpuwarden.query import text_sql
 from gpuwarden.schema import TABLES, column_type, stored_columns
 from gpuwarden_collector.storage.address import LakeAddress
 from gpuwarden_collector.storage.errors import (
@@ -32,7 +33,6 @@ from gpuwarden_collector.storage.lake_catalogue import (
     SampleFile,
     open_catalogue,
 )
-from gpuwarden_collector.storage.sql import text_sql
 
 _ROWS = "inlined"
 """Schema of tables with the rows that are inlined in the catalogue."""

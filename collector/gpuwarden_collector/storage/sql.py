@@ -1,14 +1,9 @@
-"""Writes texts into SQL, and reads single values from DuckDB."""
+"""Reads single values from DuckDB."""
 
 from collections.abc import Sequence
 from typing import Any
 
 import duckdb
-
-
-def text_sql(value: str) -> str:
-    """A text as a literal of SQL."""
-    return "'" + value.replace("'", "''") + "'"
 
 
 def scalar(cursor: duckdb.DuckDBPyConnection, sql: str, parameters: Sequence[Any] = ()) -> Any:

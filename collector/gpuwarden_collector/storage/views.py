@@ -15,9 +15,9 @@ import duckdb
 import pyarrow as pa
 
 from gpuwarden.comments import column_comments, table_comments
+from gpuwarden.query import text_sql
 from gpuwarden.schema import TABLES, UPSERTED, create_sql, stored_columns, views_sql
 from gpuwarden_collector.storage.segment import SCHEMAS, TABLE_NAMES
-from gpuwarden_collector.storage.sql import text_sql
 
 NAME = "gpuwarden"
 """DuckDB's name of the database with the views."""

@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuwarden.clock import ManualClock, from_ms, to_ms
+from gpuwarden.prometheus_names import KEEP_S
 from gpuwarden_agent.exporter.latest import INVENTORY_MAX, KINDS_MAX, Latest
-from gpuwarden_agent.exporter.sample_cache import KEEP_S
 
 START_MS = 1_767_225_600_000
 

@@ -10,11 +10,10 @@ from typing import Any
 import pytest
 
 from gpuwarden.metrics import METRICS
-from gpuwarden.prometheus_names import NAME_SETS, names_of
+from gpuwarden.prometheus_names import KEEP_S, NAME_SETS, names_of
 from gpuwarden_agent.counters import Counters
 from gpuwarden_agent.exporter.latest import Latest
 from gpuwarden_agent.exporter.page import metrics_page
-from gpuwarden_agent.exporter.sample_cache import KEEP_S
 
 promtool = pytest.mark.skipif(
     shutil.which("promtool") is None, reason="promtool is not on the PATH"

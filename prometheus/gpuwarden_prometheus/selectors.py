@@ -91,6 +91,7 @@ def instant_vector(
 ) -> Vector:
     """The newest reading at each step; `points` has its time `t` in milliseconds too."""
     found = []
+    before: list[tuple[str, str]] = []
     for metric in selected.metrics:
         keep_ms = min(lookback_ms, metric.keep_ms)
         behind = -(-keep_ms // grid.step_ms)
@@ -104,9 +105,9 @@ def instant_vector(
             f"FROM ({rows}) GROUP BY {key}, i",
             materialized=True,
         )
-        series = _series(
-            statement, metric, selected, readings, grid.start_ms - keep_ms, grid.end_ms
-        )
+        span = grid.start_ms - keep_ms, grid.end_ms
+        series = _series(statement, metric, selected, readings, *span, before)
+        before.append((metric.name, series))
         joined = f"SELECT s.sid, b.i, b.v, b.t FROM {readings} b JOIN {series} s USING ({key})"
         found.append((series, statement.add("p", _held(joined, grid, keep_ms))))
     return _union(statement, found, "i, v, t", "0::BIGINT AS i, 0::DOUBLE AS v, 0::BIGINT AS t")
@@ -128,6 +129,7 @@ def range_vector(
     """All readings of windows that end at the steps."""
     since_ms = grid.start_ms - window_ms
     found = []
+    before: list[tuple[str, str]] = []
     for metric in selected.metrics:
         key = ", ".join(metric.source.key)
         rows = _rows(metric, selected, since_ms, grid.end_ms)
@@ -136,7 +138,8 @@ def range_vector(
             f"SELECT {key}, epoch_ms(ts) AS t, {metric.value} AS v FROM ({rows})",
             materialized=True,
         )
-        series = _series(statement, metric, selected, readings, since_ms, grid.end_ms)
+        series = _series(statement, metric, selected, readings, since_ms, grid.end_ms, before)
+        before.append((metric.name, series))
         samples = f"SELECT s.sid, b.t, b.v FROM {readings} b JOIN {series} s USING ({key})"
         found.append((series, statement.add("r", samples)))
     vector = _union(statement, found, "t, v", "0::BIGINT AS t, 0::DOUBLE AS v")
@@ -202,8 +205,12 @@ def _series(
     readings: str,
     after_ms: int,
     until_ms: int,
+    before: Iterable[tuple[str, str]] = (),
 ) -> str:
-    """Number the series that have readings, and give them their labels: (sid, l, key)."""
+    """Number the series that have readings, and give them their labels: (sid, l, key).
+
+    `before`: names of metrics and series that come before; of a name that two tables have, the first has the series.
+    """
     source = metric.source
     key = ", ".join(source.key)
     where = " AND ".join([between(after_ms, until_ms), *_limits(metric, selected.matchers)])
@@ -218,6 +225,9 @@ def _series(
         f"SELECT {', '.join(f'k.{column}' for column in source.key)}, {labels} AS l FROM "
         f"(SELECT DISTINCT {key} FROM {readings}) d JOIN ({keys}) k USING ({key}) {joins}{vendor}"
     )
+    for name, series in before:
+        if name == metric.name:
+            named = f"SELECT n.* FROM ({named}) n ANTI JOIN {series} USING ({key})"
     return statement.add(
         "s",
         f"SELECT row_number() OVER () AS sid, * FROM ({named}) WHERE {matched(selected.matchers)}",

@@ -201,6 +201,28 @@ def test_a_rate_of_counters_is_their_growth_a_second(empty: duckdb.DuckDBPyConne
     assert found == {T0_MS + 1000: 100.0, T0_MS + 2000: 100.0, T0_MS + 3000: 200.0}
 
 
+def test_a_name_of_two_tables_has_each_series_once(empty: duckdb.DuckDBPyConnection) -> None:
+    """The rate that the GPU measures comes before that computed from counters."""
+    for table in ("gpu_samples", "gpu_detail_samples"):
+        empty.execute(f"DELETE FROM {table}")
+    for gpu, second in ((1, 0), (1, 1), (2, 0), (2, 1)):
+        empty.execute(
+            "INSERT INTO gpu_samples BY NAME SELECT make_timestamp_ms($1) AS ts, 'n' AS node, $2 AS gpu_uuid, "
+            "false AS simulated, $3 AS pcie_tx_bytes_total",
+            [T0_MS + second * 1000, f"G{gpu}", 100 * second],
+        )
+    empty.execute(
+        "INSERT INTO gpu_detail_samples BY NAME SELECT make_timestamp_ms($1) AS ts, 'n' AS node, 'G1' AS gpu_uuid, "
+        "false AS simulated, 7 AS pcie_tx_bytes_per_second",
+        [T0_MS + 1000],
+    )
+    times = QueryTimes(Grid(T0_MS + 1000, 1, 1), False, 60_000, T0_MS + 1000)
+    rows = empty.execute(compiled("DCGM_FI_PROF_PCIE_TX_BYTES", times)).fetchall()
+    found = {json.loads(metric)["UUID"]: json.loads(value)[1] for metric, value in rows}
+    assert found == {"G1": "7", "G2": "100"}
+    empty.execute("DELETE FROM gpu_detail_samples")
+
+
 def test_a_comparison_with_nan_is_false(fleet: duckdb.DuckDBPyConnection) -> None:
     nan = "(gpuwarden_host_load_1m * 0 / 0)"
     for op in ("==", ">", "<", ">=", "<="):

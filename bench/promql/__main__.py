@@ -4,7 +4,6 @@ Prints by feature how many queries gave the same series, labels and values as Pr
 """
 
 import argparse
-import socket
 import tempfile
 import textwrap
 from collections.abc import Iterator, Sequence
@@ -13,6 +12,7 @@ from pathlib import Path
 from bench.promql.compare import Asked, difference, is_installed, ours, prometheus_of
 from bench.promql.queries import queries
 from bench.promql.samples import BEGAN_S, filled, openmetrics
+from bench.this_host import free_port
 
 
 def _told(equal: Sequence[str], partly: Sequence[str]) -> str:
@@ -49,10 +49,8 @@ def main() -> int:
     different = total = 0
     equal: list[str] = []
     partly: list[str] = []
-    with tempfile.TemporaryDirectory() as folder, socket.create_server(("127.0.0.1", 0)) as held:
-        port = held.getsockname()[1]
-        held.close()
-        with prometheus_of(openmetrics(connection), Path(folder), port) as theirs:
+    with tempfile.TemporaryDirectory() as folder:
+        with prometheus_of(openmetrics(connection), Path(folder), free_port()) as theirs:
             mine = ours(connection)
             for feature, asked in queries().items():
                 wrong = {}

@@ -4,6 +4,7 @@ import json
 import math
 import shutil
 import subprocess
+import time
 import urllib.parse
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping
@@ -83,8 +84,6 @@ def is_installed() -> bool:
 
 
 def _wait_until_ready(url: str) -> None:
-    import time
-
     for _ in range(600):
         try:
             with urllib.request.urlopen(url, timeout=5):

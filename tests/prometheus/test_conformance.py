@@ -1,6 +1,5 @@
 """Queries over one set of samples give what a real Prometheus gives."""
 
-import socket
 from pathlib import Path
 
 import pytest
@@ -8,6 +7,7 @@ from bench.promql.__main__ import asked_of
 from bench.promql.compare import difference, is_installed, ours, prometheus_of
 from bench.promql.queries import queries
 from bench.promql.samples import filled, openmetrics
+from bench.this_host import free_port
 
 pytestmark = [
     pytest.mark.slow,
@@ -17,11 +17,9 @@ pytestmark = [
 
 def test_prometheus_gives_the_same_series_labels_and_values(tmp_path: Path) -> None:
     connection = filled()
-    with socket.create_server(("127.0.0.1", 0)) as held:
-        port = held.getsockname()[1]
     wrong = {}
     number = 0
-    with prometheus_of(openmetrics(connection), tmp_path, port) as theirs:
+    with prometheus_of(openmetrics(connection), tmp_path, free_port()) as theirs:
         mine = ours(connection)
         for asked in queries().values():
             for query in asked:

@@ -49,28 +49,28 @@ def main() -> int:
     different = total = 0
     equal: list[str] = []
     partly: list[str] = []
-    with tempfile.TemporaryDirectory() as folder:
-        with prometheus_of(openmetrics(connection), Path(folder), free_port()) as theirs:
-            mine = ours(connection)
-            for feature, asked in queries().items():
-                wrong = {}
-                for query in asked:
-                    if chosen.only not in query:
-                        continue
-                    total += 1
-                    for one in asked_of(query):
-                        if found := difference(theirs(one), mine(one)):
-                            wrong[query] = (
-                                f"{one.start_s - BEGAN_S:g}+{one.end_s - one.start_s:g}/{one.step_s:g}: {found}"
-                            )
-                            break
-                different += len(wrong)
-                (partly if wrong else equal).append(
-                    f"{feature} {len(asked) - len(wrong)}/{len(asked)}"
-                )
-                print(f"{feature:20} {len(asked) - len(wrong):4} of {len(asked):4}", flush=True)
-                for query, found in wrong.items():
-                    print(f"    {query}\n        {found}")
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        prometheus_of(openmetrics(connection), Path(folder), free_port()) as theirs,
+    ):
+        mine = ours(connection)
+        for feature, asked in queries().items():
+            wrong = {}
+            for query in asked:
+                if chosen.only not in query:
+                    continue
+                total += 1
+                for one in asked_of(query):
+                    if found := difference(theirs(one), mine(one)):
+                        wrong[query] = (
+                            f"{one.start_s - BEGAN_S:g}+{one.end_s - one.start_s:g}/{one.step_s:g}: {found}"
+                        )
+                        break
+            different += len(wrong)
+            (partly if wrong else equal).append(f"{feature} {len(asked) - len(wrong)}/{len(asked)}")
+            print(f"{feature:20} {len(asked) - len(wrong):4} of {len(asked):4}", flush=True)
+            for query, found in wrong.items():
+                print(f"    {query}\n        {found}")
     print(f"{total - different} of {total} queries give the same")
     if chosen.write is not None and not chosen.only:
         page = chosen.write.read_text()

@@ -63,7 +63,8 @@ class Collector:
     expect: Callable[[Sequence[ExpectedQuery]], None]
     """Has the rows that these queries read kept in memory for `rules_querier`."""
     beside: Querier
-    """For background queries: they use the rules' processes, which have the newest rows in memory; rules go first."""
+    """For background queries: they use the rules' processes, which have the newest rows in memory. At most one of
+    them waits before a rule."""
     alerts: AlertStore
     incidents: IncidentStore
     diagnoses: DiagnosisStore

@@ -375,7 +375,8 @@ class SqlQuerier:
 
     @property
     def beside(self) -> "QuerierBeside":
-        """A querier for background queries: all others go first, and with several processes one stays free."""
+        """A querier for background queries: at most one waits before another, and with several processes one
+        stays free."""
         return QuerierBeside(self)
 
     def expect(self, queries: Iterable[ExpectedQuery]) -> None:

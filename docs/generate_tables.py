@@ -8,6 +8,8 @@ same type and meaning is only named, and columns of rollups are listed by how th
 from collections.abc import Iterator
 from dataclasses import dataclass, field, fields, replace
 
+from gpuwarden.collector_metrics import LABEL_NAMES
+from gpuwarden.collector_metrics import SOURCES as COLLECTOR_SOURCES
 from gpuwarden.metrics import METRICS, NOT_NEGATIVE, PERCENT, Kind, Metric, Type
 from gpuwarden.prometheus_names import DCGM_TABLES, DCGM_XID, names_of
 from gpuwarden.rollups import REASONS, ROLLUPS, Rollup
@@ -245,6 +247,7 @@ def metrics_page() -> str:
         if table not in NVML_TABLES:
             lines += ["", f"## Sources of {table}, every {metrics[0].cadence_s} s", ""]
             lines += _sources(metrics)
+    lines += _of_collector()
     xid = names(list(DCGM_XID.values()))
     lines += ["", "## Other names", ""]
     lines += ["- `gpuwarden_gpu_xids_total{xid}`: Xids since the agent's start."]
@@ -253,6 +256,21 @@ def metrics_page() -> str:
         label = f"{{{c['label']}}}" if c["label"] else ""
         lines.append(f"- `gpuwarden_agent_{c['name']}{label}`: {c['meaning']}")
     return "\n".join(lines) + "\n"
+
+
+OF_COLLECTOR_HEAD = """
+## Metrics of the collector
+
+[PromQL](promql.md) has them; the agents' exporter does not. A state has a sample at its begin and at each whole minute; rows of
+`waste` have one at the start of their hour."""
+
+
+def _of_collector() -> Iterator[str]:
+    yield OF_COLLECTOR_HEAD
+    for source in COLLECTOR_SOURCES.values():
+        labels = names([LABEL_NAMES.get(label, label) for label in source.labels])
+        yield f"\nLabels {labels}; most series: {source.series_max}.\n"
+        yield from (f"- `{metric.name}`: {metric.help}" for metric in source.metrics)
 
 
 def _sources(metrics: tuple[Metric, ...]) -> Iterator[str]:

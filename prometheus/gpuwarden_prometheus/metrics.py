@@ -9,6 +9,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 
+from gpuwarden.collector_metrics import LABEL_NAMES, MetricSource
+from gpuwarden.collector_metrics import SOURCES as COMPUTED
 from gpuwarden.metrics import METRICS
 from gpuwarden.prometheus_names import (
     DCGM_TABLES,
@@ -25,19 +27,25 @@ _NVML_BUS_ID = "upper(lpad(split_part(g.pci_bus_id, ':', 1), 8, '0') || substr(g
 
 @dataclass(frozen=True, slots=True)
 class SeriesSource:
-    """A table of samples: the key of its series, and the SQL of its labels."""
+    """A table of samples, or a SELECT like one: the key of its series, and the SQL of its labels."""
 
-    table: str
+    name: str
     key: tuple[str, ...]
     """Columns that tell series apart."""
     described: tuple[str, ...]
     """More columns that labels are made of, constant for a key."""
     own_labels: tuple[tuple[str, str], ...]
+    computed: MetricSource | None = None
+    """The SELECT; None: the table with this name."""
+
+    def rows(self, after: str, until: str) -> str:
+        """SQL of the relation, at least for this time span; the ends are SQL literals."""
+        return self.name if self.computed is None else f"({self.computed.between(after, until)})"
 
     @property
     def has_gpu(self) -> bool:
         """Whether its rows are of a GPU."""
-        return "gpu_uuid" in self.key
+        return self.computed is None and "gpu_uuid" in self.key
 
 
 def _source(table: str) -> SeriesSource:
@@ -51,7 +59,15 @@ def _source(table: str) -> SeriesSource:
     return SeriesSource(table, key, described, tuple(own))
 
 
-SOURCES: Mapping[str, SeriesSource] = {table: _source(table) for table in METRICS}
+def _computed(name: str, source: MetricSource) -> SeriesSource:
+    labels = tuple((LABEL_NAMES.get(column, column), f"k.{column}") for column in source.labels)
+    return SeriesSource(name, source.labels, (), labels, source)
+
+
+SOURCES: Mapping[str, SeriesSource] = {
+    **{table: _source(table) for table in METRICS},
+    **{name: _computed(name, source) for name, source in COMPUTED.items()},
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +90,8 @@ class NamedMetric:
     is_rate: bool = False
     """Whether the value is the growth of counters a second."""
     only_nvidia: bool = False
+    is_kept_longer: bool = False
+    """Whether `keep_ms` may exceed the lookback of a query."""
 
 
 @cache
@@ -81,12 +99,32 @@ def named_metrics() -> Mapping[str, Sequence[NamedMetric]]:
     """Metrics by Prometheus name, of all name sets; of several, the first one with a value for a series is used."""
     found: dict[str, list[NamedMetric]] = {}
     for name_set in NAME_SETS:
-        for table in SOURCES if name_set == "own" else DCGM_TABLES:
+        for table in METRICS if name_set == "own" else DCGM_TABLES:
             for metric in _of_table(name_set, table):
                 known = found.setdefault(metric.name, [])
                 if all(other.columns != metric.columns for other in known):
                     known.append(metric)
+    for source in SOURCES.values():
+        for metric in _of_computed(source):
+            found[metric.name] = [metric]
     return found
+
+
+def _of_computed(source: SeriesSource) -> Iterator[NamedMetric]:
+    if source.computed is None:
+        return
+    for metric in source.computed.metrics:
+        yield NamedMetric(
+            metric.name,
+            "gauge",
+            metric.help,
+            source,
+            (metric.column,),
+            "x",
+            source.own_labels,
+            source.computed.keep_ms,
+            is_kept_longer=True,
+        )
 
 
 def _of_table(name_set: str, table: str) -> Iterator[NamedMetric]:

@@ -93,7 +93,7 @@ def instant_vector(
     found = []
     before: list[tuple[str, str]] = []
     for metric in selected.metrics:
-        keep_ms = min(lookback_ms, metric.keep_ms)
+        keep_ms = metric.keep_ms if metric.is_kept_longer else min(lookback_ms, metric.keep_ms)
         behind = -(-keep_ms // grid.step_ms)
         base_ms = grid.start_ms - behind * grid.step_ms
         step = f"greatest(0, (epoch_ms(ts) - {base_ms + 1 - grid.step_ms}) // {grid.step_ms} - {behind})"
@@ -181,7 +181,7 @@ def _rows(metric: NamedMetric, selected: Selection, after_ms: int, until_ms: int
     if not metric.is_rate:
         column = metric.columns[0]
         return (
-            f"SELECT {key}, ts, CAST({column} AS DOUBLE) AS x FROM {metric.source.table} "
+            f"SELECT {key}, ts, CAST({column} AS DOUBLE) AS x FROM {_relation(metric, after_ms, until_ms)} "
             f"WHERE {where} AND {column} IS NOT NULL"
         )
     where = " AND ".join(
@@ -192,10 +192,14 @@ def _rows(metric: NamedMetric, selected: Selection, after_ms: int, until_ms: int
     grown = " AND ".join(f"{column} >= lag({column}) OVER w" for column in metric.columns)
     rate = (
         f"SELECT {key}, ts, CASE WHEN {grown} AND {seconds} <= {_GAP_MS // 1000} THEN ({' + '.join(growth)}) / {seconds} "
-        f"END AS x FROM {metric.source.table} WHERE {where} AND {metric.columns[0]} IS NOT NULL "
+        f"END AS x FROM {metric.source.name} WHERE {where} AND {metric.columns[0]} IS NOT NULL "
         f"WINDOW w AS (PARTITION BY {key} ORDER BY ts)"
     )
     return f"FROM ({rate}) WHERE x IS NOT NULL AND {between(after_ms, until_ms)}"
+
+
+def _relation(metric: NamedMetric, after_ms: int, until_ms: int) -> str:
+    return metric.source.rows(instant_sql(after_ms), instant_sql(until_ms))
 
 
 def _series(
@@ -214,10 +218,12 @@ def _series(
     source = metric.source
     key = ", ".join(source.key)
     where = " AND ".join([between(after_ms, until_ms), *_limits(metric, selected.matchers)])
-    described = ", ".join(f"any_value({column}) AS {column}" for column in source.described)
-    keys = f"SELECT {key}, {described} FROM {source.table} WHERE {where} GROUP BY {key}"
+    described = "".join(f", any_value({column}) AS {column}" for column in source.described)
+    keys = f"SELECT {key}{described} FROM {source.name} WHERE {where} GROUP BY {key}"
+    if source.computed is not None:
+        keys = f"SELECT DISTINCT {key} FROM {readings}"
     labels = labels_sql([(NAME, text_sql(metric.name)), *metric.labels])
-    joins = "LEFT JOIN nodes n USING (node)"
+    joins = "LEFT JOIN nodes n USING (node)" if source.computed is None else ""
     if source.has_gpu:
         joins += " LEFT JOIN gpus g USING (gpu_uuid)"
     vendor = " WHERE g.vendor IS NULL OR g.vendor = 'nvidia'" if metric.only_nvidia else ""
@@ -248,7 +254,9 @@ def series_in(
     selected = Selection([metric], alternatives)
     rows = _rows(metric, selected, start_ms - 1, end_ms)
     if is_of_table:
-        rows = f"FROM {metric.source.table} WHERE {between(start_ms - 1, end_ms)}"
+        rows = (
+            f"FROM {_relation(metric, start_ms - 1, end_ms)} WHERE {between(start_ms - 1, end_ms)}"
+        )
     keys = f"SELECT DISTINCT {', '.join(metric.source.key)} FROM ({rows})"
     readings = statement.add("b", keys, materialized=True)
     return _series(statement, metric, selected, readings, start_ms - 1, end_ms)
@@ -275,10 +283,11 @@ def _limits(metric: NamedMetric, alternatives: Sequence[Sequence[LabelMatcher]])
 
 def between(after_ms: int, until_ms: int) -> str:
     """SQL of the condition for a time span, its start excluded."""
-    return f"ts > {_instant(after_ms)} AND ts <= {_instant(until_ms)}"
+    return f"ts > {instant_sql(after_ms)} AND ts <= {instant_sql(until_ms)}"
 
 
-def _instant(ms: int) -> str:
+def instant_sql(ms: int) -> str:
+    """SQL of an instant. Raises QueryError."""
     try:
         return timestamp_sql(datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=ms))
     except OverflowError as error:

@@ -8,7 +8,7 @@ from gpuwarden.query import QueryError, text_sql
 from gpuwarden_prometheus.compile import parsed, selection_of
 from gpuwarden_prometheus.metrics import SOURCES, named_metrics
 from gpuwarden_prometheus.relations import NAME, SqlBuilder
-from gpuwarden_prometheus.selectors import Selection, between, series_in
+from gpuwarden_prometheus.selectors import Selection, between, instant_sql, series_in
 
 
 def series_found(selectors: Sequence[str], start_ms: int, end_ms: int) -> str:
@@ -48,7 +48,7 @@ def label_values(selectors: Sequence[str], start_ms: int, end_ms: int, label: st
     else:
         # One metric stands for all with the same labels.
         first = {
-            (m.source.table, m.labels): m for metrics in named_metrics().values() for m in metrics
+            (m.source.name, m.labels): m for metrics in named_metrics().values() for m in metrics
         }
         found = [m for m in first.values() if any(name == label for name, _ in m.labels)]
         relations = [
@@ -65,25 +65,21 @@ def label_values(selectors: Sequence[str], start_ms: int, end_ms: int, label: st
 def _names_in(start_ms: int, end_ms: int) -> str:
     """Names of metrics with a reading in the last part of the span."""
     counts = []
-    for table in SOURCES:
-        columns = sorted(
-            {
-                c
-                for metrics in named_metrics().values()
-                for m in metrics
-                if m.source.table == table
-                for c in m.columns
-            }
-        )
-        since = max(start_ms, end_ms - 300_000)
+    for table, source in SOURCES.items():
+        of_source = [
+            m for metrics in named_metrics().values() for m in metrics if m.source is source
+        ]
+        columns = sorted({c for m in of_source for c in m.columns})
+        since = max(start_ms, end_ms - max(300_000, *(m.keep_ms for m in of_source)))
         entries = ", ".join(
             f"{{'c': '{table}.{column}', 'n': count({column})}}" for column in columns
         )
         counts.append(
-            f"SELECT unnest([{entries}]) AS e FROM {table} WHERE {between(since, end_ms)}"
+            f"SELECT unnest([{entries}]) AS e FROM {source.rows(instant_sql(since), instant_sql(end_ms))} "
+            f"WHERE {between(since, end_ms)}"
         )
     names = ", ".join(
-        f"{{'c': '{m.source.table}.{m.columns[0]}', 'name': {text_sql(name)}}}"
+        f"{{'c': '{m.source.name}.{m.columns[0]}', 'name': {text_sql(name)}}}"
         for name, metrics in named_metrics().items()
         for m in metrics
     )

@@ -2,6 +2,7 @@
 
 import json
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,8 +16,8 @@ BOUND = "ts > $now::TIMESTAMP - to_seconds($window)"
 
 
 @pytest.fixture(scope="module")
-def planner() -> QueryPlanner:
-    return QueryPlanner()
+def planner(tmp_path_factory: pytest.TempPathFactory) -> QueryPlanner:
+    return QueryPlanner(tmp_path_factory.mktemp("planner"))
 
 
 def _plan(*filters: Any) -> str:
@@ -76,6 +77,17 @@ def test_plans_name_tables_columns_and_bounds(
         PlannedRead(name, frozenset(columns), None if span is None else NOW - span)
         for name, (columns, span) in expected.items()
     ]
+
+
+def test_without_room_for_a_copy_the_planner_creates_the_views(
+    planner: QueryPlanner, tmp_path: Path
+) -> None:
+    asked = "SELECT util_percent FROM gpus_now JOIN waste USING (gpu_uuid)"
+    tables = [
+        {read.table for read in one.reads(asked, {})}
+        for one in (planner, QueryPlanner(tmp_path / "none"))
+    ]
+    assert tables[0] == tables[1] > {"gpu_samples"}
 
 
 def test_each_built_in_rule_says_from_when_it_needs_rows(planner: QueryPlanner) -> None:

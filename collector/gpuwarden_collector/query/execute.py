@@ -149,9 +149,9 @@ class Reading:
         self,
         source: QuerySource,
         known: Engine | None = None,
-        planner: Callable[[], QueryPlanner] = QueryPlanner,
+        planner: Callable[[], QueryPlanner] | None = None,
     ) -> None:
-        """`known`: an engine, which says whether the lake is away. `planner`: gives the planner."""
+        """`known`: an engine, which says whether the lake is away, and `planner`, which gives the planner for then."""
         self._source = source
         self._engine = known
         self._planner = planner
@@ -310,7 +310,7 @@ class Reading:
 
     def _check_span(self, sql: str, params: Mapping[str, Any]) -> None:
         """Raise LakeAwayError for a query that may need rows outside of the segments."""
-        assert self._engine is not None
+        assert self._engine is not None and self._planner is not None
         since = self._engine.local_since()
         if since is None:
             raise LakeAwayError(_AWAY.format("rows"))
@@ -369,7 +369,7 @@ class Runner:
         """`recent`: rows that are kept for repeated queries. `dialects`: classes of Dialect by name, as
         `module:class`."""
         self._engine = engine
-        self._needs = QueryNeeds(SystemClock())
+        self._needs = QueryNeeds(SystemClock(), lambda: QueryPlanner(engine.spill_dir))
         self._recent = None if recent is None else RecentQueries(recent, self._needs)
         self._known = KnownLake(engine)
         self._spill_bytes_max = -1

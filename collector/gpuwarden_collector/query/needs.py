@@ -11,13 +11,15 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import duckdb
 
 from gpuwarden.clock import Clock
-from gpuwarden.schema import TABLES, UPSERTED, create_sql, stored_columns, views_sql
+from gpuwarden.schema import TABLES, UPSERTED, create_sql, stored_columns
 from gpuwarden_collector.storage.segment import TABLE_NAMES
+from gpuwarden_collector.storage.views import copy_public, create_public
 
 SLACK = timedelta(minutes=1)
 """Largest difference between `now()` and `$now` for a live query, whose plan is cached; any other query is planned each
@@ -47,15 +49,15 @@ class PlannedRead:
 class QueryPlanner:
     """Plans queries without running them, for one thread."""
 
-    def __init__(self) -> None:
-        """Raises duckdb.Error."""
-        self._connection = duckdb.connect(
-            config={"threads": 1, "memory_limit": "64MiB", "enable_external_access": False}
-        )
+    def __init__(self, folder: Path) -> None:
+        """`folder`: for a file that is written and removed here. Raises duckdb.Error."""
+        self._connection = duckdb.connect(config={"threads": 1, "memory_limit": "64MiB"})
         self._connection.execute("SET TimeZone = 'UTC'")
         for table in TABLES.values():
             self._connection.execute(create_sql(table))
-        self._connection.execute(views_sql())
+        copy_public(self._connection, folder)
+        create_public(self._connection, "memory")
+        self._connection.execute("SET enable_external_access = false")
         self._connection.execute(f"SET disabled_optimizers = '{_NOT_TRUE_OF_EMPTY_TABLES}'")
         self._connection.execute("SET lock_configuration = true")
 
@@ -145,7 +147,8 @@ class _Planned:
 class QueryNeeds:
     """Finds what queries need, and caches it, for one thread."""
 
-    def __init__(self, clock: Clock, make: Callable[[], QueryPlanner] = QueryPlanner) -> None:
+    def __init__(self, clock: Clock, make: Callable[[], QueryPlanner]) -> None:
+        """`make`: makes the planner."""
         self._clock = clock
         self._make = make
         self._made_planner: QueryPlanner | None = None

@@ -102,7 +102,7 @@ class Engine:
         self.collector = state.collector
         self._is_gap_said = False
         spill_dir.mkdir(exist_ok=True, parents=True)
-        self._spill_dir = spill_dir
+        self.spill_dir = spill_dir
         self._limits = limits
         self.is_lake_away = is_lake_away
         self.lake: LakeReader | None = None
@@ -191,7 +191,8 @@ class Engine:
                 if changed is None:
                     continue
                 seen_rows = 0 if changed.last_seen is None else changed.last_seen.num_rows
-                if changed.rows.num_rows or seen_rows or changed.is_whole:
+                is_cleared = changed.is_whole and name in self._known  # it is created empty
+                if changed.rows.num_rows or seen_rows or is_cleared:
                     self._update(name, changed.rows, changed.last_seen, changed.is_whole)
                 self._known[name] = changed.revision, self._state.deletions(name)
 
@@ -346,7 +347,9 @@ class Engine:
             views.create(self.connection, with_lake=False)
             return
         try:
-            views.copy(self.connection, self._spill_dir)
+            views.copy(self.connection, self.spill_dir)
+            if self.lake is not None:
+                views.copy_public(self.connection, self.spill_dir)
         except (OSError, duckdb.Error) as error:  # such as a full disk
             log.info("views are created, not copied", extra={"reason": one_line(error)})
             views.create(self.connection)

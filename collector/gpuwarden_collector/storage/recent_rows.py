@@ -23,13 +23,14 @@ import pyarrow as pa
 
 from gpuwarden.clock import Clock
 from gpuwarden.metrics import Type
-from gpuwarden.schema import TABLES, UPSERTED, column_sql, stored_columns, views_sql
+from gpuwarden.schema import TABLES, UPSERTED, column_sql, stored_columns
 from gpuwarden.table import Column
 from gpuwarden_collector.storage.engine import Engine
 from gpuwarden_collector.storage.errors import StoreUnavailableError, one_line
 from gpuwarden_collector.storage.hot import RowsSince
 from gpuwarden_collector.storage.lake_catalogue import LakeChange
 from gpuwarden_collector.storage.segment import SCHEMAS, TABLE_NAMES, SegmentError
+from gpuwarden_collector.storage.views import create_public
 
 log = logging.getLogger(__name__)
 
@@ -313,7 +314,7 @@ def create_views(
         cursor.execute(f"CREATE VIEW main.{name} AS {rows(name)}")
     for name in UPSERTED:
         cursor.execute(f"CREATE VIEW main.{name} AS FROM {store}.main.{name}")
-    cursor.execute(views_sql())
+    create_public(cursor, database)
     cursor.execute(f"USE {store}")
 
 

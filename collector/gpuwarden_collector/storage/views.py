@@ -1,13 +1,14 @@
 """Creates the tables, views and functions that queries see, or copies them from a file that holds them.
 
 DuckDB binds each view that it creates, which takes most of the time to open a store; a copy takes a twentieth of
-it. The file is made once a process. The fork server calls `prepare`, so that all processes that it forks have the
-file's bytes.
+it. The files are made once a process. The fork server calls `prepare`, so that all processes that it forks have the
+files' bytes.
 """
 
 import os
+import pickle
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -22,6 +23,7 @@ from gpuwarden_collector.storage.segment import SCHEMAS, TABLE_NAMES
 NAME = "gpuwarden"
 """DuckDB's name of the database with the views."""
 _HOT = "hot_"
+_PUBLIC = "public_views"
 _FILE = "views.duckdb"
 _COMMENTS = pa.table(
     {
@@ -41,8 +43,8 @@ _DESCRIBED = {"duckdb_tables": "table_name", "duckdb_views": "view_name", "duckd
 """Functions of DuckDB that show comments, and the column that names the described object; None: table and column."""
 _LISTED = ("duckdb_databases", "duckdb_schemas", "duckdb_constraints", "duckdb_indexes")
 """Functions whose rows are limited to the store, for queries and for the views of information_schema."""
-_made: list[bytes] = []
-"""The file's bytes, once they are made."""
+_made: dict[Callable[[], bytes], bytes] = {}
+"""The files' bytes, once they are made, by the function that makes them."""
 
 
 def hot_table(name: str) -> str:
@@ -73,14 +75,41 @@ def create(connection: duckdb.DuckDBPyConnection, *, with_lake: bool = True) -> 
 
 def copy(connection: duckdb.DuckDBPyConnection, folder: Path) -> None:
     """As `create`, from a file that is written to the folder for that moment. Raises OSError, duckdb.Error."""
-    if not _made:
-        _made.append(_file())
+    _copy(connection, NAME, folder, _store_file)
+
+
+def copy_public(connection: duckdb.DuckDBPyConnection, folder: Path) -> None:
+    """Create a database of the public views without their tables, for `create_public`, if the folder has room."""
+    connection.execute(f"ATTACH ':memory:' AS {_PUBLIC}")
+    try:
+        _copy(connection, _PUBLIC, folder, _public_file)
+    except (OSError, duckdb.Error):
+        connection.execute(f"DETACH {_PUBLIC}")
+
+
+def create_public(connection: duckdb.DuckDBPyConnection, database: str) -> None:
+    """Create the public views in the database in use, which has their tables; copies, after `copy_public`.
+
+    Raises duckdb.Error.
+    """
+    found = connection.execute(
+        "SELECT count(*) FROM system.main.duckdb_databases() WHERE database_name = $1", [_PUBLIC]
+    ).fetchall()
+    can_copy = bool(found[0][0])
+    connection.execute(f"COPY FROM DATABASE {_PUBLIC} TO {database}" if can_copy else views_sql())
+
+
+def _copy(
+    connection: duckdb.DuckDBPyConnection, database: str, folder: Path, make: Callable[[], bytes]
+) -> None:
+    if make not in _made:
+        _made[make] = make()
     path = folder / _FILE
     try:
-        path.write_bytes(_made[0])
+        path.write_bytes(_made[make])
         connection.execute(f"ATTACH {text_sql(str(path))} AS template (READ_ONLY)")
         try:
-            connection.execute(f"COPY FROM DATABASE template TO {NAME}")
+            connection.execute(f"COPY FROM DATABASE template TO {database}")
         finally:
             connection.execute("DETACH template")
     finally:
@@ -89,33 +118,56 @@ def copy(connection: duckdb.DuckDBPyConnection, folder: Path) -> None:
 
 
 def prepare() -> None:
-    """Make the file's bytes in a forked process: DuckDB's threads must not run in a process that forks others."""
+    """Make the files' bytes in a forked process: DuckDB's threads must not run in a process that forks others."""
+    makers = (_store_file, _public_file)
     reader, writer = os.pipe()
     pid = os.fork()
     if pid == 0:
         with suppress(BaseException):
             os.close(reader)
             with os.fdopen(writer, "wb") as stream:
-                stream.write(_file())
+                pickle.dump([make() for make in makers], stream)
         os._exit(0)
     os.close(writer)
     with os.fdopen(reader, "rb") as stream:
         made = stream.read()
     os.waitpid(pid, 0)
     if made:  # else each process makes its own
-        _made[:] = [made]
+        _made.update(zip(makers, pickle.loads(made), strict=True))
 
 
-def _file() -> bytes:
-    with tempfile.TemporaryDirectory() as folder, _connected() as connection:
-        path = Path(folder) / _FILE
-        connection.execute(f"ATTACH {text_sql(str(path))} AS {NAME}")
-        connection.execute(f"USE {NAME}; SET GLOBAL TimeZone = 'UTC'; ATTACH ':memory:' AS lake")
+def _store_file() -> bytes:
+    with _writing() as (path, connection):
+        connection.execute("ATTACH ':memory:' AS lake")
         for name in TABLE_NAMES:
             connection.execute(create_sql(TABLES[name]).replace(name, f"lake.main.{name}", 1))
         create(connection)
-        connection.execute(f"USE lake; DETACH {NAME}")
-        return path.read_bytes()
+        return _written(path, connection)
+
+
+def _public_file() -> bytes:
+    with _writing() as (path, connection):
+        for table in TABLES.values():
+            connection.execute(create_sql(table))
+        connection.execute(views_sql())
+        for name in TABLES:
+            connection.execute(f"DROP TABLE {name}")
+        return _written(path, connection)
+
+
+@contextmanager
+def _writing() -> Iterator[tuple[Path, duckdb.DuckDBPyConnection]]:
+    """A new file, and a connection that uses it as the store's database."""
+    with tempfile.TemporaryDirectory() as folder, _connected() as connection:
+        path = Path(folder) / _FILE
+        connection.execute(f"ATTACH {text_sql(str(path))} AS {NAME}")
+        connection.execute(f"USE {NAME}; SET GLOBAL TimeZone = 'UTC'")
+        yield path, connection
+
+
+def _written(path: Path, connection: duckdb.DuckDBPyConnection) -> bytes:
+    connection.execute(f"USE memory; DETACH {NAME}")
+    return path.read_bytes()
 
 
 @contextmanager

@@ -6,7 +6,7 @@ import duckdb
 import pytest
 
 from gpuwarden.query import QueryError, Result
-from gpuwarden.schema import TABLES, create_sql, views_sql
+from gpuwarden_rules.testing import MemoryDatabase
 
 
 class MemoryQuerier:
@@ -31,9 +31,6 @@ class MemoryQuerier:
 
 @pytest.fixture
 def querier():
-    with duckdb.connect() as db:
-        db.execute("SET TimeZone = 'UTC'")
-        for table in TABLES.values():
-            db.execute(create_sql(table))
-        db.execute(views_sql())
-        yield MemoryQuerier(db)
+    made = MemoryDatabase()
+    yield MemoryQuerier(made.connection)
+    made.close()

@@ -1,21 +1,28 @@
 """Puts rows into a store and moves them to its lake, as a collector does, without one that runs."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import duckdb
 
+from gpuwarden.clock import SystemClock
 from gpuwarden.schema import UPSERTED
+from gpuwarden_collector.query.execute import CollectedRows, Runner
 from gpuwarden_collector.storage import lake_reader
+from gpuwarden_collector.storage.address import local_address
 from gpuwarden_collector.storage.commit import Changes, commit
 from gpuwarden_collector.storage.database import Database
-from gpuwarden_collector.storage.engine import EngineLimits
+from gpuwarden_collector.storage.engine import Engine, EngineLimits
 from gpuwarden_collector.storage.extensions import load_extension
+from gpuwarden_collector.storage.hot import RowsSince
 from gpuwarden_collector.storage.lake import seal
 from gpuwarden_collector.storage.lake_catalogue import PostgresCatalogue
+from gpuwarden_collector.storage.recent_rows import RecentRows
 from gpuwarden_collector.storage.segment import SCHEMAS, TABLE_NAMES
+from gpuwarden_collector.storage.state import FILE_NAME, StateFile
 from gpuwarden_collector.storage.views import hot_table
 
 LIMITS = EngineLimits(memory="512MiB", threads=1)
@@ -106,3 +113,31 @@ def in_this_process() -> Iterator[None]:
         yield
     finally:
         lake_reader.open_catalogue = before
+
+
+@dataclass
+class Reader:
+    """A process's reader, with rows that it may keep."""
+
+    runner: Runner
+    recent: RecentRows
+    """Asked for nothing where it keeps none."""
+
+    def ask(self, sql: str, params: Mapping[str, Any] | None = None) -> list[dict[str, Any]]:
+        sink = CollectedRows()
+        truncated = self.runner.run(1, sink, sql, params or {}, 100_000)
+        rows: list[dict[str, Any]] = sink.rows(truncated=truncated).data.to_pylist()
+        return rows
+
+
+def reader(folder: Path, spill: Path, bytes_max: int = 64 * 1024 * 1024) -> Reader:
+    """Of a store that this process has open; `bytes_max`: of the rows that it keeps, 0 for none."""
+    since = RowsSince()
+    state = StateFile(folder / FILE_NAME, is_read_only=True)
+    address = local_address(folder)
+    with in_this_process():
+        engine = Engine(
+            folder, address, state, LIMITS, reads_alone=True, spill_dir=spill, rows_since=since
+        )
+    recent = RecentRows(engine, since, SystemClock(), bytes_max)
+    return Reader(Runner(engine, recent if bytes_max else None), recent)

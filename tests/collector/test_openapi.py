@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+from tests.end_to_end.conftest import copy_rules
 
 from gpuwarden.clock import SystemClock
 from gpuwarden_cli.composition.collector import collecting
@@ -24,7 +25,8 @@ def test_the_document_has_each_endpoint_that_has_a_scope_and_a_text() -> None:
 
 
 async def test_what_is_served_is_what_the_document_says(data_dir: Path) -> None:
-    settings = CollectorSettings(port=0, data_dir=data_dir, threads=1)
+    no_rules = (copy_rules(data_dir / "no_rules"),)
+    settings = CollectorSettings(port=0, data_dir=data_dir, threads=1, rules_dirs=no_rules)
     async with collecting(settings, SystemClock()) as collector:
         async with (
             aiohttp.ClientSession() as session,

@@ -6,7 +6,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -15,24 +14,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.collector import segment_writer
-from tests.collector.made_up_store import LIMITS, in_this_process, move_all, put
+from tests.collector.made_up_store import LIMITS, Reader, move_all, put, reader
 
-from gpuwarden.clock import ManualClock, SystemClock
+from gpuwarden.clock import ManualClock
 from gpuwarden.metrics import Type
 from gpuwarden.query import ExpectedQuery
 from gpuwarden.schema import TABLES, UPSERTED, stored_columns
 from gpuwarden.table import Column
-from gpuwarden_collector.query.execute import CollectedRows, Runner
 from gpuwarden_collector.query.needs import PlannedRead, QueryNeeds
 from gpuwarden_collector.query.sources import RecentQueries
-from gpuwarden_collector.storage.address import local_address
 from gpuwarden_collector.storage.database import Database
-from gpuwarden_collector.storage.engine import Engine
-from gpuwarden_collector.storage.hot import RowsSince
 from gpuwarden_collector.storage.lake_catalogue import LakeChange
 from gpuwarden_collector.storage.lake_maintenance import flush
-from gpuwarden_collector.storage.recent_rows import RecentRows, Wanted, changed_tables
-from gpuwarden_collector.storage.state import FILE_NAME, StateFile
+from gpuwarden_collector.storage.recent_rows import Wanted, changed_tables
 from gpuwarden_rules.definition.language import builtin_rules
 
 COUNTED = (
@@ -43,33 +37,6 @@ PER_MINUTE = (
     "SELECT m.gpu_uuid, count(*), sum(m.busy_seconds), g.model FROM gpu_1m m LEFT JOIN gpus g USING (gpu_uuid) "
     "WHERE m.ts > $now::TIMESTAMP - INTERVAL 2 HOUR GROUP BY ALL ORDER BY ALL"
 )
-
-
-@dataclass
-class Reader:
-    """A process's reader, with rows that it may keep."""
-
-    runner: Runner
-    recent: RecentRows
-    """Asked for nothing where it keeps none."""
-
-    def ask(self, sql: str, params: Mapping[str, Any] | None = None) -> list[dict[str, Any]]:
-        sink = CollectedRows()
-        truncated = self.runner.run(1, sink, sql, params or {}, 100_000)
-        rows: list[dict[str, Any]] = sink.rows(truncated=truncated).data.to_pylist()
-        return rows
-
-
-def reader(folder: Path, spill: Path, bytes_max: int = 64 * 1024 * 1024) -> Reader:
-    since = RowsSince()
-    state = StateFile(folder / FILE_NAME, is_read_only=True)
-    address = local_address(folder)
-    with in_this_process():
-        engine = Engine(
-            folder, address, state, LIMITS, reads_alone=True, spill_dir=spill, rows_since=since
-        )
-    recent = RecentRows(engine, since, SystemClock(), bytes_max)
-    return Reader(Runner(engine, recent if bytes_max else None), recent)
 
 
 @pytest.fixture
@@ -251,11 +218,11 @@ def value_of(column: Column) -> str:
     }.get(column.type, "(s * 7 + g) % 100")
 
 
-@pytest.mark.parametrize("keeps", [True, False])
-def test_all_rules_see_the_same_rows(data_dir: Path, tmp_path: Path, keeps: bool) -> None:
+@pytest.mark.slow
+def test_all_rules_see_the_same_rows(data_dir: Path, tmp_path: Path) -> None:
     """Those of today's minutes, of rollups, and of a week: in memory, or in files of the lake and in segments."""
     database = Database.open(data_dir, LIMITS)
-    asking = reader(data_dir, tmp_path / "spill", bytes_max=64 * 1024 * 1024 if keeps else 0)
+    keeping, reading = (reader(data_dir, tmp_path / f"spill{n}", n) for n in (64 * 1024 * 1024, 0))
     at = now()
     for name, table in TABLES.items():
         if name in ("alerts", "incidents", "incident_alerts", "silences", "diagnoses", "query_log"):
@@ -283,19 +250,17 @@ def test_all_rules_see_the_same_rows(data_dir: Path, tmp_path: Path, keeps: bool
             for key, value in rule.bindings(at.replace(tzinfo=UTC)).items()
         }
         expected = in_store(database, rule.sql, params)
-        for _ in range(1 if keeps else 3):
+        for asking in (keeping, reading, reading):
             found = asking.ask(rule.sql, params)
             assert sorted(map(str, found)) == sorted(map(str, expected)), rule.name
         judged += bool(expected)
     database.close()
     assert judged > 10, "rules have rows to distinguish"
-    if not keeps:
-        view = asking.runner._known._shown["gpu_1m"]
-        assert view.count(".parquet") == 1, "its files were read, not DuckLake's tables"
-        return
+    view = reading.runner._known._shown["gpu_1m"]
+    assert view.count(".parquet") == 1, "its files were read, not DuckLake's tables"
     assert {
         "gpu_samples", "gpu_1m", "gpu_1h", "events", "process_1m", "collector_samples",
-    } <= asking.recent.tables.keys()  # fmt: skip
+    } <= keeping.recent.tables.keys()  # fmt: skip
 
 
 NUMBERS = (

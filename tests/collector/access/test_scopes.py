@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+import pytest
+from tests.end_to_end.conftest import copy_rules
 
 from gpuwarden.access import Scope
 from gpuwarden.clock import SystemClock
@@ -19,11 +21,19 @@ def test_an_unlisted_endpoint_requires_admin() -> None:
     assert need_of("HEAD", "/metrics") is Scope.READ
 
 
+@pytest.mark.slow
 async def test_every_endpoint_asks_every_token_for_its_scope(
     data_dir: Path, grant: Any, bearer: Any
 ) -> None:
     tokens = {scope: grant(scope, uses_left=9) for scope in Scope}
-    settings = CollectorSettings(port=0, data_dir=data_dir, threads=1, require_tokens=True)
+    settings = CollectorSettings(
+        port=0,
+        data_dir=data_dir,
+        threads=1,
+        require_tokens=True,
+        query_processes=1,
+        rules_dirs=(copy_rules(data_dir / "no_rules"),),
+    )
     async with collecting(settings, SystemClock()) as collector:
         served = {(m, p) for m, p in collector.endpoints if m != "HEAD"}
         assert served - set(NEEDS) == set(), "say in scopes.py what it needs"

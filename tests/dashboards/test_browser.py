@@ -121,6 +121,7 @@ async def test_that_nothing_fires_is_said_once_the_rules_have_run(fleet) -> None
         await browser.close()
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(120)
 async def test_pages_are_drawn_zoomed_and_old_when_the_collector_is_gone(fleet) -> None:
     said: list[str] = []

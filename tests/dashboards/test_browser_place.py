@@ -67,7 +67,6 @@ def fleet(querier):
     return querier
 
 
-@pytest.mark.timeout(120)
 async def hides_a_line(page, url: str) -> None:
     """With the mouse, and back with a key."""
     expect = playwright.expect
@@ -89,6 +88,8 @@ async def hides_a_line(page, url: str) -> None:
     await expect(others.last).to_have_attribute("aria-pressed", "true")
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(120)
 async def test_a_gpu_its_node_job_and_user_are_shown_with_what_is_wrong(fleet) -> None:
     said: list[str] = []
     expect = playwright.expect

@@ -24,6 +24,8 @@ from gpuwarden.xids import ACTIONS, XIDS, XidInfo
 from gpuwarden_agent.settings import AgentSettings
 from gpuwarden_cli.main import parser
 from gpuwarden_collector.settings import CollectorSettings
+from gpuwarden_rules.definition.language import builtin_rules
+from gpuwarden_rules.prometheus_file import alerting_rules, rule_file
 
 ROOT = Path(__file__).parent.parent
 WIDTH = 110
@@ -44,6 +46,7 @@ def pages() -> dict[str, str]:
             "docs/gpus.md", "readings", wrapped("\n".join(nvml_lists()) + "\n")
         ),
         **rule_pages(),
+        "deploy/prometheus/gpuwarden.rules.yml": rule_file(alerting_rules(builtin_rules())),
         **{f"systemd/{part}.toml": example_toml(part) for part in PARTS},
     }
 

@@ -9,6 +9,7 @@ from typing import Any
 import yaml
 
 from gpuwarden_rules.definition.language import Rule, RulePage, builtin_paths, load
+from gpuwarden_rules.prometheus_file import alerting_rules
 
 _FIELD = re.compile(r"\{(\w+)(?::([^{}]*))?\}")
 _CODE_OR_LINK = re.compile(r"(`[^`]*`|\[[^\]]*\]\([^)]*\))")
@@ -71,6 +72,31 @@ def _index(packs: Mapping[Path, Sequence[Rule]]) -> Iterator[str]:
         yield f"\n## {_GROUPS.get(stem, stem)}\n"
         for rule in packs[stems[stem]]:
             yield f"- [{rule.name}]({rule.name}.md), {rule.severity.value}: {_of(rule).title}"
+    yield from _in_promql([rule for rules in packs.values() for rule in rules])
+
+
+def _in_promql(rules: Sequence[Rule]) -> Iterator[str]:
+    """Which rules Prometheus can have, and why it cannot have the others."""
+    yield "\n## In Prometheus\n"
+    yield _wrapped(
+        "[Alerting rules for Prometheus](../exporter.md#alerting-rules) have these; those marked * with the"
+        " names of dcgm-exporter, too:"
+    )
+    in_dcgm = {one.rule.name for one in alerting_rules(rules, "dcgm")}
+    yield ""
+    reasons: dict[str, list[str]] = {}
+    for rule in rules:
+        promql = rule.promql
+        assert promql is not None, f"{rule.name} has neither `promql` nor a reason"
+        if promql.reason:
+            reasons.setdefault(promql.reason, []).append(rule.name)
+        else:
+            mark = " *" if rule.name in in_dcgm else ""
+            less = f": {promql.differs}" if promql.differs else ""
+            yield _wrapped(f"{rule.name}{mark}{less}", "- ")
+    yield "\nNot these:\n"
+    for reason, names in reasons.items():
+        yield _wrapped(f"{', '.join(names)}: {reason}", "- ")
 
 
 def _page(rule: Rule, path: Path, raw: Mapping[str, Any], names: frozenset[str]) -> Iterator[str]:

@@ -53,6 +53,7 @@ EXAMPLES: dict[str, str] = {
     "rules test": "gpuwarden rules test /etc/gpuwarden/rules",
     "rules explain": "gpuwarden rules explain gpu_idle_held",
     "rules backtest": "gpuwarden rules backtest gpu_idle_held --since 7d",
+    "rules export-prometheus": "gpuwarden rules export-prometheus /etc/prometheus/rules/gpuwarden.yml",
     "rules reload": "gpuwarden rules reload",
     "why": "gpuwarden why n1/0",
     "report waste": "gpuwarden report waste --by team --since 30d",

@@ -1,4 +1,4 @@
-"""Lists, checks, tests, explains and backtests rules: `gpuwarden rules list|check|test|explain|backtest|reload`."""
+"""Lists, checks, tests, explains and backtests rules, and writes them for Prometheus: `gpuwarden rules ...`."""
 
 import argparse
 import asyncio
@@ -16,6 +16,7 @@ from urllib.parse import quote
 
 from gpuwarden.clock import SystemClock, iso_text
 from gpuwarden.durations import readable, seconds_of, span_of
+from gpuwarden.prometheus_names import NAME_SETS
 from gpuwarden.query import QueryError
 from gpuwarden_cli.output import counted, render, terminal_width
 from gpuwarden_cli.parser import Commands, add_command, add_format, add_group, add_since, add_url
@@ -41,7 +42,7 @@ _LISTED = ("rule", "state", "severity", "firing", "pending", "unknown", "interva
 
 def add_commands(commands: Commands) -> None:
     """Add the commands to the parser."""
-    group = add_group(commands, "rules", "list, check, test, explain and backtest rules")
+    group = add_group(commands, "rules", "list, check, test, explain, backtest and export rules")
     for name, run, text in (
         ("list", rules_list, "list the rules with their state and statistics"),
         ("check", rules_check, "check rule files without running them"),
@@ -82,6 +83,21 @@ def add_commands(commands: Commands) -> None:
         help="table, or json: a line for each time it would have fired (default table)",
     )  # fmt: skip
     add_url(made)
+    made = add_command(
+        group, "export-prometheus", rules_export, "write alerting rules for Prometheus"
+    )
+    made.add_argument("file", metavar="FILE", help="the file to write; -: standard output")
+    made.add_argument(
+        "--rule", action="append", type=Path, metavar="FILE",
+        help="rules of this file or folder instead of the built-in pack",
+    )  # fmt: skip
+    made.add_argument(
+        "--names", choices=NAME_SETS, default="own",
+        help="names of our exporter, or of dcgm-exporter up to 4.8 (dcgm) or since 4.9 (dcgm49); default own",
+    )  # fmt: skip
+    made.add_argument(
+        "--link", metavar="URL", help="address of the collector's pages, for a link to each rule's"
+    )
     made = add_command(group, "reload", rules_reload, "make the collector reload its rules")
     add_url(made)
 
@@ -182,6 +198,25 @@ def rules_reload(args: argparse.Namespace) -> int:
         print(f"gpuwarden: {error}", file=sys.stderr)
         return 1
     print(f"{counted(found['rules'], 'rule')} and {counted(found['overrides'], 'override')}")
+    return 0
+
+
+def rules_export(args: argparse.Namespace) -> int:
+    """Write the rules that PromQL can say as a file for Prometheus, and name those that it cannot."""
+    from gpuwarden_rules.prometheus_file import alerting_rules, rule_file
+
+    rules = _rules(args.rule or [])
+    found = alerting_rules(rules, args.names)
+    text = rule_file(found, args.link)
+    if args.file == "-":
+        print(text, end="")
+    else:
+        Path(args.file).write_text(text, encoding="utf-8")
+    written = {one.rule.name for one in found}
+    left = [rule.name for rule in rules if rule.name not in written]
+    print(f"{counted(len(found), 'rule')} written", file=sys.stderr)
+    if left:
+        print(textwrap.fill(f"not in PromQL: {', '.join(left)}", 110), file=sys.stderr)
     return 0
 
 

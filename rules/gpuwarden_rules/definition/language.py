@@ -22,6 +22,7 @@
         summary: "{node} GPU {gpu} is at {value:.0f} °C"
         remedy: Check fans and inlet.
         page: {title: ..., description: ...}  optional: its page in the documentation
+        promql: {expr: ...}                 optional: its condition for Prometheus, see `promql.py`
         chart: {temperature_celsius: above_celsius}   metrics to draw, each with its threshold
         doc: docs/rules/gpu_hot.md          optional
         sql: |                              one SELECT; one row is one alert; $now is the time
@@ -45,6 +46,7 @@ from gpuwarden.alert import Consequence, Severity
 from gpuwarden.durations import seconds_of
 from gpuwarden.schema import TABLES, stored_columns
 from gpuwarden_rules.definition import sql_text, templates
+from gpuwarden_rules.definition.promql import PromqlCondition, promql_of
 from gpuwarden_rules.definition.yaml_positions import (
     FileProblem,
     RuleFileError,
@@ -58,7 +60,7 @@ OPTIONAL = (
     *("labels", "interval", "on_events", "for", "keep_firing_for", "warm_up", "params"),
     *("requires", "optional"),
     *("judges_silent_nodes", "consequence", "caused_by", "together", "many", "gather_for"),
-    *("reopens_within", "page", "doc", "chart"),
+    *("reopens_within", "page", "doc", "chart", "promql"),
 )
 COLUMN_TYPES = {
     "value": "a number",
@@ -145,6 +147,8 @@ class Rule:
     doc: str | None
     chart: Mapping[str, str | None]
     """Metrics to draw, each with the parameter or column that has its threshold."""
+    promql: PromqlCondition | None
+    """Its condition in PromQL, or why there is none; None: nobody wrote either."""
     path: str
     line: int
     parameters: frozenset[str]
@@ -297,6 +301,7 @@ def _rule(reader: YamlReader, node: Node) -> Rule | None:
         page=page,
         doc=doc,
         chart=chart,
+        promql=promql_of(reader, nodes.get("promql"), labels, params, summary),
         path=reader.path,
         line=node.start_mark.line + 1,
         parameters=frozenset(mentioned),

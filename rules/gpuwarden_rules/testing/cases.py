@@ -13,6 +13,7 @@ cases:
         rule: gpu_idle_held
         firing:
           - {gpu: 0, value: 2100, usd_per_hour: 2.95, began: 0s, summary: [$1.72, alice]}
+    promql: {gpu_idle_held: ...}   # why the rule's condition in PromQL differs here, if it does
 """
 
 from collections.abc import Mapping
@@ -75,6 +76,8 @@ class Case:
     rows: Rows
     expectations: tuple[Expectation, ...]
     evaluate_s: float | None
+    not_in_promql: Mapping[str, str]
+    """Why a rule's condition in PromQL cannot give what the case expects, by rule."""
 
 
 def load_cases(path: Path) -> list[Case]:
@@ -96,7 +99,9 @@ def load_cases(path: Path) -> list[Case]:
 def _case(
     reader: YamlReader, node: Node, rules: Mapping[str, Rule], evaluate_s: float | None
 ) -> Case:
-    nodes = reader.fields(node, required=("name", "expect"), optional=("why", "tables", "evaluate"))
+    nodes = reader.fields(
+        node, required=("name", "expect"), optional=("why", "tables", "evaluate", "promql")
+    )
     name = reader.text(nodes.get("name")) or ""
     if "evaluate" in nodes:
         evaluate_s = offset_s(reader, nodes["evaluate"])
@@ -106,7 +111,17 @@ def _case(
     if "expect" in nodes and not items:
         reader.note(nodes["expect"], "a case must expect something")
     expectations = tuple(e for e in found if e is not None)
-    return Case(reader.path, node.start_mark.line + 1, name, rules, rows, expectations, evaluate_s)
+    promql = reader.entries(nodes.get("promql"))
+    return Case(
+        path=reader.path,
+        line=node.start_mark.line + 1,
+        name=name,
+        rules=rules,
+        rows=rows,
+        expectations=expectations,
+        evaluate_s=evaluate_s,
+        not_in_promql={rule: reader.text(value) or "" for rule, (_, value) in promql.items()},
+    )
 
 
 def _expectation(reader: YamlReader, node: Node, rules: Mapping[str, Rule]) -> Expectation | None:

@@ -8,7 +8,7 @@ are queried many at a time, as in a backtest.
 import asyncio
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -75,6 +75,19 @@ def run_case(case: Case) -> CaseResult:
     return CaseResult(case.path, case.line, case.name, tuple(failures), evaluations, seconds)
 
 
+def alerts_in(case: Case, name: str) -> dict[float, list[Alert]]:
+    """The alerts of a rule at the times at which the case expects some, as its SQL finds them."""
+    database = MemoryDatabase()
+    try:
+        for table, rows in case.rows.items():
+            database.insert(table, rows)
+        wanted = {e.at_s for e in case.expectations if e.rule == name}
+        states = _states(case.rules[name], database, wanted, case.evaluate_s)
+        return {at_s: [*state.values()] for at_s, state in states if at_s in wanted}
+    finally:
+        database.close()
+
+
 def _evaluate(
     rule: Rule,
     database: MemoryDatabase,
@@ -82,13 +95,35 @@ def _evaluate(
     evaluate_s: float | None,
 ) -> tuple[list[str], int]:
     """Run a rule up to the last expectation; returns the failures and the number of evaluations."""
+    failures: list[str] = []
+    number = 0
+    try:
+        for at_s, state in _states(rule, database, wanted.keys(), evaluate_s):
+            number += 1
+            if at_s in wanted:
+                failures += _compared(wanted[at_s], list(state.values()))
+    except _EvaluationError as error:
+        return [*failures, f"at {_offset(error.at_s)} {rule.name} fails: {error}"], number + 1
+    return failures, number
+
+
+class _EvaluationError(Exception):
+    """An evaluation failed."""
+
+    def __init__(self, at_s: float, error: Exception) -> None:
+        super().__init__(str(error))
+        self.at_s = at_s
+
+
+def _states(
+    rule: Rule, database: MemoryDatabase, wanted: Collection[float], evaluate_s: float | None
+) -> Iterator[tuple[float, Mapping[str, Alert]]]:
+    """The alerts after each evaluation, up to the last of the wanted times. Raises _EvaluationError."""
     interval_s = evaluate_s or rule.interval_s
     ticks = {i * interval_s for i in range(math.floor(max(wanted) / interval_s) + 1)}
     state: Mapping[str, Alert] = {}
-    failures: list[str] = []
-    rows_at = asyncio.run(_rows_at(rule, database, sorted(ticks - wanted.keys())))
-    times = sorted(ticks | wanted.keys())
-    for number, at_s in enumerate(times, 1):
+    rows_at = asyncio.run(_rows_at(rule, database, sorted(ticks - {*wanted})))
+    for at_s in sorted(ticks | {*wanted}):
         now = _instant(at_s)
         try:
             rows = rows_at.get(at_s)
@@ -96,10 +131,8 @@ def _evaluate(
                 rows = database.run(rule.sql, rule.bindings(now)).records()
             state, _ = step(state, rows, rule, now)
         except (QueryError, RowsError) as error:
-            return [*failures, f"at {_offset(at_s)} {rule.name} fails: {error}"], number
-        if at_s in wanted:
-            failures += _compared(wanted[at_s], list(state.values()))
-    return failures, len(times)
+            raise _EvaluationError(at_s, error) from error
+        yield at_s, state
 
 
 async def _rows_at(

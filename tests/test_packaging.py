@@ -71,10 +71,11 @@ def test_the_installed_command_runs_away_from_the_checkout(wheel, tmp_path) -> N
         "import gpuwarden.schema, gpuwarden_rules.definition.language as language, gpuwarden_cli.main as main\n"
         f"assert language.__file__.startswith({str(site)!r})\n"
         "gpuwarden.schema.views_sql()\n"
-        "sys.exit(main.main(['rules', 'list', '--format', 'csv']))"
+        "sys.exit(main.main(['rules', 'list', '--format', 'csv']) or main.main(['grafana', 'export', 'grafana']))"
     )
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("rule,severity,")
+    assert (tmp_path / "grafana/dashboards/gpuwarden/prometheus/fleet.json").is_file()

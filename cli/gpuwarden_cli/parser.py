@@ -66,6 +66,7 @@ EXAMPLES: dict[str, str] = {
     "slurm status": "gpuwarden slurm status --format json",
     "top": "gpuwarden top n1 --every 5s",
     "mcp": "gpuwarden mcp --url https://collector.example:8750",
+    "grafana export": "gpuwarden grafana export /etc/grafana/provisioning --url https://collector.example:8750",
     "import": "gpuwarden import /var/log/nvidia-smi/*.csv --node n1",
     "notify check": "gpuwarden notify check /etc/gpuwarden/notify.yaml",
     "notify test": "gpuwarden notify test --receiver oncall",

@@ -1,0 +1,1 @@
+"""Carries Grafana's dashboards: JSON that `make dashboards` makes, and the files that provision them."""

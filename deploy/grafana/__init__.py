@@ -1,0 +1,1 @@
+"""Makes the Grafana dashboards that `gpuwarden grafana export` writes: `python -m deploy.grafana`."""

@@ -1,0 +1,147 @@
+"""The committed dashboards are what the code makes, are in the SDK's model, and keep to what Grafana expects."""
+
+import json
+import re
+import shutil
+import subprocess
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deploy.grafana.__main__ import wanted
+from grafana_foundation_sdk.cog.encoder import JSONEncoder
+from grafana_foundation_sdk.cog.plugins import register_default_plugins
+from grafana_foundation_sdk.models.dashboard import Dashboard
+from tests.each import each
+from tests.grafana.dashboard_queries import BOARDS, every, panels, promql, queries, variables
+
+from gpuwarden_dashboards.grafana.provisioning import FOLDER, PAGE_URL, SETS
+
+register_default_plugins()
+PLUGINS = {"prometheus": "prometheus", "postgresql": "grafana-postgresql-datasource"}
+SCHEMA_VERSION = 42
+
+
+def test_the_committed_dashboards_are_what_the_code_makes() -> None:
+    found = {str(p.relative_to(FOLDER)): p.read_text() for p in FOLDER.glob("*/*.json")}
+    assert found == wanted(), "run `make dashboards`"
+
+
+@each("board", BOARDS)
+def test_a_dashboard_is_the_same_after_the_model_of_the_sdk_has_read_it(board: str) -> None:
+    read = Dashboard.from_json(json.loads(json.dumps(BOARDS[board])))
+    written = json.loads(json.dumps(read, cls=JSONEncoder))
+    for one in [*written["links"], *written["annotations"].get("list", [])]:
+        del one["placement"]
+    assert written == BOARDS[board]
+
+
+@each("board", BOARDS)
+def test_a_dashboard_keeps_to_grafanas_schema(board: str) -> None:
+    document, source = BOARDS[board], board.split("/")[0]
+    assert document["schemaVersion"] == SCHEMA_VERSION
+    assert re.fullmatch(r"[\w-]{8,40}", document["uid"])
+    ids = [panel["id"] for panel in document["panels"]]
+    assert len(set(ids)) == len(ids)
+    reference = {"type": PLUGINS[source], "uid": "${datasource}"}
+    for panel in panels(board):
+        refs = [target["refId"] for target in panel["targets"]]
+        assert refs and len(set(refs)) == len(refs), panel["title"]
+        for of in [panel, *panel["targets"]]:
+            assert of["datasource"] == reference, panel["title"]
+        defaults = panel["fieldConfig"]["defaults"]
+        assert panel["type"] == "table" or defaults["unit"], panel["title"]
+    for variable in variables(board).values():
+        assert variable["datasource"] == reference
+    titles = Counter((panel["title"], panel["type"]) for panel in panels(board))
+    assert max(titles.values()) == 1
+
+
+@each("board", BOARDS)
+def test_panels_are_on_the_grid_and_none_covers_another(board: str) -> None:
+    taken: dict[tuple[int, int], str] = {}
+    for panel in BOARDS[board]["panels"]:
+        at = panel["gridPos"]
+        assert at["x"] >= 0 and at["w"] > 0 and at["x"] + at["w"] <= 24, panel["title"]
+        for cell in (
+            (x, y)
+            for x in range(at["x"], at["x"] + at["w"])
+            for y in range(at["y"], at["y"] + at["h"])
+        ):
+            assert cell not in taken, f"{panel['title']} covers {taken.get(cell)}"
+            taken[cell] = panel["title"]  # fmt: skip
+
+
+def test_uids_and_titles_are_unique() -> None:
+    for name in ("uid", "title"):
+        assert len({document[name] for document in BOARDS.values()}) == len(BOARDS)
+    assert {board.split("/")[0] for board in BOARDS} == set(SETS)
+
+
+@each("board", BOARDS)
+def test_every_variable_that_is_used_is_defined_and_every_one_is_used(board: str) -> None:
+    document = BOARDS[board]
+    defined = {one["name"] for one in document["templating"]["list"]}
+    text = json.dumps({**document, "templating": [v["query"] for v in variables(board).values()]})
+    used = set(re.findall(r"\$\{?([a-z]\w*)", text))
+    assert used == defined
+
+
+def links(document: Any) -> list[str]:
+    if isinstance(document, dict):
+        own = [document["url"]] if isinstance(document.get("url"), str) else []
+        return own + [url for value in document.values() for url in links(value)]
+    if isinstance(document, list):
+        return [url for value in document for url in links(value)]
+    return []
+
+
+PAGES = (
+    r"/", r"/nodes/X", r"/nodes/X\?gpu=X", r"/gpus/X", r"/jobs/X", r"/users/X", r"/usage\?by=job", r"/waste",
+    r"/incidents", r"/incidents/X", r"/alerts", r"/collector",
+)  # fmt: skip
+"""Routes of the collector's pages; X: any name."""
+
+
+def test_links_lead_to_dashboards_of_the_set_with_their_variables_or_to_pages() -> None:
+    uids = {document["uid"]: board for board, document in BOARDS.items()}
+    for board, document in BOARDS.items():
+        found = [url for url in links(document) if url]
+        assert found, board
+        for url in found:
+            if url.startswith("${page}"):
+                path = re.sub(r"\$\{[^}]*\}", "X", url.removeprefix("${page}"))
+                assert any(re.fullmatch(one, path) for one in PAGES), url
+                continue
+            to = uids[url.split("?")[0].removeprefix("/d/")]
+            assert to.split("/")[0] == board.split("/")[0], url
+            given = set(re.findall(r"&var-(\w+)=", url))
+            assert given <= set(variables(to)), url
+            # One without a value for all of them shows nothing of the row that was chosen.
+            alone = set(variables(to)) - set(every(to))
+            assert alone <= given, url
+
+
+def test_the_address_of_the_page_stands_where_the_export_replaces_it() -> None:
+    for board, document in BOARDS.items():
+        page = next(one for one in document["templating"]["list"] if one["name"] == "page")
+        assert page["query"] == page["current"]["value"] == PAGE_URL, board
+
+
+def test_every_query_in_promql_is_one_for_prometheus_too(tmp_path: Path) -> None:
+    if not shutil.which("promtool"):
+        pytest.skip("promtool is not installed (Debian: prometheus)")
+    asked = [one for one in queries("prometheus") if not one.is_variable]
+    values = {"node": "n1", "gpu": "0", "user": ".*", "job": ".*", "pod": ".*"}
+    rules = [
+        {"record": f"panel:{number}", "expr": promql(one.text, values)}
+        for number, one in enumerate(asked)
+    ]
+    file = tmp_path / "panels.json"
+    file.write_text(json.dumps({"groups": [{"name": "panels", "rules": rules}]}))
+    done = subprocess.run(
+        ["promtool", "check", "rules", str(file)], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"{len(rules)} rules found" in done.stdout

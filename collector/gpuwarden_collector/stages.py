@@ -430,11 +430,19 @@ def query_service(
 
 
 def front_routes(
-    fronts: Sequence[HttpFront], queries: QueryService, clock: Clock, settings: CollectorSettings
+    fronts: Sequence[HttpFront],
+    queries: QueryService,
+    clock: Clock,
+    settings: CollectorSettings,
+    stats: Stats,
 ) -> Sequence[Any]:
     """Routes of the protocols that are served over HTTP."""
     context = HttpFrontContext(
-        queries, clock, lambda request: request.get(GRANT), settings.query_send_s
+        queries,
+        clock,
+        lambda request: request.get(GRANT),
+        settings.query_send_s,
+        lambda: (stats.rolled_until, stats.hours_rolled_until),
     )
     return [route for front in fronts for route in front.routes(context)]
 

@@ -15,9 +15,8 @@ from urllib.parse import parse_qsl
 from aiohttp import web
 
 from gpuwarden import __version__
-from gpuwarden.clock import Clock
 from gpuwarden.query import LakeAwayError, QueryError, QueryTimeoutError
-from gpuwarden_collector.query.port import Queries, RowStream
+from gpuwarden_collector.query.port import HttpFrontContext, RowStream
 from gpuwarden_prometheus.metrics import is_label, named_metrics
 from gpuwarden_prometheus.relations import Grid
 from gpuwarden_prometheus.request import (
@@ -27,6 +26,7 @@ from gpuwarden_prometheus.request import (
     range_text,
     series_text,
 )
+from gpuwarden_prometheus.tiers import RolledUntil
 
 PATH = "/prometheus/api/v1"
 LOOKBACK_MS = 300_000
@@ -57,20 +57,16 @@ class _BadRequest(Exception):  # noqa: N818  an outcome
 
 
 class PrometheusApi:
-    """The handlers. `grant_of`: the grant of a request's token."""
+    """The handlers."""
 
-    def __init__(
-        self,
-        queries: Queries,
-        clock: Clock,
-        grant_of: Callable[[web.Request], Any],
-        *,
-        send_s: float,
-    ) -> None:
-        self._queries = queries
-        self._clock = clock
-        self._grant_of = grant_of
-        self._send_s = send_s
+    def __init__(self, context: HttpFrontContext) -> None:
+        self._context = context
+        self._queries = context.queries
+        self._clock = context.clock
+
+    def _rolled_until(self) -> RolledUntil:
+        minutes, hours = self._context.rolled_until()
+        return RolledUntil(_ms(minutes), _ms(hours))
 
     def routes(self) -> Iterable[web.AbstractRouteDef]:
         """The routes for the application."""
@@ -96,7 +92,7 @@ class PrometheusApi:
         """GET and POST query: an expression at one instant."""
         asked = await _parameters(request)
         at_ms = _time_ms(asked, "time", self._now_ms())
-        text = instant_text(_one(asked, "query"), at_ms, _lookback_ms(asked))
+        text = instant_text(_one(asked, "query"), at_ms, _lookback_ms(asked), self._rolled_until())
         return await self._answer(request, text, asked)
 
     async def query_range(self, request: web.Request) -> web.StreamResponse:
@@ -118,9 +114,10 @@ class PrometheusApi:
                 f"exceeded maximum resolution of {POINTS_MAX:,} points per timeseries: choose a longer step"
             )
         grid = Grid(start_ms, step_ms, steps)
-        return await self._answer(
-            request, range_text(_one(asked, "query"), grid, end_ms, _lookback_ms(asked)), asked
+        text = range_text(
+            _one(asked, "query"), grid, end_ms, _lookback_ms(asked), self._rolled_until()
         )
+        return await self._answer(request, text, asked)
 
     async def series(self, request: web.Request) -> web.StreamResponse:
         """GET and POST series: labels of the series that selectors match."""
@@ -191,7 +188,7 @@ class PrometheusApi:
             "prometheus",
             text,
             {},
-            grant=self._grant_of(request),
+            grant=self._context.grant_of(request),
             address=request.remote or "",
             timeout_s=None if timeout is None else _duration_ms(timeout, "timeout") / 1000,
             row_limit=_limit(asked),
@@ -207,7 +204,7 @@ class PrometheusApi:
             return web.Response(body=bytes(first), headers=headers)
         answer = web.StreamResponse(headers=headers)
         try:
-            async with asyncio.timeout(self._send_s):
+            async with asyncio.timeout(self._context.send_s):
                 await answer.prepare(request)
                 await answer.write(first)
                 while following:
@@ -250,6 +247,11 @@ def _answering(handler: _Handler) -> _Handler:
             )
 
     return answered
+
+
+def _ms(at: datetime | None) -> int:
+    """Milliseconds of naive UTC; 0: there is no time."""
+    return 0 if at is None else round(at.replace(tzinfo=UTC).timestamp() * 1000)
 
 
 def _failure(status: int, kind: str, reason: str) -> web.Response:

@@ -36,7 +36,14 @@ from gpuwarden_prometheus.relations import (
     renumbered,
     with_sql,
 )
-from gpuwarden_prometheus.selectors import LabelMatcher, Selection, selection
+from gpuwarden_prometheus.selectors import (
+    NOTHING_ROLLED,
+    LabelMatcher,
+    Selection,
+    Windows,
+    selection,
+)
+from gpuwarden_prometheus.tiers import RolledUntil
 
 CHARACTERS_MAX = 20_000
 DEPTH_MAX = 100
@@ -59,6 +66,7 @@ class QueryTimes:
     lookback_ms: int
     end_ms: int
     """The end that was asked for, which `@ end()` means; the last step may be before it."""
+    rolled: RolledUntil = NOTHING_ROLLED
 
 
 def parsed(query: str) -> ast.Expr:
@@ -260,18 +268,23 @@ class _Compiler:
     def _instant(self, expr: ast.VectorSelector, grid: Grid) -> Vector:
         at, repeated = self._moved(expr.at, expr.offset, grid)
         found = selectors.instant_vector(
-            self._statement, selection_of(expr), at, self._evaluation.lookback_ms
+            self._statement,
+            selection_of(expr),
+            at,
+            self._evaluation.lookback_ms,
+            self._evaluation.rolled,
         )
         if not repeated:
             return found
         points = f"SELECT sid, unnest(range({repeated})) AS i, v, t FROM {found.points}"
         return replace(found, points=self._statement.add("p", points))
 
-    def _range(self, expr: ast.MatrixSelector, grid: Grid) -> RangeVector:
+    def _range(self, expr: ast.MatrixSelector, grid: Grid, function: str = "") -> RangeVector:
         inner = expr.vector_selector
         at, repeated = self._moved(inner.at, inner.offset, grid)
+        windows = Windows(at, _ms(expr.range), function, repeated)
         return selectors.range_vector(
-            self._statement, selection_of(inner), at, _ms(expr.range), repeated
+            self._statement, selection_of(inner), windows, self._evaluation.rolled
         )
 
     def _subquery(self, expr: ast.SubqueryExpr, grid: Grid) -> RangeVector:
@@ -294,7 +307,13 @@ class _Compiler:
             "r", f"SELECT sid, {inner.ms_sql} AS t, v FROM {found.points}"
         )
         return RangeVector(
-            found.series, samples, window_ms, at, found.has_names, found.may_repeat, repeated
+            found.series,
+            samples,
+            window_ms,
+            at,
+            found.has_names,
+            found.may_repeat,
+            expand_to=repeated,
         )
 
     def _as_vector(self, scalar: Scalar, grid: Grid) -> Vector:
@@ -342,7 +361,7 @@ class _Compiler:
     def _call(self, expr: ast.Call, grid: Grid) -> Value:
         name, arguments, statement = expr.func.name, list(expr.args), self._statement
         if name in OVER_TIME or name in WHOLE or name in LAST_TWO:
-            return over_time(statement, self._windows(arguments[0], grid), name)
+            return over_time(statement, self._windows(arguments[0], grid, name), name)
         if name in VALUE_FUNCTIONS:
             return mapped(statement, self.vector(arguments[0], grid), VALUE_FUNCTIONS[name])
         if name in DATE_FUNCTIONS:
@@ -358,7 +377,11 @@ class _Compiler:
         found: Value = method(arguments, grid)
         return found
 
-    def _windows(self, expr: ast.Expr, grid: Grid) -> RangeVector:
+    def _windows(self, expr: ast.Expr, grid: Grid, function: str = "") -> RangeVector:
+        """`function`: the one that is applied."""
+        bare = _bare(expr)
+        if isinstance(bare, ast.MatrixSelector):
+            return self._range(bare, grid, function)
         value = self.value(expr, grid)
         if not isinstance(value, RangeVector):
             raise QueryError("a range vector is expected")

@@ -16,6 +16,7 @@ from gpuwarden_prometheus.compile import QueryTimes, compiled
 from gpuwarden_prometheus.encode import encoder_of
 from gpuwarden_prometheus.relations import Grid
 from gpuwarden_prometheus.series import label_names, label_values, series_found
+from gpuwarden_prometheus.tiers import RolledUntil
 
 
 class PromqlDialect:
@@ -58,12 +59,15 @@ def sql_of(text: str) -> str:
     """SQL of a query's text, as `request.py` writes it. Raises QueryError."""
     header, _, rest = text.partition("\n")
     match header.split():
-        case ["#", "range", start, end, step, lookback]:
+        case ["#", "range", start, end, step, lookback, minutes, hours]:
             steps = (int(end) - int(start)) // int(step) + 1
             grid = Grid(int(start), int(step), steps)
-            return compiled(rest, QueryTimes(grid, True, int(lookback), int(end)))
-        case ["#", "instant", at, lookback]:
-            return compiled(rest, QueryTimes(Grid(int(at), 1, 1), False, int(lookback), int(at)))
+            rolled = RolledUntil(int(minutes), int(hours))
+            return compiled(rest, QueryTimes(grid, True, int(lookback), int(end), rolled))
+        case ["#", "instant", at, lookback, minutes, hours]:
+            rolled = RolledUntil(int(minutes), int(hours))
+            grid = Grid(int(at), 1, 1)
+            return compiled(rest, QueryTimes(grid, False, int(lookback), int(at), rolled))
         case ["#", "series", start, end]:
             return series_found(rest.splitlines(), int(start), int(end))
         case ["#", "labels", start, end]:

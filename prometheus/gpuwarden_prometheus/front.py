@@ -9,12 +9,7 @@ from gpuwarden_prometheus.api import PrometheusApi
 
 
 def _routes(context: HttpFrontContext) -> Iterable[web.AbstractRouteDef]:
-    return PrometheusApi(
-        context.queries,
-        context.clock,
-        context.grant_of,
-        send_s=context.send_s,
-    ).routes()
+    return PrometheusApi(context).routes()
 
 
 PROMETHEUS = HttpFront("promql", "gpuwarden_prometheus.dialect:PromqlDialect", _routes)

@@ -196,7 +196,9 @@ def expanded(statement: SqlBuilder, samples: RangeVector, points: str) -> str:
 
 def _of_parts(statement: SqlBuilder, samples: RangeVector, found: OverTime) -> str:
     grid = samples.grid
-    parts = statement.add("q", _steps_between(samples, found.value))
+    parts = samples.samples
+    if not samples.has_parts:
+        parts = statement.add("q", _steps_between(samples, found.value))
     part_ms = _part_ms(samples)
     if part_ms >= _PART_MS:
         # Where no part is in a window in part, the samples of a part are in the same windows.

@@ -21,6 +21,7 @@ from gpuwarden.prometheus_names import (
     own_label_columns,
 )
 from gpuwarden.schema import TABLES
+from gpuwarden_prometheus.tiers import RolledMetric, rolled_metrics
 
 _NVML_BUS_ID = "upper(lpad(split_part(g.pci_bus_id, ':', 1), 8, '0') || substr(g.pci_bus_id, strpos(g.pci_bus_id, ':')))"
 
@@ -92,6 +93,20 @@ class NamedMetric:
     only_nvidia: bool = False
     is_kept_longer: bool = False
     """Whether `keep_ms` may exceed the lookback of a query."""
+
+    @property
+    def rolled(self) -> tuple[RolledMetric, ...]:
+        """Its rollups, by length."""
+        source = self.source
+        if source.computed is not None:
+            return ()
+        return rolled_metrics(
+            source.name, self.columns, frozenset((*source.key, *source.described))
+        )
+
+    def scaled(self, x: str) -> str:
+        """SQL of the value in the name's unit, of this SQL of a value."""
+        return self.value.replace("x", x, 1)
 
 
 @cache

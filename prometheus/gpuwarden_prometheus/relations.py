@@ -110,6 +110,8 @@ class RangeVector:
     grid: Grid
     has_names: bool
     may_repeat: bool
+    has_parts: bool = False
+    """Whether `samples` are parts of windows already, see `functions.OVER_TIME`."""
     expand_to: int = 0
     """The grid is one instant, whose values stand for this many steps; 0: it is not."""
 

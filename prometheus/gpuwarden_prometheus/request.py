@@ -1,6 +1,6 @@
 """The text of a Prometheus query as query processes and the query log get it: PromQL after a comment with its times.
 
-`# range START END STEP LOOKBACK`, `# instant AT LOOKBACK`, `# series START END`, `# labels START END` or
+`# range START END STEP LOOKBACK MINUTES HOURS`, `# instant AT LOOKBACK MINUTES HOURS` (ends of what is rolled up), `# series START END`, `# labels START END` or
 `# values START END LABEL`, in milliseconds; then the expression, or one selector a line.
 """
 
@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gpuwarden_prometheus.relations import Grid
+from gpuwarden_prometheus.tiers import RolledUntil
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,14 +19,15 @@ class TimeSpan:
     end_ms: int
 
 
-def range_text(query: str, grid: Grid, end_ms: int, lookback_ms: int) -> str:
+def range_text(query: str, grid: Grid, end_ms: int, lookback_ms: int, rolled: RolledUntil) -> str:
     """The text of a range query."""
-    return f"# range {grid.start_ms} {end_ms} {grid.step_ms} {lookback_ms}\n{query}"
+    known = f"{rolled.minutes_ms} {rolled.hours_ms}"
+    return f"# range {grid.start_ms} {end_ms} {grid.step_ms} {lookback_ms} {known}\n{query}"
 
 
-def instant_text(query: str, at_ms: int, lookback_ms: int) -> str:
+def instant_text(query: str, at_ms: int, lookback_ms: int, rolled: RolledUntil) -> str:
     """The text of an instant query."""
-    return f"# instant {at_ms} {lookback_ms}\n{query}"
+    return f"# instant {at_ms} {lookback_ms} {rolled.minutes_ms} {rolled.hours_ms}\n{query}"
 
 
 def series_text(selectors: Sequence[str], span: TimeSpan) -> str:

@@ -1,11 +1,12 @@
 """Translates selectors of PromQL to SQL of the sample tables."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
 from gpuwarden.alert import compiled_pattern
 from gpuwarden.query import QueryError, text_sql, timestamp_sql
+from gpuwarden_prometheus import tiers
 from gpuwarden_prometheus.metrics import NamedMetric, named_metrics
 from gpuwarden_prometheus.relations import (
     NAME,
@@ -17,7 +18,10 @@ from gpuwarden_prometheus.relations import (
     labels_sql,
     no_series,
 )
+from gpuwarden_prometheus.tiers import RolledUntil
 
+NOTHING_ROLLED = RolledUntil()
+PART_COLUMNS = "n, ft, lt, fv, lv, sv, mn, mx, sd, fd, sc, fc, sr, fr"
 METRICS_MAX = 100
 """Most metrics that one selector may match."""
 _GAP_MS = 60_000
@@ -87,26 +91,33 @@ def _matches(matcher: LabelMatcher, name: str) -> bool:
 
 
 def instant_vector(
-    statement: SqlBuilder, selected: Selection, grid: Grid, lookback_ms: int
+    statement: SqlBuilder,
+    selected: Selection,
+    grid: Grid,
+    lookback_ms: int,
+    known: RolledUntil = NOTHING_ROLLED,
 ) -> Vector:
     """The newest reading at each step; `points` has its time `t` in milliseconds too."""
     found = []
     before: list[tuple[str, str]] = []
     for metric in selected.metrics:
+        rolled = tiers.of_instants(metric.rolled, grid.step_ms, grid.steps)
         keep_ms = metric.keep_ms if metric.is_kept_longer else min(lookback_ms, metric.keep_ms)
+        if rolled is not None:
+            keep_ms = max(keep_ms, rolled.window_ms)
         behind = -(-keep_ms // grid.step_ms)
         base_ms = grid.start_ms - behind * grid.step_ms
         step = f"greatest(0, (epoch_ms(ts) - {base_ms + 1 - grid.step_ms}) // {grid.step_ms} - {behind})"
         key = ", ".join(metric.source.key)
-        rows = _rows(metric, selected, grid.start_ms - keep_ms, grid.end_ms)
+        read = tiers.pieces(rolled, metric.rolled, grid.start_ms - keep_ms, grid.end_ms, known)
+        rows = " UNION ALL ".join(_rows(metric, selected, piece) for piece in read)
         readings = statement.add(
             "b",
             f"SELECT {key}, {step} AS i, arg_max({metric.value}, ts) AS v, epoch_ms(max(ts)) AS t "
             f"FROM ({rows}) GROUP BY {key}, i",
             materialized=True,
         )
-        span = grid.start_ms - keep_ms, grid.end_ms
-        series = _series(statement, metric, selected, readings, *span, before)
+        series = _series(statement, metric, selected, readings, read, before)
         before.append((metric.name, series))
         joined = f"SELECT s.sid, b.i, b.v, b.t FROM {readings} b JOIN {series} s USING ({key})"
         found.append((series, statement.add("p", _held(joined, grid, keep_ms))))
@@ -123,35 +134,122 @@ def _held(points: str, grid: Grid, keep_ms: int) -> str:
     return f"SELECT sid, unnest(range(i, until)) AS i, v, t FROM (SELECT *, {until} AS until FROM ({points}))"
 
 
+@dataclass(frozen=True, slots=True)
+class Windows:
+    """Windows that end at the steps of a grid, and the function that is applied to them ("": another)."""
+
+    grid: Grid
+    window_ms: int
+    function: str = ""
+    expand_to: int = 0
+    """See `RangeVector.expand_to`."""
+
+
 def range_vector(
-    statement: SqlBuilder, selected: Selection, grid: Grid, window_ms: int, expand_to: int
+    statement: SqlBuilder,
+    selected: Selection,
+    windows: Windows,
+    known: RolledUntil = NOTHING_ROLLED,
 ) -> RangeVector:
-    """All readings of windows that end at the steps."""
-    since_ms = grid.start_ms - window_ms
+    """All readings of windows; of rollups their parts, if the function can be answered from them."""
+    grid, since_ms = windows.grid, windows.grid.start_ms - windows.window_ms
+    tier_of = {
+        metric.name: tiers.of_windows(
+            metric.rolled, windows.function, windows.window_ms, grid.step_ms, grid.steps
+        )
+        for metric in selected.metrics
+    }
+    has_parts = known.minutes_ms > since_ms and any(tier_of.values())
     found = []
     before: list[tuple[str, str]] = []
     for metric in selected.metrics:
         key = ", ".join(metric.source.key)
-        rows = _rows(metric, selected, since_ms, grid.end_ms)
-        readings = statement.add(
-            "b",
-            f"SELECT {key}, epoch_ms(ts) AS t, {metric.value} AS v FROM ({rows})",
-            materialized=True,
+        read = tiers.pieces(tier_of[metric.name], metric.rolled, since_ms, grid.end_ms, known)
+        rows = (
+            _parts(metric, selected, read, windows.function)
+            if has_parts
+            else f"SELECT {key}, epoch_ms(ts) AS t, {metric.value} AS v FROM ({_rows(metric, selected, read[0])})"
         )
-        series = _series(statement, metric, selected, readings, since_ms, grid.end_ms, before)
+        readings = statement.add("b", rows, materialized=True)
+        series = _series(statement, metric, selected, readings, read, before)
         before.append((metric.name, series))
-        samples = f"SELECT s.sid, b.t, b.v FROM {readings} b JOIN {series} s USING ({key})"
+        columns = PART_COLUMNS if has_parts else "t, v"
+        samples = f"SELECT s.sid, {columns} FROM {readings} b JOIN {series} s USING ({key})"
         found.append((series, statement.add("r", samples)))
-    vector = _union(statement, found, "t, v", "0::BIGINT AS t, 0::DOUBLE AS v")
+    columns = PART_COLUMNS if has_parts else "t, v"
+    vector = _union(statement, found, columns, "0::BIGINT AS t, 0::DOUBLE AS v")
     return RangeVector(
         vector.series,
         vector.points,
-        window_ms,
+        windows.window_ms,
         grid,
         vector.has_names,
         vector.may_repeat,
-        expand_to,
+        has_parts,
+        windows.expand_to,
     )
+
+
+def _parts(
+    metric: NamedMetric, selected: Selection, read: Sequence[tiers.Piece], function: str
+) -> str:
+    """Rows (key, parts of a window), see `functions.OVER_TIME`: a rollup's row is a part at the end of its window."""
+    key = ", ".join(metric.source.key)
+    none = ", ".join(f"0 AS {name}" for name in ("sd", "fd", "sc", "fc", "sr", "fr"))
+    if function in ("rate", "increase"):
+        grown = " UNION ALL ".join(_growth(metric, selected, piece) for piece in read)
+        # Any start will do, if it is not so near to zero that a rate would be extrapolated to zero.
+        total = f"sum(d) OVER (PARTITION BY {key} ORDER BY t) + sum(d) OVER (PARTITION BY {key})"
+        counted = f"SELECT {key}, t, {metric.scaled(f'({total})')} AS v FROM ({grown})"
+        return (
+            f"SELECT {key}, 1 AS n, t AS ft, t AS lt, v AS fv, v AS lv, v AS sv, v AS mn, v AS mx, {none} "
+            f"FROM ({counted})"
+        )
+    found = []
+    for piece in read:
+        if piece.rolled is None:
+            found.append(
+                f"SELECT {key}, 1 AS n, t AS ft, t AS lt, v AS fv, v AS lv, v AS sv, v AS mn, v AS mx, {none} FROM "
+                f"(SELECT {key}, epoch_ms(ts) AS t, {metric.value} AS v FROM ({_rows(metric, selected, piece)}))"
+            )
+            continue
+        rolled = piece.rolled
+        last = metric.scaled(_double(rolled.one("last", "avg", "max")))
+        mean, least, most = (
+            metric.scaled(_double(rolled.one(how, "last", "avg", "max")))
+            for how in ("avg", "min", "max")
+        )
+        t = f"(epoch_ms(ts) + {rolled.window_ms})"
+        found.append(
+            f"SELECT {key}, {rolled.count} AS n, {t} AS ft, {t} AS lt, {last} AS fv, {last} AS lv, "
+            f"{mean} * {rolled.count} AS sv, {least} AS mn, {most} AS mx, {none} FROM {rolled.table} "
+            f"WHERE {_where(metric, selected, piece)} AND {rolled.one('last', 'avg', 'max')} IS NOT NULL"
+        )
+    return " UNION ALL ".join(found)
+
+
+def _growth(metric: NamedMetric, selected: Selection, piece: tiers.Piece) -> str:
+    """Rows (key, t, d) of a counter's growth."""
+    key = ", ".join(metric.source.key)
+    if piece.rolled is not None:
+        delta = piece.rolled.one("delta")
+        return (
+            f"SELECT {key}, epoch_ms(ts) + {piece.rolled.window_ms} AS t, {_double(delta)} AS d "
+            f"FROM {piece.rolled.table} WHERE {_where(metric, selected, piece)} AND {delta} IS NOT NULL"
+        )
+    rows = _rows(metric, selected, replace(piece, after_ms=piece.after_ms - _GAP_MS))
+    # As long as the others, because extrapolation looks at the average interval.
+    minute = f"(epoch_ms(ts) - 1) // {tiers.MINUTE_MS}"
+    return (
+        f"SELECT {key}, least((minute + 1) * {tiers.MINUTE_MS}, {piece.until_ms}) AS t, sum(d) AS d FROM ("
+        f"SELECT {key}, {minute} AS minute, CASE WHEN x < px THEN x ELSE coalesce(x - px, 0) END AS d FROM "
+        f"(SELECT *, lag(x) OVER (PARTITION BY {key} ORDER BY ts) AS px FROM ({rows})) "
+        f"WHERE {between(piece.after_ms, piece.until_ms)}) GROUP BY {key}, minute"
+    )
+
+
+def _double(column: str) -> str:
+    return f"CAST({column} AS DOUBLE)"
 
 
 def _union(
@@ -174,32 +272,46 @@ def _union(
     )
 
 
-def _rows(metric: NamedMetric, selected: Selection, after_ms: int, until_ms: int) -> str:
+def _where(metric: NamedMetric, selected: Selection, piece: tiers.Piece) -> str:
+    """Conditions for the rows of a piece of a time span."""
+    shift_ms = 0 if piece.rolled is None else piece.rolled.window_ms
+    span = between(piece.after_ms - shift_ms, piece.until_ms - shift_ms)
+    return " AND ".join([span, *_limits(metric, selected.matchers)])
+
+
+def _rows(metric: NamedMetric, selected: Selection, piece: tiers.Piece) -> str:
     """Rows (key, ts, x) of a metric's readings."""
     key = ", ".join(metric.source.key)
-    where = " AND ".join([between(after_ms, until_ms), *_limits(metric, selected.matchers)])
+    where = _where(metric, selected, piece)
+    if piece.rolled is not None:
+        columns = piece.rolled.columns.get("delta" if metric.is_rate else "last")
+        columns = columns or piece.rolled.columns["avg"]
+        value = " + ".join(_double(column) for column in columns)
+        over = f" / {piece.rolled.window_ms // 1000}" if metric.is_rate else ""
+        return (
+            f"SELECT {key}, ts + INTERVAL {piece.rolled.window_ms // 1000} SECOND AS ts, ({value}){over} AS x "
+            f"FROM {piece.rolled.table} WHERE {where} AND {columns[0]} IS NOT NULL"
+        )
+    relation = _relation(metric, piece)
     if not metric.is_rate:
         column = metric.columns[0]
-        return (
-            f"SELECT {key}, ts, CAST({column} AS DOUBLE) AS x FROM {_relation(metric, after_ms, until_ms)} "
-            f"WHERE {where} AND {column} IS NOT NULL"
-        )
-    where = " AND ".join(
-        [between(after_ms - _GAP_MS, until_ms), *_limits(metric, selected.matchers)]
-    )
+        return f"SELECT {key}, ts, {_double(column)} AS x FROM {relation} WHERE {where} AND {column} IS NOT NULL"
+    grown_since = replace(piece, after_ms=piece.after_ms - _GAP_MS)
     growth = [f"{column} - lag({column}) OVER w" for column in metric.columns]
     seconds = "((epoch_ms(ts) - epoch_ms(lag(ts) OVER w)) / 1000.0)"
     grown = " AND ".join(f"{column} >= lag({column}) OVER w" for column in metric.columns)
     rate = (
         f"SELECT {key}, ts, CASE WHEN {grown} AND {seconds} <= {_GAP_MS // 1000} THEN ({' + '.join(growth)}) / {seconds} "
-        f"END AS x FROM {metric.source.name} WHERE {where} AND {metric.columns[0]} IS NOT NULL "
+        f"END AS x FROM {relation} WHERE {_where(metric, selected, grown_since)} AND {metric.columns[0]} IS NOT NULL "
         f"WINDOW w AS (PARTITION BY {key} ORDER BY ts)"
     )
-    return f"FROM ({rate}) WHERE x IS NOT NULL AND {between(after_ms, until_ms)}"
+    return f"FROM ({rate}) WHERE x IS NOT NULL AND {between(piece.after_ms, piece.until_ms)}"
 
 
-def _relation(metric: NamedMetric, after_ms: int, until_ms: int) -> str:
-    return metric.source.rows(instant_sql(after_ms), instant_sql(until_ms))
+def _relation(metric: NamedMetric, piece: tiers.Piece) -> str:
+    if piece.rolled is not None:
+        return piece.rolled.table
+    return metric.source.rows(instant_sql(piece.after_ms), instant_sql(piece.until_ms))
 
 
 def _series(
@@ -207,19 +319,22 @@ def _series(
     metric: NamedMetric,
     selected: Selection,
     readings: str,
-    after_ms: int,
-    until_ms: int,
+    read: Sequence[tiers.Piece],
     before: Iterable[tuple[str, str]] = (),
 ) -> str:
     """Number the series that have readings, and give them their labels: (sid, l, key).
 
-    `before`: names of metrics and series that come before; of a name that two tables have, the first has the series.
+    `read`: where the readings are; `before`: names of metrics and series that come before; of a name that two tables have, the first has the series.
     """
     source = metric.source
     key = ", ".join(source.key)
-    where = " AND ".join([between(after_ms, until_ms), *_limits(metric, selected.matchers)])
     described = "".join(f", any_value({column}) AS {column}" for column in source.described)
-    keys = f"SELECT {key}{described} FROM {source.name} WHERE {where} GROUP BY {key}"
+    keys = " UNION ALL ".join(
+        f"SELECT {key}{described} FROM {_relation(metric, piece)} WHERE {_where(metric, selected, piece)} GROUP BY {key}"
+        for piece in read
+    )
+    if len(read) > 1:
+        keys = f"SELECT {key}{described} FROM ({keys}) GROUP BY {key}"
     if source.computed is not None:
         keys = f"SELECT DISTINCT {key} FROM {readings}"
     labels = labels_sql([(NAME, text_sql(metric.name)), *metric.labels])
@@ -252,14 +367,13 @@ def series_in(
 ) -> str:
     """Series with readings in a time span: (sid, l, key). `is_of_table`: readings of any metric of the table."""
     selected = Selection([metric], alternatives)
-    rows = _rows(metric, selected, start_ms - 1, end_ms)
+    piece = tiers.Piece(start_ms - 1, end_ms, None)
+    rows = _rows(metric, selected, piece)
     if is_of_table:
-        rows = (
-            f"FROM {_relation(metric, start_ms - 1, end_ms)} WHERE {between(start_ms - 1, end_ms)}"
-        )
+        rows = f"FROM {_relation(metric, piece)} WHERE {_where(metric, selected, piece)}"
     keys = f"SELECT DISTINCT {', '.join(metric.source.key)} FROM ({rows})"
     readings = statement.add("b", keys, materialized=True)
-    return _series(statement, metric, selected, readings, start_ms - 1, end_ms)
+    return _series(statement, metric, selected, readings, [piece])
 
 
 def matched(alternatives: Sequence[Sequence[LabelMatcher]]) -> str:

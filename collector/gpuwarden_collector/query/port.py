@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, Protocol
 
 from gpuwarden.access import Denied, Scope
@@ -272,6 +273,8 @@ class HttpFrontContext:
     """The grant of a request, for `Queries.run`."""
     send_s: float
     """Time limit for a client to receive an answer."""
+    rolled_until: Callable[[], tuple[datetime | None, datetime | None]]
+    """Ends of the last minute and hour that are rolled up, naive UTC; None: none is."""
 
 
 @dataclass(frozen=True, slots=True)

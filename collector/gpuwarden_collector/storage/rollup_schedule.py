@@ -158,6 +158,7 @@ class Roller(LakeJob):
         """Take a step; False: none is due."""
         progress = await asyncio.to_thread(self._progress)
         self._stats.rolled_until = progress.minutes_until
+        self._stats.hours_rolled_until = progress.hours_until
         step = next_step(progress, self._announced, self._mend_number, self._clock.now())
         began_s = self._clock.monotonic()
         match step:

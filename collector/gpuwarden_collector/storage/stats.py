@@ -78,6 +78,8 @@ class StorageStats:
     """Checks for a step of sealing."""
     rolled_until: datetime | None = None
     """The end of the newest rolled-up minute, naive UTC; None: there is none."""
+    hours_rolled_until: datetime | None = None
+    """The same of hours."""
     rolled_rows: Counter[str] = field(default_factory=Counter)
     """Rows of new windows, by rollup table."""
     mended_windows: int = 0

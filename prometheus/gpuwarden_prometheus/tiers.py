@@ -1,0 +1,140 @@
+"""Chooses rollups instead of samples where the step of a query allows it.
+
+With a step of a minute or more the collector answers as a Prometheus that scrapes once a minute: a rollup's row is a
+reading at the end of its minute or hour. What is not rolled up yet is read from samples.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+
+from gpuwarden.rollups import ROLLUPS, Rollup, RollupPart
+
+MINUTE_MS = 60_000
+HOUR_MS = 3_600_000
+
+
+@dataclass(frozen=True, slots=True)
+class RolledUntil:
+    """Ends of the last minute and hour that are rolled up, in milliseconds; 0: none is."""
+
+    minutes_ms: int = 0
+    hours_ms: int = 0
+
+    def of(self, window_ms: int) -> int:
+        """The end for rollups with this window."""
+        return self.minutes_ms if window_ms < HOUR_MS else min(self.hours_ms, self.minutes_ms)
+
+
+@dataclass(frozen=True, slots=True)
+class RolledMetric:
+    """Columns of a metric in a rollup."""
+
+    table: str
+    window_ms: int
+    count: str
+    """Column with the number of samples of the window."""
+    columns: Mapping[str, Sequence[str]]
+    """By summary (`avg`, `min`, `max`, `last`, `delta`): a column for each column of the metric."""
+
+    def one(self, *hows: str) -> str:
+        """The column of the first of these summaries that exists; "": none does."""
+        return next((self.columns[how][0] for how in hows if how in self.columns), "")
+
+
+@cache
+def rolled_metrics(
+    table: str, columns: tuple[str, ...], needed: frozenset[str]
+) -> tuple[RolledMetric, ...]:
+    """Rollups of the columns of a table of samples, by length; `needed`: columns of keys and labels."""
+    found = [
+        RolledMetric(rollup.table.name, rollup.window_s * 1000, part.count.name, summaries)
+        for rollup in ROLLUPS.values()
+        if needed <= set(rollup.table.names)
+        for part in rollup.parts
+        if part.table == table
+        if (summaries := dict(_summaries(rollup, part, columns)))
+    ]
+    return tuple(sorted(found, key=lambda rolled: rolled.window_ms))
+
+
+def _summaries(
+    rollup: Rollup, part: RollupPart, columns: tuple[str, ...]
+) -> Iterator[tuple[str, Sequence[str]]]:
+    for how in ("avg", "min", "max", "last", "delta"):
+        names = [
+            next((s.column.name for s in part.summaries if s.source == c and s.how == how), "")
+            for c in columns
+        ]
+        if all(names):
+            yield how, names
+
+
+def of_instants(rolled: Sequence[RolledMetric], step_ms: int, steps: int) -> RolledMetric | None:
+    """The longest rollup whose rows are a reading for each step; None: samples."""
+    usable = [r for r in rolled if steps > 1 and r.window_ms <= step_ms and r.one("last", "avg")]
+    return usable[-1] if usable else None
+
+
+OF_FUNCTIONS: Mapping[str, tuple[tuple[str, ...], ...]] = {
+    "avg_over_time": (("avg",),),
+    "sum_over_time": (("avg",),),
+    "count_over_time": (("avg", "last", "max"),),
+    "present_over_time": (("avg", "last", "max"),),
+    "min_over_time": (("min",),),
+    "max_over_time": (("max",),),
+    "last_over_time": (("last", "avg"),),
+    "rate": (("delta",),),
+    "increase": (("delta",),),
+}
+"""Functions of windows that rollups can answer: the summaries that each needs, one of each group."""
+
+
+def of_windows(
+    rolled: Sequence[RolledMetric], function: str, window_ms: int, step_ms: int, steps: int
+) -> RolledMetric | None:
+    """The longest rollup with at least four rows a window, if step or window allow it; None: samples."""
+    groups = OF_FUNCTIONS.get(function)
+    if groups is None:
+        return None
+    usable = [
+        r
+        for r in rolled
+        if 4 * r.window_ms <= window_ms
+        and ((steps > 1 and r.window_ms <= step_ms) or 96 * r.window_ms <= window_ms)
+        and all(r.one(*group) for group in groups)
+    ]
+    return usable[-1] if usable else None
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A part of a time span, its start excluded, and where its readings are: a rollup, or samples (None)."""
+
+    after_ms: int
+    until_ms: int
+    rolled: RolledMetric | None
+
+
+def pieces(
+    rolled: RolledMetric | None,
+    shorter: Sequence[RolledMetric],
+    after_ms: int,
+    until_ms: int,
+    known: RolledUntil,
+) -> list[Piece]:
+    """The pieces of a time span: hours as far as they are rolled up, then minutes, then samples."""
+    found = []
+    if rolled is not None:
+        for tier in sorted(
+            {rolled.window_ms, MINUTE_MS} & {r.window_ms for r in shorter}, reverse=True
+        ):
+            split_ms = min(until_ms, known.of(tier)) // tier * tier
+            if tier <= rolled.window_ms and split_ms > after_ms:
+                found.append(
+                    Piece(after_ms, split_ms, next(r for r in shorter if r.window_ms == tier))
+                )
+                after_ms = split_ms
+    if until_ms > after_ms:
+        found.append(Piece(after_ms, until_ms, None))
+    return found

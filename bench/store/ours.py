@@ -28,6 +28,7 @@ from gpuwarden_collector.storage.database import Database
 from gpuwarden_collector.storage.engine import EngineLimits
 from gpuwarden_collector.storage.lake import seal
 from gpuwarden_postgres.front import POSTGRES
+from gpuwarden_prometheus.front import PROMETHEUS
 
 SEALED_ROWS_MAX = 10_000_000
 """Rows filled in by one statement; more than a seal has."""
@@ -58,7 +59,9 @@ async def serve(settings: Mapping[str, Any]) -> None:
     chosen = {**settings, "data_dir": Path(settings["data_dir"]), "port": 0}
     path = chosen.pop("clock", None)
     clock = SystemClock() if path is None else DataClock(Path(path), 0)
-    async with running(CollectorSettings(**chosen), clock, front=POSTGRES) as collector:
+    async with running(
+        CollectorSettings(**chosen), clock, front=POSTGRES, http_fronts=[PROMETHEUS]
+    ) as collector:
         print(collector.url, flush=True)
         loop = asyncio.get_running_loop()
         while await loop.run_in_executor(None, sys.stdin.readline):

@@ -198,6 +198,8 @@ class _Compiler:
     def __init__(self, statement: SqlBuilder, evaluation: QueryTimes) -> None:
         self._statement = statement
         self._evaluation = evaluation
+        self._only: frozenset[str] | None = None
+        """The labels of a selector that what is around it looks at; None: all."""
 
     def value(self, expr: ast.Expr, grid: Grid) -> Value:
         """The value of an expression at the instants of a grid. Raises QueryError."""
@@ -269,7 +271,7 @@ class _Compiler:
         at, repeated = self._moved(expr.at, expr.offset, grid)
         found = selectors.instant_vector(
             self._statement,
-            selection_of(expr),
+            self._selection(expr),
             at,
             self._evaluation.lookback_ms,
             self._evaluation.rolled,
@@ -284,7 +286,7 @@ class _Compiler:
         at, repeated = self._moved(inner.at, inner.offset, grid)
         windows = Windows(at, _ms(expr.range), function, repeated)
         return selectors.range_vector(
-            self._statement, selection_of(inner), windows, self._evaluation.rolled
+            self._statement, self._selection(inner), windows, self._evaluation.rolled
         )
 
     def _subquery(self, expr: ast.SubqueryExpr, grid: Grid) -> RangeVector:
@@ -333,9 +335,23 @@ class _Compiler:
         if expr.modifier is not None:
             is_without = str(expr.modifier.type) == "AggModifierType.Without"
             grouping = Grouping(tuple(expr.modifier.labels), is_without)
-        return operators.aggregated(
-            self._statement, str(expr.op), self.vector(expr.expr, grid), grouping, parameter
-        )
+        self._only, before = self._looked_at(expr, grouping), self._only
+        vector = self.vector(expr.expr, grid)
+        self._only = before
+        return operators.aggregated(self._statement, str(expr.op), vector, grouping, parameter)
+
+    def _looked_at(self, expr: ast.AggregateExpr, grouping: Grouping) -> frozenset[str] | None:
+        if (
+            grouping.is_without
+            or str(expr.op) not in operators.ONE_VALUE
+            or not _is_of_one(expr.expr)
+        ):
+            return None
+        return frozenset(grouping.labels)
+
+    def _selection(self, expr: ast.VectorSelector) -> Selection:
+        found = selection_of(expr)
+        return found if len(found.metrics) != 1 else replace(found, only=self._only)
 
     def _binary(self, expr: ast.BinaryExpr, grid: Grid) -> Value:
         op = str(expr.op)
@@ -529,6 +545,26 @@ class _Compiler:
         if "\0" in value.value:
             raise QueryError("a text has a NUL character: leave it out")
         return value.value
+
+
+def _is_of_one(expr: ast.Expr) -> bool:
+    """Whether an expression computes with the values of one selector alone, not with its labels."""
+    match expr:
+        case ast.VectorSelector() | ast.MatrixSelector():
+            return True
+        case ast.ParenExpr() | ast.UnaryExpr():
+            return _is_of_one(expr.expr)
+        case ast.Call():
+            name, arguments = expr.func.name, list(expr.args)
+            known = (
+                name in OVER_TIME or name in WHOLE or name in LAST_TWO or name in VALUE_FUNCTIONS
+            )
+            return known and _is_of_one(arguments[0])
+        case ast.BinaryExpr():
+            sides = (expr.lhs, expr.rhs)
+            numbers = [isinstance(_bare(side), ast.NumberLiteral) for side in sides]
+            return sum(numbers) == 1 and _is_of_one(sides[numbers.index(False)])
+    return False
 
 
 def _bare(expr: ast.Expr) -> ast.Expr:

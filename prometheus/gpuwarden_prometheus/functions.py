@@ -2,6 +2,7 @@
 behaviour of Prometheus 2.42 and later."""
 
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
@@ -14,6 +15,7 @@ from gpuwarden_prometheus.relations import (
     nameless,
     number_sql,
 )
+from gpuwarden_prometheus.tiers import MINUTE_MS
 
 _NAN = "'nan'::DOUBLE"
 
@@ -139,11 +141,23 @@ LAST_TWO: Mapping[str, str] = {
 }
 """Functions of the window's last two samples."""
 
-_PARTS = (
-    "sum(n) AS n, min(ft) AS ft, max(lt) AS lt, arg_min(fv, ft) AS fv, arg_max(lv, lt) AS lv, sum(sv) AS sv, "
-    "min(mn) AS mn, coalesce(max(mx) FILTER (NOT isnan(mx)), max(mx)) AS mx, sum(sd) AS sd, arg_min(fd, ft) AS fd, "
-    "sum(sc) AS sc, arg_min(fc, ft) AS fc, sum(sr) AS sr, arg_min(fr, ft) AS fr"
-)
+_PARTS: Mapping[str, str] = {
+    "n": "sum(n)",
+    "ft": "min(ft)",
+    "lt": "max(lt)",
+    "fv": "arg_min(fv, ft)",
+    "lv": "arg_max(lv, lt)",
+    "sv": "sum(sv)",
+    "mn": "min(mn)",
+    "mx": "coalesce(max(mx) FILTER (NOT isnan(mx)), max(mx))",
+    "sd": "sum(sd)",
+    "fd": "arg_min(fd, ft)",
+    "sc": "sum(sc)",
+    "fc": "arg_min(fc, ft)",
+    "sr": "sum(sr)",
+    "fr": "arg_min(fr, ft)",
+}
+"""How parts become one."""
 _PART_MS = 5_000
 """Shortest part of a window whose samples are summarised first: most tables have a row a second."""
 
@@ -196,20 +210,22 @@ def expanded(statement: SqlBuilder, samples: RangeVector, points: str) -> str:
 
 def _of_parts(statement: SqlBuilder, samples: RangeVector, found: OverTime) -> str:
     grid = samples.grid
+    used = {"n", "ft", "lt", *re.findall(r"\w+", found.value)}
+    joined = ", ".join(f"{how} AS {name}" for name, how in _PARTS.items() if name in used)
     parts = samples.samples
     if not samples.has_parts:
         parts = statement.add("q", _steps_between(samples, found.value))
     part_ms = _part_ms(samples)
-    if part_ms >= _PART_MS:
+    if part_ms >= (MINUTE_MS + 1 if samples.has_parts else _PART_MS):
         # Where no part is in a window in part, the samples of a part are in the same windows.
         part = f"((ft - {grid.start_ms - samples.window_ms + 1}) // {part_ms})"
-        parts = statement.add("q", f"SELECT sid, {_PARTS} FROM {parts} GROUP BY sid, {part}")
+        parts = statement.add("q", f"SELECT sid, {joined} FROM {parts} GROUP BY sid, {part}")
     windows = statement.add("w", _windows(samples, parts, "ft", "lt", "*"))
     until = grid.ms_sql
     return statement.add(
         "p",
         f"SELECT sid, i, CAST({found.value} AS DOUBLE) AS v FROM (SELECT *, {until} AS until, "
-        f"{until} - {samples.window_ms} AS since FROM (SELECT sid, i, {_PARTS} FROM {windows} GROUP BY sid, i)) "
+        f"{until} - {samples.window_ms} AS since FROM (SELECT sid, i, {joined} FROM {windows} GROUP BY sid, i)) "
         f"WHERE n >= {found.samples_min}",
     )
 

@@ -13,6 +13,7 @@ from gpuwarden_prometheus.relations import (
     Vector,
     identity_sql,
     label_sql,
+    labels_sql,
     nameless,
     only_sql,
     renumbered,
@@ -231,6 +232,10 @@ _AGGREGATES: Mapping[str, str] = {
 }
 
 
+ONE_VALUE = frozenset({*_AGGREGATES, "quantile"})
+"""Aggregations that make one value of a group, whatever its series are."""
+
+
 @dataclass(frozen=True, slots=True)
 class Grouping:
     """The labels of an aggregation."""
@@ -265,6 +270,10 @@ def aggregated(
         value = _AGGREGATES[op]
     else:
         raise QueryError(f"the aggregation {op} is not supported")
+    if not grouping.is_without and not grouping.labels:
+        series = statement.add("s", f"SELECT 1::BIGINT AS sid, {labels_sql([])} AS l")
+        one = f"SELECT 1::BIGINT AS sid, i, CAST({value} AS DOUBLE) AS v FROM {vector.points} GROUP BY i"
+        return Vector(series, statement.add("p", one))
     series, numbers = renumbered(
         statement, [f"SELECT 0 AS part, sid, {labels} AS l FROM {vector.series}"]
     )

@@ -18,7 +18,7 @@ from gpuwarden_prometheus.relations import (
     labels_sql,
     no_series,
 )
-from gpuwarden_prometheus.tiers import RolledUntil
+from gpuwarden_prometheus.tiers import Piece, RolledUntil
 
 NOTHING_ROLLED = RolledUntil()
 PART_COLUMNS = "n, ft, lt, fv, lv, sv, mn, mx, sd, fd, sc, fc, sr, fr"
@@ -58,6 +58,16 @@ class Selection:
 
     metrics: Sequence[NamedMetric]
     matchers: Sequence[Sequence[LabelMatcher]]
+    only: frozenset[str] | None = None
+    """The labels that what follows looks at; None: all."""
+
+    def labels_of(self, metric: NamedMetric) -> list[tuple[str, str]]:
+        """Names and SQL of the labels that are needed."""
+        labels = [(NAME, text_sql(metric.name)), *metric.labels]
+        if self.only is None:
+            return labels
+        matched_by = {matcher.name for group in self.matchers for matcher in group}
+        return [pair for pair in labels if pair[0] in self.only or pair[0] in matched_by]
 
 
 def selection(name: str | None, alternatives: Sequence[Sequence[LabelMatcher]]) -> Selection:
@@ -101,27 +111,71 @@ def instant_vector(
     found = []
     before: list[tuple[str, str]] = []
     for metric in selected.metrics:
-        rolled = tiers.of_instants(metric.rolled, grid.step_ms, grid.steps)
         keep_ms = metric.keep_ms if metric.is_kept_longer else min(lookback_ms, metric.keep_ms)
-        if rolled is not None:
-            keep_ms = max(keep_ms, rolled.window_ms)
-        behind = -(-keep_ms // grid.step_ms)
-        base_ms = grid.start_ms - behind * grid.step_ms
-        step = f"greatest(0, (epoch_ms(ts) - {base_ms + 1 - grid.step_ms}) // {grid.step_ms} - {behind})"
-        key = ", ".join(metric.source.key)
-        read = tiers.pieces(rolled, metric.rolled, grid.start_ms - keep_ms, grid.end_ms, known)
-        rows = " UNION ALL ".join(_rows(metric, selected, piece) for piece in read)
-        readings = statement.add(
-            "b",
-            f"SELECT {key}, {step} AS i, arg_max({metric.value}, ts) AS v, epoch_ms(max(ts)) AS t "
-            f"FROM ({rows}) GROUP BY {key}, i",
-            materialized=True,
-        )
-        series = _series(statement, metric, selected, readings, read, before)
+        usable = [
+            rolled
+            for rolled in tiers.of_instants(metric.rolled, grid.step_ms, grid.steps)
+            if rolled.one("delta" if metric.is_rate else "last", "avg")
+        ]
+        spans = tiers.step_spans(usable, grid.start_ms, grid.step_ms, grid.steps, known)
+        read = [
+            Piece(
+                grid.start_ms
+                + span.first * grid.step_ms
+                - (span.rolled.window_ms if span.rolled else keep_ms),
+                grid.start_ms + span.last * grid.step_ms,
+                span.rolled,
+            )
+            for span in spans
+        ]
+        source = _Read(statement, metric, selected, read)
+        series = source.series(before)
         before.append((metric.name, series))
-        joined = f"SELECT s.sid, b.i, b.v, b.t FROM {readings} b JOIN {series} s USING ({key})"
-        found.append((series, statement.add("p", _held(joined, grid, keep_ms))))
+        points = [
+            _newest(source, piece, grid, span, keep_ms)
+            if piece.rolled is None
+            else _rolled_instants(source, piece, grid)
+            for span, piece in zip(spans, read, strict=True)
+        ]
+        found.append((series, statement.add("p", " UNION ALL ".join(points))))
     return _union(statement, found, "i, v, t", "0::BIGINT AS i, 0::DOUBLE AS v, 0::BIGINT AS t")
+
+
+def _rolled_instants(source: "_Read", piece: Piece, grid: Grid) -> str:
+    """Points of a rollup's rows. A row is the newest for as long as its window: no two are at one step."""
+    rolled = piece.rolled
+    assert rolled is not None
+    at = f"(epoch_ms(ts) + {rolled.window_ms})"
+    # Rounded up; the divided number is never negative, because DuckDB rounds towards zero.
+    behind = -(-rolled.window_ms // grid.step_ms)
+    base_ms = grid.start_ms - behind * grid.step_ms
+    step = f"(({at} - {base_ms - grid.step_ms + 1}) // {grid.step_ms} - {behind})"
+    rows = f"{source.joined(piece)} AND {source.value(piece)} IS NOT NULL"
+    value = source.metric.scaled(source.value(piece))
+    if rolled.window_ms <= grid.step_ms:
+        is_new = f"{grid.start_ms} + {step} * {grid.step_ms} - {at} < {rolled.window_ms}"
+        return f"SELECT s.sid, {step} AS i, {value} AS v, {at} AS t {rows} AND {is_new}"
+    until = f"(({at} + {rolled.window_ms - 1} - {base_ms}) // {grid.step_ms} - {behind})"
+    first = (piece.after_ms + rolled.window_ms - grid.start_ms) // grid.step_ms
+    last = (piece.until_ms - grid.start_ms) // grid.step_ms
+    return f"SELECT s.sid, unnest(range(greatest({step}, {first}), least({until}, {last}) + 1)) AS i, {value} AS v, {at} AS t {rows}"
+
+
+def _newest(source: "_Read", piece: Piece, grid: Grid, span: tiers.StepSpan, keep_ms: int) -> str:
+    """Points of the newest samples."""
+    behind = -(-keep_ms // grid.step_ms)
+    start_ms = grid.start_ms + span.first * grid.step_ms
+    base_ms = start_ms - behind * grid.step_ms
+    step = (
+        f"greatest(0, (epoch_ms(ts) - {base_ms + 1 - grid.step_ms}) // {grid.step_ms} - {behind})"
+    )
+    value = source.metric.scaled("x")
+    readings = (
+        f"SELECT sid, i + {span.first} AS i, arg_max({value}, ts) AS v, epoch_ms(max(ts)) AS t FROM "
+        f"(SELECT s.sid, {step} AS i, ts, x FROM ({source.rows(piece)}) JOIN {source.name} s USING ({source.key})) "
+        "GROUP BY sid, i"
+    )
+    return _held(readings, grid, keep_ms)
 
 
 def _held(points: str, grid: Grid, keep_ms: int) -> str:
@@ -160,23 +214,24 @@ def range_vector(
         for metric in selected.metrics
     }
     has_parts = known.minutes_ms > since_ms and any(tier_of.values())
+    columns = PART_COLUMNS if has_parts else "t, v"
     found = []
     before: list[tuple[str, str]] = []
     for metric in selected.metrics:
-        key = ", ".join(metric.source.key)
         read = tiers.pieces(tier_of[metric.name], metric.rolled, since_ms, grid.end_ms, known)
-        rows = (
-            _parts(metric, selected, read, windows.function)
-            if has_parts
-            else f"SELECT {key}, epoch_ms(ts) AS t, {metric.value} AS v FROM ({_rows(metric, selected, read[0])})"
-        )
-        readings = statement.add("b", rows, materialized=True)
-        series = _series(statement, metric, selected, readings, read, before)
+        source = _Read(statement, metric, selected, read)
+        series = source.series(before)
         before.append((metric.name, series))
-        columns = PART_COLUMNS if has_parts else "t, v"
-        samples = f"SELECT s.sid, {columns} FROM {readings} b JOIN {series} s USING ({key})"
+        if not has_parts:
+            samples = (
+                f"SELECT s.sid, epoch_ms(ts) AS t, {metric.value} AS v FROM ({source.rows(read[0])}) "
+                f"JOIN {series} s USING ({source.key})"
+            )
+        elif windows.function in ("rate", "increase"):
+            samples = _grown_parts(source)
+        else:
+            samples = " UNION ALL ".join(_parts(source, piece) for piece in read)
         found.append((series, statement.add("r", samples)))
-    columns = PART_COLUMNS if has_parts else "t, v"
     vector = _union(statement, found, columns, "0::BIGINT AS t, 0::DOUBLE AS v")
     return RangeVector(
         vector.series,
@@ -190,61 +245,62 @@ def range_vector(
     )
 
 
-def _parts(
-    metric: NamedMetric, selected: Selection, read: Sequence[tiers.Piece], function: str
-) -> str:
-    """Rows (key, parts of a window), see `functions.OVER_TIME`: a rollup's row is a part at the end of its window."""
-    key = ", ".join(metric.source.key)
-    none = ", ".join(f"0 AS {name}" for name in ("sd", "fd", "sc", "fc", "sr", "fr"))
-    if function in ("rate", "increase"):
-        grown = " UNION ALL ".join(_growth(metric, selected, piece) for piece in read)
-        # Any start will do, if it is not so near to zero that a rate would be extrapolated to zero.
-        total = f"sum(d) OVER (PARTITION BY {key} ORDER BY t) + sum(d) OVER (PARTITION BY {key})"
-        counted = f"SELECT {key}, t, {metric.scaled(f'({total})')} AS v FROM ({grown})"
-        return (
-            f"SELECT {key}, 1 AS n, t AS ft, t AS lt, v AS fv, v AS lv, v AS sv, v AS mn, v AS mx, {none} "
-            f"FROM ({counted})"
-        )
-    found = []
-    for piece in read:
-        if piece.rolled is None:
-            found.append(
-                f"SELECT {key}, 1 AS n, t AS ft, t AS lt, v AS fv, v AS lv, v AS sv, v AS mn, v AS mx, {none} FROM "
-                f"(SELECT {key}, epoch_ms(ts) AS t, {metric.value} AS v FROM ({_rows(metric, selected, piece)}))"
-            )
-            continue
-        rolled = piece.rolled
-        last = metric.scaled(_double(rolled.one("last", "avg", "max")))
-        mean, least, most = (
-            metric.scaled(_double(rolled.one(how, "last", "avg", "max")))
-            for how in ("avg", "min", "max")
-        )
-        t = f"(epoch_ms(ts) + {rolled.window_ms})"
-        found.append(
-            f"SELECT {key}, {rolled.count} AS n, {t} AS ft, {t} AS lt, {last} AS fv, {last} AS lv, "
-            f"{mean} * {rolled.count} AS sv, {least} AS mn, {most} AS mx, {none} FROM {rolled.table} "
-            f"WHERE {_where(metric, selected, piece)} AND {rolled.one('last', 'avg', 'max')} IS NOT NULL"
-        )
-    return " UNION ALL ".join(found)
+def _one_each(rows: str) -> str:
+    """Each value `v` at `t` as a part of its own."""
+    return (
+        "SELECT sid, 1 AS n, t AS ft, t AS lt, v AS fv, v AS lv, v AS sv, v AS mn, v AS mx, "
+        f"{_NO_STEPS} FROM ({rows})"
+    )
 
 
-def _growth(metric: NamedMetric, selected: Selection, piece: tiers.Piece) -> str:
-    """Rows (key, t, d) of a counter's growth."""
-    key = ", ".join(metric.source.key)
+_NO_STEPS = ", ".join(f"0 AS {name}" for name in ("sd", "fd", "sc", "fc", "sr", "fr"))
+
+
+def _parts(source: "_Read", piece: Piece) -> str:
+    """Parts of windows, see `functions.OVER_TIME`: a rollup's row is a part at the end of its window."""
+    metric, rolled = source.metric, piece.rolled
+    if rolled is None:
+        return _one_each(
+            f"SELECT s.sid, epoch_ms(ts) AS t, {metric.value} AS v FROM ({source.rows(piece)}) "
+            f"JOIN {source.name} s USING ({source.key})"
+        )
+    last, mean, least, most = (
+        metric.scaled(_double(rolled.one(how, "last", "avg", "max")))
+        for how in ("last", "avg", "min", "max")
+    )
+    t = f"(epoch_ms(ts) + {rolled.window_ms})"
+    return (
+        f"SELECT s.sid, {rolled.count} AS n, {t} AS ft, {t} AS lt, {last} AS fv, {last} AS lv, "
+        f"{mean} * {rolled.count} AS sv, {least} AS mn, {most} AS mx, {_NO_STEPS} {source.joined(piece)} "
+        f"AND {rolled.one('last', 'avg', 'max')} IS NOT NULL"
+    )
+
+
+def _grown_parts(source: "_Read") -> str:
+    """Parts of a counter that has grown as the rollups say."""
+    grown = " UNION ALL ".join(_growth(source, piece) for piece in source.read)
+    # Any start will do, if it is not so near to zero that a rate would be extrapolated to zero.
+    total = "sum(d) OVER (PARTITION BY sid ORDER BY t) + sum(d) OVER (PARTITION BY sid)"
+    return _one_each(f"SELECT sid, t, {source.metric.scaled(f'({total})')} AS v FROM ({grown})")
+
+
+def _growth(source: "_Read", piece: Piece) -> str:
+    """Rows (sid, t, d) of a counter's growth."""
     if piece.rolled is not None:
         delta = piece.rolled.one("delta")
         return (
-            f"SELECT {key}, epoch_ms(ts) + {piece.rolled.window_ms} AS t, {_double(delta)} AS d "
-            f"FROM {piece.rolled.table} WHERE {_where(metric, selected, piece)} AND {delta} IS NOT NULL"
+            f"SELECT s.sid, epoch_ms(ts) + {piece.rolled.window_ms} AS t, {_double(delta)} AS d "
+            f"{source.joined(piece)} AND {delta} IS NOT NULL"
         )
-    rows = _rows(metric, selected, replace(piece, after_ms=piece.after_ms - _GAP_MS))
+    rows = source.rows(replace(piece, after_ms=piece.after_ms - _GAP_MS))
     # As long as the others, because extrapolation looks at the average interval.
     minute = f"(epoch_ms(ts) - 1) // {tiers.MINUTE_MS}"
     return (
-        f"SELECT {key}, least((minute + 1) * {tiers.MINUTE_MS}, {piece.until_ms}) AS t, sum(d) AS d FROM ("
-        f"SELECT {key}, {minute} AS minute, CASE WHEN x < px THEN x ELSE coalesce(x - px, 0) END AS d FROM "
-        f"(SELECT *, lag(x) OVER (PARTITION BY {key} ORDER BY ts) AS px FROM ({rows})) "
-        f"WHERE {between(piece.after_ms, piece.until_ms)}) GROUP BY {key}, minute"
+        f"SELECT sid, least((minute + 1) * {tiers.MINUTE_MS}, {piece.until_ms}) AS t, sum(d) AS d FROM ("
+        f"SELECT sid, {minute} AS minute, CASE WHEN x < px THEN x ELSE coalesce(x - px, 0) END AS d FROM "
+        f"(SELECT s.sid, ts, x, lag(x) OVER (PARTITION BY s.sid ORDER BY ts) AS px FROM ({rows}) "
+        f"JOIN {source.name} s USING ({source.key})) "
+        f"WHERE {between(piece.after_ms, piece.until_ms)}) GROUP BY sid, minute"
     )
 
 
@@ -272,88 +328,106 @@ def _union(
     )
 
 
-def _where(metric: NamedMetric, selected: Selection, piece: tiers.Piece) -> str:
-    """Conditions for the rows of a piece of a time span."""
-    shift_ms = 0 if piece.rolled is None else piece.rolled.window_ms
-    span = between(piece.after_ms - shift_ms, piece.until_ms - shift_ms)
-    return " AND ".join([span, *_limits(metric, selected.matchers)])
+class _Read:
+    """Where a metric's readings are, as parts of the statement."""
 
+    def __init__(
+        self, statement: SqlBuilder, metric: NamedMetric, selected: Selection, read: Sequence[Piece]
+    ) -> None:
+        self.metric = metric
+        self.read = read
+        self.key = ", ".join(metric.source.key)
+        self.name = ""
+        """The relation of series, once they are numbered."""
+        self._statement = statement
+        self._selected = selected
+        self._computed = ""
+        if metric.source.computed is not None:
+            after_ms, until_ms = read[0].after_ms, read[-1].until_ms
+            rows = metric.source.rows(instant_sql(after_ms), instant_sql(until_ms))
+            self._computed = statement.add("b", f"FROM {rows}", materialized=True)
 
-def _rows(metric: NamedMetric, selected: Selection, piece: tiers.Piece) -> str:
-    """Rows (key, ts, x) of a metric's readings."""
-    key = ", ".join(metric.source.key)
-    where = _where(metric, selected, piece)
-    if piece.rolled is not None:
-        columns = piece.rolled.columns.get("delta" if metric.is_rate else "last")
-        columns = columns or piece.rolled.columns["avg"]
-        value = " + ".join(_double(column) for column in columns)
-        over = f" / {piece.rolled.window_ms // 1000}" if metric.is_rate else ""
-        return (
-            f"SELECT {key}, ts + INTERVAL {piece.rolled.window_ms // 1000} SECOND AS ts, ({value}){over} AS x "
-            f"FROM {piece.rolled.table} WHERE {where} AND {columns[0]} IS NOT NULL"
+    def series(self, before: Iterable[tuple[str, str]] = (), *, is_of_table: bool = False) -> str:
+        """Number the series, and give them their labels: (sid, l, key).
+
+        `before`: names of metrics and series that come before; of a name that two tables have, the first has the
+        series. `is_of_table`: of any metric of the table.
+        """
+        metric, source = self.metric, self.metric.source
+        described = "".join(f", any_value({column}) AS {column}" for column in source.described)
+        keys = " UNION ALL ".join(
+            f"SELECT {self.key}{described} FROM {self._relation(piece)} WHERE {self._where(piece)}"
+            f"{'' if is_of_table else f' AND {self._read_column(piece)} IS NOT NULL'} GROUP BY {self.key}"
+            for piece in self.read
         )
-    relation = _relation(metric, piece)
-    if not metric.is_rate:
-        column = metric.columns[0]
-        return f"SELECT {key}, ts, {_double(column)} AS x FROM {relation} WHERE {where} AND {column} IS NOT NULL"
-    grown_since = replace(piece, after_ms=piece.after_ms - _GAP_MS)
-    growth = [f"{column} - lag({column}) OVER w" for column in metric.columns]
-    seconds = "((epoch_ms(ts) - epoch_ms(lag(ts) OVER w)) / 1000.0)"
-    grown = " AND ".join(f"{column} >= lag({column}) OVER w" for column in metric.columns)
-    rate = (
-        f"SELECT {key}, ts, CASE WHEN {grown} AND {seconds} <= {_GAP_MS // 1000} THEN ({' + '.join(growth)}) / {seconds} "
-        f"END AS x FROM {relation} WHERE {_where(metric, selected, grown_since)} AND {metric.columns[0]} IS NOT NULL "
-        f"WINDOW w AS (PARTITION BY {key} ORDER BY ts)"
-    )
-    return f"FROM ({rate}) WHERE x IS NOT NULL AND {between(piece.after_ms, piece.until_ms)}"
+        if len(self.read) > 1:
+            keys = f"SELECT {self.key}{described} FROM ({keys}) GROUP BY {self.key}"
+        chosen = self._selected.labels_of(metric)
+        labels = labels_sql(chosen)
+        sql = " ".join(value for _, value in chosen)
+        joins = ""
+        if "n." in sql:
+            joins += " LEFT JOIN nodes n USING (node)"
+        if source.has_gpu and ("g." in sql or metric.only_nvidia):
+            joins += " LEFT JOIN gpus g USING (gpu_uuid)"
+        vendor = " WHERE g.vendor IS NULL OR g.vendor = 'nvidia'" if metric.only_nvidia else ""
+        named = (
+            f"SELECT {', '.join(f'k.{column}' for column in source.key)}, {labels} AS l "
+            f"FROM ({keys}) k{joins}{vendor}"
+        )
+        for name, series in before:
+            if name == metric.name:
+                named = f"SELECT n.* FROM ({named}) n ANTI JOIN {series} USING ({self.key})"
+        self.name = self._statement.add(
+            "s",
+            f"SELECT row_number() OVER () AS sid, * FROM ({named}) WHERE {matched(self._selected.matchers)}",
+            materialized=True,
+        )
+        return self.name
 
+    def value(self, piece: Piece) -> str:
+        """SQL of the value of a rollup's row, before it is scaled."""
+        assert piece.rolled is not None
+        if not self.metric.is_rate:
+            return _double(piece.rolled.one("last", "avg"))
+        grown = " + ".join(map(_double, piece.rolled.columns["delta"]))
+        return f"(({grown}) / {piece.rolled.window_ms // 1000})"
 
-def _relation(metric: NamedMetric, piece: tiers.Piece) -> str:
-    if piece.rolled is not None:
-        return piece.rolled.table
-    return metric.source.rows(instant_sql(piece.after_ms), instant_sql(piece.until_ms))
+    def joined(self, piece: Piece) -> str:
+        """FROM and WHERE of a rollup's rows with their series `s`."""
+        return f"FROM {self._relation(piece)} b JOIN {self.name} s USING ({self.key}) WHERE {self._where(piece)}"
 
+    def rows(self, piece: Piece) -> str:
+        """Samples (key, ts, x)."""
+        metric, relation, where = self.metric, self._relation(piece), self._where(piece)
+        if not metric.is_rate:
+            column = metric.columns[0]
+            return f"SELECT {self.key}, ts, {_double(column)} AS x FROM {relation} WHERE {where} AND {column} IS NOT NULL"
+        since = self._where(replace(piece, after_ms=piece.after_ms - _GAP_MS))
+        growth = [f"{column} - lag({column}) OVER w" for column in metric.columns]
+        seconds = "((epoch_ms(ts) - epoch_ms(lag(ts) OVER w)) / 1000.0)"
+        grown = " AND ".join(f"{column} >= lag({column}) OVER w" for column in metric.columns)
+        rate = (
+            f"SELECT {self.key}, ts, CASE WHEN {grown} AND {seconds} <= {_GAP_MS // 1000} "
+            f"THEN ({' + '.join(growth)}) / {seconds} END AS x FROM {relation} "
+            f"WHERE {since} AND {metric.columns[0]} IS NOT NULL WINDOW w AS (PARTITION BY {self.key} ORDER BY ts)"
+        )
+        return f"FROM ({rate}) WHERE x IS NOT NULL AND {between(piece.after_ms, piece.until_ms)}"
 
-def _series(
-    statement: SqlBuilder,
-    metric: NamedMetric,
-    selected: Selection,
-    readings: str,
-    read: Sequence[tiers.Piece],
-    before: Iterable[tuple[str, str]] = (),
-) -> str:
-    """Number the series that have readings, and give them their labels: (sid, l, key).
+    def _relation(self, piece: Piece) -> str:
+        if piece.rolled is not None:
+            return piece.rolled.table
+        return self._computed or self.metric.source.name
 
-    `read`: where the readings are; `before`: names of metrics and series that come before; of a name that two tables have, the first has the series.
-    """
-    source = metric.source
-    key = ", ".join(source.key)
-    described = "".join(f", any_value({column}) AS {column}" for column in source.described)
-    keys = " UNION ALL ".join(
-        f"SELECT {key}{described} FROM {_relation(metric, piece)} WHERE {_where(metric, selected, piece)} GROUP BY {key}"
-        for piece in read
-    )
-    if len(read) > 1:
-        keys = f"SELECT {key}{described} FROM ({keys}) GROUP BY {key}"
-    if source.computed is not None:
-        keys = f"SELECT DISTINCT {key} FROM {readings}"
-    labels = labels_sql([(NAME, text_sql(metric.name)), *metric.labels])
-    joins = "LEFT JOIN nodes n USING (node)" if source.computed is None else ""
-    if source.has_gpu:
-        joins += " LEFT JOIN gpus g USING (gpu_uuid)"
-    vendor = " WHERE g.vendor IS NULL OR g.vendor = 'nvidia'" if metric.only_nvidia else ""
-    named = (
-        f"SELECT {', '.join(f'k.{column}' for column in source.key)}, {labels} AS l FROM "
-        f"(SELECT DISTINCT {key} FROM {readings}) d JOIN ({keys}) k USING ({key}) {joins}{vendor}"
-    )
-    for name, series in before:
-        if name == metric.name:
-            named = f"SELECT n.* FROM ({named}) n ANTI JOIN {series} USING ({key})"
-    return statement.add(
-        "s",
-        f"SELECT row_number() OVER () AS sid, * FROM ({named}) WHERE {matched(selected.matchers)}",
-        materialized=True,
-    )
+    def _where(self, piece: Piece) -> str:
+        shift_ms = 0 if piece.rolled is None else piece.rolled.window_ms
+        span = between(piece.after_ms - shift_ms, piece.until_ms - shift_ms)
+        return " AND ".join([span, *_limits(self.metric, self._selected.matchers)])
+
+    def _read_column(self, piece: Piece) -> str:
+        if piece.rolled is None:
+            return self.metric.columns[0]
+        return piece.rolled.one("last", "avg", "max", "delta")
 
 
 def series_in(
@@ -367,13 +441,8 @@ def series_in(
 ) -> str:
     """Series with readings in a time span: (sid, l, key). `is_of_table`: readings of any metric of the table."""
     selected = Selection([metric], alternatives)
-    piece = tiers.Piece(start_ms - 1, end_ms, None)
-    rows = _rows(metric, selected, piece)
-    if is_of_table:
-        rows = f"FROM {_relation(metric, piece)} WHERE {_where(metric, selected, piece)}"
-    keys = f"SELECT DISTINCT {', '.join(metric.source.key)} FROM ({rows})"
-    readings = statement.add("b", keys, materialized=True)
-    return _series(statement, metric, selected, readings, [piece])
+    read = [Piece(start_ms - 1, end_ms, None)]
+    return _Read(statement, metric, selected, read).series(is_of_table=is_of_table)
 
 
 def matched(alternatives: Sequence[Sequence[LabelMatcher]]) -> str:

@@ -12,6 +12,8 @@ from gpuwarden.rollups import ROLLUPS, Rollup, RollupPart
 
 MINUTE_MS = 60_000
 HOUR_MS = 3_600_000
+LONG_MS = 3 * HOUR_MS
+"""Time span from which minutes are read for steps shorter than a minute."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,10 +72,44 @@ def _summaries(
             yield how, names
 
 
-def of_instants(rolled: Sequence[RolledMetric], step_ms: int, steps: int) -> RolledMetric | None:
-    """The longest rollup whose rows are a reading for each step; None: samples."""
-    usable = [r for r in rolled if steps > 1 and r.window_ms <= step_ms and r.one("last", "avg")]
-    return usable[-1] if usable else None
+def of_instants(
+    rolled: Sequence[RolledMetric], step_ms: int, steps: int
+) -> tuple[RolledMetric, ...]:
+    """Rollups whose rows are readings for the steps, by length; none: samples.
+
+    Over some hours minutes are enough also for shorter steps, as with a Prometheus that scrapes once a minute.
+    """
+    if steps == 1:
+        return ()
+    longest_ms = step_ms
+    if (steps - 1) * step_ms >= LONG_MS:
+        longest_ms = max(step_ms, MINUTE_MS)
+    return tuple(r for r in rolled if r.window_ms <= longest_ms and r.one("last", "avg", "delta"))
+
+
+@dataclass(frozen=True, slots=True)
+class StepSpan:
+    """Steps that are answered from a rollup, or from samples (None)."""
+
+    first: int
+    last: int
+    rolled: RolledMetric | None
+
+
+def step_spans(
+    usable: Sequence[RolledMetric], start_ms: int, step_ms: int, steps: int, known: RolledUntil
+) -> list[StepSpan]:
+    """The steps of a grid: from hours as far as they are rolled up, then minutes, then samples."""
+    found, first = [], 0
+    for rolled in reversed(usable):
+        until_ms = known.of(rolled.window_ms) // rolled.window_ms * rolled.window_ms
+        last = min((until_ms - start_ms) // step_ms, steps - 1)
+        if last >= first:
+            found.append(StepSpan(first, last, rolled))
+            first = last + 1
+    if first < steps:
+        found.append(StepSpan(first, steps - 1, None))
+    return found
 
 
 OF_FUNCTIONS: Mapping[str, tuple[tuple[str, ...], ...]] = {

@@ -158,6 +158,8 @@ _PARTS: Mapping[str, str] = {
     "fr": "arg_min(fr, ft)",
 }
 """How parts become one."""
+_JOINED_MAX = 64
+"""Up to this number of windows a join repeats rows in less time than `unnest`."""
 _PART_MS = 5_000
 """Shortest part of a window whose samples are summarised first: most tables have a row a second."""
 
@@ -271,6 +273,9 @@ def _windows(samples: RangeVector, rows: str, first: str, last: str, columns: st
     base_ms = grid.start_ms - shift * grid.step_ms
     since = f"greatest(0, ({last} - {base_ms + 1 - grid.step_ms}) // {grid.step_ms} - {shift})"
     until = f"least({grid.steps}, ({first} + {samples.window_ms} - {base_ms + 1}) // {grid.step_ms} - {shift} + 1)"
+    most = samples.window_ms // grid.step_ms + 2
+    if most <= _JOINED_MAX:
+        return f"SELECT {columns}, {since} + k AS i FROM {rows}, range({most}) r(k) WHERE {since} + k < {until}"
     return f"SELECT {columns}, unnest(range({since}, {until})) AS i FROM {rows}"
 
 

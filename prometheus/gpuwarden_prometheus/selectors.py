@@ -245,14 +245,6 @@ def range_vector(
     )
 
 
-def _one_each(rows: str) -> str:
-    """Each value `v` at `t` as a part of its own."""
-    return (
-        "SELECT sid, 1 AS n, t AS ft, t AS lt, v AS fv, v AS lv, v AS sv, v AS mn, v AS mx, "
-        f"{_NO_STEPS} FROM ({rows})"
-    )
-
-
 _NO_STEPS = ", ".join(f"0 AS {name}" for name in ("sd", "fd", "sc", "fc", "sr", "fr"))
 
 
@@ -260,9 +252,12 @@ def _parts(source: "_Read", piece: Piece) -> str:
     """Parts of windows, see `functions.OVER_TIME`: a rollup's row is a part at the end of its window."""
     metric, rolled = source.metric, piece.rolled
     if rolled is None:
-        return _one_each(
-            f"SELECT s.sid, epoch_ms(ts) AS t, {metric.value} AS v FROM ({source.rows(piece)}) "
-            f"JOIN {source.name} s USING ({source.key})"
+        minute = f"least(((epoch_ms(ts) - 1) // {tiers.MINUTE_MS} + 1) * {tiers.MINUTE_MS}, {piece.until_ms})"
+        return (
+            f"SELECT sid, count(*) AS n, t AS ft, t AS lt, any_value(v) AS fv, arg_max(v, ts) AS lv, sum(v) AS sv, "
+            f"min(v) AS mn, max(v) AS mx, {_NO_STEPS} FROM "
+            f"(SELECT s.sid, ts, {minute} AS t, {metric.scaled('x')} AS v FROM ({source.rows(piece)}) "
+            f"JOIN {source.name} s USING ({source.key})) GROUP BY sid, t"
         )
     last, mean, least, most = (
         metric.scaled(_double(rolled.one(how, "last", "avg", "max")))
@@ -279,9 +274,12 @@ def _parts(source: "_Read", piece: Piece) -> str:
 def _grown_parts(source: "_Read") -> str:
     """Parts of a counter that has grown as the rollups say."""
     grown = " UNION ALL ".join(_growth(source, piece) for piece in source.read)
-    # Any start will do, if it is not so near to zero that a rate would be extrapolated to zero.
-    total = "sum(d) OVER (PARTITION BY sid ORDER BY t) + sum(d) OVER (PARTITION BY sid)"
-    return _one_each(f"SELECT sid, t, {source.metric.scaled(f'({total})')} AS v FROM ({grown})")
+    d = source.metric.scaled("d")
+    # The counter stands at any high number, from which no rate is extrapolated to zero: all growth is in `sd`.
+    return (
+        "SELECT sid, 1 AS n, t AS ft, t AS lt, 1e18 AS fv, 1e18 AS lv, 0 AS sv, 0 AS mn, 0 AS mx, "
+        f"{d} AS sd, {d} AS fd, 0 AS sc, 0 AS fc, 0 AS sr, 0 AS fr FROM ({grown})"
+    )
 
 
 def _growth(source: "_Read", piece: Piece) -> str:
@@ -354,7 +352,13 @@ class _Read:
         series. `is_of_table`: of any metric of the table.
         """
         metric, source = self.metric, self.metric.source
-        described = "".join(f", any_value({column}) AS {column}" for column in source.described)
+        chosen = self._selected.labels_of(metric)
+        sql = " ".join(value for _, value in chosen)
+        described = "".join(
+            f", any_value({column}) AS {column}"
+            for column in source.described
+            if f"k.{column}" in sql
+        )
         keys = " UNION ALL ".join(
             f"SELECT {self.key}{described} FROM {self._relation(piece)} WHERE {self._where(piece)}"
             f"{'' if is_of_table else f' AND {self._read_column(piece)} IS NOT NULL'} GROUP BY {self.key}"
@@ -362,9 +366,7 @@ class _Read:
         )
         if len(self.read) > 1:
             keys = f"SELECT {self.key}{described} FROM ({keys}) GROUP BY {self.key}"
-        chosen = self._selected.labels_of(metric)
         labels = labels_sql(chosen)
-        sql = " ".join(value for _, value in chosen)
         joins = ""
         if "n." in sql:
             joins += " LEFT JOIN nodes n USING (node)"

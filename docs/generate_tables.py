@@ -11,7 +11,14 @@ from dataclasses import dataclass, field, fields, replace
 from gpuwarden.collector_metrics import LABEL_NAMES
 from gpuwarden.collector_metrics import SOURCES as COLLECTOR_SOURCES
 from gpuwarden.metrics import METRICS, NOT_NEGATIVE, PERCENT, Kind, Metric, Type
-from gpuwarden.prometheus_names import DCGM_TABLES, DCGM_XID, names_of
+from gpuwarden.prometheus_names import (
+    DCGM_TABLES,
+    DCGM_XID,
+    JOBSTATS,
+    JOBSTATS_JOB,
+    JOBSTATS_UID,
+    names_of,
+)
 from gpuwarden.rollups import REASONS, ROLLUPS, Rollup
 from gpuwarden.schema import INVENTORY_EXTRA, TABLES, WIRE_TABLES, public_views
 from gpuwarden.table import GPU, GPU_UUID, MIG, NODE, SIMULATED, TS, Column
@@ -243,6 +250,11 @@ def metrics_page() -> str:
             if (found := _exported(table, metric.name))
         ]
         lines += _rates(table)
+    lines += ["", "## Names of Jobstats", ""]
+    lines += [f"- `{column}`: `{name}`" for column, (name, _) in JOBSTATS.items()]
+    lines += [
+        f"- `{JOBSTATS_JOB}`, `{JOBSTATS_UID}`: Slurm job that the GPU was given to, and its user."
+    ]
     for table, metrics in METRICS.items():
         if table not in NVML_TABLES:
             lines += ["", f"## Sources of {table}, every {metrics[0].cadence_s} s", ""]

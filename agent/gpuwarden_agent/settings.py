@@ -112,7 +112,8 @@ class AgentSettings:
     )
     exporter_host: str = setting("127.0.0.1", "Address that the Prometheus exporter listens on.")
     exporter_names: tuple[str, ...] = setting(
-        ("own",), "Name sets of the Prometheus exporter: own, dcgm (to 4.8), dcgm49 (since 4.9)."
+        ("own",),
+        "Name sets of the Prometheus exporter: own, dcgm (to 4.8), dcgm49 (since 4.9), jobstats.",
     )
     slurm_controller: bool = setting(
         False,

@@ -94,7 +94,7 @@ def openmetrics(connection: duckdb.DuckDBPyConnection) -> str:
         gpus = "LEFT JOIN gpus g USING (gpu_uuid)" if metric.source.has_gpu else ""
         rows = connection.execute(
             f"SELECT epoch_ms(k.ts), {metric.value.replace('x', 'CAST(k.' + metric.columns[0] + ' AS DOUBLE)')}, [{labels}] "
-            f"FROM {metric.source.table} k {gpus} LEFT JOIN nodes n ON n.node = k.node ORDER BY 3, 1"
+            f"FROM {metric.source.name} k {gpus} LEFT JOIN nodes n ON n.node = k.node ORDER BY 3, 1"
         ).fetchall()
         for ms, value, pairs in rows:
             text = ",".join(f'{p["k"]}="{p["v"]}"' for p in pairs if p["v"])

@@ -1,8 +1,9 @@
-"""Derives the three sets of Prometheus names from the catalogue: name, unit and labels of each metric.
+"""Derives the sets of Prometheus names from the catalogue: name, unit and labels of each metric.
 
 own     gpuwarden_<table>_<metric>, base units: hertz for MHz, ratio for percent, seconds.
 dcgm    dcgm-exporter up to 4.8: MiB, mJ, ns, percent, MHz, MB/s. Its DCGM_FI_PROF_* are base units.
 dcgm49  dcgm-exporter since 4.9: base units.
+jobstats  the exporter of Princeton's Jobstats, with the Slurm job and its user as values.
 
 Two kinds of names are not in the catalogue: rates, which the catalogue has as counters of bytes, and
 the last Xid, which is not a column.
@@ -19,7 +20,8 @@ from gpuwarden.metrics import METRICS, Kind, Metric
 Value = float | str | None
 Row = Mapping[str, Value]
 
-NAME_SETS = ("own", "dcgm", "dcgm49")
+DCGM_SETS = ("dcgm", "dcgm49")
+NAME_SETS = ("own", *DCGM_SETS, "jobstats")
 PREFIXES = {
     "gpu_samples": "gpu",
     "gpu_detail_samples": "gpu",
@@ -90,6 +92,25 @@ DCGM = {
 """From the catalogue's unit to that of dcgm-exporter up to 4.8."""
 
 
+JOBSTATS: Mapping[str, tuple[str, Scale]] = {
+    "util_percent": ("nvidia_gpu_duty_cycle", Scale("percent")),
+    "memory_total_bytes": ("nvidia_gpu_memory_total_bytes", Scale("bytes")),
+    "memory_used_bytes": ("nvidia_gpu_memory_used_bytes", Scale("bytes")),
+    "power_watts": ("nvidia_gpu_power_usage_milliwatts", Scale("milliwatts", times=1000)),
+    "temperature_celsius": ("nvidia_gpu_temperature_celsius", Scale("celsius")),
+}
+"""Names of Jobstats by metric of gpu_samples. Source: its docs/setup/gpu_node_scripts.md."""
+JOBSTATS_JOB, JOBSTATS_UID = "nvidia_gpu_jobId", "nvidia_gpu_jobUid"
+
+OWNER_LABELS: Mapping[str, str] = {
+    "namespace": "namespace",
+    "pod": "pod",
+    "container": "container",
+    "hpc_job": "slurm_job_id",
+}
+"""Labels of dcgm-exporter for the owner of a GPU, and the columns of allocation_samples. Its `pod` has no namespace."""
+
+
 @dataclass(frozen=True, slots=True)
 class Exported:
     """One name of a set, and how to compute its value from a row."""
@@ -117,6 +138,8 @@ def names_of(name_set: str, table: str) -> tuple[Exported, ...]:
     assert name_set in NAME_SETS, f"no name set {name_set!r}; known: {', '.join(NAME_SETS)}"
     if name_set == "own":
         return tuple(_own(table, metric) for metric in METRICS[table])
+    if name_set == "jobstats":
+        return tuple(_jobstats()) if table == "gpu_samples" else ()
     if table not in DCGM_TABLES:
         return ()
     rates = _dcgm_rates(name_set) if table == "gpu_samples" else ()
@@ -140,9 +163,14 @@ def own_labels(table: str, row: Row, gpu: Mapping[str, Value]) -> dict[str, Valu
 
 
 def dcgm_labels(
-    name_set: str, row: Row, gpu: Mapping[str, Value], driver_version: Value
+    name_set: str,
+    row: Row,
+    gpu: Mapping[str, Value],
+    driver_version: Value,
+    owner: Mapping[str, Value] | None = None,
 ) -> dict[str, Value]:
-    """Labels of a DCGM set, in dcgm-exporter's order; `gpu` as in `own_labels`."""
+    """Labels of a DCGM set, in dcgm-exporter's order; `gpu` as in `own_labels`. `owner`: the row of allocation_samples
+    of the only owner that a scheduler has given the GPU to."""
     is_old = name_set == "dcgm"
     index, instance = row.get("gpu"), row.get("mig_instance")
     return {
@@ -154,7 +182,32 @@ def dcgm_labels(
         "GPU_I_ID": None if instance is None else str(instance).partition("/")[0],
         "Hostname" if is_old else "hostname": row["node"],
         "DCGM_FI_DRIVER_VERSION" if is_old else "DCGM_FI_SYSTEM_DRIVER_VERSION": driver_version,
+        **(owner_labels(owner) if owner else {}),
     }
+
+
+def owner_labels(owner: Mapping[str, Value]) -> dict[str, Value]:
+    """Labels of a GPU's owner as dcgm-exporter has them, from a row of allocation_samples."""
+    labels = {label: owner.get(column) for label, column in OWNER_LABELS.items()}
+    pod = labels["pod"]
+    return labels if pod is None else labels | {"pod": str(pod).rpartition("/")[2]}
+
+
+def jobstats_labels(row: Row, gpu: Mapping[str, Value]) -> dict[str, Value]:
+    """Labels of Jobstats; `gpu` as in `own_labels`."""
+    index = row.get("gpu")
+    return {
+        "minor_number": index,
+        "name": gpu.get("model"),
+        "ordinal": index,
+        "uuid": row["gpu_uuid"],
+    }
+
+
+def _jobstats() -> Iterator[Exported]:
+    meanings = {metric.name: metric.meaning for metric in METRICS["gpu_samples"]}
+    for column, (name, scale) in JOBSTATS.items():
+        yield Exported(name, "gauge", f"{meanings[column]} In {scale.unit}.", (column,), scale)
 
 
 def _own(table: str, metric: Metric) -> Exported:

@@ -13,10 +13,10 @@ from gpuwarden.collector_metrics import LABEL_NAMES, MetricSource
 from gpuwarden.collector_metrics import SOURCES as COMPUTED
 from gpuwarden.metrics import METRICS
 from gpuwarden.prometheus_names import (
+    DCGM_SETS,
     DCGM_TABLES,
     KEEP_PERIODS,
     KEEP_S,
-    NAME_SETS,
     names_of,
     own_label_columns,
 )
@@ -113,7 +113,7 @@ class NamedMetric:
 def named_metrics() -> Mapping[str, Sequence[NamedMetric]]:
     """Metrics by Prometheus name, of all name sets; of several, the first one with a value for a series is used."""
     found: dict[str, list[NamedMetric]] = {}
-    for name_set in NAME_SETS:
+    for name_set in ("own", *DCGM_SETS):
         for table in METRICS if name_set == "own" else DCGM_TABLES:
             for metric in _of_table(name_set, table):
                 known = found.setdefault(metric.name, [])

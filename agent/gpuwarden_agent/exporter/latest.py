@@ -23,6 +23,9 @@ KINDS_MAX = 512
 """Most pairs of GPU and code."""
 
 
+ALLOCATION_KEEP_S = 30.0
+"""An allocation that is not reported for three periods has ended."""
+
 WHOLE_TICK_TABLES = frozenset({"process_samples"})
 """Tables whose keys come and go: a key that is not in the newest reading has ended and is not shown."""
 
@@ -104,6 +107,8 @@ class Latest:
         self._samples: dict[str, dict[_Key, CachedSample]] = {table: {} for table in METRICS}
         self._newest_ms: dict[str, int] = {}
         self._inventory: dict[str, dict[_Key, Row]] = {"gpus": {}, "nodes": {}}
+        self._owners: dict[Value, list[Row]] = {}
+        """Rows of the newest reading of a GPU's allocations."""
         self.xids = XidCounts()
         """Xids that happened since the agent's start."""
         self.rows_dropped = 0
@@ -121,6 +126,9 @@ class Latest:
         elif table in self._inventory:
             for row in rows:
                 self._take_inventory(table, row)
+        elif table == "allocation_samples":
+            for row in rows:
+                self._take_allocation(row)
         elif table == "events":
             for row in rows:
                 self._take_event(row)
@@ -142,6 +150,13 @@ class Latest:
     def gpus(self) -> Sequence[Row]:
         """Inventory rows of all GPUs and MIG devices."""
         return list(self._inventory["gpus"].values())
+
+    def owner(self, gpu_uuid: Value) -> Row:
+        """The row of allocation_samples of the GPU's owner; empty: it has none, or several share it."""
+        owners = self._owners.get(gpu_uuid, [])
+        if len(owners) != 1 or abs(self.age_s(_stamp_ms(owners[0]))) > ALLOCATION_KEEP_S:
+            return {}
+        return owners[0]
 
     def node(self, name: Value) -> Row:
         """Inventory row of a node; empty where it is not known (yet)."""
@@ -177,6 +192,16 @@ class Latest:
         rows[_key(table, row)] = row
         if len(rows) > INVENTORY_MAX:
             del rows[next(iter(rows))]
+
+    def _take_allocation(self, row: Row) -> None:
+        gpu_uuid = row["gpu_uuid"]
+        held = self._owners.get(gpu_uuid)
+        if held is None and len(self._owners) >= INVENTORY_MAX:
+            del self._owners[next(iter(self._owners))]
+        if held is None or _stamp_ms(row) > _stamp_ms(held[0]):
+            self._owners[gpu_uuid] = [row]
+        elif _stamp_ms(row) == _stamp_ms(held[0]) and len(held) < 2:
+            held.append(row)
 
     def _take_event(self, row: Row) -> None:
         if row["kind"] != "xid":

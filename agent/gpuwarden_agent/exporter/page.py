@@ -1,14 +1,18 @@
 """Renders /metrics: the newest samples in the chosen name sets, Xids, ages, the agent's health."""
 
+import pwd
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from gpuwarden.metrics import METRICS
 from gpuwarden.prometheus_names import (
     DCGM_TABLES,
     DCGM_XID,
+    JOBSTATS_JOB,
+    JOBSTATS_UID,
     NAME_SETS,
     Exported,
     dcgm_labels,
+    jobstats_labels,
     names_of,
     own_labels,
 )
@@ -18,7 +22,7 @@ from gpuwarden_agent.exporter.exposition import Family, label_text, text_of
 from gpuwarden_agent.exporter.health import health_families
 from gpuwarden_agent.exporter.latest import Latest
 from gpuwarden_agent.exporter.sample_cache import CachedSample
-from gpuwarden_agent.probe import Row
+from gpuwarden_agent.probe import Row, Value
 
 GPU_TABLES = ("gpu_samples", "gpu_detail_samples", "gpu_health_samples", "link_samples")
 """Tables with an age for each GPU, because each GPU has its own probe."""
@@ -50,6 +54,8 @@ def _families(
         yield from _sample_families(name_set, latest)
         if name_set == "own":
             yield _xids_total(latest)
+        elif name_set == "jobstats":
+            yield from _jobs(latest)
         else:
             yield _last_xids(name_set, latest, sees_xids)
     yield from _age_families(node, latest)
@@ -86,8 +92,36 @@ def _labels(name_set: str, table: str, row: Row, latest: Latest) -> str | None:
         return label_text(own_labels(table, row, gpu))
     if gpu.get("vendor") not in (None, "nvidia"):
         return None
+    if name_set == "jobstats":
+        return label_text(jobstats_labels(row, gpu))
     driver_version = latest.node(row["node"]).get("driver_version")
-    return label_text(dcgm_labels(name_set, row, gpu, driver_version))
+    owner = latest.owner(row.get("gpu_uuid"))
+    return label_text(dcgm_labels(name_set, row, gpu, driver_version, owner))
+
+
+def _jobs(latest: Latest) -> Iterator[Family]:
+    """Slurm job and user of each GPU, as values."""
+    jobs = Family(JOBSTATS_JOB, "gauge", "Slurm job that the GPU was given to.")
+    uids = Family(JOBSTATS_UID, "gauge", "Numeric id of that job's user.")
+    for sample in latest.samples("gpu_samples"):
+        row = sample.row
+        gpu, owner = latest.gpu(row["gpu_uuid"]), latest.owner(row["gpu_uuid"])
+        job = str(owner.get("slurm_job_id") or "")
+        if not (job.isascii() and job.isdecimal()) or gpu.get("vendor") not in (None, "nvidia"):
+            continue
+        labels = label_text(jobstats_labels(row, gpu))
+        jobs.put(labels, float(job))
+        uids.put(labels, _uid(owner.get("username")))
+    yield jobs
+    yield uids
+
+
+def _uid(username: Value) -> float | None:
+    """The id of a user of this host; None: it is not known here."""
+    try:
+        return float(pwd.getpwnam(str(username)).pw_uid)
+    except KeyError:
+        return None
 
 
 def _xids_total(latest: Latest) -> Family:
@@ -119,7 +153,8 @@ def _last_xids(name_set: str, latest: Latest, sees_xids: bool) -> Family:
         assert code is not None
         text = xid_info(code).meaning if code else "No Error"
         driver_version = latest.node(gpu["node"]).get("driver_version")
-        labels = dcgm_labels(name_set, gpu, gpu, driver_version)
+        owner = latest.owner(gpu["gpu_uuid"])
+        labels = dcgm_labels(name_set, gpu, gpu, driver_version, owner)
         family.put(label_text(labels | {"err_code": code, "err_msg": text}), code)
     return family
 

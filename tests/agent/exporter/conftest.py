@@ -37,6 +37,12 @@ class Node:
     def gpu(self, **columns: Any) -> None:
         self._take("gpu_samples", {"gpu": 3, "gpu_uuid": UUID} | columns)
 
+    def given(self, owner: str, **columns: Any) -> None:
+        self._take(
+            "allocation_samples",
+            {"gpu": 3, "gpu_uuid": UUID, "scheduler": "slurm", "owner": owner} | columns,
+        )
+
     def detail(self, **columns: Any) -> None:
         self._take("gpu_detail_samples", {"gpu": 3, "gpu_uuid": UUID} | columns)
 

@@ -71,6 +71,44 @@ def test_only_the_sets_that_are_on_are_shown(node: Any) -> None:
     assert series(text, "gpuwarden_sample_age_seconds") and series(text, "gpuwarden_agent_info")
 
 
+def test_dcgms_names_say_whose_a_gpu_is_as_long_as_its_scheduler_does(node: Any) -> None:
+    node.inventory()
+    node.gpu(util_percent=50.0)
+    pod = {"namespace": "ml", "pod": "ml/train-0", "container": "main"}
+    node.given("ml/train-0/main", **pod)
+    (line,) = series(page(node, "dcgm"), "DCGM_FI_DEV_GPU_UTIL")
+    assert line.endswith('",namespace="ml",pod="train-0",container="main"} 50.0')
+    node.given("ml/train-1/main", **pod | {"pod": "ml/train-1"})
+    assert "pod=" not in page(node, "dcgm"), "several share it"
+    node.clock.advance(10)
+    node.gpu(util_percent=50.0)
+    node.given("7", slurm_job_id="7")
+    assert 'hpc_job="7"} 50.0' in page(node, "dcgm")
+    node.clock.advance(31)
+    assert "hpc_job" not in page(node, "dcgm")
+
+
+def test_jobstats_has_job_and_user_as_values(node: Any) -> None:
+    node.inventory()
+    node.gpu(util_percent=50.0, power_watts=300.5)
+    text = page(node, "jobstats")
+    labels = 'minor_number="3",name="NVIDIA H100",ordinal="3",uuid="GPU-1b0a"'
+    assert series(text, "nvidia_gpu_power_usage_milliwatts") == [
+        f"nvidia_gpu_power_usage_milliwatts{{{labels}}} 300500.0"
+    ]
+    assert not series(text, "nvidia_gpu_jobId")
+    node.given("4711", slurm_job_id="4711", username="root")
+    text = page(node, "jobstats")
+    assert series(text, "nvidia_gpu_jobId") == [f"nvidia_gpu_jobId{{{labels}}} 4711.0"]
+    assert series(text, "nvidia_gpu_jobUid") == [f"nvidia_gpu_jobUid{{{labels}}} 0.0"]
+    node.given("4711", slurm_job_id="4711", username="no-such-user-here")
+    node.clock.advance(10)
+    node.gpu(util_percent=50.0)
+    node.given("4711", slurm_job_id="4711", username="no-such-user-here")
+    text = page(node, "jobstats")
+    assert series(text, "nvidia_gpu_jobId") and not series(text, "nvidia_gpu_jobUid")
+
+
 def test_an_absent_value_is_an_absent_series(node: Any) -> None:
     node.gpu(power_watts=None)
     text = page(node, *NAME_SETS)
@@ -260,7 +298,7 @@ def test_promtool_finds_nothing_wrong_with_any_name_of_ours(node: Any) -> None:
     assert check(text) == (0, [])
     everything = page(node, *NAME_SETS, xids_seen=True)
     status, complaints = check(everything)
-    assert status == 3 and all(line.startswith("DCGM_FI_") for line in complaints)
+    assert status == 3 and all(line.startswith(("DCGM_FI_", "nvidia_gpu_")) for line in complaints)
     exported = {e.name for s in NAME_SETS for table in METRICS for e in names_of(s, table)}
     assert [name for name in exported if not series(everything, name)] == []
 
@@ -285,7 +323,7 @@ def test_promtool_reads_all_sets_and_only_dcgms_names_displease_it(
     simulate(node.latest, manual_clock)
     status, complaints = check(metrics_page("n1", node.latest, Counters(), NAME_SETS))
     assert status == 3, "3: it reads, and the style of names could be better"
-    assert complaints and all(line.startswith("DCGM_FI_") for line in complaints)
+    assert complaints and all(line.startswith(("DCGM_FI_", "nvidia_gpu_")) for line in complaints)
 
 
 def test_an_empty_agent_has_a_page(manual_clock: Any) -> None:

@@ -17,6 +17,7 @@ from gpuwarden.prometheus_names import (
     DCGM_TABLES,
     KEEP_PERIODS,
     KEEP_S,
+    OWNER_LABELS,
     names_of,
     own_label_columns,
 )
@@ -85,7 +86,7 @@ class NamedMetric:
     value: str
     """SQL of the value in the name's unit, of the column `x`."""
     labels: tuple[tuple[str, str], ...]
-    """Names and SQL of the labels; `k` is the series' key, `g` its GPU, `n` its node."""
+    """Names and SQL of the labels; `k` is the series' key, `g` its GPU, `n` its node, `o` the GPU's owner."""
     keep_ms: int
     """How long a reading stays the newest."""
     is_rate: bool = False
@@ -178,6 +179,7 @@ def _dcgm_labels(name_set: str, source: SeriesSource) -> tuple[tuple[str, str], 
             "DCGM_FI_DRIVER_VERSION" if is_old else "DCGM_FI_SYSTEM_DRIVER_VERSION",
             "n.driver_version",
         ),
+        *((label, f"o.{label}") for label in OWNER_LABELS),
     )
 
 

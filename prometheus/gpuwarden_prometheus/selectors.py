@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
 from gpuwarden.alert import compiled_pattern
+from gpuwarden.prometheus_names import OWNER_LABELS
 from gpuwarden.query import QueryError, text_sql, timestamp_sql
 from gpuwarden_prometheus import tiers
 from gpuwarden_prometheus.metrics import NamedMetric, named_metrics
@@ -326,6 +327,36 @@ def _union(
     )
 
 
+OWNER = "owner_number"
+
+
+def owners_sql(read: Sequence[Piece]) -> str:
+    """SQL of the owners that schedulers gave GPUs to: (gpu_uuid, since, until, number, labels of dcgm-exporter).
+
+    A minute has its newest owner. One in which several share the GPU has none: a value must not count for each.
+    """
+    labels = ", ".join(
+        f"arg_max({'split_part(pod, chr(47), 2)' if column == 'pod' else column}, ts) AS {label}"
+        for label, column in OWNER_LABELS.items()
+    )
+    of_minutes = (
+        f"SELECT gpu_uuid, time_bucket(INTERVAL 1 MINUTE, ts) AS m, arg_max(owner, ts) AS owner, {labels} "
+        f"FROM allocation_samples WHERE {between(read[0].after_ms - 2 * tiers.MINUTE_MS, read[-1].until_ms)} "
+        "GROUP BY gpu_uuid, m HAVING count(*) = count(DISTINCT ts)"
+    )
+    follows = "owner = lag(owner) OVER w AND m = lag(m) OVER w + INTERVAL 1 MINUTE"
+    stretches = (
+        f"SELECT *, sum(is_new) OVER (PARTITION BY gpu_uuid ORDER BY m) AS stretch FROM "
+        f"(SELECT *, CASE WHEN {follows} THEN 0 ELSE 1 END AS is_new FROM ({of_minutes}) "
+        "WINDOW w AS (PARTITION BY gpu_uuid ORDER BY m))"
+    )
+    kept = ", ".join(f"any_value({label}) AS {label}" for label in OWNER_LABELS)
+    return (
+        f"SELECT gpu_uuid, min(m) AS since, max(m) + INTERVAL 1 MINUTE AS until, {kept}, "
+        f"dense_rank() OVER (ORDER BY gpu_uuid, owner) AS {OWNER} FROM ({stretches}) GROUP BY gpu_uuid, stretch, owner"
+    )
+
+
 class _Read:
     """Where a metric's readings are, as parts of the statement."""
 
@@ -334,7 +365,15 @@ class _Read:
     ) -> None:
         self.metric = metric
         self.read = read
-        self.key = ", ".join(metric.source.key)
+        self._labels = selected.labels_of(metric)
+        self._label_sql = " ".join(value for _, value in self._labels)
+        self._key = metric.source.key
+        self._owners = ""
+        if "o." in self._label_sql:
+            self._owners = statement.add("o", owners_sql(read), materialized=True)
+            self._key = (*metric.source.key, OWNER)
+        self.key = ", ".join(self._key)
+        """Columns by which readings find their series."""
         self.name = ""
         """The relation of series, once they are numbered."""
         self._statement = statement
@@ -352,8 +391,7 @@ class _Read:
         series. `is_of_table`: of any metric of the table.
         """
         metric, source = self.metric, self.metric.source
-        chosen = self._selected.labels_of(metric)
-        sql = " ".join(value for _, value in chosen)
+        sql = self._label_sql
         described = "".join(
             f", any_value({column}) AS {column}"
             for column in source.described
@@ -366,20 +404,23 @@ class _Read:
         )
         if len(self.read) > 1:
             keys = f"SELECT {self.key}{described} FROM ({keys}) GROUP BY {self.key}"
-        labels = labels_sql(chosen)
+        labels = labels_sql(self._labels)
         joins = ""
         if "n." in sql:
             joins += " LEFT JOIN nodes n USING (node)"
         if source.has_gpu and ("g." in sql or metric.only_nvidia):
             joins += " LEFT JOIN gpus g USING (gpu_uuid)"
+        if self._owners:
+            joins += f" LEFT JOIN (SELECT DISTINCT * EXCLUDE (gpu_uuid, since, until) FROM {self._owners}) o USING ({OWNER})"
         vendor = " WHERE g.vendor IS NULL OR g.vendor = 'nvidia'" if metric.only_nvidia else ""
         named = (
-            f"SELECT {', '.join(f'k.{column}' for column in source.key)}, {labels} AS l "
+            f"SELECT {', '.join(f'k.{column}' for column in self._key)}, {labels} AS l "
             f"FROM ({keys}) k{joins}{vendor}"
         )
         for name, series in before:
             if name == metric.name:
-                named = f"SELECT n.* FROM ({named}) n ANTI JOIN {series} USING ({self.key})"
+                plain = ", ".join(source.key)
+                named = f"SELECT n.* FROM ({named}) n ANTI JOIN {series} USING ({plain})"
         self.name = self._statement.add(
             "s",
             f"SELECT row_number() OVER () AS sid, * FROM ({named}) WHERE {matched(self._selected.matchers)}",
@@ -417,9 +458,15 @@ class _Read:
         return f"FROM ({rate}) WHERE x IS NOT NULL AND {between(piece.after_ms, piece.until_ms)}"
 
     def _relation(self, piece: Piece) -> str:
+        table = self._computed or self.metric.source.name
         if piece.rolled is not None:
-            return piece.rolled.table
-        return self._computed or self.metric.source.name
+            table = piece.rolled.table
+        if not self._owners:
+            return table
+        return (
+            f"(SELECT b.*, coalesce(o.{OWNER}, 0) AS {OWNER} FROM {table} b LEFT JOIN {self._owners} o "
+            "ON o.gpu_uuid = b.gpu_uuid AND b.ts >= o.since AND b.ts < o.until)"
+        )
 
     def _where(self, piece: Piece) -> str:
         shift_ms = 0 if piece.rolled is None else piece.rolled.window_ms

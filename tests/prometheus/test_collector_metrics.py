@@ -124,3 +124,49 @@ def test_values_of_labels_include_those_of_computed_metrics(
     assert {"ALERTS", "gpuwarden_diagnosis"} <= set(values("__name__"))
     assert values("alertname") == ["gpu_hot"]
     assert values("username") == ["anna"]
+
+
+def test_dcgms_names_have_the_owner_of_each_minute(fleet: duckdb.DuckDBPyConnection) -> None:
+    begin = datetime(2026, 5, 1, tzinfo=UTC)
+    for second in range(0, 600, 10):
+        at = begin + timedelta(seconds=second)
+        for gpu in range(2):
+            put(
+                fleet,
+                "gpu_samples",
+                ts=at,
+                node="n",
+                gpu=gpu,
+                gpu_uuid=f"P{gpu}",
+                util_percent=50.0,
+            )
+        pods = (
+            ["ml/a"]
+            if second < 180
+            else []
+            if second < 300
+            else ["ml/b"]
+            if second < 480
+            else ["ml/b", "ml/c"]
+        )
+        for pod in pods:
+            put(
+                fleet, "allocation_samples", ts=at, node="n", gpu=0, gpu_uuid="P0", scheduler="kubernetes",
+                owner=f"{pod}/main", pod=pod, namespace="ml", container="main",
+            )  # fmt: skip
+    util = 'DCGM_FI_DEV_GPU_UTIL{Hostname="n"}'
+
+    def pods_at(minute: float, query: str = util) -> list[str | None]:
+        found = answer(fleet, query, begin + minute * MINUTE)
+        return sorted(labels.get("pod", "") for labels, _ in found)
+
+    assert [pods_at(m) for m in (2.5, 4.5, 6.5, 9.5)] == [["", "a"], ["", ""], ["", "b"], ["", ""]]
+    assert pods_at(6.5, 'DCGM_FI_DEV_GPU_UTIL{pod="b"}') == ["b"]
+    ((labels, value),) = answer(fleet, f"avg by (pod, namespace, container) ({util[:-1]}, pod!=''}})", begin + 6.5 * MINUTE)  # fmt: skip
+    assert labels == {"pod": "b", "namespace": "ml", "container": "main"} and value == 50
+    counts = answer(fleet, f"sum by (pod) (count_over_time({util}[10m]))", begin + 9.9 * MINUTE)
+    assert {labels.get("pod", ""): n for labels, n in counts} == {"": 84, "a": 18, "b": 18}
+    assert answer(fleet, f"count({util})", begin + 6.5 * MINUTE) == [({}, 2)]
+    end_ms = round((begin + 10 * MINUTE).timestamp() * 1000)
+    rows = fleet.execute(label_values([util], end_ms - 600_000, end_ms, "pod")).fetchall()
+    assert [json.loads(row[0]) for row in rows] == ["a", "b"]

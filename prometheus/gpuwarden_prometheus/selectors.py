@@ -276,7 +276,7 @@ def _grown_parts(source: "_Read") -> str:
     """Parts of a counter that has grown as the rollups say."""
     grown = " UNION ALL ".join(_growth(source, piece) for piece in source.read)
     d = source.metric.scaled("d")
-    # The counter stands at any high number, from which no rate is extrapolated to zero: all growth is in `sd`.
+    # The value is any high number, so that no rate is extrapolated to zero; all growth is in `sd`.
     return (
         "SELECT sid, 1 AS n, t AS ft, t AS lt, 1e18 AS fv, 1e18 AS lv, 0 AS sv, 0 AS mn, 0 AS mx, "
         f"{d} AS sd, {d} AS fd, 0 AS sc, 0 AS fc, 0 AS sr, 0 AS fr FROM ({grown})"

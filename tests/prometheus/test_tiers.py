@@ -101,7 +101,7 @@ def test_rates_of_rollups_are_near_those_of_samples(
         values = [v for labels, points in got.items() if series in labels for v in points.values()]
         assert values == pytest.approx([300.0] * len(values), rel=0.001)
     for labels, points in wanted.items():
-        # A minute with a few samples of a window is no window of two readings.
+        # A window that begins within its only minute has too few readings.
         assert len(points.keys() - got[labels].keys()) <= 2
         assert sum(got[labels].values()) == pytest.approx(sum(points.values()), rel=0.05)
 

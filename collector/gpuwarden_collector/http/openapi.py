@@ -242,6 +242,11 @@ ENDPOINTS: Mapping[tuple[str, str], Endpoint] = {
     **_prometheus("query_exemplars", "Exemplars: there are none.", "query", "start", "end"),
     **_prometheus("label/{name}/values", "Values of a label.", _MATCH, "start", "end", "limit", has_form=False),
     **_prometheus("metadata", "Type and help of metrics.", "metric", "limit", has_form=False),
+    **_prometheus(
+        "rules", "Rules, as alerting rules of one group.", "type", "rule_name[]", "rule_group[]", "file[]",
+        "exclude_alerts", has_form=False,
+    ),
+    **_prometheus("alerts", "Alerts that are pending or firing.", has_form=False),
     **_prometheus("status/buildinfo", "The version of Prometheus that answers are compatible with.", has_form=False),
     ("POST", "/mcp"): Endpoint(
         "A message of the Model Context Protocol.", bodies={_JSON: _object(["jsonrpc"], jsonrpc=_TEXT_SCHEMA)},

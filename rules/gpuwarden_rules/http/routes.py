@@ -1,4 +1,4 @@
-"""Serves `/v1/rules`, `/v1/judgement`, `/v1/silences`, backtests and explanations of alerts; see docs/api.md."""
+"""Serves rules, judgement, silences, backtests and explanations of alerts; see docs/api.md."""
 
 import asyncio
 import dataclasses
@@ -14,7 +14,7 @@ from gpuwarden.query import Querier, QueryError
 from gpuwarden_rules.backtest.explain import Explanation, explanation
 from gpuwarden_rules.backtest.run import Backtester
 from gpuwarden_rules.evaluation.reload import ReloadError, RuleReloader
-from gpuwarden_rules.http import backtests, silences
+from gpuwarden_rules.http import backtests, prometheus, silences
 from gpuwarden_rules.http.answers import Handler, RequestError, answer, error_answer
 from gpuwarden_rules.http.rule_document import described, written
 
@@ -83,6 +83,7 @@ def routes(
         web.get("/v1/rules", guarded(list_rules)),
         web.get("/v1/rules/{name}", guarded(show_rule)),
         web.post("/v1/rules/reload", guarded(reload)),
+        *prometheus.routes(guarded),
         *silences.routes(guarded, clock, on_silence),
         *backtests.routes(backtester, guarded),
     ]

@@ -266,3 +266,44 @@ async def test_a_backtest_without_the_data_cannot_say(client, engine, tmp_path, 
         "cannot say",
         "the collector has no samples to replay",
     )
+
+
+async def test_prometheus_is_told_rules_and_alerts(client, engine, database, clock, store) -> None:
+    async def data(path: str) -> dict:
+        answer = await client.get(f"/prometheus/api/v1/{path}")
+        found = await answer.json()
+        assert (answer.status, found["status"]) == (200, "success")
+        return found["data"]
+
+    (group,) = (await data("rules"))["groups"]
+    (rule,) = group["rules"]
+    assert (rule["state"], rule["health"], rule["alerts"]) == ("inactive", "unknown", [])
+    assert (await data("alerts")) == {"alerts": []}
+    await fire(engine, database, clock, store)
+    (group,) = (await data("rules?type=alert"))["groups"]
+    (rule,) = group["rules"]
+    assert (rule["name"], rule["state"], rule["health"], rule["type"]) == (
+        "down",
+        "firing",
+        "ok",
+        "alerting",
+    )
+    assert (rule["duration"], group["interval"], rule["labels"]["severity"]) == (0, 30, "warning")
+    (alert,) = (await data("alerts"))["alerts"]
+    assert rule["alerts"] == [alert]
+    assert alert == {
+        "labels": {
+            "alertname": "down",
+            "consequence": "slow_work",
+            "node": "n1",
+            "severity": "warning",
+        },
+        "annotations": {"summary": "n1 is down", "remedy": "r"},
+        "state": "firing",
+        "activeAt": "2026-01-01T12:00:00.000Z",
+        "value": "1.000000e+00",
+    }
+    for nothing in ("type=record", "rule_name[]=other", "rule_group[]=other", "file[]=other"):
+        assert (await data(f"rules?{nothing}"))["groups"] == []
+    ((rule,),) = [g["rules"] for g in (await data("rules?exclude_alerts=true"))["groups"]]
+    assert "alerts" not in rule

@@ -21,6 +21,7 @@ from gpuwarden_prometheus.metrics import is_label, named_metrics
 from gpuwarden_prometheus.relations import Grid
 from gpuwarden_prometheus.request import (
     TimeSpan,
+    federate_text,
     instant_text,
     labels_text,
     range_text,
@@ -29,6 +30,7 @@ from gpuwarden_prometheus.request import (
 from gpuwarden_prometheus.tiers import RolledUntil
 
 PATH = "/prometheus/api/v1"
+EXPOSITION_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 LOOKBACK_MS = 300_000
 """As Prometheus' default of `query.lookback-delta`."""
 POINTS_MAX = 11_000
@@ -82,6 +84,7 @@ class PrometheusApi:
             "metadata": self.metadata,
             "status/buildinfo": self.buildinfo,
         }
+        yield web.get("/prometheus/federate", _answering(self.federate))
         for path, handler in both.items():
             yield web.get(f"{PATH}/{path}", _answering(handler))
             yield web.post(f"{PATH}/{path}", _answering(handler))
@@ -126,6 +129,15 @@ class PrometheusApi:
         if not selectors:
             raise _BadRequest("no match[] parameter provided")
         return await self._answer(request, series_text(selectors, self._span(asked)), asked)
+
+    async def federate(self, request: web.Request) -> web.StreamResponse:
+        """GET federate: the newest values of the series that selectors match, in Prometheus' text format."""
+        asked = await _parameters(request)
+        selectors = asked.get("match[]", ())
+        if not selectors:
+            raise _BadRequest("no match[] parameter provided")
+        text = federate_text(selectors, self._now_ms(), _lookback_ms(asked))
+        return await self._answer(request, text, asked, EXPOSITION_TYPE)
 
     async def labels(self, request: web.Request) -> web.StreamResponse:
         """GET and POST labels: names of labels."""
@@ -180,7 +192,11 @@ class PrometheusApi:
         return TimeSpan(_time_ms(asked, "start", end_ms - _HOUR_MS), end_ms)
 
     async def _answer(
-        self, request: web.Request, text: str, asked: Parameters
+        self,
+        request: web.Request,
+        text: str,
+        asked: Parameters,
+        content_type: str = "application/json",
     ) -> web.StreamResponse:
         """Run a query and send its rows as they come."""
         timeout = _first(asked, "timeout")
@@ -194,11 +210,13 @@ class PrometheusApi:
             row_limit=_limit(asked),
             dialect="promql",
         ) as rows:
-            return await self._send(request, rows)
+            return await self._send(request, rows, content_type)
 
-    async def _send(self, request: web.Request, rows: RowStream) -> web.StreamResponse:
+    async def _send(
+        self, request: web.Request, rows: RowStream, content_type: str
+    ) -> web.StreamResponse:
         first = await rows.whole()
-        headers = {"Content-Type": "application/json"}
+        headers = {"Content-Type": content_type}
         following = await rows.whole() if first else b""
         if not following:
             return web.Response(body=bytes(first), headers=headers)

@@ -15,7 +15,7 @@ from gpuwarden_collector.query.port import (
 from gpuwarden_prometheus.compile import QueryTimes, compiled
 from gpuwarden_prometheus.encode import encoder_of
 from gpuwarden_prometheus.relations import Grid
-from gpuwarden_prometheus.series import label_names, label_values, series_found
+from gpuwarden_prometheus.series import federated, label_names, label_values, series_found
 from gpuwarden_prometheus.tiers import RolledUntil
 
 
@@ -70,6 +70,8 @@ def sql_of(text: str) -> str:
             return compiled(rest, QueryTimes(grid, False, int(lookback), int(at), rolled))
         case ["#", "series", start, end]:
             return series_found(rest.splitlines(), int(start), int(end))
+        case ["#", "federate", at, lookback]:
+            return federated(rest.splitlines(), int(at), int(lookback))
         case ["#", "labels", start, end]:
             return label_names(rest.splitlines(), int(start), int(end))
         case ["#", "values", start, end, label]:

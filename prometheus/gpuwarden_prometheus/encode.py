@@ -22,6 +22,8 @@ class ApiEncoder:
 
     def begin(self) -> bytes:
         """As of Encoder."""
+        if self._kind == "exposition":
+            return b""
         if self._kind in ("series", "label"):
             return b'{"status":"success","data":['
         opening = "[" if self._kind in ("matrix", "vector") else ""
@@ -32,6 +34,8 @@ class ApiEncoder:
     def rows(self, data: Any) -> bytes:
         """As of Encoder."""
         columns = [column.to_pylist() for column in data.columns]
+        if self._kind == "exposition":
+            return "".join(f"{line}\n" for line in columns[0]).encode()
         if self._kind in ("series", "label"):
             texts = columns[0]
         elif self._kind in ("scalar", "string"):
@@ -51,6 +55,8 @@ class ApiEncoder:
 
     def end(self, ending: Ending) -> bytes:
         """As of Encoder."""
+        if self._kind == "exposition":
+            return b""
         closing = {"series": "]", "label": "]", "matrix": "]}", "vector": "]}"}.get(self._kind, "}")
         warned = ',"warnings":["results truncated due to limit"]' if ending.truncated else ""
         return f"{closing}{warned}}}".encode()

@@ -1,6 +1,6 @@
 """The text of a Prometheus query as query processes and the query log get it: PromQL after a comment with its times.
 
-`# range START END STEP LOOKBACK MINUTES HOURS`, `# instant AT LOOKBACK MINUTES HOURS` (ends of what is rolled up), `# series START END`, `# labels START END` or
+`# range START END STEP LOOKBACK MINUTES HOURS`, `# instant AT LOOKBACK MINUTES HOURS` (ends of what is rolled up), `# series START END`, `# federate AT LOOKBACK`, `# labels START END` or
 `# values START END LABEL`, in milliseconds; then the expression, or one selector a line.
 """
 
@@ -33,6 +33,11 @@ def instant_text(query: str, at_ms: int, lookback_ms: int, rolled: RolledUntil) 
 def series_text(selectors: Sequence[str], span: TimeSpan) -> str:
     """The text of a question for series."""
     return f"# series {span.start_ms} {span.end_ms}\n" + "\n".join(map(_line, selectors))
+
+
+def federate_text(selectors: Sequence[str], at_ms: int, lookback_ms: int) -> str:
+    """The text of a question for the newest values of series."""
+    return f"# federate {at_ms} {lookback_ms}\n" + "\n".join(map(_line, selectors))
 
 
 def labels_text(selectors: Sequence[str], span: TimeSpan, label: str = "") -> str:

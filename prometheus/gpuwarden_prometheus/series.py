@@ -1,14 +1,21 @@
 """Compiles questions for series, names of labels and their values."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import promql_parser as ast
 
 from gpuwarden.query import QueryError, text_sql
 from gpuwarden_prometheus.compile import parsed, selection_of
 from gpuwarden_prometheus.metrics import SOURCES, named_metrics
-from gpuwarden_prometheus.relations import NAME, SqlBuilder
-from gpuwarden_prometheus.selectors import Selection, between, instant_sql, series_in
+from gpuwarden_prometheus.operators import NUMBER
+from gpuwarden_prometheus.relations import NAME, Grid, SqlBuilder, label_sql, without_sql
+from gpuwarden_prometheus.selectors import (
+    Selection,
+    between,
+    instant_sql,
+    instant_vector,
+    series_in,
+)
 
 
 def series_found(selectors: Sequence[str], start_ms: int, end_ms: int) -> str:
@@ -62,6 +69,32 @@ def label_values(selectors: Sequence[str], start_ms: int, end_ms: int, label: st
     )
 
 
+def federated(selectors: Sequence[str], at_ms: int, lookback_ms: int) -> str:
+    """SQL of the newest values of series as lines of Prometheus' text format, each with its time."""
+    statement = SqlBuilder()
+    found = []
+    for selected in _selections(selectors):
+        for metric in selected.metrics:
+            one = Selection([metric], selected.matchers)
+            vector = instant_vector(statement, one, Grid(at_ms, 1, 1), lookback_ms)
+            # A value that is kept for an hour would be too old for a Prometheus.
+            time = str(at_ms) if metric.is_kept_longer else "t"
+            found.append(
+                f"SELECT {_LINE} || {NUMBER} || ' ' || {time} AS exposition FROM {vector.points} "
+                f"JOIN {vector.series} USING (sid)"
+            )
+    rows = " UNION ".join(found) or _nothing("exposition")
+    return statement.text(f"SELECT DISTINCT exposition FROM ({rows}) ORDER BY exposition")
+
+
+_ESCAPED = "replace(replace(replace(e.value, chr(92), chr(92) || chr(92)), chr(34), chr(92) || chr(34)), chr(10), chr(92) || 'n')"
+_LINE = (
+    f"{label_sql(NAME)} || '{{' || array_to_string(list_transform(map_entries({without_sql([NAME])}), "
+    f"lambda e: e.key || '=\"' || {_ESCAPED} || '\"'), ',') || '}} '"
+)
+"""SQL of name and labels in the text format."""
+
+
 def _names_in(start_ms: int, end_ms: int) -> str:
     """Names of metrics with a reading in the last part of the span."""
     counts = []
@@ -103,14 +136,16 @@ def _nothing(column: str) -> str:
 def _relations(
     statement: SqlBuilder, selectors: Sequence[str], start_ms: int, end_ms: int
 ) -> list[str]:
-    found = []
+    return [
+        series_in(statement, metric, selected.matchers, start_ms, end_ms)
+        for selected in _selections(selectors)
+        for metric in selected.metrics
+    ]
+
+
+def _selections(selectors: Sequence[str]) -> Iterator[Selection]:
     for selector in selectors:
         expr = parsed(selector)
         if not isinstance(expr, ast.VectorSelector):
             raise QueryError(f"match[] needs a selector, not {selector!r}")
-        selected: Selection = selection_of(expr)
-        found += [
-            series_in(statement, metric, selected.matchers, start_ms, end_ms)
-            for metric in selected.metrics
-        ]
-    return found
+        yield selection_of(expr)

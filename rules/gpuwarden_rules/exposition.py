@@ -13,6 +13,7 @@ from prometheus_client import generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from gpuwarden.incident import Incident, IncidentState
 from gpuwarden_rules.diagnosis.service import Diagnoser
 from gpuwarden_rules.evaluation.statistics import RuleStatistics
 
@@ -40,10 +41,17 @@ _STATES = ("pending", "firing", "unknown")
 
 
 def rules_exposition(
-    stats: Mapping[str, RuleStatistics], now: datetime, diagnoser: Diagnoser | None = None
+    stats: Mapping[str, RuleStatistics],
+    now: datetime,
+    diagnoser: Diagnoser | None = None,
+    incidents: Iterable[Incident] = (),
 ) -> str:
-    """Text format 0.0.4 of `RuleEngine.stats` and of the diagnosis at `now` (aware)."""
-    families = [*_rule_families(stats, now), *(_diagnosis_families(diagnoser) if diagnoser else ())]
+    """Text format 0.0.4 of `RuleEngine.stats`, of the diagnosis and of open incidents at `now` (aware)."""
+    families = [
+        *_rule_families(stats, now),
+        *(_diagnosis_families(diagnoser) if diagnoser else ()),
+        *_incident_families(incidents),
+    ]
     return _text_of(families)
 
 
@@ -141,6 +149,26 @@ def _diagnosis_families(diagnoser: Diagnoser) -> list[Metric]:
     for bottleneck, count in sorted(held.items()):
         gpus.add_metric([bottleneck], count)
     return [*families, gpus]
+
+
+def _incident_families(incidents: Iterable[Incident]) -> list[Metric]:
+    labels = ["severity", "consequence"]
+    count = GaugeMetricFamily("gpuwarden_incidents_open", "Open incidents.", labels=labels)
+    meaning = "Loss by open incidents whose cost is known."
+    usd = GaugeMetricFamily("gpuwarden_incidents_usd_per_hour", meaning, labels=labels)
+    found: Counter[tuple[str, str]] = Counter()
+    lost: dict[tuple[str, str], float] = {}
+    for incident in incidents:
+        if incident.state is IncidentState.OPEN:
+            key = (incident.severity.value, incident.consequence.value)
+            found[key] += 1
+            if incident.usd_per_hour is not None:
+                lost[key] = lost.get(key, 0.0) + incident.usd_per_hour
+    for key in sorted(found):
+        count.add_metric(key, found[key])
+        if key in lost:
+            usd.add_metric(key, lost[key])
+    return [count, usd]
 
 
 class _Families(Collector):

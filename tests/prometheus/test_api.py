@@ -159,3 +159,24 @@ def test_an_expression_that_is_too_deep_harms_no_other(query: str, served: Serve
     assert status in (200, 400, 422)
     assert status == 200 or document["status"] == "error"
     assert data(served, "query", query="1", time=1)["result"] == [1, "1"]
+
+
+def test_a_prometheus_can_federate_the_newest_values(served: Served) -> None:
+    def lines(*selectors: str) -> list[str]:
+        asked = urllib.parse.urlencode([("match[]", each) for each in selectors])
+        url = served[0].replace("/api/v1", "/federate")
+        with urllib.request.urlopen(f"{url}?{asked}&lookback_delta=1h", timeout=60) as answer:
+            assert answer.headers["Content-Type"].startswith("text/plain; version=0.0.4")
+            return answer.read().decode().splitlines()
+
+    found = lines('gpuwarden_gpu_power_watts{gpu=~"0|1"}', 'gpuwarden_gpu_power_watts{gpu="1"}')
+    assert len(found) == 2, "each series once"
+    name, _, rest = found[0].partition("{")
+    assert name == "gpuwarden_gpu_power_watts" and 'gpu="0"' in rest
+    value, ms = rest.rpartition("} ")[2].split()
+    assert float(value) == 300.0 and int(ms) == round(1000 * served[1]) - 9_000, (
+        "the clock is at the first row"
+    )
+    assert lines("gpuwarden_gpu_fan_ratio") == []
+    status, document = asked((served[0].replace("/api/v1", ""), 0.0), "federate")
+    assert (status, document["errorType"]) == (400, "bad_data")

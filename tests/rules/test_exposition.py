@@ -4,6 +4,8 @@ from datetime import UTC, datetime, timedelta
 
 from prometheus_client.parser import text_string_to_metric_families
 
+from gpuwarden.alert import Consequence, Severity
+from gpuwarden.incident import Incident, IncidentState
 from gpuwarden_rules.evaluation.statistics import RuleStatistics
 from gpuwarden_rules.exposition import rules_exposition
 
@@ -54,3 +56,26 @@ def test_what_has_not_happened_has_no_series_and_is_not_zero() -> None:
 def test_a_clock_that_went_back_gives_no_negative_time() -> None:
     stats = RuleStatistics(last_success_at=NOW + timedelta(hours=1))
     assert series({"hot": stats})["since_success_seconds", "hot"] == 0
+
+
+def test_open_incidents_are_counted_with_what_they_cost() -> None:
+    def incident(number: int, usd: float | None, **more: object) -> Incident:
+        known = {
+            "severity": Severity.WARNING,
+            "consequence": Consequence.WASTE,
+            "usd_per_hour": usd,
+        }
+        fixed = {"summary": "s", "remedy": "r", "place": "", "labels": {}, "nodes": 1, "roots": 1}
+        times = {"began_at": NOW, "opened_at": NOW}
+        return Incident(id=str(number), root="f", rule="idle", **known | fixed | times | more)
+
+    ended = {"state": IncidentState.RESOLVED}
+    incidents = [incident(1, 2.5), incident(2, None), incident(3, 4.0), incident(4, 9.0, **ended)]
+    incidents.append(incident(5, None, severity=Severity.CRITICAL))
+    text = rules_exposition({}, NOW, incidents=incidents)
+    lines = [line for line in text.splitlines() if not line.startswith("#")]
+    assert lines == [
+        'gpuwarden_incidents_open{consequence="waste",severity="critical"} 1.0',
+        'gpuwarden_incidents_open{consequence="waste",severity="warning"} 3.0',
+        'gpuwarden_incidents_usd_per_hour{consequence="waste",severity="warning"} 6.5',
+    ]

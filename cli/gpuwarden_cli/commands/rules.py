@@ -16,7 +16,7 @@ from urllib.parse import quote
 
 from gpuwarden.clock import SystemClock, iso_text
 from gpuwarden.durations import readable, seconds_of, span_of
-from gpuwarden.prometheus_names import NAME_SETS
+from gpuwarden.prometheus_names import DCGM_SETS
 from gpuwarden.query import QueryError
 from gpuwarden_cli.output import counted, render, terminal_width
 from gpuwarden_cli.parser import Commands, add_command, add_format, add_group, add_since, add_url
@@ -92,7 +92,7 @@ def add_commands(commands: Commands) -> None:
         help="rules of this file or folder instead of the built-in pack",
     )  # fmt: skip
     made.add_argument(
-        "--names", choices=NAME_SETS, default="own",
+        "--names", choices=("own", *DCGM_SETS), default="own",
         help="names of our exporter, or of dcgm-exporter up to 4.8 (dcgm) or since 4.9 (dcgm49); default own",
     )  # fmt: skip
     made.add_argument(

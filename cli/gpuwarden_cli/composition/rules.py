@@ -110,7 +110,10 @@ class RuleServices:
         running = self._running
         stats = running.engine.stats if running else {}
         diagnoser = running.diagnoser if running else None
-        return rules_exposition(stats, self._clock.now(), diagnoser) + self._notifications.figures()
+        view = running.incidents.view if running else None
+        incidents = view.incidents if view else ()
+        figures = rules_exposition(stats, self._clock.now(), diagnoser, incidents)
+        return figures + self._notifications.figures()
 
     def duties(self) -> Duties:
         """What rules and notifications do, for the collector's health."""

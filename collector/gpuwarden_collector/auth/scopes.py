@@ -73,6 +73,7 @@ NEEDS: dict[tuple[str, str], Need] = {
     },
     ("GET", "/prometheus/api/v1/label/{name}/values"): Scope.READ,
     ("GET", "/prometheus/api/v1/metadata"): Scope.READ,
+    ("GET", "/prometheus/federate"): Scope.READ,
     ("GET", "/prometheus/api/v1/rules"): Scope.READ,
     ("GET", "/prometheus/api/v1/alerts"): Scope.READ,
     ("GET", "/prometheus/api/v1/status/buildinfo"): Scope.READ,

@@ -246,6 +246,10 @@ ENDPOINTS: Mapping[tuple[str, str], Endpoint] = {
         "rules", "Rules, as alerting rules of one group.", "type", "rule_name[]", "rule_group[]", "file[]",
         "exclude_alerts", has_form=False,
     ),
+    ("GET", "/prometheus/federate"): Endpoint(
+        "Newest values of the series that selectors match, in Prometheus' text format.", (_TEXT,),
+        query=(_texts("match[]", 1, 20), "limit", "lookback_delta"), errors=(400, 422, 429, 503), error=_PROMETHEUS_ERROR,
+    ),
     **_prometheus("alerts", "Alerts that are pending or firing.", has_form=False),
     **_prometheus("status/buildinfo", "The version of Prometheus that answers are compatible with.", has_form=False),
     ("POST", "/mcp"): Endpoint(

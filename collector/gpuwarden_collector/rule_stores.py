@@ -49,7 +49,7 @@ _ALERTS_SQL = (
 )
 _ACTIVE_SQL = _ALERTS_SQL.format(condition="state IN ('pending', 'firing')")
 _RESOLVED_SQL = _ALERTS_SQL.format(condition="fired_at IS NOT NULL AND resolved_at > $since")
-_SILENCES_SQL = "FROM silences WHERE ends_at > $now ORDER BY starts_at, id"
+_SILENCES_SQL = "FROM silences WHERE ends_at > $since ORDER BY starts_at, id"
 
 
 class SqlAlertStore:
@@ -76,8 +76,10 @@ class SqlAlertStore:
             await self._writer.write(Changes(upserted={ALERTS.name: rows}, late=late))
 
     async def silences(self) -> Sequence[Silence]:
-        now = self._clock.now()
-        result = await self._querier.query(_SILENCES_SQL, {"now": now}, row_limit=_ROWS_MAX)
+        return await self.silences_since(self._clock.now())
+
+    async def silences_since(self, since: datetime) -> Sequence[Silence]:
+        result = await self._querier.query(_SILENCES_SQL, {"since": since}, row_limit=_ROWS_MAX)
         return [_silence(record) for record in result.records()]
 
     async def save_silences(self, silences: Sequence[Silence]) -> None:

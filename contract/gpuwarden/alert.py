@@ -252,6 +252,10 @@ class AlertStore(Protocol):
         """Silences that have not ended."""
         ...
 
+    async def silences_since(self, since: datetime) -> Sequence[Silence]:
+        """Silences that end after an instant, also those that have ended."""
+        ...
+
     async def save_silences(self, silences: Sequence[Silence]) -> None:
         """Insert or update by id, durably."""
         ...

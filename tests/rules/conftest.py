@@ -27,6 +27,9 @@ class MemoryStore:
     async def silences(self) -> Sequence[Silence]:
         return list(self.kept_silences.values())
 
+    async def silences_since(self, since: datetime) -> Sequence[Silence]:
+        return [one for one in self.kept_silences.values() if one.ends_at > since]
+
     async def save_silences(self, silences: Sequence[Silence]) -> None:
         self.kept_silences |= {silence.id: silence for silence in silences}
 

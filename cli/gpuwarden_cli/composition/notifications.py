@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from gpuwarden_rules.notify.notifier import Notifier
     from gpuwarden_rules.notify.receivers.receiver import Receiver
     from gpuwarden_rules.notify.settings import Notify
+    from gpuwarden_rules.notify.silence_service import OwnSilences
 
 log = logging.getLogger(__name__)
 
@@ -72,16 +73,21 @@ class Notifications:
         return None
 
     async def run(
-        self, incidents: "IncidentService", querier: "Querier", stop: asyncio.Event
+        self,
+        incidents: "IncidentService",
+        silences: "OwnSilences",
+        querier: "Querier",
+        stop: asyncio.Event,
     ) -> None:
-        """Notify until `stop`."""
+        """Notify until `stop`. `silences`: those of the rules."""
         if self._asked is None:
             return
         async with asyncio.TaskGroup() as group:
             ending = group.create_task(self._end_with(stop), name="notify stop")
             while not stop.is_set():
                 self._ending = asyncio.Event()
-                before, self._notifier = self._notifier, self._notifier_of(incidents, querier)
+                before = self._notifier
+                self._notifier = self._notifier_of(incidents, silences, querier)
                 if before:
                     self._notifier.continue_stats(before)
                 await self._notifier.run(self._ending)
@@ -91,9 +97,13 @@ class Notifications:
         await stop.wait()
         self._ending.set()
 
-    def _notifier_of(self, incidents: "IncidentService", querier: "Querier") -> "Notifier":
+    def _notifier_of(
+        self, incidents: "IncidentService", silences: "OwnSilences", querier: "Querier"
+    ) -> "Notifier":
         from gpuwarden_rules.notify.notifier import Notifier
         from gpuwarden_rules.notify.outbox import FILE_NAME, Outbox
+        from gpuwarden_rules.notify.receivers.alertmanager_silences import AlertmanagerSilences
+        from gpuwarden_rules.notify.silence_service import SilenceSync
 
         assert self._asked is not None
         notify, receivers = self._asked
@@ -104,6 +114,11 @@ class Notifications:
             lambda: incidents.view,
             querier,
             self._clock,
+            [
+                SilenceSync(plan.name, AlertmanagerSilences(plan.target), silences, self._clock)
+                for plan in notify.receivers
+                if plan.shares_silences
+            ],
         )
 
     def _read(self, path: Path) -> "tuple[Notify, dict[str, Receiver]]":

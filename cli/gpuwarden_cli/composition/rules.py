@@ -82,7 +82,9 @@ class RuleServices:
             group.create_task(running.diagnoser.run(stop), name="diagnosis")
             group.create_task(running.incidents.run(stop), name="incidents")
             group.create_task(running.backtester.run(stop), name="backtests")
-            group.create_task(notifications.run(running.incidents, querier, stop), name="notify")
+            group.create_task(
+                notifications.run(running.incidents, running.engine, querier, stop), name="notify"
+            )
             reloading = group.create_task(running.reloader.reload_whenever(reload), name="reload")
             await stop.wait()
             reloading.cancel()

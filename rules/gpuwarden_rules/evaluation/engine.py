@@ -159,6 +159,19 @@ class RuleEngine:
         return [s for s in self._silences if s.ends_at > self._clock.now()]
 
     @property
+    def label_names(self) -> Mapping[str, Collection[str]]:
+        """Labels of alerts by the name of their rule."""
+        return {rule.name: rule.labels for rule in self.all_rules}
+
+    async def recent_silences(self, since: datetime) -> Sequence[Silence]:
+        """Silences that end after an instant, also those that have ended. Raises QueryError and TimeoutError."""
+        async with asyncio.timeout(SAVE_TIMEOUT_S):
+            stored = await self._store.silences_since(since)
+        # What was just saved may not be read yet.
+        known = {silence.id: silence for silence in (*stored, *self._silences)}
+        return [silence for silence in known.values() if silence.ends_at > since]
+
+    @property
     def _all(self) -> list[RuleRuntime]:
         return [*self._runtimes.values(), self._failing, self._lake_away]
 

@@ -9,6 +9,9 @@
       - name: hook
         webhook: https://example.com/gpus
         secret: ${file:/run/secrets/hook}
+      - name: am
+        alertmanager: http://127.0.0.1:9093
+        silences: true                      its silences are ours, and ours its (default false)
     routes:                                 default: everything to every receiver
       - receivers: [oncall]
         match: {severity: critical, node: ["dgx-*", "hgx-*"]}
@@ -126,7 +129,9 @@ class _File(YamlReader):
 
     def _receiver(self, node: Node) -> ReceiverPlan | None:
         nodes = self.fields(
-            node, required=("name",), optional=(*KINDS, "secret", "token", "format", "resolved")
+            node,
+            required=("name",),
+            optional=(*KINDS, "secret", "token", "format", "resolved", "silences"),
         )
         name = self._name(nodes.get("name"))
         kinds = [kind for kind in KINDS if kind in nodes]
@@ -150,6 +155,8 @@ class _File(YamlReader):
                 "slack needs the `token` of a bot (xoxb-...) with the scope chat:write; without one,"
                 " use an incoming webhook: apprise: slack://...",
             )
+        if "silences" in nodes and kind != "alertmanager":
+            self.note(nodes["silences"], "only an alertmanager has silences")
         return ReceiverPlan(
             name=name,
             kind=kind,
@@ -157,6 +164,7 @@ class _File(YamlReader):
             secret=secret,
             form=self._form(kind, nodes.get("format")),
             wants_resolved=self.boolean(nodes.get("resolved")) is not False,
+            shares_silences=self.boolean(nodes.get("silences")) is True,
         )
 
     def _name(self, node: Node | None) -> str:

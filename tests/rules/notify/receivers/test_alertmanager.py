@@ -33,7 +33,9 @@ def running_alertmanager(folder: Path) -> Iterator[str]:
         free.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{free.getsockname()[1]}"
     config = folder / "alertmanager.yml"
-    config.write_text("{route: {receiver: none}, receivers: [{name: none}]}\n")
+    config.write_text(
+        "{route: {receiver: none, group_by: [incident]}, receivers: [{name: none}]}\n"
+    )
     flags = {
         "config.file": config,
         "storage.path": folder / "data",

@@ -6,6 +6,7 @@ import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
+from tests.collector.conftest import data_dir, empty_store  # noqa: F401  fixtures
 
 
 @pytest.fixture(autouse=True)

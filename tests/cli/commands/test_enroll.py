@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import shutil
 import tomllib
 from collections.abc import AsyncIterator, Callable
 from datetime import timedelta
@@ -61,8 +62,9 @@ def stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
 
 
 @pytest.fixture
-async def site(stopped: Site) -> AsyncIterator[Site]:
+async def site(stopped: Site, empty_store: Path) -> AsyncIterator[Site]:
     made = stopped
+    shutil.copytree(empty_store, made.data, dirs_exist_ok=True)
     settings = CollectorSettings(
         port=0,
         data_dir=made.data,

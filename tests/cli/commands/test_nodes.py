@@ -17,12 +17,12 @@ HOUR = timedelta(hours=1)
 
 
 def test_a_silent_node_is_billed_until_it_is_forgotten(
-    tmp_path: Path, monkeypatch: Any, capsys: Any
+    data_dir: Path, monkeypatch: Any, capsys: Any
 ) -> None:
     node = {"agent_id": "a", "boot_id": "b", "simulated": False}
     gone = NOW.replace(microsecond=0) - 30 * HOUR
     stored(
-        tmp_path,
+        data_dir,
         nodes=[
             {"node": "gone", **node, "last_seen_at": gone},
             {"node": "here", **node, "last_seen_at": NOW + HOUR},
@@ -35,7 +35,7 @@ def test_a_silent_node_is_billed_until_it_is_forgotten(
     answers: list[Any] = []
 
     async def asked() -> None:
-        settings = CollectorSettings(port=0, data_dir=tmp_path, threads=1)
+        settings = CollectorSettings(port=0, data_dir=data_dir, threads=1)
         async with running(settings, SystemClock()) as collector:
             monkeypatch.setenv("GPUWARDEN_URL", collector.url)
             for command in (

@@ -1,6 +1,7 @@
 """`gpuwarden report`: what it shows adds up, and the hour that runs is in it."""
 
 import asyncio
+import itertools
 import json
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -52,22 +53,25 @@ HOURS = [
 def stored(data: Path, **tables: list[Row]) -> None:
     database = Database.open(data, LIMITS)
     for name, rows in tables.items():
-        for row in rows:
-            values = ", ".join(f"${n} AS {name}" for n, name in enumerate(row, 1))
-            put(database, name, f"SELECT {values}", list(row.values()))
+        number = itertools.count(1)
+        selects = (
+            "SELECT " + ", ".join(f"${next(number)} AS {key}" for key in row) for row in rows
+        )
+        parameters = [value for row in rows for value in row.values()]
+        put(database, name, " UNION ALL BY NAME ".join(selects), parameters)
     database.close()
 
 
 @pytest.fixture
-def report(tmp_path: Path, monkeypatch: Any, capsys: Any) -> Report:
+def report(data_dir: Path, monkeypatch: Any, capsys: Any) -> Report:
     """Runs commands against a collector that has those rows: exit code and output of each."""
 
     def run(*commands: str, **tables: list[Row]) -> list[tuple[int, str]]:
-        stored(tmp_path, **tables)
+        stored(data_dir, **tables)
         answers = []
 
         async def asked() -> None:
-            settings = CollectorSettings(port=0, data_dir=tmp_path, threads=1)
+            settings = CollectorSettings(port=0, data_dir=data_dir, threads=1)
             async with running(settings, SystemClock()) as collector:
                 monkeypatch.setenv("GPUWARDEN_URL", collector.url)
                 for command in commands:

@@ -21,6 +21,7 @@ from gpuwarden.incident import IncidentStore
 from gpuwarden.query import ExpectedQuery, Querier
 from gpuwarden_collector import stages
 from gpuwarden_collector.auth.access_control import AccessControl
+from gpuwarden_collector.forwarding.port import Forwarding
 from gpuwarden_collector.http.app import Api, node_routes
 from gpuwarden_collector.http.bodies import BodyReader
 from gpuwarden_collector.http.copies import copy_routes
@@ -97,11 +98,13 @@ async def running(
     duties: Callable[[], Duties] = Duties,
     front: Front | None = None,
     http_fronts: Sequence[HttpFront] = (),
+    forwarding: Forwarding | None = None,
 ) -> AsyncIterator[Collector]:
     """Run a collector until the end of the block, and store all batches that it has received.
 
     `more_metrics` returns Prometheus text that /metrics adds to the collector's own; `duties` the state of the
-    process's other duties. `front` listens on `postgres_port`, if that is set; `http_fronts` add routes.
+    process's other duties. `front` listens on `postgres_port`, `forwarding` sends rows to `remote_write_file`'s
+    receivers, if these are set; `http_fronts` add routes.
 
     Raises StartError when it cannot start. If the writer fails, the block ends with WriterFailedError.
     """
@@ -116,6 +119,7 @@ async def running(
         timetable = await stages.start_timetable(stack, access)
         dialects = stages.dialects_of(front, http_fronts)
         queriers = stages.start_queriers(stack, settings, store, timetable, stats, clock, dialects)
+        forwarder = await stages.forward_rows(stack, settings, store, forwarding, timetable, clock)
         await stages.start_storage(stack, store, writer, timetable, clock_check)
         disk = stages.watch_disk(timetable, settings, store, queriers)
 
@@ -130,7 +134,7 @@ async def running(
 
         # Observe the collector itself.
         levels = partial(
-            stages.levels_of, store, writer, timetable, disk, clock_check, bodies, decode_pool, pacing, quota, access
+            stages.levels_of, store, writer, timetable, disk, clock_check, bodies, decode_pool, pacing, quota, access, forwarder
         )  # fmt: skip
         state, querier = store.frames.state, queriers.clients
         health = Health(state.collector, writer, stats, clock, querier, levels, disk.budget, duties)
@@ -153,17 +157,16 @@ async def running(
         # This runs first at the end: a client that waits for an answer would delay the end of the server.
         stack.push_async_callback(querier.close)
         log.info("collector listens", extra={"url": url, "data": str(settings.data_dir)})
-        rules = queriers.rules
         with ending_with(ended):
             yield Collector(
                 url=url,
                 querier=querier,
-                rules_querier=rules,
-                beside=rules.beside,
-                expect=rules.expect,
-                alerts=SqlAlertStore(writer, rules, clock),
-                incidents=SqlIncidentStore(writer, rules),
-                diagnoses=SqlDiagnosisStore(writer, rules),
+                rules_querier=queriers.rules,
+                beside=queriers.rules.beside,
+                expect=queriers.rules.expect,
+                alerts=SqlAlertStore(writer, queriers.rules, clock),
+                incidents=SqlIncidentStore(writer, queriers.rules),
+                diagnoses=SqlDiagnosisStore(writer, queriers.rules),
                 stats=stats,
                 is_alive=lambda: writer.is_alive() and decode_pool.is_alive,
                 queue_bytes=lambda: writer.queue_bytes,

@@ -19,6 +19,7 @@ from gpuwarden_cli.composition.supervision import (
 )
 from gpuwarden_cli.mcp.http import McpEndpoint
 from gpuwarden_collector.daemon import Collector, running
+from gpuwarden_collector.forwarding.port import Forwarding
 from gpuwarden_collector.query.port import Front
 from gpuwarden_collector.settings import CollectorSettings
 from gpuwarden_dashboards.routes import routes as page_routes
@@ -53,6 +54,7 @@ async def collecting(
         duties=rules.duties,
         front=_postgres(settings),
         http_fronts=[PROMETHEUS],
+        forwarding=_forwarding(settings),
     ) as collector:
         rules.start(collector)
         stop = asyncio.Event()
@@ -74,6 +76,15 @@ def _postgres(settings: CollectorSettings) -> Front | None:
     from gpuwarden_postgres.front import POSTGRES
 
     return POSTGRES
+
+
+def _forwarding(settings: CollectorSettings) -> Forwarding | None:
+    """Prometheus' remote write, if the settings name its file."""
+    if settings.remote_write_file is None:
+        return None
+    from gpuwarden_prometheus.remote_write.sender import REMOTE_WRITE
+
+    return REMOTE_WRITE
 
 
 def run_collector(settings: CollectorSettings, load: Callable[[], CollectorSettings]) -> int:

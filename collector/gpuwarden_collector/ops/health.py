@@ -163,6 +163,15 @@ class Health:
             "schema_version": SCHEMA_VERSION,
             "not_ready": {check.name: reason for check, reason in not_ready(levels).items()},
             "unjudged": self._duties().unjudged,
+            "receivers": {
+                name: {
+                    "failing_s": state.failing_s,
+                    "problem": state.problem,
+                    "waiting_s": state.waiting_s,
+                    "lost_rows": state.lost_rows,
+                }
+                for name, state in levels.receivers.items()
+            },
             "sample": {name: _plain(value) for name, value in self.row(now).items()},
             **{name: await self._asked(sql, now) for name, sql in QUESTIONS.items()},
         }

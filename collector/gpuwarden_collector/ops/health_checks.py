@@ -15,6 +15,8 @@ COVERAGE_PERCENT_MIN = 90.0
 NODE_PERCENT_MIN = 75.0
 """Rules need three quarters of their window."""
 MESSAGES_MAX = 100
+FAILING_S_MAX = 120.0
+"""A receiver that restarts fails for less."""
 
 
 def health_checks(document: Mapping[str, Any], settings: CollectorSettings) -> Iterator[Check]:
@@ -41,6 +43,8 @@ def health_checks(document: Mapping[str, Any], settings: CollectorSettings) -> I
     yield _jobs(document["sample"])
     yield _rules(document["sample"], document.get("unjudged"))
     yield _notifications(document["sample"])
+    if receivers := document.get("receivers"):
+        yield _remote_write(receivers)
 
 
 def _version(document: Mapping[str, Any]) -> Check:
@@ -154,3 +158,23 @@ def _notifications(sample: Mapping[str, Any]) -> Check:
             "notify", WARN, f"{waiting} messages wait", "journalctl -u gpuwarden-collector"
         )
     return Check("notify", OK, f"every receiver takes messages; {waiting} wait")
+
+
+def _remote_write(receivers: Mapping[str, Mapping[str, Any]]) -> Check:
+    """Check the receivers of remote write."""
+    remedy = "docs/remote-write.md"
+    for name, state in receivers.items():
+        if state["failing_s"] > FAILING_S_MAX:
+            minutes = state["failing_s"] / 60
+            finding = f"{name} has taken no samples for {minutes:.0f} min: {state['problem']}"
+            return Check("remote write", FAIL, finding, remedy)
+    for name, state in receivers.items():
+        if state["lost_rows"]:
+            finding = f"{state['lost_rows']:,} rows were not sent to {name} and are not kept for it"
+            return Check("remote write", WARN, finding, remedy)
+    slowest = max(receivers, key=lambda name: receivers[name]["waiting_s"])
+    waiting_s = receivers[slowest]["waiting_s"]
+    if waiting_s > FAILING_S_MAX:
+        finding = f"{slowest} is {waiting_s / 60:.0f} min behind"
+        return Check("remote write", WARN, finding, remedy)
+    return Check("remote write", OK, f"{', '.join(receivers)}: all samples are sent")

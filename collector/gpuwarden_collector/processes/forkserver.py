@@ -33,12 +33,17 @@ FORK_S = 5.0
 """Longest time for a later fork; a fork server that takes longer is stopped, or hangs, and is replaced."""
 END_S = 5.0
 """Longest wait for its end after it was killed."""
-QUERY, RULES, STORAGE = b"q", b"r", b"s"
+QUERY, RULES, STORAGE, FORWARDING = b"q", b"r", b"s", b"f"
 """Kinds of processes in requests."""
-_NAMES = {QUERY: "gpuwarden-query", RULES: "gpuwarden-query", STORAGE: "gpuwarden-store"}
-_NICE = {RULES: 2, STORAGE: 5, QUERY: 10}
+_NAMES = {
+    QUERY: "gpuwarden-query",
+    RULES: "gpuwarden-query",
+    STORAGE: "gpuwarden-store",
+    FORWARDING: "gpuwarden-send",
+}
+_NICE = {RULES: 2, STORAGE: 5, FORWARDING: 5, QUERY: 10}
 """Niceness added to that of the process that acknowledges samples, so that it gets a core first: then queries of
-rules, the storage process, and last queries of people."""
+rules, the storage and forwarding processes, and last queries of people."""
 _ENVIRONMENT = {
     # Threads and arenas from before a fork are useless after it, and count against the memory limit.
     "OPENBLAS_NUM_THREADS": "1",

@@ -7,10 +7,7 @@ what is not done.
 
 import asyncio
 import logging
-import logging.handlers
 import os
-import pickle
-import queue
 import socket
 from collections.abc import Mapping
 from contextlib import AsyncExitStack, suppress
@@ -31,7 +28,7 @@ from gpuwarden_collector.storage.engine import EngineLimits
 from gpuwarden_collector.storage.errors import StoreUnavailableError
 from gpuwarden_collector.storage.maintenance import Maintainer
 from gpuwarden_collector.storage.maintenance import MaintenancePolicy as KeptPolicy
-from gpuwarden_collector.storage.process_calls import Handler, Peer, RemoteError
+from gpuwarden_collector.storage.process_calls import Handler, LogSender, Peer, RemoteError
 from gpuwarden_collector.storage.retention import shows_as_confirmed
 from gpuwarden_collector.storage.rollup_schedule import Roller
 from gpuwarden_collector.storage.seal import Sealer, SealPolicy
@@ -109,7 +106,7 @@ class Upkeep:
         """Open the store; the newest segment that the lake holds. Raises StartError."""
         self._settings = settings
         root = logging.getLogger()
-        root.handlers[:] = [_LogSender(self.peer)]
+        root.handlers[:] = [LogSender(self.peer)]
         root.setLevel(settings.log_level)
         store = self._store = await asyncio.to_thread(_opened, settings)
         self._stack.callback(store.state.close)
@@ -211,23 +208,3 @@ def _opened(settings: StorageSettings) -> Store:
 def _sealed(store: Store) -> int:
     with store.maintaining() as cursor:
         return store.sealed(cursor)
-
-
-class _LogSender(logging.handlers.QueueHandler):
-    """Sends log records to the process that writes the log."""
-
-    def __init__(self, peer: Peer) -> None:
-        super().__init__(queue.SimpleQueue())  # not used: see `enqueue`
-        self._peer = peer
-        self._loop = asyncio.get_running_loop()
-
-    def enqueue(self, record: logging.LogRecord) -> None:
-        with suppress(RuntimeError):
-            self._loop.call_soon_threadsafe(self._send, record)
-
-    def _send(self, record: logging.LogRecord) -> None:
-        try:
-            pickle.dumps(record.__dict__)
-        except Exception:  # noqa: BLE001  send at least the text of the record
-            record.__dict__ = {k: v for k, v in record.__dict__.items() if isinstance(v, str | int)}
-        self._peer.notify("log", record.__dict__)

@@ -8,8 +8,11 @@ use this: their messages are data (`processes/channel.py`).
 import asyncio
 import itertools
 import logging
+import logging.handlers
 import pickle
+import queue
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from typing import Any
 
 from gpuwarden.lifecycle import StartError
@@ -117,3 +120,23 @@ class Peer:
         for answer in self._waiting.values():
             if not answer.done():
                 answer.set_exception(ChannelError("the other process has ended"))
+
+
+class LogSender(logging.handlers.QueueHandler):
+    """Sends log records to the process that writes the log."""
+
+    def __init__(self, peer: Peer) -> None:
+        super().__init__(queue.SimpleQueue())  # not used: see `enqueue`
+        self._peer = peer
+        self._loop = asyncio.get_running_loop()
+
+    def enqueue(self, record: logging.LogRecord) -> None:
+        with suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(self._send, record)
+
+    def _send(self, record: logging.LogRecord) -> None:
+        try:
+            pickle.dumps(record.__dict__)
+        except Exception:  # noqa: BLE001  send at least the text of the record
+            record.__dict__ = {k: v for k, v in record.__dict__.items() if isinstance(v, str | int)}
+        self._peer.notify("log", record.__dict__)

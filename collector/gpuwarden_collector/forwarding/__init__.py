@@ -1,0 +1,1 @@
+"""Forwards committed rows to other systems, from a process of its own."""

@@ -242,3 +242,13 @@ def test_without_receivers_nothing_is_kept(store) -> None:
     store.seal()
     assert not kept_bytes(store.folder)
     assert end_keeping(store.folder) == 0
+
+
+def test_a_segment_that_cannot_be_read_is_skipped_and_named(store, caplog: Any) -> None:
+    store.append()
+    store.freeze()
+    store.append()
+    segment_path(store.folder / FOLDER, 1).write_bytes(b"no segment")
+    assert drained(store.feed()) == [1]
+    assert store.state.lost_rows == 1
+    assert [vars(record)["segment"] for record in caplog.records] == [1]

@@ -1,6 +1,8 @@
 """A collector forwards from a process of its own, says how it goes, and starts nothing that is not asked for."""
 
 import asyncio
+import os
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -117,3 +119,28 @@ async def test_a_wrong_file_is_a_reason_not_to_start(
     with pytest.raises(StartError, match="cannot forward rows"):
         async with running(settings, clock):
             pass
+
+
+async def test_a_process_that_ends_is_started_again_and_goes_on(
+    tmp_path: Path,
+    data_dir: Path,  # noqa: F811
+    clock: Any,  # noqa: F811
+) -> None:
+    file = tmp_path / "receivers.toml"
+    file.write_text('[[receiver]]\nname = "r"\nurl = "http://127.0.0.1:1/write"\n')
+    settings = CollectorSettings(port=0, data_dir=data_dir, threads=1, remote_write_file=file)
+
+    async def started(but: int = 0) -> int:
+        while True:
+            if found := [pid for pid in children(NAME) if pid != but]:
+                return found[0]
+            await asyncio.sleep(0.05)
+
+    async with running(settings, clock, forwarding=REMOTE_WRITE) as collector, asyncio.timeout(60):
+        first = await started()
+        os.kill(first, signal.SIGKILL)
+        await started(but=first)
+        while True:
+            if "forwarding_restarts_total 1.0" in await _text(collector.url + "/metrics"):
+                break
+            await asyncio.sleep(0.05)

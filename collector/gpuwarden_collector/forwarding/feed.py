@@ -6,6 +6,7 @@ twice.
 """
 
 import json
+import logging
 import threading
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
@@ -26,6 +27,8 @@ from gpuwarden_collector.storage.segment import (
     segment_numbers,
     segment_path,
 )
+
+log = logging.getLogger(__name__)
 
 READ_BYTES_MAX = 2 * 1024 * 1024
 """Frames that are read together; one frame may be larger."""
@@ -170,7 +173,19 @@ class SegmentFeed:
                 return None
             self._at = CommitPosition(min(later), 0, 0)
             return self._opened()
-        self._segment = Segment(folder, number, keeps_open=True)
+        try:
+            self._segment = Segment(folder, number, keeps_open=True)
+        except FileNotFoundError:
+            return self._opened()  # it has just been sealed and moved
+        except SegmentError as error:
+            after = self._next(number)
+            if after is None:
+                raise
+            self._state.lost_rows += 1  # at least one
+            extra = {"segment": number, "reason": str(error)}
+            log.error("a segment cannot be read, and its rows are not forwarded", extra=extra)
+            self._at = CommitPosition(after, 0, 0)
+            return self._opened()
         salt = self._segment.header.salt
         if self._at.salt == salt:
             self._segment.end = max(self._segment.end, self._at.offset)

@@ -30,6 +30,8 @@ class Forwarder:
         self._seen: dict[str, ReceiverState] = {}
         self._failures = 0
         self._not_before_s = 0.0
+        self._down_since_s: float | None = None
+        """When the first of its failures in a row was; None: it answers."""
         self._is_stopping = False
         self.states = {name: ReceiverState() for name in settings.plan.names}
         """By receiver, since the collector's start."""
@@ -50,7 +52,7 @@ class Forwarder:
             if not self._is_stopping:
                 await self._note_failure(str(error) or "it does not answer")
             return
-        self._failures = 0
+        self._failures, self._down_since_s = 0, None
         for name, now in found.items():
             self.states[name].add(self._seen.get(name, ReceiverState()), now)
         self._seen = found
@@ -81,10 +83,18 @@ class Forwarder:
 
     async def _note_failure(self, why: str) -> None:
         await self._end()
+        now_s = asyncio.get_running_loop().time()
+        if self._down_since_s is None:
+            self._down_since_s = now_s
+        for state in self.states.values():
+            state.problem = (
+                f"the process that sends to it has ended: {why}; see the collector's log"
+            )
+            state.failing_s = now_s - self._down_since_s
         self._failures += 1
         self.restarts += 1
         wait_s = min(_AGAIN_S_MAX, 2.0 ** min(self._failures, 10) - 1.0)
-        self._not_before_s = asyncio.get_running_loop().time() + wait_s
+        self._not_before_s = now_s + wait_s
         extra = {"pid": self.pid, "reason": why}
         log.error("the process that forwards rows is started again", extra=extra)
 

@@ -207,15 +207,22 @@ async def test_grouped_by_incident_alertmanager_has_one_group_of_an_incident(
 
 
 async def test_an_alertmanager_that_fails_is_named() -> None:
-    answers = [web.Response(status=503, text="starting"), web.json_response({"not": "a list"})]
+    outside = theirs(CLOCK.now(), ("node", "n1", False), endsAt="9999-12-31T23:59:59-05:00")
+    listed = [{**outside, "id": "t1", "status": {"state": "active"}}]
+    answers = [
+        web.Response(status=503, text="starting"),
+        web.json_response({"not": "a list"}),
+        web.json_response(listed),
+    ]
 
     async with hook_server() as hook:
         hook.answer = lambda _request: answers.pop(0)
         there = AlertmanagerSilences(hook.url)
         with pytest.raises(SilencesError, match="HTTP 503: starting"):
             await there.listed()
-        with pytest.raises(SilencesError, match="cannot be read"):
-            await there.listed()
+        for _ in range(2):
+            with pytest.raises(SilencesError, match="cannot be read"):
+                await there.listed()
         await there.close()
     there = AlertmanagerSilences("http://127.0.0.1:1")
     with pytest.raises(SilencesError, match="ClientConnectorError"):

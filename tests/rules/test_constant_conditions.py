@@ -33,7 +33,7 @@ LATE_S = 240.0
 """By how much rollups are late, so how much longer they stay in a window."""
 NUMBERED = re.compile(r"-(\d+)$")
 EXCEPTIONS_MAX = 4
-EXAMPLES = 3
+EXAMPLES = 2
 """Of each rule, with `NODES - 1` nodes each. More are of use where windows of rules change."""
 Row = dict[str, Any]
 
@@ -225,7 +225,7 @@ def pace_of(rows: Sequence[Row]) -> float:
 
 
 EXCEPTIONS = st.lists(
-    st.lists(st.tuples(st.floats(0, 1), st.floats(0, 1)), max_size=EXCEPTIONS_MAX),
+    st.lists(st.tuples(st.floats(0, 1), st.floats(0, 1)), min_size=1, max_size=EXCEPTIONS_MAX),
     min_size=NODES - 1,
     max_size=NODES - 1,
 )

@@ -1,25 +1,33 @@
 """Ten panels of a dashboard at once, as PromQL over HTTP; each answer is checked.
 
-    python -m bench.promql.dashboard [--gpus 1000] [--hours 6] [--runs 20]
+    python -m bench.promql.dashboard [--gpus 1000] [--hours 6] [--runs 20] [--prometheus]
 
 A store is filled with rollups of some hours and samples of the last minutes, and a collector is run over it. Prints
 milliseconds from question to answer of each panel and of all at once, and the CPU of all of the collector's processes.
+With `--prometheus` Debian's Prometheus answers too, from one sample a minute of the same values; the means of a panel must
+agree within a hundredth.
 """
 
 import argparse
 import http.client
 import json
+import math
 import statistics
 import tempfile
 import threading
 import time
 import urllib.parse
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import duckdb
+import psutil
+from bench.promql.compare import prometheus_of
 from bench.store import ours
+from bench.this_host import free_port
 
 from gpuwarden_collector.storage.database import Database
 from gpuwarden_collector.storage.engine import EngineLimits
@@ -66,7 +74,7 @@ PANELS = (
     Panel("sum(DCGM_FI_DEV_POWER_USAGE)", "1"),
     Panel("max by (Hostname) (DCGM_FI_DEV_GPU_TEMP)", "nodes"),
     Panel("sum(gpuwarden_gpu_memory_used_bytes) / 1e9", "1"),
-    Panel("count(gpuwarden_gpu_util_ratio < 0.05)", "1"),
+    Panel("count(gpuwarden_gpu_util_ratio < 0.5)", "1"),
     Panel("quantile(0.95, gpuwarden_gpu_util_ratio)", "1"),
     Panel("sum by (model) (rate(gpuwarden_gpu_energy_joules_total[5m]))", "1"),
     Panel("avg(avg_over_time(gpuwarden_gpu_util_ratio[10m]))", "1"),
@@ -92,14 +100,51 @@ def fill(folder: Path, gpus: int, hours: float) -> None:
         database.close()
 
 
-def ask(port: int, panel: Panel, hours: float, step_s: int) -> dict[str, list[list[object]]]:
-    """The answer of a range query: values by labels."""
+_EXPOSED = {
+    "DCGM_FI_DEV_GPU_UTIL": ("gauge", _UTIL),
+    "DCGM_FI_DEV_POWER_USAGE": ("gauge", "300 + g % 50"),
+    "DCGM_FI_DEV_GPU_TEMP": ("gauge", "60"),
+    "DCGM_FI_DEV_SM_CLOCK": ("gauge", "1410"),
+    "gpuwarden_gpu_memory_used_bytes": ("gauge", "40e9"),
+    "gpuwarden_gpu_util_ratio": ("gauge", f"({_UTIL}) / 100"),
+    "gpuwarden_gpu_energy_joules": ("counter", "300.0 * epoch(ts)"),
+}
+
+
+def openmetrics(gpus: int, hours: float) -> str:
+    """A sample a minute of what the panels read, until now."""
+    end = datetime.now(UTC).replace(tzinfo=None, second=0, microsecond=0)
+    span = {"begin": end - timedelta(hours=hours), "minutes": round(hours * 60), "gpus": gpus}
+    labels = (
+        """'{Hostname="n' || (g // 8) || '",gpu="' || g % 8 || '",UUID="GPU-' || g || """
+        """'",modelName="NVIDIA H100",model="NVIDIA H100"} '"""
+    )
+    connection = duckdb.connect()
+    lines = []
+    for name, (kind, value) in _EXPOSED.items():
+        suffix = "_total" if kind == "counter" else ""
+        # A minute's reading is at its end.
+        line = f"$name || {labels} || ({value}) || ' ' || epoch(ts + INTERVAL 1 MINUTE)::BIGINT"
+        found = connection.execute(
+            f"SELECT string_agg({line}, chr(10) ORDER BY g, ts) FROM (SELECT $begin::TIMESTAMP + to_minutes(m) AS ts, g "
+            "FROM range($minutes) t(m), range($gpus) u(g))",
+            {"name": name + suffix, **span},
+        ).fetchone()
+        assert found is not None
+        lines += [f"# TYPE {name} {kind}", found[0]]
+    return "\n".join([*lines, "# EOF", ""])
+
+
+def ask(base: str, panel: Panel, hours: float, step_s: int) -> dict[str, list[list[object]]]:
+    """The answer of a range query: values by labels. `base`: address of the API, without `http://`."""
     end_s = time.time() // step_s * step_s
     asked = {"query": panel.query, "start": end_s - hours * 3600, "end": end_s, "step": step_s}
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
-    connection.request("GET", "/prometheus/api/v1/query_range?" + urllib.parse.urlencode(asked))
+    host, _, path = base.partition("/")
+    connection = http.client.HTTPConnection(host, timeout=120)
+    connection.request("GET", f"/{path}/query_range?{urllib.parse.urlencode(asked)}")
     answer = connection.getresponse()
     body = answer.read()
+    connection.close()
     assert answer.status == 200, body
     return {json.dumps(one["metric"]): one["values"] for one in json.loads(body)["data"]["result"]}
 
@@ -112,12 +157,12 @@ def check(panel: Panel, found: dict[str, list[list[object]]], gpus: int, steps: 
     assert least >= steps * 0.95, (panel.query, least, steps)
 
 
-def timed(port: int, panels: Sequence[Panel], given: argparse.Namespace, step_s: int) -> float:
+def timed(base: str, panels: Sequence[Panel], given: argparse.Namespace, step_s: int) -> float:
     """Milliseconds until all panels, asked at once, are answered."""
     found: list[dict[str, list[list[object]]]] = [{} for _ in panels]
 
     def one(at: int) -> None:
-        found[at] = ask(port, panels[at], given.hours, step_s)
+        found[at] = ask(base, panels[at], given.hours, step_s)
 
     threads = [threading.Thread(target=one, args=(at,)) for at in range(1, len(panels))]
     began_s = time.perf_counter()
@@ -133,10 +178,10 @@ def timed(port: int, panels: Sequence[Panel], given: argparse.Namespace, step_s:
     return took_ms
 
 
-def _wait_until_rolled(port: int, given: argparse.Namespace) -> None:
+def _wait_until_rolled(base: str, given: argparse.Namespace) -> None:
     """Wait until the collector knows how far its rows are rolled up."""
     for _ in range(120):
-        found = ask(port, PANELS[0], given.hours, given.step)
+        found = ask(base, PANELS[0], given.hours, given.step)
         if any(len(values) > 2 * RAW_MINUTES + 2 for values in found.values()):
             return
         time.sleep(0.5)
@@ -150,22 +195,50 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--hours", type=float, default=6.0)
     parser.add_argument("--step", type=int, default=60, help="seconds")
     parser.add_argument("--runs", type=int, default=20)
+    parser.add_argument("--prometheus", action="store_true")
     given = parser.parse_args(arguments)
-    with tempfile.TemporaryDirectory(prefix="gpuwarden-bench-") as folder:
-        fill(Path(folder), given.gpus, given.hours)
-        with ours.collector(Path(folder)) as child:
-            _wait_until_rolled(child.port, given)
-            print(f"{given.gpus} GPUs, {given.hours:g} hours, a value each {given.step} s")
-            print(f"{'':68}  p50 ms   max ms   CPU ms")
-            for name, panels in (*((p.query, (p,)) for p in PANELS), ("all at once", PANELS)):
-                for _ in range(_WARM):
-                    timed(child.port, panels, given, given.step)
-                cpu_s = child.cpu_s()
-                took_ms = [timed(child.port, panels, given, given.step) for _ in range(given.runs)]
-                cpu_ms = 1000 * (child.cpu_s() - cpu_s) / given.runs
-                print(
-                    f"{name:68}{statistics.median(took_ms):8.1f} {max(took_ms):8.1f} {cpu_ms:8.1f}"
-                )
+    with tempfile.TemporaryDirectory(prefix="gpuwarden-bench-") as folder, ExitStack() as stack:
+        fill(Path(folder) / "ours", given.gpus, given.hours)
+        child = stack.enter_context(ours.collector(Path(folder) / "ours"))
+        base = f"127.0.0.1:{child.port}/prometheus/api/v1"
+        _wait_until_rolled(base, given)
+        print(f"{given.gpus} GPUs, {given.hours:g} hours, a value each {given.step} s")
+        print(f"{'':68}  p50 ms   max ms   CPU ms")
+        measure("", base, given, child.cpu_s)
+        if given.prometheus:
+            port, theirs = free_port(), Path(folder) / "theirs"
+            theirs.mkdir()
+            text = openmetrics(given.gpus, given.hours)
+            stack.enter_context(prometheus_of(text, theirs, port))
+            other = f"127.0.0.1:{port}/api/v1"
+            measure("Prometheus: ", other, given, lambda: _cpu_s(port))
+            for panel in PANELS:
+                means = [_mean(ask(at, panel, given.hours, given.step)) for at in (base, other)]
+                assert math.isclose(*means, rel_tol=0.01), (panel.query, means)
+
+
+def measure(of: str, base: str, given: argparse.Namespace, cpu_s: Callable[[], float]) -> None:
+    """Print what each panel takes, and all of them."""
+    for name, panels in (*((p.query, (p,)) for p in PANELS), ("all at once", PANELS)):
+        for _ in range(_WARM):
+            timed(base, panels, given, given.step)
+        began_s = cpu_s()
+        took_ms = [timed(base, panels, given, given.step) for _ in range(given.runs)]
+        cpu_ms = 1000 * (cpu_s() - began_s) / given.runs
+        figures = f"{statistics.median(took_ms):8.1f} {max(took_ms):8.1f} {cpu_ms:8.1f}"
+        print(f"{of + name:68}{figures}", flush=True)
+
+
+def _mean(found: dict[str, list[list[object]]]) -> float:
+    return statistics.fmean(float(str(v)) for values in found.values() for _, v in values)
+
+
+def _cpu_s(port: int) -> float:
+    """CPU seconds so far of the Prometheus that listens on a port."""
+    for process in psutil.Process().children():
+        if f":{port}" in " ".join(process.cmdline()):
+            return float(sum(process.cpu_times()[:2]))
+    raise SystemExit("prometheus has ended")
 
 
 if __name__ == "__main__":

@@ -237,7 +237,7 @@ class SegmentFeed:
             sent = 0
             if self._repeated is not None and self._repeated.segment == segment.number:
                 sent = self._repeated.offset
-            self._is_first_repeated = max(sent, segment.end) > limit
+            self._is_first_repeated |= max(sent, segment.end) > limit
         if self._repeated is not None and self._repeated.segment <= segment.number:
             self._repeated = None
         self._at, self._segment = CommitPosition(after, 0, 0), None

@@ -9,6 +9,7 @@ import asyncio
 import base64
 import logging
 import ssl
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -32,6 +33,8 @@ TRIES_MAX = 2_000
 """Most requests into which a refused one is divided; what is still undecided then counts as refused."""
 WRITTEN = "X-Prometheus-Remote-Write-Samples-Written"
 _FINAL = frozenset({400, 409, 422})
+_STORED = frozenset({"out_of_order", "duplicate"})
+"""Reasons to refuse what is stored."""
 _REASON_BYTES = 500
 _TOO_OLD_FOR_S = 60.0
 
@@ -134,16 +137,18 @@ class RequestDelivery:
         self._failing_since_s: float | None = None
         self._too_old: tuple[int, float] = (0, 0.0)
         """Newest time that was refused as too old, and when."""
-        self._tries = 0
+        self._tries, self._tries_max = 0, TRIES_MAX
 
     async def deliver(self, request: Sequence[Series], *, is_repeated: bool) -> None:
         """Return when each sample is accepted or refused. `is_repeated`: the receiver may have it already."""
         outcome = await self._answered(request)
         if self._is_settled(request, outcome):
             return
-        self._tries = 0
+        self._tries, self._tries_max = 0, TRIES_MAX
         rest = request
         if is_repeated or outcome.was_lost:
+            # Some of it may be stored, and all of the rest must be.
+            self._tries_max = sys.maxsize
             rest = await self._unless_stored(request)
         if rest:
             await self._divide(rest, outcome.reason or "", is_refused=len(rest) == len(request))
@@ -151,18 +156,18 @@ class RequestDelivery:
     async def _unless_stored(self, request: Sequence[Series]) -> Sequence[Series]:
         """What is not stored of a refused request that may have been accepted before.
 
-        A request is stored whole or not at all. If the receiver refuses its first, middle and last series again, it
-        has it.
+        Requests are stored whole and in order. If the receiver has newer samples of the first, the middle and the last
+        series, it has the request.
         """
         probes = {id(one): one for one in (request[0], request[len(request) // 2], request[-1])}
-        if all(one.samples_count == 1 for one in probes.values()):
-            return request  # a receiver takes its newest sample twice, which would say nothing
-        accepted = set()
+        accepted, is_stored = set(), True
         for key, probe in probes.items():
-            if (await self._answered([probe])).reason is None:
+            reason = (await self._answered([probe])).reason
+            if reason is None:
                 self._state.sent += probe.samples_count
                 accepted.add(key)
-        if not accepted:
+            is_stored &= reason in _STORED
+        if is_stored:
             self._state.refused["repeated"] += _count(request)
             return []
         return [one for one in request if id(one) not in accepted]
@@ -175,7 +180,7 @@ class RequestDelivery:
             rest = self._without_too_old(refused)
             if not rest:
                 continue
-            if self._tries >= TRIES_MAX:
+            if self._tries >= self._tries_max:
                 self._refuse(rest, "undecided", _count(rest))
                 continue
             if len(rest) == 1 and reason != "too_large":
@@ -218,7 +223,7 @@ class RequestDelivery:
                 if not left:
                     return
                 rest = left[0]
-            if self._tries >= TRIES_MAX:
+            if self._tries >= self._tries_max:
                 self._refuse([rest], "undecided", rest.samples_count)
                 return
             outcome = await self._answered([rest])

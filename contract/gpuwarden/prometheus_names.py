@@ -9,13 +9,15 @@ Two kinds of names are not in the catalogue: rates, which the catalogue has as c
 the last Xid, which is not a column.
 """
 
+import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
+from typing import NamedTuple
 
 from gpuwarden.lifecycle import StartError
-from gpuwarden.metrics import METRICS, Kind, Metric
+from gpuwarden.metrics import METRICS, Kind, Metric, Type
 
 Value = float | str | None
 Row = Mapping[str, Value]
@@ -43,6 +45,26 @@ DCGM_KINDS = {
     "DCGM_FI_DEV_PAGE_RETIRED_PENDING": "counter",
 }
 """Names whose TYPE in dcgm-exporter does not fit their value."""
+
+DCGM_LIMITS = ("DCGM_FI_DEV_ENFORCED_POWER_LIMIT", "DCGM_FI_DEV_POWER_MGMT_LIMIT")
+"""The enforced power limit, and the configured one: the first counts if both are there."""
+NODE_LABELS = (
+    "node",
+    "exported_node",
+    "kubernetes_node",
+    "node_name",
+    "nodename",
+    "Hostname",
+    "hostname",
+    "exported_hostname",
+)
+"""Labels that name the node, best first. In Kubernetes `Hostname` is the exporter's pod, and Prometheus adds the
+node."""
+_EXPORTER_POD = re.compile(r"(?:.*-)?(?:dcgm|metrics|gpu)-exporter-[a-z0-9]+(?:-[a-z0-9]+)?\Z")
+_DCGM_BLANK = (range(2147483632, 2147483648), range(140737488355328, 140737488355344))
+"""DCGM's values for "no value": the last of int32, and the 16 from 2^47 on."""
+_NO_INT64 = 9.2233720368547758e18
+_BUS_ID = re.compile(r"(?:([0-9a-f]{1,8}):)?([0-9a-f]{2}):([0-9a-f]{2})\.([0-7])\Z")
 
 KEEP_S = 60.0
 KEEP_PERIODS = 2.5
@@ -144,6 +166,55 @@ def names_of(name_set: str, table: str) -> tuple[Exported, ...]:
         return ()
     rates = _dcgm_rates(name_set) if table == "gpu_samples" else ()
     return (*_dcgm(name_set, table), *rates)
+
+
+class DcgmColumn(NamedTuple):
+    """Where a value of dcgm-exporter belongs."""
+
+    table: str
+    column: str
+    scale: Scale
+    """Divide by `times` and multiply by `over`, which restores the exact value."""
+    is_whole: bool
+
+
+@cache
+def dcgm_columns() -> Mapping[str, DcgmColumn]:
+    """By name of both DCGM sets: its column. Rates of our counters are not in it."""
+    whole = {Type.INT16, Type.INT32, Type.INT64}
+    types = {(t, m.name): m.type for t, metrics in METRICS.items() for m in metrics}
+    found: dict[str, DcgmColumn] = {}
+    for name_set in ("dcgm", "dcgm49"):
+        for table in DCGM_TABLES:
+            for each in names_of(name_set, table):
+                if not each.is_rate and each.name not in found:
+                    column = each.columns[0]
+                    is_whole = types[table, column] in whole
+                    found[each.name] = DcgmColumn(table, column, each.scale, is_whole)
+    limit = DcgmColumn("gpu_samples", "power_limit_watts", Scale("W"), False)
+    return found | dict.fromkeys(DCGM_LIMITS, limit)
+
+
+def dcgm_value(value: float) -> float | None:
+    """The value; None: it is Prometheus' or DCGM's "no value"."""
+    if not math.isfinite(value) or value >= _NO_INT64:
+        return None
+    is_blank = value == int(value) and any(int(value) in blank for blank in _DCGM_BLANK)
+    return None if is_blank else value
+
+
+def is_exporter_pod(name: str) -> bool:
+    """Whether a label has the name of an exporter's pod, which changes at each restart."""
+    return _EXPORTER_POD.match(name) is not None
+
+
+def kernel_bus_id(text: str) -> str | None:
+    """A PCI bus id as the kernel writes it, 0000:1b:00.0; None: it is none."""
+    found = _BUS_ID.match(text.strip().lower())
+    if found is None:
+        return None
+    domain = (found[1] or "0").lstrip("0").rjust(4, "0")
+    return f"{domain}:{found[2]}:{found[3]}.{found[4]}"
 
 
 def own_label_columns(table: str) -> tuple[str, ...]:

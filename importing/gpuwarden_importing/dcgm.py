@@ -6,13 +6,17 @@ to check.
 """
 
 import json
-import math
 import re
 from collections.abc import Iterator, Mapping
-from functools import cache
 
-from gpuwarden.metrics import METRICS, Type
-from gpuwarden.prometheus_names import DCGM_TABLES, DCGM_XID, Scale, names_of
+from gpuwarden.prometheus_names import (
+    DCGM_LIMITS,
+    DCGM_XID,
+    NODE_LABELS,
+    dcgm_columns,
+    dcgm_value,
+    is_exporter_pod,
+)
 from gpuwarden.xids import xid_info
 from gpuwarden_agent.events.kinds import event
 from gpuwarden_importing.file import LogFile
@@ -32,49 +36,11 @@ _LINE = re.compile(
 )
 _LABEL = re.compile(r'(\w+)\s*=\s*"((?:[^"\\]|\\.)*)"')
 _ESCAPES = {r"\\": "\\", r"\"": '"', r"\n": "\n"}
-_NEVER = (range(2147483632, 2147483648), range(140737488355328, 140737488355344))
-"""DCGM's values for "no value": the last of int32, and the 16 from 2^47 on."""
-_NO_INT64 = 9.2233720368547758e18
 _TABLES_ROWS_MAX = 50_000
 VALUES_MAX = 2_000_000
 """Most values of a Prometheus answer: rows are made of all its series, so they are held until the end."""
 SERIES_CHARS_MAX = 32 * 1024 * 1024
 _SERIES = re.compile(r'\{\s*"metric"\s*:')
-_LIMITS = ("DCGM_FI_DEV_ENFORCED_POWER_LIMIT", "DCGM_FI_DEV_POWER_MGMT_LIMIT")
-"""The enforced limit, and the configured limit: the first counts if both are there."""
-_NODES = (
-    "node",
-    "exported_node",
-    "kubernetes_node",
-    "node_name",
-    "nodename",
-    "Hostname",
-    "hostname",
-    "exported_hostname",
-)
-"""Labels that name the node, best first. In Kubernetes `Hostname` is the exporter's pod, and Prometheus adds the
-node.
-"""
-_POD = re.compile(r"(?:.*-)?dcgm-exporter-[a-z0-9]+(?:-[a-z0-9]+)?\Z")
-
-
-@cache
-def columns() -> Mapping[str, tuple[str, str, Scale, bool]]:
-    """By DCGM name: table, column, scale, and whether values are integers."""
-    whole = {Type.INT16, Type.INT32, Type.INT64}
-    types = {(t, m.name): m.type for t, metrics in METRICS.items() for m in metrics}
-    found: dict[str, tuple[str, str, Scale, bool]] = {}
-    for name_set in ("dcgm", "dcgm49"):
-        for table in DCGM_TABLES:
-            for each in names_of(name_set, table):
-                if not each.is_rate and each.name not in found:
-                    column = each.columns[0]
-                    is_whole = types[table, column] in whole
-                    found[each.name] = (table, column, each.scale, is_whole)
-    found |= {name: ("gpu_samples", "power_limit_watts", Scale("W"), False) for name in _LIMITS}
-    return found
-
-
 _XIDS = frozenset(DCGM_XID.values())
 
 
@@ -193,7 +159,7 @@ class _File(LogFile):
                     self.tally.skip("a value that is not a number", 0)
 
     def _is_known(self, name: str, values: int) -> bool:
-        if name in columns() or name in _XIDS:
+        if name in dcgm_columns() or name in _XIDS:
             return True
         self.tally.unmapped[name[:100]] += values
         return False
@@ -206,7 +172,7 @@ class _File(LogFile):
             return
         uuid, identity = gpu
         try:
-            value = _number(said)
+            value = dcgm_value(float(said))
             ts_ms = self._time(ts)
         except (ValueError, OverflowError):
             self.tally.skip("a value that is not a number", line)
@@ -216,12 +182,12 @@ class _File(LogFile):
         if name in _XIDS:
             self._take_xid(uuid, identity, round(value), ts_ms)
             return
-        table, column, scale, is_whole = columns()[name]
+        table, column, scale, is_whole = dcgm_columns()[name]
         row = self.growing.setdefault((table, uuid, ts_ms), {"ts": ts_ms, **identity})
         # Divide by the exporter's factor, which restores the exact value.
         value = value * scale.over / scale.times
-        if column in row and name != _LIMITS[0]:
-            if name != _LIMITS[1]:
+        if column in row and name != DCGM_LIMITS[0]:
+            if name != DCGM_LIMITS[1]:
                 self.tally.skip("a value that the same GPU and time has already", line)
             return
         row[column] = round(value) if is_whole else value
@@ -279,9 +245,9 @@ class _File(LogFile):
         told = labels.get("UUID") or labels.get("uuid")
         if not told and not index:
             return None
-        hosts = (labels.get(name) for name in _NODES)
+        hosts = (labels.get(name) for name in NODE_LABELS)
         # The name of a pod would make a new node at each restart.
-        host = next((h for h in hosts if h and not _POD.match(h)), None)
+        host = next((h for h in hosts if h and not is_exporter_pod(h)), None)
         if host is None and not self.origin.node and labels.get("Hostname"):
             raise UnreadableError(
                 f"its Hostname {labels['Hostname']} is a pod's, and no label `node` names the node: name it with"
@@ -315,12 +281,3 @@ class _File(LogFile):
         driver = labels.get("DCGM_FI_DRIVER_VERSION") or labels.get("DCGM_FI_SYSTEM_DRIVER_VERSION")
         self.inventory.add_node(node, {"driver_version": plain(driver or "")})
         return uuid, identity
-
-
-def _number(said: str) -> float | None:
-    """The number; None for Prometheus's or DCGM's "no value". Raises ValueError."""
-    value = float(said)
-    if not math.isfinite(value) or value >= _NO_INT64:
-        return None
-    is_blank = value == int(value) and any(int(value) in blank for blank in _NEVER)
-    return None if is_blank else value

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuwarden.prometheus_names import DCGM_TABLES, names_of
-from gpuwarden_importing.dcgm import columns, read, read_answer
+from gpuwarden.prometheus_names import DCGM_TABLES, dcgm_columns, names_of
+from gpuwarden_importing.dcgm import read, read_answer
 from gpuwarden_importing.model import ImportTally, Origin, UnreadableError
 
 LIMITS = ("DCGM_FI_DEV_POWER_MGMT_LIMIT", "DCGM_FI_DEV_ENFORCED_POWER_LIMIT")
@@ -86,9 +86,9 @@ def test_a_label_may_hold_anything(imported) -> None:
     assert imported(read, text)["gpus"][0]["model"] == 'a "b" } 5'
 
 
-@given(st.sampled_from(sorted({*columns()} - {*LIMITS})), st.integers(0, 2**30))
+@given(st.sampled_from(sorted({*dcgm_columns()} - {*LIMITS})), st.integers(0, 2**30))
 def test_every_name_gives_back_what_the_exporter_was_given(name, value) -> None:
-    table, column, _, _ = columns()[name]
+    table, column, _, _ = dcgm_columns()[name]
     exported = next(
         each for s in ("dcgm", "dcgm49") for t in DCGM_TABLES for each in names_of(s, t)
         if each.name == name and not each.is_rate

@@ -58,6 +58,7 @@ class Features:
     dram_active: float | None = _feature("percent", "memory bandwidth used", "mean", f"{_DETAIL}.dram_active_percent")
     decoders: float | None = _feature("percent", "video and JPEG decoders busy", "the higher mean of both", f"{_GPU}.decoder_util_percent, {_DETAIL}.jpeg_util_percent")
     processes: float | None = _feature("count", "processes on the GPU", "those with a tenth of the largest's memory or more", _TREE)
+    unreported: float | None = _feature("boolean", "nothing on the node reports processes", "1 where it is so", _TREE)
     owners: float | None = _feature("count", "jobs on the GPU", "jobs of those processes", _TREE)
     age: float | None = _feature("seconds", "since the process began", "now - started_at", f"{_TREE}.started_at")
     server: float | None = _feature("boolean", "is an inference server", "1 where name or command is that of an inference server", f"{_TREE}.process_name, command")

@@ -127,6 +127,8 @@ def _measured(row: Row, shape: Shape, starved: int, node_workers: int) -> Values
             values[name] = float(value)
     if row["has_process_data"]:
         values["processes"] = float(row["holder_count"])
+    else:
+        values["unreported"] = 1.0
     if row["holders"]:
         values["server"] = float(row["is_server"])
     if "gaps" in values:

@@ -47,6 +47,8 @@ _MAIN_FULL = some(least("main_cpu", "main_full"), least("main_in_stall", "main_i
 _NOT_A_SERVER = below("server", "one")
 # Each restart of the workers is a pause, which rare readings of utilization may miss.
 _NO_UNSEEN_PAUSE = Unless(least("unseen_turnovers", "two"))
+# Of nodes without our agent only the memory in use says whether a process holds the GPU.
+_UNREPORTED = least("unreported", "one")
 _LINKS_QUIET = every(
     Unless(least("nvlink_share", "link_nothing")), Unless(least("pcie_share", "pcie_nothing"))
 )
@@ -80,7 +82,13 @@ STILL: tuple[Candidate, ...] = (
     ),
     Candidate(
         Bottleneck.IDLE_FREE,
-        every(_QUIET, below("processes", "one"), Unless(least("memory_held", "held_bytes"))),
+        every(
+            _QUIET,
+            some(
+                every(below("processes", "one"), Unless(least("memory_held", "held_bytes"))),
+                every(_UNREPORTED, below("memory_held", "held_bytes")),
+            ),
+        ),
         (below("memory_held", "held_bytes"),),
     ),
     Candidate(
@@ -89,7 +97,10 @@ STILL: tuple[Candidate, ...] = (
             _QUIET,
             some(
                 below("tree_cpu", "idle_tree"),
-                every(below("processes", "one"), least("memory_held", "held_bytes")),
+                every(
+                    some(below("processes", "one"), _UNREPORTED),
+                    least("memory_held", "held_bytes"),
+                ),
             ),
         ),
         (least("memory_held", "held_bytes"), below("power_share", "weak_power")),

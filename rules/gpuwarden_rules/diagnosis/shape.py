@@ -17,6 +17,9 @@ OFFSET = 32
 """Code point of 0 in a packed series: lower ones are control characters."""
 SLOT_S = 12
 """A slot of the window counts as covered with one reading: agents may read every ten seconds."""
+SPARSE_READINGS_MIN, SPARSE_S_MAX = 3, 45
+"""Of a GPU that is read less often than in each slot, as by scrapes every 30 s, a reading holds for the usual time to
+the next one and half of it: the newest may still be on its way."""
 EACH_SECOND_MIN = 0.75
 """With fewer readings a second, pauses and periods are not visible."""
 GAP_BELOW, BUSY_FROM = 10, 80
@@ -59,7 +62,7 @@ def shapes(matrix: Matrix) -> list[Shape]:
         return []
     is_known = ~np.isnan(matrix)
     count = is_known.sum(axis=1)
-    slots = is_known.reshape(rows, seconds // SLOT_S, SLOT_S).any(axis=2)
+    slots = _held(is_known, count).reshape(rows, seconds // SLOT_S, SLOT_S).any(axis=2)
     is_gap = is_known & (matrix < GAP_BELOW)
     safe = np.maximum(count, 1)
     filled = np.where(is_known, matrix, 0.0)
@@ -95,6 +98,21 @@ def shapes(matrix: Matrix) -> list[Shape]:
             values["gap_longest"] = float(max(lengths, default=0))
         made.append(Shape(values, pauses))
     return made
+
+
+def _held(is_known: NDArray[np.bool_], count: NDArray[np.int_]) -> NDArray[np.bool_]:
+    """The seconds that readings hold for."""
+    _rows, seconds = is_known.shape
+    held = is_known.copy()
+    is_sparse = (count >= SPARSE_READINGS_MIN) & (count < seconds / SLOT_S)
+    for row in np.flatnonzero(is_sparse):
+        at = np.flatnonzero(is_known[row])
+        spacing = int(np.median(np.diff(at)))
+        if spacing <= SPARSE_S_MAX:
+            held[row, max(0, at[0] - spacing) : at[0]] = True
+            for one in at:
+                held[row, one : one + spacing * 3 // 2] = True
+    return held
 
 
 def gap_turnovers(pauses: Sequence[tuple[int, int]], ages: Sequence[float], span_s: float) -> int:

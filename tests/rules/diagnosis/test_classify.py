@@ -75,7 +75,8 @@ def test_nothing_measured_of_processes_says_nothing_about_them(seed: int) -> Non
         name
         for name in NAMES
         if name.startswith("loader_")
-        or name in ("workers", "tree_cpu", "main_cpu", "pin_cpu", "server", "processes")
+        or name
+        in ("workers", "tree_cpu", "main_cpu", "pin_cpu", "server", "processes", "unreported")
     }
     blind = replace(any_features(seed), **dict.fromkeys(of_process), gap_turnovers=None)
     # The link alone can tell that copying is the limit.

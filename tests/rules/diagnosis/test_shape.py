@@ -120,3 +120,23 @@ def test_few_readings_have_no_shape() -> None:
 
 def test_no_gpus_have_no_shapes() -> None:
     assert shapes(np.empty((0, WINDOW), np.float32)) == []
+
+
+@pytest.mark.parametrize("period_s", [15, 30])
+@pytest.mark.parametrize("delay_s", [0, 12, 24])
+def test_regular_scrapes_cover_the_window_also_while_the_newest_is_on_its_way(
+    period_s: int, delay_s: int
+) -> None:
+    matrix = np.full((1, 120), np.nan, np.float32)
+    matrix[0, 119 - delay_s :: -period_s] = 50.0
+    (found,) = shapes(matrix)
+    assert (found.values["coverage"] or 0) >= 0.8
+
+
+def test_readings_that_stopped_or_are_few_do_not_cover_the_window() -> None:
+    matrix = np.full((3, 120), np.nan, np.float32)
+    matrix[0, :60:15] = 50.0  # nothing in the last minute
+    matrix[1, ::100] = 50.0
+    matrix[2, :30] = 50.0  # each second, for a quarter
+    stopped, few, part = (found.values["coverage"] or 0 for found in shapes(matrix))
+    assert (stopped <= 0.6, few <= 0.2, part <= 0.3) == (True, True, True)

@@ -23,16 +23,13 @@ from gpuwarden_collector import stages
 from gpuwarden_collector.auth.access_control import AccessControl
 from gpuwarden_collector.forwarding.port import Forwarding
 from gpuwarden_collector.http.app import Api, node_routes
-from gpuwarden_collector.http.bodies import BodyReader
 from gpuwarden_collector.http.copies import copy_routes
 from gpuwarden_collector.http.listen import raise_descriptors, serve
 from gpuwarden_collector.http.openapi import openapi_routes
 from gpuwarden_collector.http.receive import Ingest
 from gpuwarden_collector.http.saved_queries import query_routes
 from gpuwarden_collector.http.sql import SqlEndpoint
-from gpuwarden_collector.ingest.pacing import CHECK_INTERVAL_S as PACING_INTERVAL_S
-from gpuwarden_collector.ingest.pacing import Pacing
-from gpuwarden_collector.ingest.quota import SenderQuota
+from gpuwarden_collector.ingest.port import SampleFront
 from gpuwarden_collector.ingest.writer import StoredEvents
 from gpuwarden_collector.ops.health import Duties, Health
 from gpuwarden_collector.query.port import Front, HttpFront
@@ -99,12 +96,13 @@ async def running(
     front: Front | None = None,
     http_fronts: Sequence[HttpFront] = (),
     forwarding: Forwarding | None = None,
+    sample_front: SampleFront | None = None,
 ) -> AsyncIterator[Collector]:
     """Run a collector until the end of the block, and store all batches that it has received.
 
     `more_metrics` returns Prometheus text that /metrics adds to the collector's own; `duties` the state of the
     process's other duties. `front` listens on `postgres_port`, `forwarding` sends rows to `remote_write_file`'s
-    receivers, if these are set; `http_fronts` add routes.
+    receivers, if these are set; `http_fronts` and `sample_front` add routes.
 
     Raises StartError when it cannot start. If the writer fails, the block ends with WriterFailedError.
     """
@@ -124,13 +122,13 @@ async def running(
         disk = stages.watch_disk(timetable, settings, store, queriers)
 
         # Receive batches.
-        bodies = BodyReader(settings.body_bytes_in_flight_max, settings.body_timeout_s)
-        decode_pool = stages.start_decode_pool(stack, settings, clock, stats)
-        quota = SenderQuota(settings.agent_bytes_per_day_max, clock)
-        no_room = lambda: disk.refusal
+        intake = stages.start_intake(stack, settings, writer, disk, clock, stats)
+        _, bodies, decode_pool, quota, no_room = intake
         ingest = Ingest(writer, bodies, decode_pool, stats, clock, no_room, clock_check, quota)
-        pacing = Pacing(clock, stats.acknowledge_seconds)
-        timetable.every("pacing", PACING_INTERVAL_S, pacing.update)
+        receiving = stages.start_receiver(
+            stack, settings, sample_front, intake, timetable, stats, clock
+        )
+        pacing = stages.start_pacing(timetable, stats, clock)
 
         # Observe the collector itself.
         levels = partial(
@@ -150,7 +148,7 @@ async def running(
         sql = SqlEndpoint(queries, bodies, send_s=settings.query_send_s)
         copies = copy_routes(CopyFolder(settings.data_dir), bodies, no_room)
         fronts = stages.front_routes(http_fronts, queries, clock, settings, stats)
-        own = (*access.routes, *sql.routes(), *fronts, *node_routes(writer), *copies)
+        own = (*access.routes, *sql.routes(), *fronts, *node_routes(writer), *copies, *receiving)
         app = _application(api, [*own, *query_routes(state, clock), *routes(querier)])
         url = health.url = await serve(stack, settings, app, access, stats)
         postgres = await stages.listen_beside(stack, settings, front, queries, access, stats)

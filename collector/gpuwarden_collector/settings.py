@@ -146,6 +146,17 @@ class CollectorSettings:
         "Most seconds that an admitted sample may be ahead of the collector's clock.",
         least=0,
     )
+    received_open_s: float = setting(
+        10.0,
+        "Seconds that a row of a sender that is not an agent waits for further series; in a backlog at least 60.",
+        least=0.1,
+        most=300,
+    )
+    received_bytes_max: int = setting(
+        64 * MIB,
+        "Most bytes on disk of received series that are no rows yet, and of rows that wait to be stored; above it 503.",
+        least=MIB,
+    )
     prices: dict[str, float] = setting(
         {}, "USD per GPU-hour by the model's catalogue name, a prefix of it, or the driver's name."
     )

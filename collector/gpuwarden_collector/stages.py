@@ -13,25 +13,29 @@ from dataclasses import dataclass, replace
 from datetime import UTC
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from gpuwarden.clock import Clock
 from gpuwarden.lifecycle import StartError
 from gpuwarden_collector.auth.access_control import RELOAD_S, AccessControl
-from gpuwarden_collector.auth.gate import GRANT
+from gpuwarden_collector.auth.gate import GRANT, node_of, sender_of
 from gpuwarden_collector.forwarding.feed import begin_positions
 from gpuwarden_collector.forwarding.forwarder import LOOK_S as FORWARDING_LOOK_S
 from gpuwarden_collector.forwarding.forwarder import Forwarder
 from gpuwarden_collector.forwarding.port import CommitPosition, Forwarding
 from gpuwarden_collector.forwarding.process import ForwardingSettings
-from gpuwarden_collector.http.bodies import BodyReader
+from gpuwarden_collector.http.bodies import BodyReader, Busy
 from gpuwarden_collector.ingest.clock_check import CHECK_INTERVAL_S as CLOCK_CHECK_INTERVAL_S
 from gpuwarden_collector.ingest.clock_check import ClockCheck, kernel_synchronised
 from gpuwarden_collector.ingest.commit_plan import Known
+from gpuwarden_collector.ingest.decode import RefusedBody
 from gpuwarden_collector.ingest.decode_pool import DecodePool
+from gpuwarden_collector.ingest.pacing import CHECK_INTERVAL_S as PACING_INTERVAL_S
 from gpuwarden_collector.ingest.pacing import Pacing
+from gpuwarden_collector.ingest.port import Refusal, RequestSender, SampleContext, SampleFront
 from gpuwarden_collector.ingest.prices import PriceBook, PricesError, load_book
 from gpuwarden_collector.ingest.quota import SenderQuota
+from gpuwarden_collector.ingest.receiver import TURN_S, ReceiverLimits, SampleReceiver
 from gpuwarden_collector.ingest.writer import (
     WRITE_ERRORS,
     StoredEvents,
@@ -456,6 +460,96 @@ def start_decode_pool(
     )
     stack.callback(decode_pool.close)
     return decode_pool
+
+
+def start_pacing(timetable: Timetable, stats: Stats, clock: Clock) -> Pacing:
+    """Observe regularly how long batches take, to ask agents for longer ones."""
+    pacing = Pacing(clock, stats.acknowledge_seconds)
+    timetable.every("pacing", PACING_INTERVAL_S, pacing.update)
+    return pacing
+
+
+class Intake(NamedTuple):
+    """What a batch passes on its way to the store."""
+
+    writer: Writer
+    bodies: BodyReader
+    decode_pool: DecodePool
+    quota: SenderQuota
+    no_room: Callable[[], str | None]
+    """Why the disk has no room, or None."""
+
+
+def start_intake(
+    stack: AsyncExitStack,
+    settings: CollectorSettings,
+    writer: Writer,
+    disk: DiskMonitor,
+    clock: Clock,
+    stats: Stats,
+) -> Intake:
+    """Start the threads that decode batches, and bound what is received."""
+    bodies = BodyReader(settings.body_bytes_in_flight_max, settings.body_timeout_s)
+    decode_pool = start_decode_pool(stack, settings, clock, stats)
+    quota = SenderQuota(settings.agent_bytes_per_day_max, clock)
+    return Intake(writer, bodies, decode_pool, quota, lambda: disk.refusal)
+
+
+def start_receiver(
+    stack: AsyncExitStack,
+    settings: CollectorSettings,
+    front: SampleFront | None,
+    intake: Intake,
+    timetable: Timetable,
+    stats: Stats,
+    clock: Clock,
+) -> Sequence[Any]:
+    """Open the requests of senders that are not agents, and store their rows regularly; returns the front's routes.
+    Raises StartError."""
+    if front is None:
+        return ()
+    limits = ReceiverLimits(
+        round(settings.received_open_s * 1000),
+        settings.received_bytes_max,
+        settings.ts_past_max_s,
+        settings.ts_future_max_s,
+    )
+    try:
+        receiver = SampleReceiver(
+            settings.data_dir,
+            front.maker,
+            intake.writer,
+            intake.decode_pool,
+            intake.quota,
+            stats,
+            clock,
+            intake.no_room,
+            limits,
+        )
+    except (OSError, sqlite3.Error) as error:
+        raise StartError(f"{settings.data_dir}: {error}: check that the disk has space") from error
+    stack.push_async_callback(receiver.close)
+    timetable.every("received", TURN_S, receiver.turn)
+
+    async def read(request: Any, bytes_max: int) -> bytes | Refusal:
+        match await intake.bodies.read(request, bytes_max):
+            case RefusedBody(status, reason):
+                return Refusal(status, reason)
+            case Busy(reason, retry_after_s, status):
+                return Refusal(status, reason, retry_after_s)
+            case body:
+                return body
+
+    context = SampleContext(
+        receiver,
+        clock,
+        read,
+        intake.bodies.release,
+        lambda request: RequestSender(sender_of(request), node_of(request)),
+        settings.ts_past_max_s,
+        settings.ts_future_max_s,
+    )
+    return [*front.routes(context)]
 
 
 def query_service(

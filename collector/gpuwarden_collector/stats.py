@@ -80,6 +80,8 @@ class Stats(StorageStats):
     """By HTTP status."""
     unknown_columns: Counter[str] = field(default_factory=Counter)
     """By table: batches with a column that this collector does not know."""
+    received_samples: Counter[str] = field(default_factory=Counter)
+    """Samples of senders that are not agents, by outcome."""
     commit_seconds: Histogram = field(default_factory=Histogram)
     commit_failures: int = 0
     acknowledge_seconds: Histogram = field(default_factory=Histogram)

@@ -32,6 +32,8 @@ EXAMPLES = 5
 SAYS_NOT_ALL = frozenset(
     {
         "POST /v1/ingest",
+        "POST /prometheus/api/v1/write",
+        "POST /otlp/v1/metrics",
         "POST /v1/sql",
         "POST /mcp",
         "POST /v1/queries",
@@ -54,7 +56,7 @@ SAYS_NOT_ALL = frozenset(
 """Whose schema allows what has no meaning: a text that is not SQL, an end before the begin."""
 
 
-@schemathesis.serializer("application/vnd.apache.arrow.stream")
+@schemathesis.serializer("application/vnd.apache.arrow.stream", "application/x-protobuf")
 def as_it_is(_context: Any, value: Any) -> bytes:
     """Bodies of batches that are none."""
     return value if isinstance(value, bytes) else str(value).encode()

@@ -24,6 +24,7 @@ from gpuwarden_collector.query.port import Front
 from gpuwarden_collector.settings import CollectorSettings
 from gpuwarden_dashboards.routes import routes as page_routes
 from gpuwarden_prometheus.front import PROMETHEUS
+from gpuwarden_prometheus.received.front import RECEIVED
 
 
 @asynccontextmanager
@@ -55,6 +56,7 @@ async def collecting(
         front=_postgres(settings),
         http_fronts=[PROMETHEUS],
         forwarding=_forwarding(settings),
+        sample_front=RECEIVED,
     ) as collector:
         rules.start(collector)
         stop = asyncio.Event()

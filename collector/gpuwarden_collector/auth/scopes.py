@@ -26,6 +26,9 @@ Need = Scope | type[Anyone] | type[Holder]
 
 NEEDS: dict[tuple[str, str], Need] = {
     ("POST", INGEST_PATH): Scope.INGEST,
+    ("POST", "/prometheus/api/v1/write"): Scope.INGEST,
+    ("POST", "/otlp/v1/metrics"): Scope.INGEST,
+    ("GET", "/v1/received"): Scope.READ,
     ("POST", ENROLL_PATH): Scope.ENROLL,
     ("GET", CA_PATH): Anyone,  # public; its reader compares the fingerprint
     ("GET", TOKEN_PATH): Holder,

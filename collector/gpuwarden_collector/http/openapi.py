@@ -223,12 +223,33 @@ def _prometheus(
     return found
 
 
+_PROTOBUF = "application/x-protobuf"
+_RECEIVED = _object(
+    ["samples", "open_rows", "bytes_waiting", "skipped"],
+    samples={"type": "object", "additionalProperties": {"type": "integer"}},
+    open_rows={"type": "integer"},
+    bytes_waiting={"type": "integer"},
+    skipped={
+        "type": "array",
+        "items": _object(["reason", "name", "samples"], reason=_TEXT_SCHEMA, name=_TEXT_SCHEMA, samples={"type": "integer"}),
+    },
+)  # fmt: skip
 _MATCH = _texts("match[]", 0, 20)
 ENDPOINTS: Mapping[tuple[str, str], Endpoint] = {
     ("POST", "/v1/ingest"): Endpoint(
         "Takes a batch from an agent (docs/wire.md).", (), 204,
         bodies={CONTENT_TYPE: {"type": "string", "format": "binary"}}, errors=(400, 409, 413, 415, 426, 429, 503),
     ),
+    ("POST", "/prometheus/api/v1/write"): Endpoint(
+        "Takes samples by Prometheus' remote write 1.0 or 2.0.", (), 204,
+        bodies={_PROTOBUF: {"type": "string", "format": "binary"}}, errors=(400, 403, 413, 415, 429, 503),
+    ),
+    ("POST", "/otlp/v1/metrics"): Endpoint(
+        "Takes metrics by OTLP over HTTP.", (_PROTOBUF, _JSON), 200,
+        bodies={_PROTOBUF: {"type": "string", "format": "binary"}, _JSON: {"type": "object"}},
+        errors=(400, 403, 413, 415, 429, 503),
+    ),
+    ("GET", "/v1/received"): Endpoint("Outcomes of received samples.", answer=_RECEIVED),
     ("POST", "/v1/sql"): Endpoint(
         "Runs one read-only query.", (_JSON, NDJSON_TYPE, "text/csv", ARROW_TYPE, PARQUET_TYPE),
         bodies={_JSON: _SQL, _TEXT: _TEXT_SCHEMA}, errors=(400, 413, 429, 503, 504), answer=_ROWS,

@@ -99,6 +99,12 @@ def _counters(stats: Stats) -> Iterator[Metric]:
             stats.left_out_rows,
         ),
         ("refused_batches", "Batches not stored.", "status", stats.refused),
+        (
+            "received_samples",
+            "Samples of other programs, by outcome.",
+            "outcome",
+            stats.received_samples,
+        ),
         ("unknown_columns", "Batches with unknown columns.", "table", stats.unknown_columns),
         ("query_errors", "Failed queries.", "reason", stats.query_errors),
         ("denied_requests", "Denied requests.", "reason", stats.denied),

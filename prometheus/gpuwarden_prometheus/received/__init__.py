@@ -1,0 +1,1 @@
+"""Receives samples of other programs: remote write and OTLP."""

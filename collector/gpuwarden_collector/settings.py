@@ -127,6 +127,11 @@ class CollectorSettings:
         "Free space below which batches are refused; below twice that the oldest samples are deleted, if that makes room.",
         least=0,
     )
+    grafana_url: str | None = setting(
+        None,
+        "Grafana with the dashboards of `gpuwarden grafana export`, to which pages of nodes, GPUs and jobs link;"
+        " none: no links.",
+    )
     standby_url: str | None = setting(
         None,
         "Collector that keeps a second copy of segments: batches are acknowledged when it has them, too; none: no"

@@ -7,6 +7,7 @@ from aiohttp import web
 from gpuwarden.clock import Clock
 from gpuwarden.query import Querier
 from gpuwarden_dashboards.assets import PATH, load_assets
+from gpuwarden_dashboards.grafana.links import checked_url
 from gpuwarden_dashboards.http import answering
 from gpuwarden_dashboards.pages.collector import CollectorPage
 from gpuwarden_dashboards.pages.fleet import FleetPage
@@ -26,11 +27,17 @@ _PAGES: Sequence[type[Page]] = (
 
 
 def routes(
-    querier: Querier, clock: Clock, judgement: JudgementOf = judged
+    querier: Querier,
+    clock: Clock,
+    judgement: JudgementOf = judged,
+    grafana_url: str | None = None,
 ) -> Iterable[web.AbstractRouteDef]:
-    """Pages, assets and their data."""
+    """Pages, assets and their data. `grafana_url`: where pages of nodes, GPUs and jobs link to.
+
+    Raises StartError if that is not an address.
+    """
     assets = load_assets()
-    templates = Templates(assets)
+    templates = Templates(assets, checked_url(grafana_url))
     pages = [page(templates, querier, clock, judgement) for page in _PAGES]
     return [
         web.get(PATH, assets.serve),

@@ -5,6 +5,7 @@ inline code.
 """
 
 from datetime import datetime
+from functools import partial
 from typing import Any
 from urllib.parse import quote
 
@@ -15,6 +16,7 @@ from gpuwarden import __version__
 from gpuwarden.access import CALLER, LOGIN_PATH
 from gpuwarden.durations import readable
 from gpuwarden_dashboards.assets import Assets
+from gpuwarden_dashboards.grafana.links import dashboard_url
 
 ABSENT = "–"
 MENU = (
@@ -36,7 +38,7 @@ SPANS = (
 class Templates:
     """The templates, with the addresses of one set of assets."""
 
-    def __init__(self, assets: Assets) -> None:
+    def __init__(self, assets: Assets, grafana_url: str | None = None) -> None:
         self.version = assets.version
         self._environment = Environment(
             loader=PackageLoader("gpuwarden_dashboards"),
@@ -46,7 +48,13 @@ class Templates:
             lstrip_blocks=True,
         )
         self._environment.globals.update(
-            assets=assets, version=__version__, menu=MENU, at="", spans=SPANS, login_path=LOGIN_PATH
+            assets=assets,
+            version=__version__,
+            menu=MENU,
+            at="",
+            spans=SPANS,
+            login_path=LOGIN_PATH,
+            grafana=partial(dashboard_url, grafana_url) if grafana_url else None,
         )
         self._environment.filters.update(
             usd=usd,

@@ -39,6 +39,7 @@ class GrafanaDashboard:
     """Titles, and panels from left to right; a row has 24 columns."""
     variables: Sequence[Variable] = ()
     since: str = "now-6h"
+    refresh: str = "1m"
     page: str = "/"
     """Path of the collector's page about the same."""
     events: str = ""
@@ -61,7 +62,7 @@ class GrafanaDashboard:
         made = (
             dashboard.Dashboard(f"gpuwarden: {self.title} ({self.source.language})")
             .uid(self.source.uid(self.name)).description(self.about).tags([TAG, f"{TAG}-{self.source.name}"])
-            .time(self.since, "now").refresh("1m").timezone("browser").editable()
+            .time(self.since, "now").refresh(self.refresh).timezone("browser").editable()
             .tooltip(DashboardCursorSync.CROSSHAIR)
             .variables([data_source(self.source), *self.variables, page_address()])
             .links([self._others(), self._page()])

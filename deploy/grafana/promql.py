@@ -83,7 +83,7 @@ def fleet() -> GrafanaDashboard:
     return GrafanaDashboard(
         PROMETHEUS, "fleet", "Fleet", about,
         [("Now", _fleet_now()), ("Over time", _fleet_charts()), ("Nodes", [_fleet_nodes()])],
-        [nodes(is_multi=True)],
+        [nodes(is_multi=True)], since="now-1h",
     )  # fmt: skip
 
 
@@ -424,7 +424,7 @@ def waste() -> GrafanaDashboard:
     return GrafanaDashboard(
         PROMETHEUS, "waste", "Waste and money", about,
         [("Summary", _waste_summary()), ("Over time", _waste_charts()), ("Where to look", _waste_tables())],
-        since="now-7d", page="/waste",
+        since="now-7d", refresh="15m", page="/waste",
     )  # fmt: skip
 
 

@@ -1,9 +1,14 @@
 """A collector with rules, and the two simulated nodes whose faults the dashboards show."""
 
+import json
+import shutil
 import subprocess
 import sys
 import time
+import urllib.parse
+import urllib.request
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -39,6 +44,7 @@ per_minute = 60
 """
 _READY = (
     "SELECT count(*) >= 3 FROM incidents_now",
+    "SELECT count(*) > 0 FROM incidents_now WHERE usd_per_hour > 0 AND opened_at < now()::TIMESTAMP - INTERVAL 2 MINUTE",
     "SELECT count(*) > 0 FROM waste_1h",
     "SELECT count(*) > 0 FROM diagnoses WHERE ended_at IS NULL AND advice IS NOT NULL AND node = 'sim-0001' AND gpu = 2",
     "SELECT count(*) > 1 FROM collector_samples",
@@ -56,6 +62,10 @@ class WatchedFleet:
 
     url: str
     postgres_port: int
+
+    @property
+    def prometheus(self) -> str:
+        return f"{self.url}/prometheus"
 
     def connect(self) -> psycopg.Connection[tuple[object, ...]]:
         return psycopg.connect(
@@ -106,7 +116,7 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WatchedFleet]:
 def _wait(
     fleet: WatchedFleet, wanted: list[str] | tuple[str, ...], processes: list[subprocess.Popen[bytes]], folder: Path
 ) -> None:  # fmt: skip
-    deadline = time.monotonic() + 400
+    deadline = time.monotonic() + 800
     missing = list(wanted)
     while time.monotonic() < deadline:
         logs = "".join(path.read_text() for path in folder.glob("*.log"))
@@ -120,4 +130,49 @@ def _wait(
         if not missing:
             return
         time.sleep(2)
-    raise AssertionError(f"not within 400 s: {missing}\n{logs}")
+    raise AssertionError(f"not within 800 s: {missing}\n{logs}")
+
+
+@pytest.fixture(scope="package")
+def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str]]:
+    """Address of a Prometheus that has scraped an agent with simulated GPUs for more than a minute, and its node."""
+    if not shutil.which("prometheus"):
+        pytest.skip("prometheus is not installed (Debian: prometheus)")
+    folder = tmp_path_factory.mktemp("prometheus")
+    exporter, port = free_port(), free_port()
+    config = {
+        "global": {"scrape_interval": "5s"},
+        "scrape_configs": [
+            {"job_name": "gpuwarden", "static_configs": [{"targets": [f"127.0.0.1:{exporter}"]}]}
+        ],
+    }
+    (folder / "prometheus.yml").write_text(json.dumps(config))
+    agent = _gpuwarden(
+        "agent", "run", "--backend", "simulator", "--node", "n1", "--state-dir", str(folder / "agent"),
+        "--collector-url", "http://127.0.0.1:9", log=folder / "agent.log",
+        GPUWARDEN_AGENT_EXPORTER_PORT=str(exporter), GPUWARDEN_AGENT_EXPORTER_HOST="127.0.0.1",
+    )  # fmt: skip
+    with (folder / "prometheus.log").open("wb") as log:
+        server = subprocess.Popen(
+            ["prometheus", f"--config.file={folder}/prometheus.yml", f"--storage.tsdb.path={folder}/data",
+             f"--web.listen-address=127.0.0.1:{port}"],
+            stdout=log, stderr=log,
+        )  # fmt: skip
+    url = f"http://127.0.0.1:{port}"
+    try:
+        _wait_for_samples(f"{url}/api/v1/query", folder)
+        yield url, "n1"
+    finally:
+        for process in (server, agent):
+            process.terminate()
+            process.wait(60)
+
+
+def _wait_for_samples(url: str, folder: Path) -> None:
+    query = urllib.parse.urlencode({"query": "count_over_time(gpuwarden_gpu_power_watts[5m]) > 14"})
+    for _ in range(180):
+        with suppress(OSError), urllib.request.urlopen(f"{url}?{query}", timeout=10) as answer:
+            if json.load(answer)["data"]["result"]:
+                return
+        time.sleep(1)
+    raise AssertionError("\n".join(path.read_text()[-2000:] for path in folder.glob("*.log")))

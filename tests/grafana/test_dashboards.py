@@ -7,6 +7,7 @@ import subprocess
 from collections import Counter
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 from deploy.grafana.__main__ import wanted
@@ -16,6 +17,7 @@ from grafana_foundation_sdk.models.dashboard import Dashboard
 from tests.each import each
 from tests.grafana.dashboard_queries import BOARDS, every, panels, promql, queries, variables
 
+from gpuwarden_dashboards.grafana.links import dashboard_url
 from gpuwarden_dashboards.grafana.provisioning import FOLDER, PAGE_URL, SETS
 
 register_default_plugins()
@@ -145,3 +147,14 @@ def test_every_query_in_promql_is_one_for_prometheus_too(tmp_path: Path) -> None
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert f"{len(rules)} rules found" in done.stdout
+
+
+def test_pages_of_the_collector_link_to_dashboards_that_are_there() -> None:
+    uids = {document["uid"]: board for board, document in BOARDS.items()}
+    for name, given in (
+        ("node", {"node"}),
+        ("gpu", {"node", "gpu"}),
+        ("job", {"user", "job", "pod"}),
+    ):
+        url = dashboard_url("https://grafana.example", name, **dict.fromkeys(given, "x"))
+        assert given <= set(variables(uids[urlsplit(url).path.removeprefix("/d/")]))

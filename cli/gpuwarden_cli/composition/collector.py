@@ -44,7 +44,7 @@ async def collecting(
     assistants = McpEndpoint(clock, rules.judgement)
 
     def routes(querier: Querier) -> Iterable[AbstractRouteDef]:
-        pages = page_routes(querier, clock, rules.judgement)
+        pages = page_routes(querier, clock, rules.judgement, settings.grafana_url)
         return [*pages, *assistants.routes(querier), *rules.routes(querier)]
 
     async with running(

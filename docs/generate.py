@@ -14,7 +14,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from docs.generate_tables import NOTICE, metrics_page, nvml_lists, tables_page
+from docs.generate_tables import NOTICE, metrics_page, nvml_lists, smi_names, tables_page
 from docs.rule_pages import rule_pages
 
 from gpuwarden.cookbook import questions
@@ -44,6 +44,9 @@ def pages() -> dict[str, str]:
         "docs/diagnosis.md": diagnosis_page(),
         "docs/gpus.md": _between(
             "docs/gpus.md", "readings", wrapped("\n".join(nvml_lists()) + "\n")
+        ),
+        "docs/migrate.md": _between(
+            "docs/migrate.md", "nvidia_gpu_exporter", wrapped("\n".join(smi_names()) + "\n")
         ),
         **rule_pages(),
         "deploy/prometheus/gpuwarden.rules.yml": rule_file(alerting_rules(builtin_rules())),

@@ -24,6 +24,7 @@ from gpuwarden.schema import INVENTORY_EXTRA, TABLES, WIRE_TABLES, public_views
 from gpuwarden.table import GPU, GPU_UUID, MIG, NODE, SIMULATED, TS, Column
 from gpuwarden_agent.collect.nvidia import metrics as nvml_table
 from gpuwarden_agent.counters import Counters
+from gpuwarden_prometheus.received.names import named_columns
 
 NOTICE = (
     "<!-- Made by docs/generate.py: edit the code that it is made from, then run `make docs`. -->"
@@ -324,6 +325,18 @@ NVML_PLACES = {
     "modes": "gpus: modes",
     "": "gpus and others",
 }
+
+
+def smi_names() -> Iterator[str]:
+    """Names of nvidia_gpu_exporter, each with our own name of the same column."""
+    own = {(t, e.columns[0]): e.name for t in METRICS for e in names_of("own", t)}
+    by_name: dict[str, list[str]] = {}
+    for name, columns in named_columns().items():
+        found = [own[c.table, c.column] for c in columns if (c.table, c.column) in own]
+        if name.startswith("nvidia_smi_") and found:
+            by_name.setdefault(found[0], []).append(name)
+    for ours, theirs in by_name.items():
+        yield f"- {names(theirs)}: `{ours}`"
 
 
 def _exported(table: str, metric: str) -> list[str]:

@@ -107,7 +107,7 @@ class ReceivedStore:
     @property
     def bytes_waiting(self) -> int:
         """Size of parts of open rows and of batches."""
-        return self._parts_bytes + self._batch_bytes
+        return self._parts_bytes + self.batch_bytes
 
     def add(self, requests: Sequence[tuple[MappedRequest, str]]) -> list[Counter[str]]:
         """Put requests, each with its sender, on disk. By request the number of readings by outcome;
@@ -170,7 +170,7 @@ class ReceivedStore:
             )
         self._numbers |= made
         self._before |= carried
-        self._batch_bytes += size
+        self.batch_bytes += size
         self._forget(closed)
 
     def oldest(self, without: Iterable[tuple[str, str]], limit: int) -> list[WaitingBatch]:
@@ -191,7 +191,7 @@ class ReceivedStore:
             self._db.executemany(
                 "DELETE FROM batches WHERE sequence = ?", ((b.sequence,) for b in batches)
             )
-        self._batch_bytes -= sum(len(batch.body) for batch in batches)
+        self.batch_bytes -= sum(len(batch.body) for batch in batches)
 
     def _forget(self, closed: Sequence[DueRow]) -> None:
         """Forget what closed rows no longer need. If this fails, the next start does it."""
@@ -260,7 +260,8 @@ class ReceivedStore:
             if number in devices:
                 self.open_rows.restore(devices[number], times, now_ms)
         (self._parts_bytes,) = self._sum("SELECT sum(length(parts)) FROM requests")
-        (self._batch_bytes,) = self._sum("SELECT sum(length(body)) FROM batches")
+        (self.batch_bytes,) = self._sum("SELECT sum(length(body)) FROM batches")
+        """Size of the batches."""
         unused = []
         kept = self._db.execute(
             "SELECT number, sender, parts FROM requests WHERE parts IS NOT NULL ORDER BY number"

@@ -176,11 +176,16 @@ class SampleReceiver:
             if self._is_closed:
                 return
             try:
-                while closed := await self._in_thread(self._close_due):
+                await self._deliver()
+                # A row takes more room in a batch: no more are made while those before them wait.
+                while self._store.batch_bytes < self._limits.bytes_max:
+                    closed = await self._in_thread(self._close_due)
+                    if closed is None:
+                        break
                     self._stats.received_samples.update(closed.lost)
+                    await self._deliver()
                     if closed.rows < _ROWS_MAX:
                         break
-                await self._deliver()
             except sqlite3.Error as error:
                 self._log_rarely("disk", f"{self._where}: {error}")
 

@@ -185,6 +185,13 @@ def test_what_may_change_is_repeated_and_named(status, no_waits) -> None:
     assert no_waits == [7.0, 1.0]
 
 
+def test_a_sample_that_is_too_old_is_not_repeated_whatever_the_status() -> None:
+    state = ReceiverState()
+    receiver = Scripted(Reply(500, "too old sample"))
+    asyncio.run(made(receiver, state).deliver([series("s", [1])], is_repeated=False))
+    assert (state.sent, state.failures, state.refused) == (0, 0, {"too_old": 1})
+
+
 def test_a_failing_receiver_has_its_problem_in_a_sentence() -> None:
     state = ReceiverState()
 

@@ -1,8 +1,8 @@
 """Delivers requests to one receiver, in order, until each sample is accepted or refused permanently.
 
-What failed on the way (network, 429, 5xx, wrong credentials or address) is repeated without end. 400 is final for the
-samples that it is about. A receiver such as Prometheus 2 refuses a whole request for one sample, so the request is
-divided until the samples that it refuses are alone.
+What failed on the way (network, 429, 5xx, wrong credentials or address) is repeated without end. 400, and 500 for
+what is too old, is final for the samples that it is about. A receiver such as Prometheus 2 refuses a whole request
+for one sample, so the request is divided until the samples that it refuses are alone.
 """
 
 import asyncio
@@ -307,9 +307,11 @@ class RequestDelivery:
         count = _count(request)
         if reply.status == 413:
             return _Outcome("too_large")
-        if reply.status not in _FINAL:
-            return None
         reason = reason_of(reply.text)
+        # Prometheus 2.42 with an `out_of_order_time_window` answers 500 "too old sample", and stores nothing.
+        is_final = reply.status in _FINAL or (reply.status == 500 and reason == "too_old")
+        if not is_final:
+            return None
         if reply.written is not None and reply.written <= count:
             return _Outcome(reason, count - reply.written)
         return _Outcome(reason, None, was_lost)

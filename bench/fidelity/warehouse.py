@@ -98,7 +98,7 @@ class Warehouse:
     def _insert(self, name: str, table: pa.Table) -> None:
         columns = [f.name for f in SCHEMAS[name] if table[f.name].null_count < table.num_rows]
         batch = table.select(columns)
-        connection = self.db._connection
+        connection = self.db.connection
         connection.register("_batch", batch)
         names = ", ".join(columns)
         connection.execute(f"INSERT INTO {name} ({names}) SELECT {names} FROM _batch")
@@ -107,7 +107,7 @@ class Warehouse:
     def _roll(self, rollup: Rollup, begin: datetime, end: datetime) -> None:
         """Rows of minutes, in parts: a part holds all samples of its time."""
         span = timedelta(minutes=5)
-        connection = self.db._connection
+        connection = self.db.connection
         while begin < end:
             rows = minutes(connection, rollup, begin, min(begin + span, end))
             connection.register("_batch", rows)

@@ -38,7 +38,7 @@ _WARM = 3
 _NAMES = (
     "'n' || (g // 8) AS node, (g % 8)::INTEGER AS gpu, 'GPU-' || g AS gpu_uuid, true AS simulated"
 )
-_UTIL = "(g + epoch(ts)::BIGINT // 60) % 100"
+_UTIL = "(g * 37 + epoch(ts)::BIGINT // 60) % 100"
 _MINUTES = f"""
     INSERT INTO lake.main.gpu_1m BY NAME SELECT * EXCLUDE (g), {_UTIL} AS util_percent_avg, {_UTIL} AS util_percent_min,
         {_UTIL} AS util_percent_max, {_UTIL} AS util_percent_last, 300 + g % 50 AS power_watts_avg,

@@ -125,7 +125,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         ours.collector(Path(folder)) as child,
         load(Setup(child.port, agents, begin_ms, nodes=min(16, agents))) as sender,
     ):
-        sender.make(round(rate * 2 * (asked.seconds + max(asked.making, 3 * BATCH_S))))
+        # Enough also where a busy host takes long to make them.
+        sender.make(round(rate * 2 * (asked.seconds + max(asked.making, 8 * BATCH_S))))
         time.sleep(max(0.0, begin_ms / 1000 + 2 * BATCH_S - time.time()))
         # Catch up with the clock.
         assert not sender.run(agents, time.time() - begin_ms / 1000, 2 * rate).ran_out

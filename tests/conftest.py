@@ -16,11 +16,15 @@ from tests.unchecked import skip_checks
 IS_JUDGED = bool(os.environ.get("CI"))
 LONGEST = (
     "end_to_end/test_up.py",
+    "grafana/test_queries.py",
+    "end_to_end/test_received.py",
     "end_to_end/test_pages.py",
     "bench/test_chaos.py",
     "cluster/test_cluster.py",
     "end_to_end/test_hostile_node.py",
     "end_to_end/test_crashes.py",
+    "prometheus/",
+    "rules/test_promql.py",
     "dashboards/test_browser_incidents.py",
     "end_to_end/",
     "cluster/",

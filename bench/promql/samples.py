@@ -89,7 +89,9 @@ def openmetrics(connection: duckdb.DuckDBPyConnection) -> str:
     for name in NAMES:
         (metric,) = named_metrics()[name]
         labels = ", ".join(
-            f"{{'k': '{label}', 'v': CAST({sql} AS VARCHAR)}}" for label, sql in metric.labels
+            f"{{'k': '{label}', 'v': CAST({sql} AS VARCHAR)}}"
+            for label, sql in metric.labels
+            if not sql.startswith("o.")  # nobody was given a GPU
         )
         gpus = "LEFT JOIN gpus g USING (gpu_uuid)" if metric.source.has_gpu else ""
         rows = connection.execute(

@@ -41,6 +41,7 @@ SAYS_NOT_ALL = frozenset(
         "POST /v1/silences",
         "POST /v1/backtests",
         "POST /login",
+        "GET /prometheus/federate",
         *(
             f"{method} /prometheus/api/v1/{name}"
             for method in ("GET", "POST")

@@ -9,9 +9,11 @@ from hypothesis import strategies as st
 from gpuwarden.clock import to_ms
 from gpuwarden_dashboards.read.series import (
     DRAWABLE,
+    LAST_MS,
     MINUTES_UP_TO,
     SAMPLES_UP_TO,
     Place,
+    Span,
     read_series,
     span_of,
 )
@@ -133,3 +135,8 @@ async def test_slow_clocks_are_a_strip_and_events_and_alerts_are_marks(querier, 
         if span.resolution_s == 1
         else [(0, 1, "throttled")]
     )
+
+
+def test_a_range_that_is_rounded_up_beyond_the_last_time_ends_there() -> None:
+    span = Span(begin_ms=LAST_MS - 1000, step_ms=600_000, columns=5, resolution_s=1)
+    assert span.end.year == 9999

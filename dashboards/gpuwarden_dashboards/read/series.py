@@ -108,6 +108,10 @@ class Place:
         return where, self.params
 
 
+LAST_MS = 253_402_300_799_999
+"""The last millisecond that a datetime can be."""
+
+
 @dataclass(frozen=True, slots=True)
 class Span:
     """A time range, cut into columns of the same length."""
@@ -124,7 +128,8 @@ class Span:
 
     @property
     def end(self) -> datetime:
-        return from_ms(self.begin_ms + self.step_ms * self.columns)
+        # Columns are rounded up, perhaps beyond the last time that there is.
+        return from_ms(min(self.begin_ms + self.step_ms * self.columns, LAST_MS))
 
 
 @dataclass(frozen=True, slots=True)

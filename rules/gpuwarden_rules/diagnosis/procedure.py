@@ -47,8 +47,8 @@ _MAIN_FULL = some(least("main_cpu", "main_full"), least("main_in_stall", "main_i
 _NOT_A_SERVER = below("server", "one")
 # Each restart of the workers is a pause, which rare readings of utilization may miss.
 _NO_UNSEEN_PAUSE = Unless(least("unseen_turnovers", "two"))
-# Of nodes without our agent only the memory in use says that nothing holds the GPU. That something holds it is no
-# verdict: a job that hangs looks the same.
+# Of nodes without our agent only the memory in use says that nothing holds the GPU. If something holds it, the verdict
+# is unknown: a job that hangs looks the same.
 _UNREPORTED = least("unreported", "one")
 _LINKS_QUIET = every(
     Unless(least("nvlink_share", "link_nothing")), Unless(least("pcie_share", "pcie_nothing"))

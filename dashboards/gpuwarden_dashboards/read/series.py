@@ -128,7 +128,7 @@ class Span:
 
     @property
     def end(self) -> datetime:
-        # Columns are rounded up, perhaps beyond the last time that there is.
+        # Columns are rounded up, perhaps beyond the last possible time.
         return from_ms(min(self.begin_ms + self.step_ms * self.columns, LAST_MS))
 
 

@@ -1,7 +1,6 @@
 """Defines the metrics that only the collector knows: waste, verdicts, incidents, coverage, and its own state.
 
-Each source is a SELECT over public tables and views. PromQL reads it, remote write sends it, and `docs/metrics.md` lists
-it. Labels that a row lacks are empty texts in the SELECT, and no labels of the series.
+Each source is a SELECT over public tables and views. PromQL reads it, and `docs/metrics.md` lists it. Labels that a row lacks are empty texts in the SELECT, and no labels of the series.
 """
 
 from collections.abc import Mapping
@@ -93,10 +92,6 @@ def _alert(state: str, began: str, ended: str) -> str:
         f"{_texts('severity', 'consequence', 'node', 'gpu', 'gpu_uuid', 'owner')}, {_SIMULATED}, 1 AS one "
         f"FROM alerts WHERE {began} IS NOT NULL AND {_during(began, ended)}"
     )
-
-
-def _rate(name: str) -> str:
-    return f"{name}_percent / 100 AS {name}_ratio"
 
 
 SOURCES: Mapping[str, MetricSource] = {
@@ -255,7 +250,7 @@ SOURCES: Mapping[str, MetricSource] = {
     ),
     "collector_metrics": MetricSource(
         ("collector", "host", "version"),
-        f"SELECT *, {_rate('cpu_pressure')} FROM collector_samples",
+        "SELECT *, cpu_pressure_percent / 100 AS cpu_pressure_ratio FROM collector_samples",
         3 * MINUTE_MS,
         (
             CollectorMetric(

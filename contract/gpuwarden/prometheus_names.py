@@ -184,7 +184,7 @@ def dcgm_columns() -> Mapping[str, DcgmColumn]:
     whole = {Type.INT16, Type.INT32, Type.INT64}
     types = {(t, m.name): m.type for t, metrics in METRICS.items() for m in metrics}
     found: dict[str, DcgmColumn] = {}
-    for name_set in ("dcgm", "dcgm49"):
+    for name_set in DCGM_SETS:
         for table in DCGM_TABLES:
             for each in names_of(name_set, table):
                 if not each.is_rate and each.name not in found:

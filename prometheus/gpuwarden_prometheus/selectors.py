@@ -113,11 +113,7 @@ def instant_vector(
     before: list[tuple[str, str]] = []
     for metric in selected.metrics:
         keep_ms = metric.keep_ms if metric.is_kept_longer else min(lookback_ms, metric.keep_ms)
-        usable = [
-            rolled
-            for rolled in tiers.of_instants(metric.rolled, grid.step_ms, grid.steps)
-            if rolled.one("delta" if metric.is_rate else "last", "avg")
-        ]
+        usable = tiers.of_instants(metric.rolled, grid.step_ms, grid.steps, is_rate=metric.is_rate)
         spans = tiers.step_spans(usable, grid.start_ms, grid.step_ms, grid.steps, known)
         read = [
             Piece(
@@ -170,7 +166,7 @@ def _newest(source: "_Read", piece: Piece, grid: Grid, span: tiers.StepSpan, kee
     step = (
         f"greatest(0, (epoch_ms(ts) - {base_ms + 1 - grid.step_ms}) // {grid.step_ms} - {behind})"
     )
-    value = source.metric.scaled("x")
+    value = source.metric.value
     readings = (
         f"SELECT sid, i + {span.first} AS i, arg_max({value}, ts) AS v, epoch_ms(max(ts)) AS t FROM "
         f"(SELECT s.sid, {step} AS i, ts, x FROM ({source.rows(piece)}) JOIN {source.name} s USING ({source.key})) "
@@ -208,18 +204,18 @@ def range_vector(
 ) -> RangeVector:
     """All readings of windows; of rollups their parts, if the function can be answered from them."""
     grid, since_ms = windows.grid, windows.grid.start_ms - windows.window_ms
-    tier_of = {
+    usable = {
         metric.name: tiers.of_windows(
             metric.rolled, windows.function, windows.window_ms, grid.step_ms, grid.steps
         )
         for metric in selected.metrics
     }
-    has_parts = known.minutes_ms > since_ms and any(tier_of.values())
+    has_parts = known.minutes_ms > since_ms and any(usable.values())
     columns = PART_COLUMNS if has_parts else "t, v"
     found = []
     before: list[tuple[str, str]] = []
     for metric in selected.metrics:
-        read = tiers.pieces(tier_of[metric.name], metric.rolled, since_ms, grid.end_ms, known)
+        read = tiers.pieces(usable[metric.name], since_ms, grid.end_ms, known)
         source = _Read(statement, metric, selected, read)
         series = source.series(before)
         before.append((metric.name, series))
@@ -253,11 +249,10 @@ def _parts(source: "_Read", piece: Piece) -> str:
     """Parts of windows, see `functions.OVER_TIME`: a rollup's row is a part at the end of its window."""
     metric, rolled = source.metric, piece.rolled
     if rolled is None:
-        minute = f"least(((epoch_ms(ts) - 1) // {tiers.MINUTE_MS} + 1) * {tiers.MINUTE_MS}, {piece.until_ms})"
         return (
             f"SELECT sid, count(*) AS n, t AS ft, t AS lt, any_value(v) AS fv, arg_max(v, ts) AS lv, sum(v) AS sv, "
             f"min(v) AS mn, max(v) AS mx, {_NO_STEPS} FROM "
-            f"(SELECT s.sid, ts, {minute} AS t, {metric.scaled('x')} AS v FROM ({source.rows(piece)}) "
+            f"(SELECT s.sid, ts, {_minute_end(piece)} AS t, {metric.value} AS v FROM ({source.rows(piece)}) "
             f"JOIN {source.name} s USING ({source.key})) GROUP BY sid, t"
         )
     last, mean, least, most = (
@@ -293,14 +288,18 @@ def _growth(source: "_Read", piece: Piece) -> str:
         )
     rows = source.rows(replace(piece, after_ms=piece.after_ms - _GAP_MS))
     # As long as the others, because extrapolation looks at the average interval.
-    minute = f"(epoch_ms(ts) - 1) // {tiers.MINUTE_MS}"
     return (
-        f"SELECT sid, least((minute + 1) * {tiers.MINUTE_MS}, {piece.until_ms}) AS t, sum(d) AS d FROM ("
-        f"SELECT sid, {minute} AS minute, CASE WHEN x < px THEN x ELSE coalesce(x - px, 0) END AS d FROM "
+        "SELECT sid, t, sum(d) AS d FROM ("
+        f"SELECT sid, {_minute_end(piece)} AS t, CASE WHEN x < px THEN x ELSE coalesce(x - px, 0) END AS d FROM "
         f"(SELECT s.sid, ts, x, lag(x) OVER (PARTITION BY s.sid ORDER BY ts) AS px FROM ({rows}) "
         f"JOIN {source.name} s USING ({source.key})) "
-        f"WHERE {between(piece.after_ms, piece.until_ms)}) GROUP BY sid, minute"
+        f"WHERE {between(piece.after_ms, piece.until_ms)}) GROUP BY sid, t"
     )
+
+
+def _minute_end(piece: Piece) -> str:
+    """SQL of the end of a sample's minute, as a rollup's row would have it."""
+    return f"least(((epoch_ms(ts) - 1) // {tiers.MINUTE_MS} + 1) * {tiers.MINUTE_MS}, {piece.until_ms})"
 
 
 def _double(column: str) -> str:

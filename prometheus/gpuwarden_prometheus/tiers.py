@@ -73,9 +73,9 @@ def _summaries(
 
 
 def of_instants(
-    rolled: Sequence[RolledMetric], step_ms: int, steps: int
+    rolled: Sequence[RolledMetric], step_ms: int, steps: int, *, is_rate: bool
 ) -> tuple[RolledMetric, ...]:
-    """Rollups whose rows are readings for the steps, by length; none: samples.
+    """Rollups whose rows are readings for the steps, by length; none: samples. `is_rate`: of counters' growth.
 
     Over some hours minutes are enough also for shorter steps, as with a Prometheus that scrapes once a minute.
     """
@@ -84,7 +84,8 @@ def of_instants(
     longest_ms = step_ms
     if (steps - 1) * step_ms >= LONG_MS:
         longest_ms = max(step_ms, MINUTE_MS)
-    return tuple(r for r in rolled if r.window_ms <= longest_ms and r.one("last", "avg", "delta"))
+    needed = ("delta",) if is_rate else ("last", "avg")
+    return tuple(r for r in rolled if r.window_ms <= longest_ms and r.one(*needed))
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,19 +129,18 @@ OF_FUNCTIONS: Mapping[str, tuple[tuple[str, ...], ...]] = {
 
 def of_windows(
     rolled: Sequence[RolledMetric], function: str, window_ms: int, step_ms: int, steps: int
-) -> RolledMetric | None:
-    """The longest rollup with at least four rows a window, if step or window allow it; None: samples."""
+) -> tuple[RolledMetric, ...]:
+    """Rollups with at least four rows a window, if step or window allow them, by length; none: samples."""
     groups = OF_FUNCTIONS.get(function)
     if groups is None:
-        return None
-    usable = [
+        return ()
+    return tuple(
         r
         for r in rolled
         if 4 * r.window_ms <= window_ms
         and ((steps > 1 and r.window_ms <= step_ms) or 96 * r.window_ms <= window_ms)
         and all(r.one(*group) for group in groups)
-    ]
-    return usable[-1] if usable else None
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,24 +153,15 @@ class Piece:
 
 
 def pieces(
-    rolled: RolledMetric | None,
-    shorter: Sequence[RolledMetric],
-    after_ms: int,
-    until_ms: int,
-    known: RolledUntil,
+    usable: Sequence[RolledMetric], after_ms: int, until_ms: int, known: RolledUntil
 ) -> list[Piece]:
     """The pieces of a time span: hours as far as they are rolled up, then minutes, then samples."""
     found = []
-    if rolled is not None:
-        for tier in sorted(
-            {rolled.window_ms, MINUTE_MS} & {r.window_ms for r in shorter}, reverse=True
-        ):
-            split_ms = min(until_ms, known.of(tier)) // tier * tier
-            if tier <= rolled.window_ms and split_ms > after_ms:
-                found.append(
-                    Piece(after_ms, split_ms, next(r for r in shorter if r.window_ms == tier))
-                )
-                after_ms = split_ms
+    for rolled in reversed(usable):
+        split_ms = min(until_ms, known.of(rolled.window_ms)) // rolled.window_ms * rolled.window_ms
+        if split_ms > after_ms:
+            found.append(Piece(after_ms, split_ms, rolled))
+            after_ms = split_ms
     if until_ms > after_ms:
         found.append(Piece(after_ms, until_ms, None))
     return found

@@ -2,6 +2,7 @@
 
 import pwd
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from functools import lru_cache
 
 from gpuwarden.metrics import METRICS
 from gpuwarden.prometheus_names import (
@@ -119,9 +120,15 @@ def _jobs(latest: Latest) -> Iterator[Family]:
 def _uid(username: Value) -> float | None:
     """The id of a user of this host; None: it is not known here."""
     try:
-        return float(pwd.getpwnam(str(username)).pw_uid)
+        return _known_uid(str(username))
     except KeyError:
         return None
+
+
+@lru_cache(maxsize=256)
+def _known_uid(username: str) -> float:
+    """Kept, because a directory service may take long to answer. Raises KeyError, which is not kept."""
+    return float(pwd.getpwnam(username).pw_uid)
 
 
 def _xids_total(latest: Latest) -> Family:

@@ -67,7 +67,8 @@ def described(alert: Alert) -> dict[str, Any]:
 def groups(engine: RuleEngine, asked: Mapping[str, Sequence[str]]) -> list[dict[str, Any]]:
     """The group of all rules, or of those that `rule_name[]`, `rule_group[]`, `file[]` and `type` ask for."""
     names, files = asked.get("rule_name[]", ()), asked.get("file[]", ())
-    is_other = GROUP not in asked.get("rule_group[]", (GROUP,)) or "record" in asked.get("type", ())
+    if GROUP not in asked.get("rule_group[]", (GROUP,)) or "record" in asked.get("type", ()):
+        return []
     alerts: dict[str, list[Alert]] = {}
     for alert in engine.alerts:
         alerts.setdefault(alert.rule, []).append(alert)
@@ -77,7 +78,7 @@ def groups(engine: RuleEngine, asked: Mapping[str, Sequence[str]]) -> list[dict[
         for rule in engine.rules
         if (not names or rule.name in names) and (not files or rule.path in files)
     ]
-    if is_other or not rules:
+    if not rules:
         return []
     seconds = [rule["evaluationTime"] for rule in rules]
     latest = max(rule["lastEvaluation"] for rule in rules)

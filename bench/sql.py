@@ -73,6 +73,18 @@ class Question:
     check: Check
 
 
+def seconds_at_once(one: Callable[[int], None], count: int) -> float:
+    """Seconds until `one` is done with each of `count` numbers, all at once."""
+    threads = [threading.Thread(target=one, args=(at,)) for at in range(1, count)]
+    began_s = time.perf_counter()
+    for thread in threads:
+        thread.start()
+    one(0)
+    for thread in threads:
+        thread.join()
+    return time.perf_counter() - began_s
+
+
 def timed(
     child: ours.Child,
     runs: int,
@@ -92,14 +104,7 @@ def timed(
             before()
         if run == _WARM:
             cpu_s = child.cpu_s()
-        threads = [threading.Thread(target=one, args=(at,)) for at in range(1, len(questions))]
-        began_s = time.perf_counter()
-        for thread in threads:
-            thread.start()
-        one(0)
-        for thread in threads:
-            thread.join()
-        taken_s.append(time.perf_counter() - began_s)
+        taken_s.append(seconds_at_once(one, len(questions)))
         if run == _WARM + runs - 1:
             cpu_s = child.cpu_s() - cpu_s
         for question, rows in zip(questions, found, strict=True):

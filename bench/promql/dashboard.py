@@ -14,7 +14,6 @@ import json
 import math
 import statistics
 import tempfile
-import threading
 import time
 import urllib.parse
 from collections.abc import Callable, Sequence
@@ -26,6 +25,7 @@ from pathlib import Path
 import duckdb
 import psutil
 from bench.promql.compare import prometheus_of
+from bench.sql import seconds_at_once
 from bench.store import ours
 from bench.this_host import free_port
 
@@ -164,14 +164,7 @@ def timed(base: str, panels: Sequence[Panel], given: argparse.Namespace, step_s:
     def one(at: int) -> None:
         found[at] = ask(base, panels[at], given.hours, step_s)
 
-    threads = [threading.Thread(target=one, args=(at,)) for at in range(1, len(panels))]
-    began_s = time.perf_counter()
-    for thread in threads:
-        thread.start()
-    one(0)
-    for thread in threads:
-        thread.join()
-    took_ms = 1000 * (time.perf_counter() - began_s)
+    took_ms = 1000 * seconds_at_once(one, len(panels))
     steps = int(given.hours * 3600 // step_s)
     for panel, values in zip(panels, found, strict=True):
         check(panel, values, given.gpus, steps)

@@ -19,6 +19,7 @@ import sys
 import tempfile
 import termios
 import time
+from collections.abc import Callable
 from contextlib import ExitStack
 
 from bench.this_host import cpu_s, family_cpu_s, rss_mib
@@ -31,6 +32,7 @@ VIEWS = {
     "alerts": rb"no alert fires",
 }
 """The views by number, and what is on their screens."""
+PATIENCE_S = 60
 COMMAND = "import sys; from gpuwarden_cli.main import main; sys.exit(main())"
 
 
@@ -59,6 +61,13 @@ class Terminal:
                 self.written += len(part)
                 self.screen += part
 
+    def watch_until(self, condition: Callable[[], object]) -> bool:
+        """Read on until this is true, on a busy host for as long as `PATIENCE_S`; whether it is."""
+        end = time.monotonic() + PATIENCE_S
+        while not condition() and time.monotonic() < end:
+            self.watch(0.2)
+        return bool(condition())
+
     def press(self, keys: str) -> None:
         """Type."""
         os.write(self._fd, keys.encode())
@@ -76,30 +85,31 @@ def measure(url: str, server: int, size: str, args: argparse.Namespace) -> None:
     columns, rows = (int(part) for part in size.split("x"))
     terminal = Terminal(url, columns, rows)
     for view in args.views:
-        number = [*VIEWS].index(view) + 1
-        terminal.screen = b""
-        terminal.watch(args.first)
-        terminal.press(str(number))
-        terminal.watch(args.first)
-        if not re.search(VIEWS[view], terminal.screen):
-            raise SystemExit(f"{view}: the screen lacks rows: {terminal.screen!r}")
-        began, mine, theirs, written = (
-            time.monotonic(),
-            cpu_s(terminal.pid),
-            family_cpu_s(server),
-            terminal.written,
-        )
-        terminal.watch(args.seconds)
-        spent = time.monotonic() - began
-        if terminal.written == written:
-            raise SystemExit(f"{view}: nothing was written for {spent:.1f} s")
-        used, asked = cpu_s(terminal.pid) - mine, family_cpu_s(server) - theirs
-        print(
-            f"{columns}x{rows} {view:<10} {100 * used / spent:5.1f} % of a core  {rss_mib(terminal.pid):4.0f} MiB  "
-            f"{(terminal.written - written) / spent / 1000:6.2f} kB/s  collector {100 * asked / spent:5.1f} %",
-            flush=True,
-        )
+        print(f"{columns}x{rows} {view:<10} {figures(terminal, server, view, args)}", flush=True)
     terminal.end()
+
+
+def figures(terminal: Terminal, server: int, view: str, args: argparse.Namespace) -> str:
+    """What a view takes."""
+    number = [*VIEWS].index(view) + 1
+    terminal.screen = b""
+    terminal.watch(args.first)
+    terminal.press(str(number))
+    terminal.watch(args.first)
+    if not terminal.watch_until(lambda: re.search(VIEWS[view], terminal.screen)):
+        raise SystemExit(f"{view}: the screen lacks rows: {terminal.screen!r}")
+    began, mine, theirs = time.monotonic(), cpu_s(terminal.pid), family_cpu_s(server)
+    written = terminal.written
+    terminal.watch(args.seconds)
+    is_alive = terminal.watch_until(lambda: terminal.written > written)
+    spent = time.monotonic() - began
+    if not is_alive:
+        raise SystemExit(f"{view}: nothing was written for {spent:.1f} s")
+    used, asked = cpu_s(terminal.pid) - mine, family_cpu_s(server) - theirs
+    return (
+        f"{100 * used / spent:5.1f} % of a core  {rss_mib(terminal.pid):4.0f} MiB  "
+        f"{(terminal.written - written) / spent / 1000:6.2f} kB/s  collector {100 * asked / spent:5.1f} %"
+    )
 
 
 def main() -> None:

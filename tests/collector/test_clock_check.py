@@ -378,10 +378,10 @@ async def test_a_storage_process_that_is_replaced_trusts_the_clock_no_more_than_
         await collector.alerts.save([resolved(wire)])
     clock.step(YEAR_S)
     # One of a test before may still find out that nobody asks it.
-    others = {*children("gpuwarden-store")}
+    others = children("gpuwarden-store")
     async with start() as collector:
-        await eventually(lambda: {*children("gpuwarden-store")} - others)
-        (process,) = {*children("gpuwarden-store")} - others
+        await eventually(lambda: children("gpuwarden-store", others))
+        (process,) = children("gpuwarden-store", others)
         os.kill(process, signal.SIGKILL)
         await eventually(lambda: collector.stats.storage_restarts == 1)
         await maintained(data_dir)

@@ -95,14 +95,15 @@ async def posted(post: Any, wire: Any, url: str, sequence: int) -> None:
 async def test_a_storage_process_that_is_stopped_is_replaced_and_seals_go_on(
     start: Any, post: Any, wire: Any, eventually: Any
 ) -> None:
+    others = children("gpuwarden-store")
     async with start() as collector:
-        await eventually(lambda: len(children("gpuwarden-store")) == 1)
-        before = children("gpuwarden-store")
+        await eventually(lambda: len(children("gpuwarden-store", others)) == 1)
+        before = children("gpuwarden-store", others)
         os.kill(before[0], signal.SIGSTOP)
         await posted(post, wire, collector.url, 1)
         await eventually(lambda: collector.stats.storage_restarts == 1)
         assert await sealed(collector) >= 2
-        assert children("gpuwarden-store") not in ([], before)
+        assert children("gpuwarden-store", others) not in ([], before)
 
 
 @pytest.mark.usefixtures("hurried")
@@ -110,10 +111,11 @@ async def test_a_storage_process_that_cannot_open_the_lake_is_started_until_it_c
     start: Any, post: Any, wire: Any, session: Any, eventually: Any, data_dir: Path
 ) -> None:
     catalogue = data_dir / FOLDER / CATALOGUE
+    others = children("gpuwarden-store")
     async with start() as collector:
         kept = catalogue.rename(catalogue.with_suffix(".away"))
         catalogue.write_bytes(b"not SQLite" * 1_000)
-        (process,) = children("gpuwarden-store")
+        (process,) = children("gpuwarden-store", others)
         os.kill(process, signal.SIGKILL)
         await eventually(lambda: collector.stats.storage_restarts >= 3)
         await posted(post, wire, collector.url, 1)  # batches are stored as ever

@@ -83,7 +83,7 @@ def _gpuwarden(*arguments: str, log: Path, **environment: str) -> subprocess.Pop
         )
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="module")  # a folder is no package: its scope is the whole run
 def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WatchedFleet]:
     """The fleet, when all that the dashboards show is there."""
     folder = tmp_path_factory.mktemp("grafana")
@@ -133,7 +133,7 @@ def _wait(
     raise AssertionError(f"not within 800 s: {missing}\n{logs}")
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="module")
 def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str]]:
     """Address of a Prometheus that has scraped an agent with simulated GPUs for more than a minute, and its node."""
     if not shutil.which("prometheus"):

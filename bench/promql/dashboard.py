@@ -3,7 +3,8 @@
     python -m bench.promql.dashboard [--gpus 1000] [--hours 6] [--runs 20] [--prometheus]
 
 A store is filled with rollups of some hours and samples of the last minutes, and a collector is run over it. Prints
-milliseconds from question to answer of each panel and of all at once, and the CPU of all of the collector's processes.
+milliseconds from question to answer of each panel and of all at once, and the CPU of all of the collector's processes:
+of a first question (`nocache=1`), and of a refresh, for which the collector has kept the steps that are rolled up.
 With `--prometheus` Debian's Prometheus answers too, from one sample a minute of the same values; the means of a panel must
 agree within a hundredth.
 """
@@ -16,7 +17,7 @@ import statistics
 import tempfile
 import time
 import urllib.parse
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -35,6 +36,7 @@ from gpuwarden_collector.storage.engine import EngineLimits
 RAW_MINUTES = 4
 """Minutes that are not rolled up yet: what a collector has at any time."""
 _WARM = 3
+NOTHING: Mapping[str, object] = {}
 _NAMES = (
     "'n' || (g // 8) AS node, (g % 8)::INTEGER AS gpu, 'GPU-' || g AS gpu_uuid, true AS simulated"
 )
@@ -135,10 +137,18 @@ def openmetrics(gpus: int, hours: float) -> str:
     return "\n".join([*lines, "# EOF", ""])
 
 
-def ask(base: str, panel: Panel, hours: float, step_s: int) -> dict[str, list[list[object]]]:
+def ask(
+    base: str, panel: Panel, hours: float, step_s: int, more: Mapping[str, object] = NOTHING
+) -> dict[str, list[list[object]]]:
     """The answer of a range query: values by labels. `base`: address of the API, without `http://`."""
     end_s = time.time() // step_s * step_s
-    asked = {"query": panel.query, "start": end_s - hours * 3600, "end": end_s, "step": step_s}
+    asked = {
+        "query": panel.query,
+        "start": end_s - hours * 3600,
+        "end": end_s,
+        "step": step_s,
+        **more,
+    }
     host, _, path = base.partition("/")
     connection = http.client.HTTPConnection(host, timeout=120)
     connection.request("GET", f"/{path}/query_range?{urllib.parse.urlencode(asked)}")
@@ -157,12 +167,15 @@ def check(panel: Panel, found: dict[str, list[list[object]]], gpus: int, steps: 
     assert least >= steps * 0.95, (panel.query, least, steps)
 
 
-def timed(base: str, panels: Sequence[Panel], given: argparse.Namespace, step_s: int) -> float:
+def timed(
+    base: str, panels: Sequence[Panel], given: argparse.Namespace, more: Mapping[str, object]
+) -> float:
     """Milliseconds until all panels, asked at once, are answered."""
     found: list[dict[str, list[list[object]]]] = [{} for _ in panels]
+    step_s: int = given.step
 
     def one(at: int) -> None:
-        found[at] = ask(base, panels[at], given.hours, step_s)
+        found[at] = ask(base, panels[at], given.hours, step_s, more)
 
     took_ms = 1000 * seconds_at_once(one, len(panels))
     steps = int(given.hours * 3600 // step_s)
@@ -197,7 +210,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         _wait_until_rolled(base, given)
         print(f"{given.gpus} GPUs, {given.hours:g} hours, a value each {given.step} s")
         print(f"{'':68}  p50 ms   max ms   CPU ms")
-        measure("", base, given, child.cpu_s)
+        measure("first: ", base, given, child.cpu_s, {"nocache": 1})
+        measure("refresh: ", base, given, child.cpu_s)
         if given.prometheus:
             port, theirs = free_port(), Path(folder) / "theirs"
             theirs.mkdir()
@@ -210,13 +224,19 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 assert math.isclose(*means, rel_tol=0.01), (panel.query, means)
 
 
-def measure(of: str, base: str, given: argparse.Namespace, cpu_s: Callable[[], float]) -> None:
+def measure(
+    of: str,
+    base: str,
+    given: argparse.Namespace,
+    cpu_s: Callable[[], float],
+    more: Mapping[str, object] = NOTHING,
+) -> None:
     """Print what each panel takes, and all of them."""
     for name, panels in (*((p.query, (p,)) for p in PANELS), ("all at once", PANELS)):
         for _ in range(_WARM):
-            timed(base, panels, given, given.step)
+            timed(base, panels, given, more)
         began_s = cpu_s()
-        took_ms = [timed(base, panels, given, given.step) for _ in range(given.runs)]
+        took_ms = [timed(base, panels, given, more) for _ in range(given.runs)]
         cpu_ms = 1000 * (cpu_s() - began_s) / given.runs
         figures = f"{statistics.median(took_ms):8.1f} {max(took_ms):8.1f} {cpu_ms:8.1f}"
         print(f"{of + name:68}{figures}", flush=True)

@@ -579,6 +579,7 @@ def front_routes(
         queries,
         clock,
         lambda request: request.get(GRANT),
+        lambda request: grant.entry.id if (grant := request.get(GRANT)) else "",
         settings.query_send_s,
         lambda: (stats.rolled_until, stats.hours_rolled_until),
     )

@@ -7,7 +7,8 @@ import asyncio
 import json
 import math
 import re
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import parse_qsl
@@ -17,10 +18,22 @@ from aiohttp import web
 from gpuwarden import __version__
 from gpuwarden.query import LakeAwayError, QueryError, QueryTimeoutError
 from gpuwarden_collector.query.port import HttpFrontContext, RowStream
+from gpuwarden_prometheus.kept_answers import (
+    ANSWER_CHARACTERS_MAX,
+    KEPT_STEPS_MIN,
+    JoinedAnswer,
+    KeptAnswers,
+    KnownSteps,
+    RangeQuestion,
+    may_be_kept,
+    read_series,
+)
 from gpuwarden_prometheus.metrics import is_label, named_metrics
 from gpuwarden_prometheus.relations import Grid
 from gpuwarden_prometheus.request import (
+    RangeTimes,
     TimeSpan,
+    blocks_text,
     federate_text,
     instant_text,
     labels_text,
@@ -48,6 +61,10 @@ _UNITS_MS = {
 }
 _DURATION = re.compile(r"(?:(\d+)(ms|[smhdwy]))")
 _TIME_MS_MAX = 253_402_300_799_000
+_PART_BYTES = 256 * 1024
+_MATRIX_BEGIN = b'{"status":"success","data":{"resultType":"matrix","result":['
+_MATRIX_END = b"]}}"
+_MATRIX_CUT = b']},"warnings":["results truncated due to limit"]}'
 COMPATIBLE_VERSION = "2.45.0"
 """The Prometheus whose PromQL is parsed; Grafana decides by it which functions it offers."""
 
@@ -65,6 +82,7 @@ class PrometheusApi:
         self._context = context
         self._queries = context.queries
         self._clock = context.clock
+        self._kept = KeptAnswers()
 
     def _rolled_until(self) -> RolledUntil:
         minutes, hours = self._context.rolled_until()
@@ -116,11 +134,42 @@ class PrometheusApi:
             raise _BadRequest(
                 f"exceeded maximum resolution of {POINTS_MAX:,} points per timeseries: choose a longer step"
             )
-        grid = Grid(start_ms, step_ms, steps)
-        text = range_text(
-            _one(asked, "query"), grid, end_ms, _lookback_ms(asked), self._rolled_until()
-        )
-        return await self._answer(request, text, asked)
+        query, grid = _one(asked, "query"), Grid(start_ms, step_ms, steps)
+        times = RangeTimes(grid, end_ms, _lookback_ms(asked), self._rolled_until())
+        is_for_all = _limit(asked) is None and _first(asked, "nocache") in (None, "", "0")
+        if not (is_for_all and steps >= KEPT_STEPS_MIN and start_ms >= 0 and may_be_kept(query)):
+            return await self._answer(request, range_text(query, times), asked)
+        reader = self._context.reader_of(request)
+        question = RangeQuestion(reader, query, grid, times.lookback_ms)
+        known = self._kept.known(question, self._clock.monotonic())
+        async with self._run(request, blocks_text(query, times, known.steps), asked) as rows:
+            answer = self._joined(rows, question, known, times.rolled)
+            return await self._send(request, answer, "application/json")
+
+    async def _joined(
+        self, rows: RowStream, question: RangeQuestion, known: KnownSteps, rolled: RolledUntil
+    ) -> AsyncIterator[bytes]:
+        """The JSON of an answer whose first steps are known; its new blocks are kept."""
+        answer = JoinedAnswer(known)
+        found: dict[int, dict[str, str]] = {}
+        characters = 0
+        waiting = [_MATRIX_BEGIN]
+        while part := await rows.whole():
+            text = bytes(part).decode()
+            characters += len(text)
+            series = [*read_series(text)]
+            if characters <= ANSWER_CHARACTERS_MAX:
+                for one in series:
+                    for block, points in one.points.items():
+                        found.setdefault(block, {})[one.labels] = points
+            waiting.append(answer.of(series).encode())
+            if sum(map(len, waiting)) > _PART_BYTES:
+                yield b"".join(waiting)
+                waiting = []
+        end = _MATRIX_CUT if rows.truncated else _MATRIX_END
+        yield b"".join([*waiting, answer.rest().encode(), end])
+        if characters <= ANSWER_CHARACTERS_MAX and not rows.truncated:
+            self._kept.keep(question, known.steps, found, rolled, self._clock.monotonic())
 
     async def series(self, request: web.Request) -> web.StreamResponse:
         """GET and POST series: labels of the series that selectors match."""
@@ -199,8 +248,14 @@ class PrometheusApi:
         content_type: str = "application/json",
     ) -> web.StreamResponse:
         """Run a query and send its rows as they come."""
+        async with self._run(request, text, asked) as rows:
+            return await self._send(request, _parts(rows), content_type)
+
+    def _run(
+        self, request: web.Request, text: str, asked: Parameters
+    ) -> AbstractAsyncContextManager[RowStream]:
         timeout = _first(asked, "timeout")
-        async with self._queries.run(
+        return self._queries.run(
             "prometheus",
             text,
             {},
@@ -209,17 +264,16 @@ class PrometheusApi:
             timeout_s=None if timeout is None else _duration_ms(timeout, "timeout") / 1000,
             row_limit=_limit(asked),
             dialect="promql",
-        ) as rows:
-            return await self._send(request, rows, content_type)
+        )
 
     async def _send(
-        self, request: web.Request, rows: RowStream, content_type: str
+        self, request: web.Request, parts: AsyncIterator[bytes], content_type: str
     ) -> web.StreamResponse:
-        first = await rows.whole()
+        first = await anext(parts, b"")
         headers = {"Content-Type": content_type}
-        following = await rows.whole() if first else b""
+        following = await anext(parts, b"") if first else b""
         if not following:
-            return web.Response(body=bytes(first), headers=headers)
+            return web.Response(body=first, headers=headers)
         answer = web.StreamResponse(headers=headers)
         try:
             async with asyncio.timeout(self._context.send_s):
@@ -227,13 +281,18 @@ class PrometheusApi:
                 await answer.write(first)
                 while following:
                     await answer.write(following)
-                    following = await rows.whole()
+                    following = await anext(parts, b"")
                 await answer.write_eof()
         except (QueryError, TimeoutError, ConnectionError):
             # The status is sent: only an aborted connection tells the client that rows are missing.
             if request.transport is not None:
                 request.transport.abort()
         return answer
+
+
+async def _parts(rows: RowStream) -> AsyncIterator[bytes]:
+    while part := await rows.whole():
+        yield bytes(part)
 
 
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]

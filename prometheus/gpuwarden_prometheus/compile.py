@@ -22,7 +22,9 @@ from gpuwarden_prometheus.functions import (
 from gpuwarden_prometheus.metrics import is_label
 from gpuwarden_prometheus.operators import COMPARISONS, NUMBER, SET_OPERATORS, Grouping, Matching
 from gpuwarden_prometheus.relations import (
+    BLOCK_STEPS,
     NAME,
+    QUOTED,
     Grid,
     RangeVector,
     Scalar,
@@ -49,7 +51,6 @@ CHARACTERS_MAX = 20_000
 DEPTH_MAX = 100
 OPERATORS_MAX = 1_000
 """The parser recurses: an expression that is nested too deeply ends its process."""
-_QUOTED = re.compile(r"'(?:\\.|[^'\\])*'|\"(?:\\.|[^\"\\])*\"|`[^`]*`")
 SUBQUERY_STEP_MS = 60_000
 """Step of a subquery that gives none, as Prometheus' default `evaluation_interval`."""
 _SUBQUERY_STEPS_MAX = 50_000
@@ -67,6 +68,8 @@ class QueryTimes:
     end_ms: int
     """The end that was asked for, which `@ end()` means; the last step may be before it."""
     rolled: RolledUntil = NOTHING_ROLLED
+    is_in_blocks: bool = False
+    """Whether the values of a range are given in blocks of steps."""
 
 
 def parsed(query: str) -> ast.Expr:
@@ -76,7 +79,7 @@ def parsed(query: str) -> ast.Expr:
             f"the expression has {len(query)} characters; at most {CHARACTERS_MAX} are taken"
         )
     depth = deepest = operators = 0
-    for character in _QUOTED.sub("", query):
+    for character in QUOTED.sub("", query):
         operators += character in "+-*/%^=<>!"
         depth += (character in "([{") - (character in ")]}")
         deepest = max(deepest, depth)
@@ -144,10 +147,27 @@ def _vector(statement: SqlBuilder, vector: Vector, evaluation: QueryTimes) -> st
             f"SELECT {metric}, {_point(str(grid.start_ms))} AS vector FROM ({points}) JOIN {vector.series} USING (sid) "
             f"ORDER BY {order}"
         )
-    values = f"'[' || string_agg({_point(grid.ms_sql)}, ',' ORDER BY i) || ']'"
+    kind, values = _matrix(points, evaluation)
     return statement.text(
-        f"SELECT {metric}, matrix FROM (SELECT sid, {values} AS matrix FROM ({points}) GROUP BY sid) "
-        f"JOIN {vector.series} USING (sid) ORDER BY metric"
+        f"SELECT {metric}, {kind} FROM ({values}) JOIN {vector.series} USING (sid) ORDER BY metric"
+    )
+
+
+def _matrix(points: str, evaluation: QueryTimes) -> tuple[str, str]:
+    """The kind of a range query's result, and SQL of its values: (sid, kind). `points`: SELECT of (sid, i, v)."""
+    grid = evaluation.grid
+    values = f"string_agg({_point(grid.ms_sql)}, ',' ORDER BY i)"
+    if not evaluation.is_in_blocks:
+        return (
+            "matrix",
+            f"SELECT sid, '[' || {values} || ']' AS matrix FROM ({points}) GROUP BY sid",
+        )
+    block = f"(({grid.start_ms // grid.step_ms} + i) // {BLOCK_STEPS})"
+    blocks = f"SELECT sid, {block} AS b, {values} AS p FROM ({points}) GROUP BY sid, b"
+    line = "b || ' ' || p"
+    return (
+        "blocks",
+        f"SELECT sid, string_agg({line}, chr(10) ORDER BY b) AS blocks FROM ({blocks}) GROUP BY sid",
     )
 
 
@@ -158,8 +178,8 @@ def _scalar(statement: SqlBuilder, scalar: Scalar, evaluation: QueryTimes) -> st
         return statement.text(
             f"SELECT '' AS metric, {_point(str(grid.start_ms))} AS scalar FROM {points}"
         )
-    values = f"'[' || string_agg({_point(grid.ms_sql)}, ',' ORDER BY i) || ']'"
-    return statement.text(f"SELECT '{{}}' AS metric, {values} AS matrix FROM {points}")
+    kind, values = _matrix(f"SELECT 0 AS sid, i, v FROM {points}", evaluation)
+    return statement.text(f"SELECT '{{}}' AS metric, {kind} FROM ({values})")
 
 
 def _samples(statement: SqlBuilder, samples: RangeVector) -> str:
@@ -299,7 +319,9 @@ class _Compiler:
             raise QueryError(
                 f"a subquery has {steps} steps; at most {_SUBQUERY_STEPS_MAX}: choose a longer step"
             )
-        inner = Grid(first_ms, step_ms, steps)
+        whole_ms = at.start_ms - at.skipped * at.step_ms
+        whole_first_ms = ((whole_ms - window_ms) // step_ms + 1) * step_ms
+        inner = Grid(first_ms, step_ms, steps, (first_ms - whole_first_ms) // step_ms)
         found = self.value(expr.expr, inner)
         if isinstance(found, Scalar):
             found = self._as_vector(found, inner)

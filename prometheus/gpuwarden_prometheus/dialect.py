@@ -64,6 +64,13 @@ def sql_of(text: str) -> str:
             grid = Grid(int(start), int(step), steps)
             rolled = RolledUntil(int(minutes), int(hours))
             return compiled(rest, QueryTimes(grid, True, int(lookback), int(end), rolled))
+        case ["#", "blocks", start, end, step, lookback, minutes, hours, known]:
+            steps = (int(end) - int(start)) // int(step) + 1 - int(known)
+            begin = int(start) + int(known) * int(step)
+            grid = Grid(begin, int(step), steps, int(known))
+            rolled = RolledUntil(int(minutes), int(hours))
+            times = QueryTimes(grid, True, int(lookback), int(end), rolled, is_in_blocks=True)
+            return compiled(rest, times)
         case ["#", "instant", at, lookback, minutes, hours]:
             rolled = RolledUntil(int(minutes), int(hours))
             grid = Grid(int(at), 1, 1)

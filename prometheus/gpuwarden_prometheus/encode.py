@@ -6,12 +6,15 @@ from gpuwarden.query import QueryError
 from gpuwarden_collector.query.port import Ending
 
 _BATCH_BYTES = 256 * 1024
+_TEXTS = ("exposition", "blocks")
+"""Kinds that are not JSON."""
 
 
 class ApiEncoder:
     """Encodes rows of `metric` and values, or of one column of JSON.
 
-    The second column's name is the type of the result: matrix, vector, scalar or string.
+    The second column's name is the type of the result: matrix, vector, scalar or string; or `blocks`, which
+    `kept_answers.py` reads.
     """
 
     batch_bytes = _BATCH_BYTES
@@ -22,7 +25,7 @@ class ApiEncoder:
 
     def begin(self) -> bytes:
         """As of Encoder."""
-        if self._kind == "exposition":
+        if self._kind in _TEXTS:
             return b""
         if self._kind in ("series", "label"):
             return b'{"status":"success","data":['
@@ -36,6 +39,10 @@ class ApiEncoder:
         columns = [column.to_pylist() for column in data.columns]
         if self._kind == "exposition":
             return "".join(f"{line}\n" for line in columns[0]).encode()
+        if self._kind == "blocks":
+            return "".join(
+                f"{metric}\n{of}\n\n" for metric, of in zip(*columns, strict=True)
+            ).encode()
         if self._kind in ("series", "label"):
             texts = columns[0]
         elif self._kind in ("scalar", "string"):
@@ -55,7 +62,7 @@ class ApiEncoder:
 
     def end(self, ending: Ending) -> bytes:
         """As of Encoder."""
-        if self._kind == "exposition":
+        if self._kind in _TEXTS:
             return b""
         closing = {"series": "]", "label": "]", "matrix": "]}", "vector": "]}"}.get(self._kind, "}")
         warned = ',"warnings":["results truncated due to limit"]' if ending.truncated else ""

@@ -5,12 +5,17 @@ A vector is two relations: `series` (sid, l), with the labels `l` as MAP(VARCHAR
 values are joined and grouped by integers. A scalar has `points` (i, v) or is an SQL expression.
 """
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from gpuwarden.query import text_sql
 
 NAME = "__name__"
+QUOTED = re.compile(r"'(?:\\.|[^'\\])*'|\"(?:\\.|[^\"\\])*\"|`[^`]*`")
+"""A text in PromQL."""
+BLOCK_STEPS = 16
+"""Steps that are kept together, see `kept_answers.py`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +25,13 @@ class Grid:
     start_ms: int
     step_ms: int
     steps: int
+    skipped: int = 0
+    """Steps before the start that are known already; rollups are chosen for all steps, so that values are the same."""
+
+    @property
+    def whole_steps(self) -> int:
+        """The number of steps with those skipped."""
+        return self.skipped + self.steps
 
     @property
     def end_ms(self) -> int:
@@ -28,7 +40,7 @@ class Grid:
 
     def at(self, ms: int) -> "Grid":
         """One instant."""
-        return replace(self, start_ms=ms, steps=1)
+        return replace(self, start_ms=ms, steps=1, skipped=0)
 
     def moved(self, ms: int) -> "Grid":
         """The same steps, later by `ms`."""

@@ -1,6 +1,6 @@
 """The text of a Prometheus query as query processes and the query log get it: PromQL after a comment with its times.
 
-`# range START END STEP LOOKBACK MINUTES HOURS`, `# instant AT LOOKBACK MINUTES HOURS` (ends of what is rolled up), `# series START END`, `# federate AT LOOKBACK`, `# labels START END` or
+`# range START END STEP LOOKBACK MINUTES HOURS`, `# blocks` with the same and the number of steps that are known already, `# instant AT LOOKBACK MINUTES HOURS` (ends of what is rolled up), `# series START END`, `# federate AT LOOKBACK`, `# labels START END` or
 `# values START END LABEL`, in milliseconds; then the expression, or one selector a line.
 """
 
@@ -19,10 +19,32 @@ class TimeSpan:
     end_ms: int
 
 
-def range_text(query: str, grid: Grid, end_ms: int, lookback_ms: int, rolled: RolledUntil) -> str:
+@dataclass(frozen=True, slots=True)
+class RangeTimes:
+    """The times of a range query."""
+
+    grid: Grid
+    end_ms: int
+    """The end that was asked for."""
+    lookback_ms: int
+    rolled: RolledUntil
+
+    def __str__(self) -> str:
+        rolled = self.rolled
+        return (
+            f"{self.grid.start_ms} {self.end_ms} {self.grid.step_ms} {self.lookback_ms} "
+            f"{rolled.minutes_ms} {rolled.hours_ms}"
+        )
+
+
+def range_text(query: str, times: RangeTimes) -> str:
     """The text of a range query."""
-    known = f"{rolled.minutes_ms} {rolled.hours_ms}"
-    return f"# range {grid.start_ms} {end_ms} {grid.step_ms} {lookback_ms} {known}\n{query}"
+    return f"# range {times}\n{query}"
+
+
+def blocks_text(query: str, times: RangeTimes, known: int) -> str:
+    """The text of a range query without its first steps, which are known, to be answered in blocks."""
+    return f"# blocks {times} {known}\n{query}"
 
 
 def instant_text(query: str, at_ms: int, lookback_ms: int, rolled: RolledUntil) -> str:

@@ -113,7 +113,9 @@ def instant_vector(
     before: list[tuple[str, str]] = []
     for metric in selected.metrics:
         keep_ms = metric.keep_ms if metric.is_kept_longer else min(lookback_ms, metric.keep_ms)
-        usable = tiers.of_instants(metric.rolled, grid.step_ms, grid.steps, is_rate=metric.is_rate)
+        usable = tiers.of_instants(
+            metric.rolled, grid.step_ms, grid.whole_steps, is_rate=metric.is_rate
+        )
         spans = tiers.step_spans(usable, grid.start_ms, grid.step_ms, grid.steps, known)
         read = [
             Piece(
@@ -206,7 +208,7 @@ def range_vector(
     grid, since_ms = windows.grid, windows.grid.start_ms - windows.window_ms
     usable = {
         metric.name: tiers.of_windows(
-            metric.rolled, windows.function, windows.window_ms, grid.step_ms, grid.steps
+            metric.rolled, windows.function, windows.window_ms, grid.step_ms, grid.whole_steps
         )
         for metric in selected.metrics
     }

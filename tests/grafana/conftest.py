@@ -83,7 +83,7 @@ def _gpuwarden(*arguments: str, log: Path, **environment: str) -> subprocess.Pop
         )
 
 
-@pytest.fixture(scope="module")  # a folder is no package: its scope is the whole run
+@pytest.fixture(scope="module")  # tests have no packages: such a scope is the whole run
 def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WatchedFleet]:
     """The fleet, when all that the dashboards show is there."""
     folder = tmp_path_factory.mktemp("grafana")

@@ -12,7 +12,10 @@ from tests.collector.minutes_sql import minutes_sql
 from gpuwarden.rollups import GPU_1M
 from gpuwarden.schema import TABLES, create_sql
 from gpuwarden_prometheus.compile import QueryTimes, compiled
-from gpuwarden_prometheus.relations import Grid
+from gpuwarden_prometheus.dialect import sql_of
+from gpuwarden_prometheus.kept_answers import read_series
+from gpuwarden_prometheus.relations import BLOCK_STEPS, Grid
+from gpuwarden_prometheus.request import RangeTimes, blocks_text, range_text
 from gpuwarden_prometheus.tiers import HOUR_MS, MINUTE_MS, RolledUntil
 
 BEGAN = datetime(2026, 3, 1, 6, tzinfo=UTC)
@@ -85,6 +88,56 @@ def test_rollups_give_what_samples_give(
     assert got.keys() == wanted.keys()
     for series, points in wanted.items():
         assert got[series] == pytest.approx(points, rel=1e-5)
+
+
+@settings(max_examples=30)
+@given(
+    query=st.sampled_from(
+        [
+            POWER,
+            f"sum by (node) ({POWER})",
+            f"rate({ENERGY}[10m])",
+            f"avg_over_time({UTIL}[7m])",
+            f"stddev_over_time({UTIL}[3m])",
+            f"max_over_time(({POWER})[20m:2m])",
+            f"{POWER} offset 3m > 320",
+            "vector(time())",
+            "1 + 1",
+            f'absent({POWER}{{gpu="1"}})',
+        ]
+    ),
+    seconds=st.sampled_from([30, 60, 120]),
+    steps=st.integers(3, 60),
+    rolled=st.integers(0, MINUTES),
+    data=st.data(),
+)  # fmt: skip
+def test_steps_have_the_values_that_they_have_with_the_steps_before(
+    fleet: duckdb.DuckDBPyConnection, query: str, seconds: int, steps: int, rolled: int, data: st.DataObject
+) -> None:  # fmt: skip
+    known = data.draw(st.integers(0, steps - 2))
+    grid = Grid(BEGAN_MS + 25 * MINUTE_MS + 500, seconds * 1000, steps)
+    rolled_until = RolledUntil(BEGAN_MS + rolled * MINUTE_MS)
+    times = RangeTimes(grid, grid.end_ms, 60_000, rolled_until)
+    rows = fleet.execute(sql_of(blocks_text(query, times, known))).fetchall()
+    text = "".join(f"{metric}\n{blocks}\n\n" for metric, blocks in rows)
+    zero = grid.start_ms // grid.step_ms
+    got = {}
+    for series in read_series(text):
+        for block, points in series.points.items():
+            for t, value in json.loads(f"[{points}]"):
+                assert (
+                    zero + (round(t * 1000) - grid.start_ms) // grid.step_ms
+                ) // BLOCK_STEPS == block
+                got[series.labels, t] = float(value)
+    first_s = (grid.start_ms + known * grid.step_ms) / 1000
+    whole = fleet.execute(sql_of(range_text(query, times))).fetchall()
+    wanted = {
+        (metric, t): float(value)
+        for metric, matrix in whole
+        for t, value in json.loads(matrix)
+        if t >= first_s
+    }
+    assert got == pytest.approx(wanted, rel=1e-9)
 
 
 @pytest.mark.parametrize("rolled", [45, 97, MINUTES])

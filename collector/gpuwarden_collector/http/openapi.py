@@ -256,7 +256,8 @@ ENDPOINTS: Mapping[tuple[str, str], Endpoint] = {
     ),
     **_prometheus("query", "PromQL at one instant.", "query", "time", "timeout", "limit", "lookback_delta"),
     **_prometheus(
-        "query_range", "PromQL over a span.", "query", "start", "end", "step", "timeout", "limit", "lookback_delta"
+        "query_range", "PromQL over a span.", "query", "start", "end", "step", "timeout", "limit", "lookback_delta",
+        "nocache",
     ),
     **_prometheus("series", "Series that selectors match.", _MATCH, "start", "end", "limit"),
     **_prometheus("labels", "Names of labels.", _MATCH, "start", "end", "limit"),

@@ -271,6 +271,8 @@ class HttpFrontContext:
     clock: Clock
     grant_of: Callable[[Any], Any]
     """The grant of a request, for `Queries.run`."""
+    reader_of: Callable[[Any], str]
+    """Equal for requests that may see the same rows."""
     send_s: float
     """Time limit for a client to receive an answer."""
     rolled_until: Callable[[], tuple[datetime | None, datetime | None]]

@@ -50,10 +50,12 @@ class Core:
     module: str
     tests: tuple[str, ...]
     functions: tuple[str, ...] = ()
+    runs_at_import: bool = False
+    """Its functions make tables when it is imported: each mutant needs a process that has not imported it."""
 
 
-def _core(module: str, tests: str, functions: str = "") -> Core:
-    return Core(module, tuple(tests.split()), tuple(functions.split()))
+def _core(module: str, tests: str, functions: str = "", *, runs_at_import: bool = False) -> Core:
+    return Core(module, tuple(tests.split()), tuple(functions.split()), runs_at_import)
 
 
 _RULES, _COLLECTOR, _AGENT = "gpuwarden_rules", "gpuwarden_collector", "gpuwarden_agent"
@@ -98,8 +100,12 @@ CORES = (
     ),
     _core("gpuwarden.wire", "tests/contract/test_wire.py"),
     _core("gpuwarden.waste", "tests/contract/test_waste.py"),
-    _core("gpuwarden.rollups", "tests/contract/test_rollups.py"),
-    _core("gpuwarden.xids", "tests/contract/test_xids.py tests/contract/test_nvlink5.py"),
+    _core("gpuwarden.rollups", "tests/contract/test_rollups.py", runs_at_import=True),
+    _core(
+        "gpuwarden.xids",
+        "tests/contract/test_xids.py tests/contract/test_nvlink5.py",
+        runs_at_import=True,
+    ),
     _core(
         f"{_AGENT}.ship.shipper",
         "tests/agent/ship/test_shipper.py tests/agent/ship/test_several_collectors.py",
@@ -272,6 +278,7 @@ def _prepare(
         ],
         "pytest_add_cli_args_test_selection": list(core.tests),
         "process_isolation": "forkserver",
+        "forkserver_warmup": "none" if core.runs_at_import else "collect",
         "track_dependencies": False,
         "use_git_change_detection": False,
         "timeout_constant": 2.0,

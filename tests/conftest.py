@@ -67,11 +67,19 @@ def _place(item: pytest.Item) -> int:
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Where a change is judged, load every module, whichever tests a process is given.
+    """Check that groups stay together, and where a change is judged load every module, whatever a process is given.
 
     Hypothesis draws on constants of the modules that are loaded: what a test before has happened
     to load would make other examples.
     """
+    for item in session.items:
+        is_grouped = item.get_closest_marker("xdist_group") is not None
+        if (
+            is_grouped
+            and getattr(session.config.option, "loadgroup", False)
+            and "@" not in item.nodeid
+        ):
+            raise pytest.UsageError("this pytest-xdist cannot mark groups of this pytest's tests")
     if not (IS_JUDGED and session.items):
         return
     project = tomllib.loads((session.config.rootpath / "pyproject.toml").read_text())

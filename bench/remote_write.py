@@ -91,7 +91,7 @@ def filled(folder: Path, gpus: int, seconds: int) -> int:
 
 
 class _Context:
-    """Implements `ForwardingContext`."""
+    """Implements `ForwardingContext` for rows: the collector's own metrics are not chosen."""
 
     def __init__(self, folder: Path, receiver: RemoteReceiver, gpus: int) -> None:
         self._folder = folder
@@ -115,7 +115,7 @@ async def _child(folder: Path, url: str, version: int, gpus: int, samples: int, 
     if live:
         feeds.READ_BYTES_MAX = 1  # a commit at a time
     sender.SEND_S = 0.0
-    context = _Context(folder, RemoteReceiver("r", url, version), gpus)
+    context = _Context(folder, RemoteReceiver("r", url, version, ("own",)), gpus)
     task = asyncio.ensure_future(sender.forward(context))
     began_s = time.process_time()
     while context.states["r"].sent < samples:

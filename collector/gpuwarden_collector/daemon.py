@@ -117,7 +117,7 @@ async def running(
         timetable = await stages.start_timetable(stack, access)
         dialects = stages.dialects_of(front, http_fronts)
         queriers = stages.start_queriers(stack, settings, store, timetable, stats, clock, dialects)
-        forwarder = await stages.forward_rows(stack, settings, store, forwarding, timetable, clock)
+        forwarder = await stages.forward_rows(stack, settings, store, forwarding, queriers, timetable, clock)  # fmt: skip
         await stages.start_storage(stack, store, writer, timetable, clock_check)
         disk = stages.watch_disk(timetable, settings, store, queriers)
 

@@ -22,6 +22,7 @@ from gpuwarden_collector.auth.gate import GRANT, node_of, sender_of
 from gpuwarden_collector.forwarding.feed import begin_positions
 from gpuwarden_collector.forwarding.forwarder import LOOK_S as FORWARDING_LOOK_S
 from gpuwarden_collector.forwarding.forwarder import Forwarder
+from gpuwarden_collector.forwarding.minutes import begin_minutes
 from gpuwarden_collector.forwarding.port import CommitPosition, Forwarding
 from gpuwarden_collector.forwarding.process import ForwardingSettings
 from gpuwarden_collector.http.bodies import BodyReader, Busy
@@ -369,6 +370,7 @@ async def forward_rows(
     settings: CollectorSettings,
     store: OpenStore,
     forwarding: Forwarding | None,
+    queriers: Queriers,
     timetable: Timetable,
     clock: Clock,
 ) -> Forwarder | None:
@@ -387,14 +389,15 @@ async def forward_rows(
         header = read_header(segment_path(settings.data_dir / SEGMENTS, number))
         now = CommitPosition(number, store.frames.end, header.salt)
         begin_positions(settings.data_dir, plan.names, now)
+        begin_minutes(settings.data_dir, plan.names)
     except OSError as error:
         raise StartError(f"{settings.data_dir}: {error}: check that the disk has space") from error
     group = await stack.enter_async_context(task_group())
     wanted = ForwardingSettings(
         settings.data_dir, plan, forwarding.work, 2 * settings.disk_free_bytes_min, clock,
-        log.getEffectiveLevel(),
+        log.getEffectiveLevel(), clock.now(),
     )  # fmt: skip
-    forwarder = Forwarder(wanted, group)
+    forwarder = Forwarder(wanted, queriers.clients.beside.exported, group)
     stack.push_async_callback(forwarder.stop)
     timetable.every("forwarding", FORWARDING_LOOK_S, forwarder.look, late_s=None)
     return forwarder

@@ -69,6 +69,12 @@ class SqlBuilder:
         self.parts.append((name, f"AS {'MATERIALIZED ' if materialized else ''}({sql})"))
         return name
 
+    def shared(self, kind: str, sql: str) -> str:
+        """Add a materialized part, unless there is one with this SQL; its name."""
+        content = f"AS MATERIALIZED ({sql})"
+        found = next((name for name, part in self.parts if part == content), None)
+        return found or self.add(kind, sql, materialized=True)
+
     def text(self, select: str) -> str:
         """The statement with this SELECT at its end."""
         if not self.parts:

@@ -383,7 +383,7 @@ class _Read:
         if metric.source.computed is not None:
             after_ms, until_ms = read[0].after_ms, read[-1].until_ms
             rows = metric.source.rows(instant_sql(after_ms), instant_sql(until_ms))
-            self._computed = statement.add("b", f"FROM {rows}", materialized=True)
+            self._computed = statement.shared("b", f"FROM {rows}")
 
     def series(self, before: Iterable[tuple[str, str]] = (), *, is_of_table: bool = False) -> str:
         """Number the series, and give them their labels: (sid, l, key).

@@ -207,7 +207,7 @@ def test_sealed_segments_are_kept_until_all_receivers_have_them(tmp_path: Path) 
     feeds = {name: store.feed(name) for name in ("a", "b")}
     states = {name: ReceiverState() for name in feeds}
     plan = ForwardingPlan(("a", "b"), 1 << 30, None)
-    chosen = ForwardingSettings(tmp_path, plan, "", 0, SystemClock(), 0)
+    chosen = ForwardingSettings(tmp_path, plan, "", 0, SystemClock(), 0, BEGAN)
     drained(feeds["a"])
     tidy(chosen, feeds, states)
     assert len(kept_bytes(tmp_path)) == 3
@@ -227,7 +227,7 @@ def test_what_does_not_fit_is_deleted_counted_and_named(tmp_path: Path, caplog: 
     feed = store.feed()
     sizes = kept_bytes(tmp_path)
     plan = ForwardingPlan(("r",), sum(sizes.values()) - 1, None)
-    chosen = ForwardingSettings(tmp_path, plan, "", 0, SystemClock(), 0)
+    chosen = ForwardingSettings(tmp_path, plan, "", 0, SystemClock(), 0, BEGAN)
     tidy(chosen, {"r": feed}, {"r": store.state})
     assert store.state.lost_rows == 5, "rows of the tables that the receiver gets"
     (record,) = caplog.records

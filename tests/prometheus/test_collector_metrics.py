@@ -47,7 +47,7 @@ def fleet() -> Iterator[duckdb.DuckDBPyConnection]:
 
 
 def put(connection: duckdb.DuckDBPyConnection, table: str, **values: object) -> None:
-    row = {"simulated": False, **values}
+    row = {"simulated": False, **values} if "simulated" in TABLES[table].names else values
     row = {k: v.replace(tzinfo=None) if isinstance(v, datetime) else v for k, v in row.items()}
     columns = ", ".join(f"? AS {name}" for name in row)
     connection.execute(f"INSERT INTO {table} BY NAME SELECT {columns}", list(row.values()))

@@ -88,7 +88,7 @@ class Place:
         receivers = folder / "receivers.toml"
         receivers.write_text(
             "".join(
-                f'[[receiver]]\nname = "{name}"\nurl = "{urls[name]}/api/v1/write"\nlabels = {{cluster = "c"}}\n'
+                f'[[receiver]]\nname = "{name}"\nurl = "{urls[name]}/api/v1/write"\nnames = ["own"]\nlabels = {{cluster = "c"}}\n'
                 for name in ("prometheus", "victoria")
             )
         )

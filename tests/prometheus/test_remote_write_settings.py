@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from gpuwarden.collector_metrics import SOURCES
 from gpuwarden.lifecycle import StartError
 from gpuwarden_prometheus.remote_write.settings import KEEP_BYTES_MAX, load_receivers
 
@@ -17,7 +18,8 @@ def test_a_receiver_needs_a_name_and_a_url(tmp_path: Path) -> None:
     (receiver,) = plan.settings
     assert plan.names == ("a",)
     assert plan.keep_bytes_max == KEEP_BYTES_MAX
-    assert (receiver.version, receiver.names, receiver.metrics) == (1, ("own",), ("*",))
+    assert (receiver.version, receiver.names, receiver.metrics) == (1, ("own", "collector"), ("*",))
+    assert set(receiver.sources) == set(SOURCES)
 
 
 def test_every_key_is_read(tmp_path: Path) -> None:
@@ -33,8 +35,19 @@ def test_every_key_is_read(tmp_path: Path) -> None:
     assert plan.keep_bytes_max == 1000
     assert (receiver.version, receiver.username) == (2, "u")
     assert receiver.password_file == Path("/p")
+    assert receiver.sources == ()
     assert receiver.is_wanted("DCGM_FI_DEV_GPU_TEMP")
     assert not receiver.is_wanted("gpuwarden_gpu_power_watts")
+
+
+def test_a_receiver_may_get_the_collectors_metrics_alone(tmp_path: Path) -> None:
+    path = tmp_path / "receivers.toml"
+    path.write_text(GOOD + 'names = ["collector"]\nmetrics = ["ALERTS", "gpuwarden_waste_*"]')
+    (receiver,) = load_receivers(path).settings
+    assert receiver.sources == ("waste_metrics", "alerts_metrics")
+    path.write_text(GOOD + 'names = ["own"]\nmetrics = ["ALERTS"]')
+    with pytest.raises(StartError, match="no name of its name sets fits"):
+        load_receivers(path)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,5 @@
-"""Starts the forwarding process, reads its counters, and replaces it when it ends or does not answer."""
+"""Starts the forwarding process, reads its counters, answers its queries, and replaces it when it ends or does not
+answer."""
 
 import asyncio
 import logging
@@ -7,6 +8,7 @@ from typing import Any
 
 from gpuwarden_collector.forwarding.port import ReceiverState
 from gpuwarden_collector.forwarding.process import ForwardingSettings
+from gpuwarden_collector.forwarding.queries import RowExport, pass_rows
 from gpuwarden_collector.processes.channel import Channel, ChannelError
 from gpuwarden_collector.processes.forkserver import FORWARDING, ProcessHandle, spawn
 from gpuwarden_collector.storage.process_calls import Peer, RemoteError
@@ -21,9 +23,12 @@ _AGAIN_S_MAX = 60.0
 class Forwarder:
     """The process and its counters. Call `look` every LOOK_S."""
 
-    def __init__(self, settings: ForwardingSettings, group: asyncio.TaskGroup) -> None:
-        """`group`: runs the tasks of the connection."""
+    def __init__(
+        self, settings: ForwardingSettings, export: RowExport, group: asyncio.TaskGroup
+    ) -> None:
+        """`export`: runs its queries; `group`: runs the tasks of the connection."""
         self._settings = settings
+        self._export = export
         self._group = group
         self._peer: Peer | None = None
         self._handle: ProcessHandle | None = None
@@ -75,7 +80,11 @@ class Forwarder:
             raise
         ours.setblocking(False)
         _, channel = await loop.create_connection(Channel, sock=ours)
-        peer = self._peer = Peer(channel, {"log": _log})
+
+        async def query(number: int, sql: str) -> tuple[int, str | None]:
+            return await pass_rows(self._export, peer, number, sql)
+
+        peer = self._peer = Peer(channel, {"log": _log, "query": query})
         self._seen = {}
         self._group.create_task(peer.run(), name="forwarding process")
         async with asyncio.timeout(ANSWER_S):

@@ -1,12 +1,14 @@
 """Defines the interface of a protocol that committed rows are forwarded by, such as Prometheus' remote write.
 
 The collector imports no protocol: the composition passes a `Forwarding` in, and the forwarding process imports its
-`work` by name. Rows come in the order of their commits, behind a position that is on disk, each at least once.
+`work` by name. Rows come in the order of their commits, behind a position that is on disk, each at least once. What
+follows from rows is queried minute by minute, behind a position in time.
 """
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -56,6 +58,23 @@ class Feed(Protocol):
         ...
 
 
+class MinutePosition(Protocol):
+    """The minute up to which a receiver has what is queried. Calls block."""
+
+    position_ms: int
+    """The last minute that was confirmed."""
+    sending_ms: int | None
+    """The last minute of those that were about to be sent; None: none were."""
+
+    def note_sending(self, until_ms: int) -> None:
+        """Note on disk that the minutes up to this one are about to be sent. Raises OSError."""
+        ...
+
+    def confirm(self, until_ms: int) -> None:
+        """Note on disk that the receiver has all minutes up to this one. Raises OSError."""
+        ...
+
+
 @dataclass(slots=True)
 class ReceiverState:
     """Counters and state of one receiver, for /metrics and the doctor."""
@@ -68,6 +87,8 @@ class ReceiverState:
     """Requests that failed and are repeated."""
     lost_rows: int = 0
     """Rows that were never sent, because too many waited or their file was damaged."""
+    skipped_minutes: int = 0
+    """Minutes of queried sources that were never sent, because too many waited."""
     waiting_s: float = 0.0
     """Age of the oldest commit that was not sent; 0: none waits."""
     waiting_bytes: int = 0
@@ -76,6 +97,10 @@ class ReceiverState:
     """Time since the first of the failures in a row; 0: the last request did not fail."""
     problem: str | None = None
     """Why the last request failed, in a sentence; None: it did not."""
+    minutes_waiting_s: float = 0.0
+    """Time from the last minute that was sent to the last one that could be, of the source that is most behind."""
+    query_problem: str | None = None
+    """Why a source could not be queried last, in a sentence; None: all could."""
 
     def add(self, before: "ReceiverState", now: "ReceiverState") -> None:
         """Add what a process has counted since `before`, and take its state of now."""
@@ -83,8 +108,10 @@ class ReceiverState:
         self.refused.update(now.refused - before.refused)
         self.failures += now.failures - before.failures
         self.lost_rows += now.lost_rows - before.lost_rows
+        self.skipped_minutes += now.skipped_minutes - before.skipped_minutes
         self.waiting_s, self.waiting_bytes = now.waiting_s, now.waiting_bytes
         self.failing_s, self.problem = now.failing_s, now.problem
+        self.minutes_waiting_s, self.query_problem = now.minutes_waiting_s, now.query_problem
 
 
 class ForwardingContext(Protocol):
@@ -95,6 +122,8 @@ class ForwardingContext(Protocol):
     clock: Clock
     states: Mapping[str, ReceiverState]
     """By receiver; the protocol changes them."""
+    started_at: datetime
+    """When the collector started: earlier rows may come after it."""
 
     def feed(self, name: str, tables: frozenset[str]) -> Feed:
         """The rows of these tables for a receiver."""
@@ -102,6 +131,15 @@ class ForwardingContext(Protocol):
 
     def inventory(self, name: str) -> Sequence[Mapping[str, Any]]:
         """All rows of `nodes` or `gpus`. Blocks. Raises StoreUnavailableError."""
+        ...
+
+    def minutes(self, name: str, source: str) -> MinutePosition:
+        """The position of a receiver in the minutes of a source; of a new one, the last whole minute. Raises OSError,
+        ValueError for a damaged file."""
+        ...
+
+    async def query(self, sql: str) -> Any:
+        """Rows of a SELECT over the public tables, as an Arrow table; other queries come first. Raises QueryError."""
         ...
 
 

@@ -10,27 +10,32 @@ import importlib
 import logging
 import os
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from gpuwarden.clock import Clock
+from gpuwarden.clock import Clock, to_ms
 from gpuwarden.sizes import size_text
 from gpuwarden_collector.forwarding.feed import SegmentFeed
+from gpuwarden_collector.forwarding.minutes import MinuteFile, minutes_folder
 from gpuwarden_collector.forwarding.port import ForwardingPlan, ReceiverState
+from gpuwarden_collector.forwarding.queries import RemoteQueries
 from gpuwarden_collector.processes.channel import Channel
 from gpuwarden_collector.processes.footprint import GIVE_BACK_S, Memory
 from gpuwarden_collector.storage.disk import free_bytes
 from gpuwarden_collector.storage.kept_segments import kept_bytes, kept_folder
-from gpuwarden_collector.storage.process_calls import LogSender, Peer
+from gpuwarden_collector.storage.process_calls import Handler, LogSender, Peer
 from gpuwarden_collector.storage.segment import segment_path
 from gpuwarden_collector.storage.state import FILE_NAME, StateFile
 
 log = logging.getLogger(__name__)
 
 TIDY_S = 5.0
+MINUTE_MS = 60_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,16 +49,21 @@ class ForwardingSettings:
     """Free space below which kept segments are deleted."""
     clock: Clock
     log_level: int
+    started_at: datetime
 
 
 class _Context:
     """Implements `ForwardingContext`."""
 
-    def __init__(self, settings: ForwardingSettings) -> None:
+    def __init__(
+        self, settings: ForwardingSettings, query: Callable[[str], Awaitable[Any]]
+    ) -> None:
+        self._query = query
         self._data_dir = settings.data_dir
         self._state: StateFile | None = None
         self.settings = settings.plan.settings
         self.clock = settings.clock
+        self.started_at = settings.started_at
         self.states: Mapping[str, ReceiverState] = {n: ReceiverState() for n in settings.plan.names}
         self.feeds: dict[str, SegmentFeed] = {}
 
@@ -69,6 +79,16 @@ class _Context:
             self._state = StateFile(self._data_dir / FILE_NAME, is_read_only=True)
         return self._state.rows(name)
 
+    def minutes(self, name: str, source: str) -> MinuteFile:
+        """As of ForwardingContext."""
+        now_ms = to_ms(self.clock.now())
+        path = minutes_folder(self._data_dir, name) / f"{source}.json"
+        return MinuteFile(path, now_ms - now_ms % MINUTE_MS)
+
+    async def query(self, sql: str) -> Any:
+        """As of ForwardingContext."""
+        return await self._query(sql)
+
 
 class _Process:
     """The calls that it answers."""
@@ -76,7 +96,9 @@ class _Process:
     def __init__(self, channel: Channel, group: asyncio.TaskGroup) -> None:
         self._group = group
         self._context: _Context | None = None
-        self.peer = Peer(channel, {"begin": self._begin, "states": self._states})
+        self._queries = RemoteQueries()
+        own: dict[str, Handler] = {"begin": self._begin, "states": self._states}
+        self.peer = Peer(channel, {**own, **self._queries.handlers})
 
     async def _begin(self, settings: ForwardingSettings) -> None:
         root = logging.getLogger()
@@ -84,7 +106,7 @@ class _Process:
         root.setLevel(settings.log_level)
         module, _, name = settings.work.partition(":")
         work = getattr(await asyncio.to_thread(importlib.import_module, module), name)
-        context = self._context = _Context(settings)
+        context = self._context = _Context(settings, partial(self._queries.run, self.peer))
         self._group.create_task(work(context), name="forward")
         self._group.create_task(self._tidy(settings, context), name="tidy")
 

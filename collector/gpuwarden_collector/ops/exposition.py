@@ -186,6 +186,11 @@ def _forwarding(levels: Levels) -> Iterator[Metric]:
         ("samples", "Samples that a receiver accepted.", attrgetter("sent")),
         ("failures", "Requests that failed and were repeated.", attrgetter("failures")),
         ("lost_rows", "Rows that were not sent and are not kept.", attrgetter("lost_rows")),
+        (
+            "skipped_minutes",
+            "Minutes of a source of the collector's metrics that were not sent.",
+            attrgetter("skipped_minutes"),
+        ),
     ):
         counter = CounterMetricFamily(
             _PREFIX + "remote_write_" + name, meaning, labels=["receiver"]
@@ -195,6 +200,11 @@ def _forwarding(levels: Levels) -> Iterator[Metric]:
         yield counter
     for name, meaning, values in (
         ("waiting_seconds", "Age of the oldest commit that was not sent.", attrgetter("waiting_s")),
+        (
+            "minutes_waiting_seconds",
+            "Time from the last minute of the collector's metrics that was sent to the last one that could be.",
+            attrgetter("minutes_waiting_s"),
+        ),
         ("failing_seconds", "Time since requests fail; 0: they do not.", attrgetter("failing_s")),
         ("kept_bytes", "Size of sealed segments kept for receivers.", attrgetter("waiting_bytes")),
     ):

@@ -169,6 +169,9 @@ class Health:
                     "problem": state.problem,
                     "waiting_s": state.waiting_s,
                     "lost_rows": state.lost_rows,
+                    "skipped_minutes": state.skipped_minutes,
+                    "minutes_waiting_s": state.minutes_waiting_s,
+                    "query_problem": state.query_problem,
                 }
                 for name, state in levels.receivers.items()
             },

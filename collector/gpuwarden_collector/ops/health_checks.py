@@ -160,6 +160,10 @@ def _notifications(sample: Mapping[str, Any]) -> Check:
     return Check("notify", OK, f"every receiver takes messages; {waiting} wait")
 
 
+def _waiting_s(state: Mapping[str, Any]) -> float:
+    return max(float(state["waiting_s"]), float(state["minutes_waiting_s"]))
+
+
 def _remote_write(receivers: Mapping[str, Mapping[str, Any]]) -> Check:
     """Check the receivers of remote write."""
     remedy = "docs/remote-write.md"
@@ -172,9 +176,13 @@ def _remote_write(receivers: Mapping[str, Mapping[str, Any]]) -> Check:
         if state["lost_rows"]:
             finding = f"{state['lost_rows']:,} rows were not sent to {name} and are not kept for it"
             return Check("remote write", WARN, finding, remedy)
-    slowest = max(receivers, key=lambda name: receivers[name]["waiting_s"])
-    waiting_s = receivers[slowest]["waiting_s"]
+        if state["skipped_minutes"]:
+            finding = f"{state['skipped_minutes']:,} minutes of the collector's metrics were not sent to {name}"
+            return Check("remote write", WARN, finding, remedy)
+    slowest = max(receivers, key=lambda name: _waiting_s(receivers[name]))
+    waiting_s = _waiting_s(receivers[slowest])
     if waiting_s > FAILING_S_MAX:
-        finding = f"{slowest} is {waiting_s / 60:.0f} min behind"
+        problem = receivers[slowest]["query_problem"]
+        finding = f"{slowest} is {waiting_s / 60:.0f} min behind{f': {problem}' if problem else ''}"
         return Check("remote write", WARN, finding, remedy)
     return Check("remote write", OK, f"{', '.join(receivers)}: all samples are sent")

@@ -1,4 +1,4 @@
-"""Sends committed rows to all receivers: the work of the forwarding process."""
+"""Sends committed rows, and what the collector computes of them, to all receivers: the work of the forwarding process."""
 
 import asyncio
 import gc
@@ -14,9 +14,12 @@ from gpuwarden_collector.forwarding.port import (
     Feed,
     Forwarding,
     ForwardingContext,
+    ReceiverState,
 )
 from gpuwarden_prometheus.remote_write.bodies import BodyEncoder, requests_of
+from gpuwarden_prometheus.remote_write.computed import COMPUTED_KINDS
 from gpuwarden_prometheus.remote_write.delivery import ANSWER_S, HttpPost, RequestDelivery
+from gpuwarden_prometheus.remote_write.minutes import MinuteSender, SourceQueries
 from gpuwarden_prometheus.remote_write.samples import (
     LabelInventory,
     NodeTimes,
@@ -44,10 +47,42 @@ async def forward(context: ForwardingContext) -> None:
     gc.set_threshold(GC_OBJECTS, 10, 10)
     timeout = aiohttp.ClientTimeout(total=ANSWER_S)
     async with aiohttp.ClientSession(timeout=timeout) as session, asyncio.TaskGroup() as group:
+        queries = SourceQueries(context, sum(bool(one.sources) for one in context.settings))
         for receiver in context.settings:
             sender = _Sender(receiver, context)
             group.create_task(sender.run(session), name=receiver.name)
             group.create_task(sender.watch(), name=f"{receiver.name} watch")
+            if receiver.sources:
+                name = f"{receiver.name} minutes"
+                group.create_task(_send_minutes(receiver, context, queries, session), name=name)
+
+
+async def _send_minutes(
+    receiver: RemoteReceiver,
+    context: ForwardingContext,
+    queries: SourceQueries,
+    session: aiohttp.ClientSession,
+) -> None:
+    state = context.states[receiver.name]
+    encoder = BodyEncoder(receiver.version, COMPUTED_KINDS)
+    post = await _post_to(receiver, session, state)
+    delivery = RequestDelivery(receiver, post, encoder, state, context.clock)
+    minutes = MinuteSender(receiver, context, queries, delivery)
+    async with asyncio.TaskGroup() as group:
+        group.create_task(minutes.run(), name=f"{receiver.name} minutes sent")
+        group.create_task(minutes.watch(), name=f"{receiver.name} minutes watch")
+
+
+async def _post_to(
+    receiver: RemoteReceiver, session: aiohttp.ClientSession, state: ReceiverState
+) -> HttpPost:
+    """Wait until the files of certificates can be read."""
+    while True:
+        try:
+            return HttpPost(receiver, session)
+        except OSError as error:
+            state.problem = f"tls_ca {receiver.tls_ca}: {error}"
+            await asyncio.sleep(LOOK_S)
 
 
 class _Sender:
@@ -66,9 +101,8 @@ class _Sender:
         """Send what is committed, every SEND_S."""
         context, maker = self._context, self._maker
         encoder = BodyEncoder(self._receiver.version, maker.kinds)
-        delivery = RequestDelivery(
-            self._receiver, await self._post(session), encoder, self._state, context.clock
-        )
+        post = await _post_to(self._receiver, session, self._state)
+        delivery = RequestDelivery(self._receiver, post, encoder, self._state, context.clock)
         inventory = _InventoryReader(context)
         maker.use(await inventory.read())
         await asyncio.to_thread(_follow_earlier, self._feed, maker)
@@ -104,15 +138,6 @@ class _Sender:
         if unsendable := self._maker.unsendable:
             self._state.refused["time"] = unsendable
         await asyncio.to_thread(self._feed.confirm, rows)
-
-    async def _post(self, session: aiohttp.ClientSession) -> HttpPost:
-        """Wait until the files of certificates can be read."""
-        while True:
-            try:
-                return HttpPost(self._receiver, session)
-            except OSError as error:
-                self._state.problem = f"tls_ca {self._receiver.tls_ca}: {error}"
-                await asyncio.sleep(LOOK_S)
 
 
 def _follow_earlier(feed: Feed, maker: "SeriesMaker") -> None:

@@ -6,7 +6,7 @@ keep_bytes_max = 8589934592             most bytes of segments kept for receiver
 name = "prometheus"
 url = "http://127.0.0.1:9090/api/v1/write"
 version = 1                             or 2
-names = ["own"]                         name sets: own, dcgm, dcgm49
+names = ["own", "collector"]            name sets: own, dcgm, dcgm49, collector
 metrics = ["gpuwarden_gpu_*"]           shell patterns of names; default: all
 labels = {cluster = "a"}                added to each series
 bearer_token_file = "/etc/gpuwarden/token"
@@ -27,9 +27,13 @@ from urllib.parse import urlsplit
 from gpuwarden.lifecycle import StartError
 from gpuwarden_collector.forwarding.port import ForwardingPlan
 from gpuwarden_prometheus.metrics import is_label
+from gpuwarden_prometheus.remote_write.computed import COMPUTED_SET, chosen_sources
 from gpuwarden_prometheus.remote_write.samples import SENT_SETS, chosen_metrics
 
 KEEP_BYTES_MAX = 8 * 1024**3
+NAMES = ("own", COMPUTED_SET)
+"""Default of `names`."""
+_SETS = (*SENT_SETS, COMPUTED_SET)
 _KEYS = frozenset(
     {
         "name", "url", "version", "names", "metrics", "labels", "bearer_token_file", "basic_auth",
@@ -51,7 +55,7 @@ class RemoteReceiver:
     name: str
     url: str
     version: int = 1
-    names: tuple[str, ...] = ("own",)
+    names: tuple[str, ...] = NAMES
     metrics: tuple[str, ...] = ("*",)
     labels: Mapping[str, str] = field(default_factory=dict)
     bearer_token_file: Path | None = None
@@ -63,6 +67,11 @@ class RemoteReceiver:
     def is_wanted(self, name: str) -> bool:
         """Whether it gets a metric."""
         return any(fnmatchcase(name, pattern) for pattern in self.metrics)
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """Sources of the collector's metrics that it gets."""
+        return chosen_sources(self.is_wanted) if COMPUTED_SET in self.names else ()
 
 
 def load_receivers(path: Path) -> ForwardingPlan:
@@ -121,11 +130,9 @@ def _checked(name: str, said: Mapping[str, Any]) -> RemoteReceiver:
     version = said.get("version", 1)
     if version not in (1, 2):
         raise _WrongSettingError("version must be 1 or 2")
-    names = _texts(said, "names", ["own"])
-    if wrong := [one for one in names if one not in SENT_SETS]:
-        raise _WrongSettingError(
-            f"names: no name set {wrong[0]!r}; choose of {', '.join(SENT_SETS)}"
-        )
+    names = _texts(said, "names", list(NAMES))
+    if wrong := [one for one in names if one not in _SETS]:
+        raise _WrongSettingError(f"names: no name set {wrong[0]!r}; choose of {', '.join(_SETS)}")
     auth = said.get("basic_auth", {})
     if not isinstance(auth, dict) or (auth and auth.keys() != {"username", "password_file"}):
         raise _WrongSettingError("basic_auth must have username and password_file")
@@ -148,7 +155,7 @@ def _checked(name: str, said: Mapping[str, Any]) -> RemoteReceiver:
         raise _WrongSettingError(f"labels: {wrong[0]!r} cannot be the name of a label")
     if wrong := [one for one in receiver.headers if not _HEADER.fullmatch(one)]:
         raise _WrongSettingError(f"headers: {wrong[0]!r} cannot be the name of a header")
-    if not chosen_metrics(receiver.names, receiver.is_wanted):
+    if not receiver.sources and not chosen_metrics(receiver.names, receiver.is_wanted):
         raise _WrongSettingError("metrics: no name of its name sets fits a pattern")
     return receiver
 

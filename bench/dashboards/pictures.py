@@ -82,7 +82,7 @@ def paths(url: str) -> dict[str, str]:
         "node": ("SELECT node FROM gpus_now ORDER BY node LIMIT 1", "/nodes/{}"),
         "gpu": ("SELECT coalesce(any_value(a.gpu_uuid), min(g.gpu_uuid)) FROM gpus_now g LEFT JOIN alerts a USING (gpu_uuid)", "/gpus/{}"),
         "job": ("SELECT job FROM gpu_holders_now WHERE job IS NOT NULL ORDER BY job LIMIT 1", "/jobs/{}"),
-        "user": ('SELECT "user" FROM waste WHERE "user" IS NOT NULL GROUP BY 1 ORDER BY sum(wasted_usd) DESC NULLS LAST LIMIT 1', "/users/{}"),
+        "user": ('SELECT "user" FROM gpu_usage WHERE "user" IS NOT NULL GROUP BY 1 ORDER BY sum(wasted_usd) DESC NULLS LAST LIMIT 1', "/users/{}"),
     }  # fmt: skip
     for name, (sql, path) in of_row.items():
         if value := first(sql):
@@ -184,7 +184,7 @@ async def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--url", help="of a running collector, instead of a simulated one")
     parser.add_argument("--only", nargs="+", default=[], help="pages by name")
-    parser.add_argument("--gpus", type=int, default=16)
+    parser.add_argument("--gpus", type=int, default=16, help="simulated ones; 0: none")
     parser.add_argument("--fleets", type=int, nargs="*", default=[0, 1, 125], help="nodes")
     given = parser.parse_args(argv)
     given.folder.mkdir(parents=True, exist_ok=True)
@@ -196,8 +196,9 @@ async def main(argv: Sequence[str] | None = None) -> int:
         if given.url:
             wrong += await of_pages(browser, given.url, given.only, given.folder)
         else:
-            async with simulated(given.gpus) as url:
-                wrong += await of_pages(browser, url, given.only, given.folder)
+            if given.gpus:
+                async with simulated(given.gpus) as url:
+                    wrong += await of_pages(browser, url, given.only, given.folder)
             for nodes in given.fleets:
                 async with serving(nodes) as (url, _):
                     for view in VIEWS:

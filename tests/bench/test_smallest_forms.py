@@ -5,6 +5,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -51,6 +52,11 @@ SLOW = (
     Form("bench.alert_latency", "--nodes 1 --every 1", r"median [\d.]+ s"),
     Form("bench.batch_cost", "--rates 20 --agents 4 --seconds 1", r"20 a second +\d+"),
     Form("bench.late", "--nodes 2 --gpus 1 --hours 1 --period-s 60", r'"mended_s": [\d.]+'),
+    Form(
+        "bench.dashboards.pictures",
+        f"{tempfile.gettempdir()}/gpuwarden-pictures --gpus 0 --fleets 1",
+        r"\d+ pictures in ",
+    ),
     Form("bench.promql.dashboard", "--gpus 16 --hours 1 --runs 1", r"all at once +[\d.]+"),
     Form("bench.remote_write", "--gpus 8 --seconds 10 --rounds 1", r"as rows come +[\d.]+"),
     Form("bench.rest", "--gpus 1 --warm 12 --seconds 1", r"[1-9]\d* evaluations of rules"),

@@ -15,15 +15,17 @@ from gpuwarden.alert import Alert
 from gpuwarden.clock import ManualClock, SystemClock
 from gpuwarden.query import Querier
 from gpuwarden.waste import COUNTED_MINUTES, WasteScope, waste_sql
+from gpuwarden.waste_report import NOBODY
 from gpuwarden_cli.commands import report
 from gpuwarden_cli.main import main
 from gpuwarden_client.http import QueryAnswer
 from gpuwarden_collector.rule_stores import SqlAlertStore
 from gpuwarden_dashboards.assets import load_assets
-from gpuwarden_dashboards.pages.waste import WastePage
+from gpuwarden_dashboards.pages.money import MoneyPage, MoneyRange
 from gpuwarden_dashboards.read.fleet import read_fleet
-from gpuwarden_dashboards.read.waste import read_waste
+from gpuwarden_dashboards.read.money import MoneyQuestion, read_money
 from gpuwarden_dashboards.templates import Templates
+from gpuwarden_dashboards.templates import usd as dollars
 from gpuwarden_rules.definition.language import builtin_rules
 from gpuwarden_rules.evaluation.engine import RuleEngine
 from gpuwarden_rules.notify.digest import read
@@ -45,7 +47,7 @@ KINDS = {
 }
 """Minutes of a GPU; `lost`: there are none."""
 Span = tuple[str, int]
-WASTE = WastePage(Templates(load_assets()), cast(Querier, None), SystemClock())
+PAGE = MoneyPage(Templates(load_assets()), cast(Querier, None), SystemClock())
 
 
 class AlertsWriter:
@@ -197,11 +199,17 @@ def report_and_page_say(
             assert cents(sum(line["usd"] for line in lines)) == cents(usd)
             assert cents(sum(line["wasted_usd"] or 0 for line in lines)) == cents(wasted)
             since = (week.now - timedelta(days=8)).replace(minute=0, second=0, microsecond=0)
-            page = asyncio.run(read_waste(database, by, since))
-            shown = {one["name"]: cents(one["wasted_usd"] or 0) for one in page.lines}
+            until = week.now.replace(minute=0, second=0, microsecond=0) + timedelta(hours=1)
+            asked = MoneyRange(MoneyQuestion(since, until, by), "")
+            money = asyncio.run(read_money(database, asked.question, week.now))
+            shown = {
+                one.usage.name or NOBODY: cents(one.usage.wasted_usd or 0) for one in money.lines
+            }
             assert shown == {one["name"]: cents(one["wasted_usd"] or 0) for one in lines}
-            html = WASTE.render(page, by, "7d", since, week.now)
-            assert f"<b>${wasted:,.2f}</b>wasted of ${usd:,.2f}" in html
+            assert cents(sum(bar.usd or 0 for bar in money.bars)) == cents(usd)
+            html = PAGE.render(money, asked)
+            assert f"<span>Spent</span><b>{dollars(usd)}</b>" in html
+            assert f"<span>Wasted</span><b>{dollars(wasted)}</b>" in html
 
 
 @pytest.mark.slow

@@ -35,7 +35,7 @@ SETTLED_MS = 1500
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """How a page is looked at."""
+    """How a page is shown."""
 
     name: str
     width: int
@@ -69,8 +69,8 @@ def paths(url: str) -> dict[str, str]:
         "incidents": "/incidents",
         "silences": "/silences",
         "rules": "/rules",
-        "usage": "/usage",
-        "waste": "/waste",
+        "money": "/money",
+        "money-month": "/money?since=month&by=label",
         "sql": "/sql?q=" + urllib.parse.quote("SELECT node, gpu, util_percent, power_watts FROM gpus_now ORDER BY power_watts DESC"),
         "collector": "/collector",
         "login": "/login",

@@ -18,7 +18,7 @@ from gpuwarden_dashboards.templates import Templates
 _LATEST_MS = 253_402_300_799_000
 """The last second of the year 9999."""
 SECURITY_POLICY = (
-    "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; base-uri 'none'; "
+    "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; img-src 'self'; base-uri 'none'; "
     "form-action 'self'; frame-ancestors 'none'"
 )
 """Content-Security-Policy: names of nodes and jobs are untrusted, and none may run as a script."""

@@ -13,16 +13,16 @@ from gpuwarden_dashboards.pages.collector import CollectorPage
 from gpuwarden_dashboards.pages.fleet import FleetPage
 from gpuwarden_dashboards.pages.incidents import IncidentPages
 from gpuwarden_dashboards.pages.login import LoginPage
+from gpuwarden_dashboards.pages.money import MoneyPage
 from gpuwarden_dashboards.pages.page import JudgementOf, Page, judged
 from gpuwarden_dashboards.pages.place import PlacePages
 from gpuwarden_dashboards.pages.rules import RulePages
 from gpuwarden_dashboards.pages.sql import SqlPage
 from gpuwarden_dashboards.pages.usage import UsagePages
-from gpuwarden_dashboards.pages.waste import WastePage
 from gpuwarden_dashboards.templates import Templates
 
 _PAGES: Sequence[type[Page]] = (
-    FleetPage, PlacePages, UsagePages, WastePage, CollectorPage, IncidentPages, RulePages, SqlPage,
+    FleetPage, PlacePages, MoneyPage, UsagePages, CollectorPage, IncidentPages, RulePages, SqlPage,
 )  # fmt: skip
 
 

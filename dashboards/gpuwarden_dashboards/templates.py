@@ -22,9 +22,8 @@ ABSENT = "–"
 MENU = (
     ("Fleet", "/"),
     ("Incidents", "/incidents"),
+    ("Money", "/money"),
     ("Rules", "/rules"),
-    ("Usage", "/usage"),
-    ("Waste", "/waste"),
     ("SQL", "/sql"),
     ("Collector", "/collector"),
 )

@@ -319,7 +319,7 @@ def job() -> GrafanaDashboard:
     return GrafanaDashboard(
         PROMETHEUS, "job", "Jobs", about,
         [("Now", [_jobs_now(), _verdicts()]), ("GPUs", _job_gpus()), ("Input", _job_input())],
-        variables, since="now-3h", page="/usage?by=job",
+        variables, since="now-3h", page="/money?by=job",
     )  # fmt: skip
 
 
@@ -424,7 +424,7 @@ def waste() -> GrafanaDashboard:
     return GrafanaDashboard(
         PROMETHEUS, "waste", "Waste and money", about,
         [("Summary", _waste_summary()), ("Over time", _waste_charts()), ("Where to look", _waste_tables())],
-        since="now-7d", refresh="15m", page="/waste",
+        since="now-7d", refresh="15m", page="/money",
     )  # fmt: skip
 
 

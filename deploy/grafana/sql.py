@@ -495,7 +495,7 @@ def waste() -> GrafanaDashboard:
     return GrafanaDashboard(
         POSTGRESQL, "waste", "Waste and money", about,
         [("Summary", _waste_summary()), ("Over time", _waste_charts()), ("Where to look", _waste_tables())],
-        since="now-7d", refresh="15m", page="/waste",
+        since="now-7d", refresh="15m", page="/money",
     )  # fmt: skip
 
 

@@ -145,7 +145,7 @@ async def test_a_gpu_its_node_job_and_user_are_shown_with_what_is_wrong(fleet) -
         await expect(page.locator("th[aria-sort]").first).to_have_text("energy")
         await hides_a_line(page, f"{url}/nodes/n1")
         wide = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
-        for path in ("/nodes/n1", "/usage?by=job", "/jobs/7", "/gpus/GPU-0"):
+        for path in ("/nodes/n1", "/money?by=job", "/jobs/7", "/gpus/GPU-0"):
             await page.goto(url + path)
             assert await page.evaluate(wide) == 0, path
         await browser.close()

@@ -181,16 +181,16 @@ async def test_data_of_pages_are_served_and_wrong_questions_refused(querier) -> 
         for path, reason in (
             ("/v1/topology", "node is missing"),
             ("/v1/health?begin=1&end=2", "either node or gpu_uuid"),
-            ("/usage?begin=yesterday", "begin must be a time"),
-            ("/usage?begin=2026-03-02&end=2026-03-01", "the end must be after the begin"),
-            ("/usage?sort=colour", "sort must be one of name, usd"),
+            ("/money?begin=yesterday", "begin must be a time"),
+            ("/money?begin=2026-03-02&end=2026-03-01", "the end must be after the begin"),
+            ("/money?sort=colour", "sort must be one of name, usd"),
         ):
             answer = await client.get(path)
             assert answer.status == 400
             assert reason in await answer.text()
         for path in (
-            "/usage?begin=2026-03-01T12:00&end=2026-03-02T12:00Z",
-            "/usage?begin=1&by=job",
+            "/money?begin=2026-03-01T12:00&end=2026-03-02T12:00Z",
+            "/money?begin=1&by=job",
         ):
             assert (await client.get(path)).status == 200
         assert (await client.get("/jobs/none")).status == 404

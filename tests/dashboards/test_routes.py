@@ -33,7 +33,7 @@ async def test_the_page_is_html_with_a_policy(url) -> None:
 
 async def test_a_store_that_cannot_be_read_is_said_in_one_line(url, querier) -> None:
     querier.db.execute("DROP VIEW gpus_now; DROP VIEW waste")
-    _, text = await get(url, "/usage", 503)
+    _, text = await get(url, "/money", 503)
     assert "the data cannot be read now" in text
     for _ in range(2):  # of the same moment
         _, text = await get(url, "/v1/fleet", 503)
@@ -159,10 +159,10 @@ async def test_a_link_from_elsewhere_comes_back_with_the_cookie_and_only_to_this
     where, cookie = f"http://127.0.0.1:{url[1]}/login", {"Cookie": "gpuwarden=x"}
     async with ClientSession() as session:
         for query, headers, leads_to, comes_again in (
-            ("next=/waste", {}, None, True),
-            ("next=/waste&again=1", {}, None, False),
-            ("next=/waste%3Fby%3Djob&again=1", cookie, "/waste?by=job", False),
-            ("next=/waste&again=1&why=unknown", cookie, None, False),  # no loop
+            ("next=/money", {}, None, True),
+            ("next=/money&again=1", {}, None, False),
+            ("next=/money%3Fby%3Djob&again=1", cookie, "/money?by=job", False),
+            ("next=/money&again=1&why=unknown", cookie, None, False),  # no loop
             ("next=//evil.example&again=1", cookie, None, False),
             ("next=/%09/evil.example&again=1", cookie, None, False),
         ):

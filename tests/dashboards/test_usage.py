@@ -1,20 +1,19 @@
-"""Who used what: groups add up and sort, and pages of jobs and users say what is known of them, over any time."""
+"""Pages of jobs and users say what is known of them, over any time."""
 
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
 from gpuwarden.clock import SystemClock
-from gpuwarden.waste import LABELS
 from gpuwarden_dashboards.assets import load_assets
 from gpuwarden_dashboards.pages.usage import UsagePages, UsageRange
 from gpuwarden_dashboards.read.subject import evidence_share, read_extent, read_subject
-from gpuwarden_dashboards.read.usage import BY, SORTS, read_usage
+from gpuwarden_dashboards.read.usage import SORTS
 from gpuwarden_dashboards.templates import Templates
 
 NOW = datetime(2026, 3, 2, 12, 30, tzinfo=UTC)
 BEGIN = NOW - timedelta(days=1)
-WEEK = UsageRange(BEGIN, NOW, "7d", by="user")
+WEEK = UsageRange(BEGIN, NOW, "7d")
 PAGES = UsagePages(Templates(load_assets()), None, SystemClock())
 
 
@@ -40,42 +39,14 @@ def used(querier):
     return querier
 
 
-@pytest.mark.parametrize("by", BY)
-async def test_groups_add_up_to_the_whole(used, by) -> None:
-    usages = await read_usage(used, by, BEGIN, NOW)
-    assert sum(usage.gpu_hours for usage in usages) == 4.75
-    assert sum(usage.usd or 0 for usage in usages) == 8.25
-    assert sum(usage.wasted_usd or 0 for usage in usages) == 5.25
-    for usage in usages:
-        assert sum(hours for hours, _ in usage.labels.values()) == pytest.approx(usage.gpu_hours)
-        assert set(usage.labels) <= set(LABELS)
-
-
-async def test_an_unknown_price_is_unknown_and_not_nothing(used) -> None:
-    alice, nobody, bob = await read_usage(used, "user", BEGIN, NOW)
-    assert (alice.name, alice.usd, alice.wasted_usd, alice.wasted_hours) == (
-        "alice",
-        5.25,
-        2.25,
-        0.75,
-    )
-    assert (nobody.name, nobody.usd) == (None, 3.0)
-    assert (bob.name, bob.usd, bob.wasted_usd, bob.gpu_hours) == ("bob", None, 0, 2.0)
-    html = PAGES.render([alice, nobody, bob], WEEK)
-    assert 'href="/users/alice?since=7d"' in html
-    assert "nobody known" in html
-    assert 'href="?by=user&amp;since=7d&amp;sort=energy_kwh"' in html
-
-
-async def test_usage_is_sorted_by_any_of_its_columns(used) -> None:
+async def test_jobs_are_sorted_by_any_of_the_columns(used) -> None:
     names = {}
     for sort in ("name", *SORTS):
-        names[sort] = [one.name for one in await read_usage(used, "job", BEGIN, NOW, sort)]
-    assert names["name"] == ["7", "8", "9", None]
-    assert names["gpu_hours"] == ["9", "7", None, "8"]
-    assert names["usd"][0] == "7"
-    assert names["wasted_share"][:2] == [None, "8"]
-    assert names["used"] == ["9", "7", None, "8"]
+        user = await read_subject(used, "user", "alice", BEGIN, NOW, sort)
+        assert user is not None
+        names[sort] = [one.name for one in user.jobs]
+    assert names["name"] == names["usd"] == names["gpu_hours"] == names["used"] == ["7", "8"]
+    assert names["wasted_share"] == ["8", "7"]
 
 
 async def test_a_job_is_told_with_its_gpus_verdict_and_cost(used) -> None:

@@ -49,10 +49,10 @@ PAGES = {
     "/": "sim-0003",
     "/nodes/sim-0003": "fallen off the bus",
     "/gpus/{gpu_uuid}": "sim-0005",
-    "/usage?since=24h": "GPU hours",
+    "/money?since=24h": "GPU hours",
     "/jobs/{job}": "{job}",
     "/users/{user}": "{user}",
-    "/waste?by=node&since=24h": "wasted of",
+    "/money?by=node&since=24h": "Wasted",
     "/sql?q=SELECT kind, node, gpu FROM events WHERE kind = 'gpu_lost'": "sim-0003",
     "/incidents": "sim-0003",
     "/rules": "gpu_lost",
@@ -270,11 +270,11 @@ def test_a_browser_logs_in_once_and_sees_what_its_token_allows(world: Any) -> No
     )
     (token,) = re.findall(r"gw_read_\w+", made.stdout)
     with browsing("http://") as (page, _):
-        page.goto(f"{world.url}/waste?by=team")
+        page.goto(f"{world.url}/money?by=team")
         expect(page).to_have_url(re.compile(r"/login\?next=%2Fwaste%3Fby%3Dteam"))
         page.fill("[name=token]", token)
         page.click("main button")
-        expect(page).to_have_url(f"{world.url}/waste?by=team")
+        expect(page).to_have_url(f"{world.url}/money?by=team")
         expect(page.locator("header")).to_contain_text("ada (read)")
         assert page.get_attribute("html", "data-scope") == "read"
         assert page.evaluate("document.cookie") == ""
@@ -282,18 +282,18 @@ def test_a_browser_logs_in_once_and_sees_what_its_token_allows(world: Any) -> No
         # A link that somebody sent leads to the page, though the cookie is not sent to it at first.
         page.route("http://elsewhere.example/", lambda route: route.fulfill(
             content_type="text/html",
-            body=f"""<a href="{world.url}/waste?by=job">look</a>
+            body=f"""<a href="{world.url}/money?by=job">look</a>
             <form method="post" action="{world.url}/logout"><button>win</button></form>""",
         ))  # fmt: skip
         page.goto("http://elsewhere.example/")
         page.click("text=look")
-        expect(page).to_have_url(f"{world.url}/waste?by=job")
+        expect(page).to_have_url(f"{world.url}/money?by=job")
 
         # A form of that site is refused.
         page.goto("http://elsewhere.example/")
         page.click("text=win")
         expect(page.locator("body")).to_contain_text("a page of another site may not do this")
-        page.goto(f"{world.url}/waste?by=job")
+        page.goto(f"{world.url}/money?by=job")
         expect(page.locator("header")).to_contain_text("ada (read)")
 
         page.goto(f"{world.url}/login?next=/\t/localhost/")

@@ -100,7 +100,7 @@ def links(document: Any) -> list[str]:
 
 
 PAGES = (
-    r"/", r"/nodes/X", r"/nodes/X\?gpu=X", r"/gpus/X", r"/jobs/X", r"/users/X", r"/usage\?by=job", r"/waste",
+    r"/", r"/nodes/X", r"/nodes/X\?gpu=X", r"/gpus/X", r"/jobs/X", r"/users/X", r"/money\?by=job", r"/money",
     r"/incidents", r"/incidents/X", r"/alerts", r"/collector",
 )  # fmt: skip
 """Routes of the collector's pages; X: any name."""

@@ -9,7 +9,7 @@ from urllib.parse import quote
 from gpuwarden_cli.parser import Commands, add_command, add_url
 from gpuwarden_client.http import CallError, CollectorEndpoint, ask
 
-PAGES = ("alerts", "collector", "incidents", "rules", "silences", "sql", "usage", "waste")
+PAGES = ("alerts", "collector", "incidents", "money", "rules", "silences", "sql")
 _PLACES = """
 SELECT 'gpus' AS page, gpu_uuid AS name FROM gpus
 WHERE format('{}/{}', node, gpu) = $name AND replaced_by IS NULL

@@ -90,6 +90,7 @@ _COLOUR = _one_of(
     "colour", "util_percent", "sm_active_percent", "power_watts", "temperature_margin_celsius", "memory_percent",
     "usd_wasted_per_hour", "state",
 )  # fmt: skip
+_MONEY_BY = ("user", "node", "job", "account", "team", "model", "gpu", "label")
 _PERIODS = ("24h", "7d", "30d", "365d")
 _SORT = _one_of(
     "sort",
@@ -102,6 +103,9 @@ _SORT = _one_of(
     "energy_kwh",
     "name",
 )
+_MONEY: tuple[str | QueryParameter, ...] = (
+    _one_of("by", *_MONEY_BY), _one_of("since", "24h", "7d", "30d", "month", "last-month", "365d"), *_AT, _SORT, *_MONEY_BY,
+)  # fmt: skip
 _USAGE: tuple[str | QueryParameter, ...] = (_one_of("since", *_PERIODS), *_AT, _SORT)
 _OF_ALERTS: tuple[str | QueryParameter, ...] = (
     _one_of("since", "1h", *_PERIODS),
@@ -367,12 +371,10 @@ ENDPOINTS: Mapping[tuple[str, str], Endpoint] = {
     ("GET", "/silences"): _page("Silences.", _texts("matcher", 0, 20)),
     ("GET", "/rules"): _page("Rules."),
     ("GET", "/rules/{name}"): _page("A rule.", "backtest"),
-    ("GET", "/usage"): _page("Usage.", _one_of("by", "user", "team", "job", "node", "model"), *_USAGE),
     ("GET", "/jobs/{name}"): _page("A job.", *_USAGE),
     ("GET", "/users/{name}"): _page("A user.", *_USAGE),
-    ("GET", "/waste"): _page(
-        "The waste report.", _one_of("by", "user", "node", "job", "team", "model", "gpu"), _one_of("since", *_PERIODS)
-    ),
+    ("GET", "/money"): _page("What GPUs cost and waste.", *_MONEY),
+    ("GET", "/money.csv"): Endpoint("Its lines.", ("text/csv",), query=_MONEY, errors=(400, 503)),
     ("GET", "/collector"): _page(
         "The collector and its agents.",
         _one_of("state", "all", "silent", "behind", "gaps", "losses", "old"), "filter",

@@ -1,4 +1,4 @@
-"""Serves the pages of GPU usage: by user, team, job, node or model, and of one job or user."""
+"""Serves the pages of a job and of a user."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from gpuwarden_dashboards.http import NotKnownError, ParameterError, choice, htm
 from gpuwarden_dashboards.pages.page import Page
 from gpuwarden_dashboards.read.series import described
 from gpuwarden_dashboards.read.subject import Subject, read_extent, read_subject
-from gpuwarden_dashboards.read.usage import BY, ROWS_MAX, SINCE, SORTS, GpuUsage, read_usage
+from gpuwarden_dashboards.read.usage import SINCE, SORTS
 
 JOB_GROUPS: Sequence[tuple[str, Sequence[str]]] = (
     ("Utilization", ("util_percent",)),
@@ -48,7 +48,6 @@ class UsageRange:
     since: str = ""
     """One of `SINCE`; empty: begin and end are given, or follow from the job."""
     sort: str = "usd"
-    by: str | None = None
     is_own: bool = False
     """Whether it is the time of the job itself."""
 
@@ -56,8 +55,7 @@ class UsageRange:
     def given(self) -> Mapping[str, str]:
         """Query parameters of the address."""
         time = {"since": self.since} if self.since else {} if self.is_own else self.fixed
-        more = {"by": self.by, "sort": self.sort if self.sort != "usd" else None}
-        return {name: value for name, value in {**more, **time}.items() if value}
+        return {**time, **({} if self.sort == "usd" else {"sort": self.sort})}
 
     @property
     def fixed(self) -> Mapping[str, str]:
@@ -66,22 +64,14 @@ class UsageRange:
 
 
 class UsagePages(Page):
-    """GET /usage, /jobs/{name} and /users/{name}. A job's name is Slurm's id, or namespace/pod."""
+    """GET /jobs/{name} and /users/{name}. A job's name is Slurm's id, or namespace/pod."""
 
     def routes(self) -> Iterable[web.RouteDef]:
         """The pages."""
         return [
-            web.get("/usage", self._usage),
             web.get("/jobs/{name:.+}", self._job),
             web.get("/users/{name:.+}", self._user),
         ]
-
-    def render(self, usages: Sequence[GpuUsage], asked: UsageRange) -> str:
-        """The HTML of the list."""
-        return self._templates.render(
-            "usage.html", usages=usages, asked=asked, groups=BY, sinces=SINCE,
-            rows_max=ROWS_MAX, labels=tuple(LABELS), meanings=LABELS, at="/usage",
-        )  # fmt: skip
 
     def render_subject(self, subject: Subject, asked: UsageRange) -> str:
         """The HTML of one job or user."""
@@ -100,13 +90,6 @@ class UsagePages(Page):
             metrics=list(described()),
             heats=HEATS,
         )
-
-    async def _usage(self, request: web.Request) -> web.Response:
-        asked = self._range(request, choice(request, "by", "user", BY))
-        usages = await read_usage(
-            self._querier, asked.by or "user", asked.begin, asked.end, asked.sort
-        )
-        return html(self.render(usages, asked))
 
     async def _job(self, request: web.Request) -> web.Response:
         name, asked = request.match_info["name"], self._range(request)
@@ -127,14 +110,14 @@ class UsagePages(Page):
             )
         return html(self.render_subject(subject, asked))
 
-    def _range(self, request: web.Request, by: str | None = None) -> UsageRange:
+    def _range(self, request: web.Request) -> UsageRange:
         now = self._clock.now()
         sort = choice(request, "sort", "usd", ("name", *SORTS))
         if not {"begin", "end"} & set(request.query):
             since = choice(request, "since", "7d", SINCE)
-            return UsageRange(now - SINCE[since], now, since, sort, by)
+            return UsageRange(now - SINCE[since], now, since, sort)
         end = instant(request, "end", now)
         begin = instant(request, "begin", end - timedelta(days=7))
         if begin >= end:
             raise ParameterError("the end must be after the begin")
-        return UsageRange(begin, end, "", sort, by)
+        return UsageRange(begin, end, "", sort)

@@ -1,14 +1,12 @@
-"""Reads GPU usage, its efficiency and cost over a time range: by user, team, job, node or model."""
+"""Sums GPU hours, dollars and energy by name and label."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import timedelta
 
-from gpuwarden.query import Querier, Record, query_all
+from gpuwarden.query import Record
 from gpuwarden_dashboards.read.series import JOB
 
-BY = {"user": '"user"', "team": "team", "job": "job", "node": "node", "model": "model"}
-"""What usage can be grouped by, as columns of `waste`."""
 SINCE = {"24h": timedelta(days=1), "7d": timedelta(days=7), "30d": timedelta(days=30), "365d": timedelta(days=365)}  # fmt: skip
 ROWS_MAX = 200
 USED = ("productive", "busy")
@@ -57,17 +55,6 @@ SORTS: Mapping[str, Callable[[GpuUsage], float | None]] = {
 
 RUNNING = f"SELECT DISTINCT {JOB} AS job FROM process_samples WHERE ts > now()::TIMESTAMP - INTERVAL 1 MINUTE"
 """Jobs that have processes on GPUs now."""
-
-
-async def read_usage(
-    querier: Querier, by: str, begin: datetime, end: datetime, sort: str = "usd"
-) -> Sequence[GpuUsage]:
-    """Usage by one of BY. Raises QueryError."""
-    asked = [(usage_sql(BY[by]), {"begin": begin, "end": end})]
-    if by == "job":
-        asked.append((RUNNING, {}))
-    found, *running = (result.records() for result in await query_all(querier, asked))
-    return usages_of(found, running[0] if running else None, sort)
 
 
 def usage_sql(column: str, where: str = "true") -> str:

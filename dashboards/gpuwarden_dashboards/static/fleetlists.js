@@ -93,7 +93,7 @@ export function showWaste(box, week, totals) {
       make("b.big", {}, amount(week.all)),
       Number.isFinite(share) ? ` of ${isPriced ? usd(week.all.usd) : `${week.all.hours.toFixed(0)} GPU hours`}, ${Math.round(100 * share)} %` : "",
       isPriced && totals?.usd_wasted_per_hour ? make("span.soft", {}, `; ${usd(totals.usd_wasted_per_hour)}/h now`) : null,
-      " ", make("a", { href: "/usage" }, "all")),
+      " ", make("a", { href: "/money" }, "all")),
     lists.length ? make("div.tops", {}, lists) : make("p.soft", {}, "No known owner wasted anything."));
 }
 

@@ -23,8 +23,8 @@ def test_the_address_is_printed_without_a_screen(
     assert main(["open", "ns/web ü"]) == 0
     assert capsys.readouterr().out.endswith("/jobs/ns%2Fweb%20%C3%BC\n")
     assert asked[0]["params"] == {"name": "ns/web ü"}
-    assert main(["open", "waste"]) == 0
-    assert capsys.readouterr().out.endswith("/waste\n")
+    assert main(["open", "money"]) == 0
+    assert capsys.readouterr().out.endswith("/money\n")
     assert main(["open"]) == 0
     assert len(asked) == 1
 

@@ -1,0 +1,201 @@
+"""Serves the page of money: what GPUs cost, what was wasted, and what can be saved."""
+
+import csv
+import io
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from urllib.parse import urlencode
+
+from aiohttp import web
+
+from gpuwarden.waste import LABELS, TITLES
+from gpuwarden_dashboards.http import ParameterError, choice, html, instant
+from gpuwarden_dashboards.pages.page import Page
+from gpuwarden_dashboards.read.money import (
+    BY,
+    LINES_MAX,
+    NOT_WASTE,
+    WASTE_LABELS,
+    Money,
+    MoneyQuestion,
+    read_money,
+)
+from gpuwarden_dashboards.read.usage import SORTS
+
+RANGES: Mapping[str, str] = {
+    "24h": "last 24 h", "7d": "last 7 days", "30d": "last 30 days", "month": "this month", "last-month": "last month",
+    "365d": "last year",
+}  # fmt: skip
+ADVICE: Mapping[str, str] = {
+    "starved": "The input is too slow: more loader workers, larger reads, data nearer to the GPU. The page of "
+    "the job has the measurements.",
+    "throttled": "Heat or the power supply holds the clocks down: look at fans, dust, inlet temperature and "
+    "power brakes of the nodes.",
+    "idle_held": "Processes hold GPUs on which nothing runs: end forgotten notebooks and jobs, and give an idle "
+    "limit to interactive sessions.",
+    "allocated_idle": "Jobs hold GPUs that they never used: request fewer, or end the job.",
+    "free": "Nobody held these GPUs: run queued work on them, lend them, or return nodes.",
+    "hung": "Jobs stood still while they held GPUs: end them, and set time limits for collectives and steps.",
+    "lost": "GPUs, drivers or nodes were lost: repair or replace them, and see their events.",
+}
+"""Advice by label of waste."""
+PAGES = {"user": "/users/", "job": "/jobs/", "node": "/nodes/"}
+"""Pages of a name."""
+_STEPS = (1, 2, 2.5, 5, 10)
+_LEAST = 1e-6
+STACK: Sequence[str] = (*NOT_WASTE, *WASTE_LABELS)
+"""Labels in the order of a bar, from below."""
+
+
+@dataclass(frozen=True, slots=True)
+class MoneyRange:
+    """A question with the parameters of its address."""
+
+    question: MoneyQuestion
+    since: str
+    """One of `RANGES`; "": begin and end are given."""
+
+    @property
+    def given(self) -> dict[str, str]:
+        """Query parameters of the address."""
+        asked = self.question
+        time = {"since": self.since} if self.since else self.fixed
+        sort = {} if asked.sort == "wasted_usd" else {"sort": asked.sort}
+        return {**time, "by": asked.by, **sort, **asked.only}
+
+    @property
+    def fixed(self) -> dict[str, str]:
+        """The range as fixed times, for an address that shows the same tomorrow."""
+        return {
+            name: f"{at:%Y-%m-%dT%H:%M}"
+            for name, at in (("begin", self.question.begin), ("end", self.question.end))
+        }
+
+    @property
+    def words(self) -> str:
+        """The range in words."""
+        if self.since:
+            return RANGES[self.since]
+        return f"{self.question.begin:%Y-%m-%d %H:%M} to {self.question.end:%Y-%m-%d %H:%M} UTC"
+
+    def path(self, **changed: str | None) -> str:
+        """The address with parameters changed; None: without it."""
+        given: dict[str, str | None] = {**self.given, **changed}
+        if changed.get("begin"):
+            given["since"] = None
+        return "/money?" + urlencode(
+            {name: value for name, value in given.items() if value is not None}
+        )
+
+
+def ticks(most: float) -> Sequence[float]:
+    """Four to six round values from 0 to at least the highest one."""
+    if most < _LEAST:
+        return (0.0, 1.0)
+    power = 10.0 ** math.floor(math.log10(most / 5))
+    step = next(power * one for one in _STEPS if power * one * 5 >= most)
+    return tuple(step * n for n in range(math.ceil(most / step) + 1))
+
+
+class MoneyPage(Page):
+    """GET /money and /money.csv."""
+
+    def routes(self) -> Iterable[web.RouteDef]:
+        """The page, and its lines as CSV."""
+        return [
+            web.get("/money", self._show),
+            web.get("/money.csv", self._csv),
+        ]
+
+    def render(self, money: Money, asked: MoneyRange) -> str:
+        """Its HTML."""
+        values = [bar.usd if money.has_prices else bar.hours for bar in money.bars]
+        return self._templates.render(
+            "money.html", money=money, asked=asked, groups=tuple(BY), ranges=RANGES, stack=STACK,
+            waste_labels=WASTE_LABELS, titles={**{n: n.replace("_", " ") for n in LABELS}, **TITLES},
+            labels=tuple(LABELS), meanings=LABELS, advice=ADVICE, pages=PAGES, lines_max=LINES_MAX,
+            ticks=ticks(max((value or 0.0 for value in values), default=0.0)), at="/money",
+        )  # fmt: skip
+
+    async def _show(self, request: web.Request) -> web.Response:
+        asked = self._asked(request)
+        money = await read_money(self._querier, asked.question, self._clock.now())
+        return html(self.render(money, asked))
+
+    async def _csv(self, request: web.Request) -> web.Response:
+        asked = self._asked(request)
+        money = await read_money(self._querier, asked.question, self._clock.now())
+        text = io.StringIO()
+        writer = csv.writer(text)
+        labels = [label for label in LABELS if label in money.total.labels]
+        hours = [f"{label}_gpu_hours" for label in labels]
+        writer.writerow(
+            [
+                asked.question.by,
+                "gpu_hours",
+                "usd",
+                "wasted_gpu_hours",
+                "wasted_usd",
+                "energy_kwh",
+                "co2_kg",
+                *hours,
+            ]
+        )
+        for line in money.lines:
+            one = line.usage
+            split = [one.labels.get(label, (0.0, None))[0] for label in labels]
+            writer.writerow(
+                [
+                    one.name,
+                    one.gpu_hours,
+                    one.usd,
+                    one.wasted_hours,
+                    one.wasted_usd,
+                    one.energy_kwh,
+                    one.co2_kg,
+                    *split,
+                ]
+            )
+        name = f"gpuwarden-money-{asked.question.begin:%Y%m%d}-{asked.question.by}.csv"
+        return web.Response(
+            text=text.getvalue(), content_type="text/csv",
+            headers={"Content-Disposition": f'attachment; filename="{name}"'},
+        )  # fmt: skip
+
+    def _asked(self, request: web.Request) -> MoneyRange:
+        by = choice(request, "by", "user", BY)
+        sort = choice(request, "sort", "wasted_usd", ("name", *SORTS))
+        only = {name: request.query[name] for name in BY if name in request.query}
+        now = self._clock.now()
+        if not {"begin", "end"} & set(request.query):
+            since = choice(request, "since", "7d", RANGES)
+            begin, end = range_of(since, now)
+        else:
+            since = ""
+            end = instant(request, "end", now)
+            begin = instant(request, "begin", end - timedelta(days=7))
+            if begin >= end:
+                raise ParameterError("the end must be after the begin")
+            begin, end = _hour(begin), _hour(end - timedelta(microseconds=1)) + timedelta(hours=1)
+        return MoneyRange(MoneyQuestion(begin, end, by, only, sort), since)
+
+
+def range_of(since: str, now: datetime) -> tuple[datetime, datetime]:
+    """Begin and end of one of `RANGES`: whole hours, the running one too."""
+    end = _hour(now) + timedelta(hours=1)
+    month = now.replace(day=1, hour=0, minute=0, second=0, microsecond=0)
+    if since == "month":
+        return month, end
+    if since == "last-month":
+        return (month - timedelta(days=1)).replace(day=1), month
+    if since.endswith("h"):
+        return end - timedelta(hours=int(since[:-1])), end
+    # Whole days, so that a bar is a day; the running one too.
+    days = int(since[:-1])
+    return now.replace(hour=0, minute=0, second=0, microsecond=0) - timedelta(days=days - 1), end
+
+
+def _hour(at: datetime) -> datetime:
+    return at.replace(minute=0, second=0, microsecond=0)

@@ -1,0 +1,283 @@
+"""Reads what GPUs cost: over time, beside the time before, by owner, with what could be saved and the month's forecast.
+
+All figures are sums of the view `waste`. Simulated GPUs count only if there are no others.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+
+from gpuwarden.query import Querier, Record, query_all, text_sql, timestamp_sql
+from gpuwarden.waste import LABELS, NO_WASTE
+from gpuwarden.waste_report import BY as REPORT_BY
+from gpuwarden_dashboards.read.usage import GpuUsage, known_sum, sorted_usage, summed
+
+BY: Mapping[str, str] = {**REPORT_BY, "label": "label"}
+"""What money can be grouped and filtered by, as columns of `waste`."""
+LINES_MAX = 200
+TRENDS_MAX = 50
+"""Lines with a trend of their own."""
+SAVINGS_MAX = 20
+WEEK = timedelta(days=7)
+NOT_WASTE: Sequence[str] = tuple(label for label in LABELS if label in NO_WASTE)
+WASTE_LABELS: Sequence[str] = tuple(label for label in LABELS if label not in NO_WASTE)
+_HOURS_A_MONTH = 730.5
+
+
+@dataclass(frozen=True, slots=True)
+class MoneyQuestion:
+    """A time range, whole hours, and what its money is grouped and filtered by."""
+
+    begin: datetime
+    end: datetime
+    by: str = "user"
+    only: Mapping[str, str] = field(default_factory=dict)
+    """Names by what is filtered; "": nobody."""
+    sort: str = "wasted_usd"
+
+    @property
+    def before(self) -> "MoneyQuestion":
+        """The same for as much time before."""
+        return replace(self, begin=self.begin - (self.end - self.begin), end=self.begin)
+
+    @property
+    def bucket(self) -> timedelta:
+        """The time of a bar: at most 60 of them, an hour, a day or a week."""
+        hours = (self.end - self.begin) / timedelta(hours=1)
+        return timedelta(hours=1) if hours <= 60 else timedelta(days=1) if hours <= 1488 else WEEK
+
+    @property
+    def where(self) -> str:
+        """SQL of the filter, with `params`."""
+        conditions = [
+            f"{BY[by]} = $only_{by}" if name else f"{BY[by]} IS NULL"
+            for by, name in self.only.items()
+        ]
+        return " AND ".join(["true", *conditions])
+
+    @property
+    def params(self) -> Mapping[str, str]:
+        """Values of the filter."""
+        return {f"only_{by}": name for by, name in self.only.items() if name}
+
+    def bucket_of(self, ts: datetime) -> int:
+        """The number of the bar that has this instant."""
+        return int((ts - self.begin) / self.bucket)
+
+
+@dataclass(frozen=True, slots=True)
+class MoneyBar:
+    """Hours and dollars of a stretch of time by label."""
+
+    begin: datetime
+    end: datetime
+    labels: Mapping[str, tuple[float, float | None]]
+
+    @property
+    def hours(self) -> float:
+        """GPU hours."""
+        return sum(hours for hours, _ in self.labels.values())
+
+    @property
+    def usd(self) -> float | None:
+        """Dollars; None: no price is known."""
+        return known_sum(usd for _, usd in self.labels.values())
+
+
+@dataclass(frozen=True, slots=True)
+class MoneyLine:
+    """One name: its usage, that of the time before, and waste over time."""
+
+    usage: GpuUsage
+    before: GpuUsage | None
+    trend: Sequence[float] = ()
+    """Wasted dollars, or GPU hours without prices, of each bar."""
+
+
+@dataclass(frozen=True, slots=True)
+class Saving:
+    """Something that can be done now."""
+
+    what: str
+    action: str
+    owner: str | None
+    usd_per_hour: float
+    path: str
+    """The address of its page."""
+
+    @property
+    def usd_per_month(self) -> float:
+        """If it stays as it is."""
+        return self.usd_per_hour * _HOURS_A_MONTH
+
+    @property
+    def message(self) -> str:
+        """A text to send to the owner."""
+        greeting = f"{self.owner}: " if self.owner else ""
+        return f"{greeting}{self.what} It costs ${self.usd_per_hour:,.2f} an hour. {self.action}"
+
+
+@dataclass(frozen=True, slots=True)
+class Forecast:
+    """Dollars of the calendar month (UTC)."""
+
+    so_far: float
+    whole: float
+    """If the hours that are left cost as those of the last seven days."""
+
+
+@dataclass(frozen=True, slots=True)
+class Money:
+    """The answer."""
+
+    total: GpuUsage
+    before: GpuUsage | None
+    """None: the time before has no rows."""
+    bars: Sequence[MoneyBar]
+    lines: Sequence[MoneyLine]
+    savings: Sequence[Saving]
+    forecast: Forecast | None
+    is_simulated: bool
+
+    @property
+    def has_prices(self) -> bool:
+        """Whether bars are dollars; else GPU hours."""
+        return self.total.usd is not None
+
+
+def _sums(question: MoneyQuestion, *columns: str) -> str:
+    """SELECT of sums by columns."""
+    grouped = "".join(f"{column}, " for column in columns)
+    return (
+        f"SELECT {grouped}label, is_waste, simulated, sum(gpu_hours) AS gpu_hours, sum(usd) AS usd, "
+        "sum(energy_kwh) AS energy_kwh, sum(co2_kg) AS co2_kg FROM waste "
+        f"WHERE ts >= {timestamp_sql(question.begin)} AND ts < {timestamp_sql(question.end)} AND {question.where} "
+        "GROUP BY ALL"
+    )
+
+
+def _bucket(question: MoneyQuestion) -> str:
+    seconds = int(question.bucket.total_seconds())
+    return (
+        f"CAST(floor(epoch(ts - {timestamp_sql(question.begin)}) / {seconds}) AS INTEGER) AS bucket"
+    )
+
+
+_OPEN = """
+SELECT id, summary, remedy, owner, usd_per_hour, simulated FROM incidents_now
+WHERE usd_per_hour > 0 AND muted IS NULL
+ORDER BY usd_per_hour DESC LIMIT 100
+"""
+
+
+async def read_money(querier: Querier, question: MoneyQuestion, now: datetime) -> Money:
+    """What was asked. Raises QueryError."""
+    name = f"{BY[question.by]} AS name"
+    month = now.replace(day=1, hour=0, minute=0, second=0, microsecond=0)
+    since = min(month, now - WEEK)
+    spent = (
+        f"SELECT simulated, sum(usd) FILTER (ts >= {timestamp_sql(month)}) AS of_month, "
+        f"sum(usd) FILTER (ts >= {timestamp_sql(now - WEEK)}) AS of_week, min(ts) FILTER (ts >= {timestamp_sql(now - WEEK)}) AS first "
+        f"FROM waste WHERE ts >= {timestamp_sql(since)} AND {question.where} GROUP BY simulated"
+    )
+    asked = [
+        _sums(question, name),
+        _sums(question.before, name),
+        _sums(question, _bucket(question)),
+        _OPEN,
+        spent,
+    ]
+    found = await query_all(
+        querier, [(sql, {} if sql is _OPEN else question.params) for sql in asked]
+    )
+    rows, before, in_time, open_ones, spending = (result.records() for result in found)
+    is_simulated = bool(rows) and all(row["simulated"] for row in rows)
+    rows, before, in_time, open_ones, spending = (
+        [row for row in of if row["simulated"] == is_simulated]
+        for of in (rows, before, in_time, open_ones, spending)
+    )
+    lines = _lines(rows, before, question.sort)
+    total = summed(None, rows)
+    trends = await _trends(querier, question, lines, total, is_simulated=is_simulated)
+    return Money(
+        total=total,
+        before=summed(None, before) if before else None,
+        bars=_bars(question, in_time),
+        lines=[replace(line, trend=trends.get(line.usage.name, ())) for line in lines],
+        savings=[] if question.only else _savings(open_ones),
+        forecast=_forecast(spending, month, now),
+        is_simulated=is_simulated,
+    )
+
+
+def _lines(rows: Sequence[Record], before: Sequence[Record], sort: str) -> Sequence[MoneyLine]:
+    now_by, before_by = _by_name(rows), _by_name(before)
+    usages = sorted_usage([summed(name, of) for name, of in now_by.items()], sort)
+    return [
+        MoneyLine(usage, summed(usage.name, of) if (of := before_by.get(usage.name)) else None)
+        for usage in usages[:LINES_MAX]
+    ]
+
+
+def _by_name(rows: Iterable[Record]) -> Mapping[str | None, list[Record]]:
+    found: dict[str | None, list[Record]] = {}
+    for row in rows:
+        found.setdefault(row["name"], []).append(row)
+    return found
+
+
+def _bars(question: MoneyQuestion, rows: Sequence[Record]) -> Sequence[MoneyBar]:
+    """All bars, also those without rows."""
+    count = question.bucket_of(question.end - timedelta(seconds=1)) + 1
+    found: list[list[Record]] = [[] for _ in range(count)]
+    for row in rows:
+        found[row["bucket"]].append(row)
+    return [
+        MoneyBar(
+            question.begin + n * question.bucket,
+            min(question.begin + (n + 1) * question.bucket, question.end),
+            summed(None, of).labels,
+        )
+        for n, of in enumerate(found)
+    ]
+
+
+async def _trends(
+    querier: Querier, question: MoneyQuestion, lines: Sequence[MoneyLine], total: GpuUsage, *, is_simulated: bool
+) -> Mapping[str | None, Sequence[float]]:  # fmt: skip
+    """Waste of each bar, of the first lines."""
+    names = [line.usage.name for line in lines[:TRENDS_MAX]]
+    listed = ", ".join(text_sql(name) for name in names if name is not None)
+    if not listed:
+        return {}
+    value = "gpu_hours" if total.usd is None else "usd"
+    sql = (
+        f"SELECT {BY[question.by]} AS name, {_bucket(question)}, sum({value}) AS wasted FROM waste "
+        f"WHERE ts >= {timestamp_sql(question.begin)} AND ts < {timestamp_sql(question.end)} AND is_waste "
+        f"AND simulated = {is_simulated} AND {BY[question.by]} IN ({listed}) AND {question.where} GROUP BY ALL"
+    )
+    count = question.bucket_of(question.end - timedelta(seconds=1)) + 1
+    found: dict[str | None, list[float]] = {}
+    for row in (await querier.query(sql, question.params)).records():
+        found.setdefault(row["name"], [0.0] * count)[row["bucket"]] = row["wasted"] or 0.0
+    return found
+
+
+def _savings(rows: Sequence[Record]) -> Sequence[Saving]:
+    return [
+        Saving(
+            row["summary"], row["remedy"] or "", row["owner"], row["usd_per_hour"], f"/incidents/{row['id']}"
+        )
+        for row in rows[:SAVINGS_MAX]
+    ]  # fmt: skip
+
+
+def _forecast(rows: Sequence[Record], month: datetime, now: datetime) -> Forecast | None:
+    if not rows or rows[0]["of_week"] is None:
+        return None
+    row = rows[0]
+    so_far = row["of_month"] or 0.0
+    hours = max((now - row["first"]) / timedelta(hours=1), 1.0)
+    following = (month + timedelta(days=32)).replace(day=1)
+    left = (following - now) / timedelta(hours=1)
+    return Forecast(so_far, so_far + row["of_week"] / hours * left)

@@ -1,0 +1,181 @@
+"""The page of money: bars, lines and totals are sums of the same rows, and what is not known is not shown as nothing."""
+
+import csv
+import io
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from aiohttp.test_utils import make_mocked_request
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpuwarden.clock import ManualClock
+from gpuwarden_dashboards.assets import load_assets
+from gpuwarden_dashboards.http import ParameterError
+from gpuwarden_dashboards.pages.money import RANGES, MoneyPage, MoneyRange, range_of, ticks
+from gpuwarden_dashboards.read.money import BY, MoneyQuestion, read_money
+from gpuwarden_dashboards.templates import Templates
+
+NOW = datetime(2026, 3, 12, 12, 30, tzinfo=UTC)
+BEGIN, END = range_of("7d", NOW)
+QUESTION = MoneyQuestion(BEGIN, END)
+
+
+def add(querier, hours_ago, label, node, user, job, seconds, usd, *, simulated=False):
+    querier.db.execute(
+        "INSERT INTO waste_1h (ts, label, node, gpu, gpu_uuid, username, slurm_job_id, simulated, seconds, usd) "
+        "VALUES (?, ?, ?, 0, ?, ?, ?, ?, ?, ?)",
+        [
+            (NOW - timedelta(hours=hours_ago)).replace(minute=0, tzinfo=None),
+            label, node, f"GPU-{node}", user, job, simulated, seconds, usd,
+        ],
+    )  # fmt: skip
+
+
+@pytest.fixture
+def spent(querier):
+    """Two days of alice and bob, an hour of nobody, and a week before."""
+    add(querier, 2, "productive", "n1", "alice", "7", 3600, 3.0)
+    add(querier, 30, "idle_held", "n1", "alice", "8", 1800, 1.5)
+    add(querier, 2, "busy", "n2", "bob", "9", 7200, None)
+    add(querier, 3, "free", "n3", None, None, 3600, 2.0)
+    add(querier, 200, "idle_held", "n1", "alice", "5", 3600, 1.0)
+    return querier
+
+
+@pytest.mark.parametrize("by", BY)
+async def test_lines_and_bars_add_up_to_the_total(spent, by) -> None:
+    money = await read_money(spent, MoneyQuestion(BEGIN, END, by), NOW)
+    assert (money.total.gpu_hours, money.total.usd, money.total.wasted_usd) == (4.5, 6.5, 3.5)
+    assert sum(line.usage.gpu_hours for line in money.lines) == 4.5
+    assert sum(line.usage.usd or 0 for line in money.lines) == 6.5
+    assert sum(bar.usd or 0 for bar in money.bars) == 6.5
+    assert len(money.bars) == 7
+    assert [bar.hours for bar in money.bars[-2:]] == [0.5, 4.0]
+    assert money.before is not None
+    assert money.before.wasted_usd == 1.0
+
+
+async def test_the_most_waste_comes_first_with_its_trend_and_the_time_before(spent) -> None:
+    money = await read_money(spent, QUESTION, NOW)
+    nobody, alice, bob = money.lines
+    assert (nobody.usage.name, nobody.trend, nobody.before) == (None, (), None)
+    assert (alice.usage.name, alice.trend) == ("alice", [0, 0, 0, 0, 0, 1.5, 0])
+    assert alice.before is not None
+    assert alice.before.usd == 1.0
+    assert (bob.usage.usd, bob.usage.wasted_usd) == (None, 0)
+
+
+async def test_a_filter_leaves_one_name_or_nobody(spent) -> None:
+    of_alice = MoneyQuestion(BEGIN, END, "job", {"user": "alice"})
+    money = await read_money(spent, of_alice, NOW)
+    assert {line.usage.name for line in money.lines} == {"7", "8"}
+    assert money.before is not None
+    assert money.before.usd == 1.0
+    nobody = await read_money(spent, MoneyQuestion(BEGIN, END, "node", {"user": ""}), NOW)
+    assert [line.usage.name for line in nobody.lines] == ["n3"]
+    hostile = MoneyQuestion(BEGIN, END, "node", {"user": "' OR true --"})
+    assert (await read_money(spent, hostile, NOW)).lines == []
+
+
+async def test_simulated_gpus_count_only_alone(spent) -> None:
+    add(spent, 2, "free", "sim", None, None, 3600, 100.0, simulated=True)
+    money = await read_money(spent, QUESTION, NOW)
+    assert (money.total.usd, money.is_simulated) == (6.5, False)
+    spent.db.execute("DELETE FROM waste_1h WHERE NOT simulated")
+    money = await read_money(spent, QUESTION, NOW)
+    assert (money.total.usd, money.is_simulated, money.before) == (100.0, True, None)
+
+
+async def test_the_month_is_what_it_cost_and_what_the_last_days_say_of_the_rest(spent) -> None:
+    money = await read_money(spent, QUESTION, NOW)
+    assert money.forecast is not None
+    assert money.forecast.so_far == 7.5  # the time before was in this month, too
+    first = (NOW - timedelta(hours=30)).replace(minute=0)
+    rate = 6.5 / ((NOW - first) / timedelta(hours=1))
+    left = (datetime(2026, 4, 1, tzinfo=UTC) - NOW) / timedelta(hours=1)
+    assert money.forecast.whole == pytest.approx(7.5 + rate * left)
+
+
+async def test_without_prices_hours_are_shown(querier) -> None:
+    add(querier, 2, "free", "n1", None, None, 3600, None)
+    money = await read_money(querier, QUESTION, NOW)
+    assert (money.total.usd, money.has_prices, money.forecast) == (None, False, None)
+    html = page(querier).render(money, MoneyRange(QUESTION, "7d"))
+    assert "<span>Spent</span><b>–</b>" in html
+    assert "GPU hours by day" in html
+    assert "set one in the prices file" in html
+
+
+async def test_an_open_incident_is_what_can_be_saved(spent) -> None:
+    spent.db.execute(
+        "INSERT INTO incidents (id, state, root, rule, severity, consequence, summary, remedy, place, labels, nodes, roots, "
+        "alerts, firing, usd_per_hour, owner, simulated, began_at, opened_at) VALUES ('i1', 'open', 'f', 'gpu_idle_held', "
+        "'warning', 'wasted_money', 'GPU 0 of <n1> is idle.', 'Ask `alice`.', 'n1', '{}', 1, 1, 1, 1, 2.0, 'alice', false, $1, $1)",
+        [NOW.replace(tzinfo=None)],
+    )
+    money = await read_money(spent, QUESTION, NOW)
+    (saving,) = money.savings
+    assert saving.usd_per_month == pytest.approx(1461)
+    assert saving.message == "alice: GPU 0 of <n1> is idle. It costs $2.00 an hour. Ask `alice`."
+    html = page(spent).render(money, MoneyRange(QUESTION, "7d"))
+    assert "GPU 0 of &lt;n1&gt; is idle." in html
+    assert 'href="/incidents/i1"' in html
+    assert "<n1>" not in html
+
+
+def page(querier) -> MoneyPage:
+    return MoneyPage(Templates(load_assets()), querier, ManualClock(NOW))
+
+
+async def asked(querier, path: str) -> str:
+    shown = page(querier)
+    handlers = {route.path: route.handler for route in shown.routes()}
+    answer = await handlers[path.partition("?")[0]](make_mocked_request("GET", path))
+    return answer.text
+
+
+async def test_an_address_keeps_what_was_chosen(spent) -> None:
+    html = await asked(spent, "/money?by=job&user=alice&since=30d&sort=usd")
+    assert 'href="/money?since=30d&amp;by=team&amp;sort=usd&amp;user=alice"' in html
+    assert 'href="/money?since=month&amp;by=job&amp;sort=usd&amp;user=alice"' in html
+    assert 'href="/money?since=30d&amp;by=job&amp;sort=usd"' in html, "without the filter"
+    assert 'href="/jobs/7"' in html
+    assert "begin=2026-03-12T00%3A00&amp;end=2026-03-12T13%3A00" in html, "a bar leads to its day"
+    fixed = await asked(spent, "/money?begin=2026-03-12T00:10&end=2026-03-12T12:10")
+    assert "2026-03-12 00:00 to 2026-03-12 13:00 UTC" in fixed
+    for wrong in ("by=colour", "since=1s", "sort=x", "begin=2026-03-12&end=2026-03-11"):
+        with pytest.raises(ParameterError):
+            await asked(spent, f"/money?{wrong}")
+
+
+async def test_csv_has_the_lines_with_hours_by_label(spent) -> None:
+    rows = [*csv.DictReader(io.StringIO(await asked(spent, "/money.csv?by=user&sort=name")))]
+    assert [row["user"] for row in rows] == ["alice", "bob", ""]
+    assert (rows[0]["usd"], rows[0]["idle_held_gpu_hours"]) == ("4.5", "0.5")
+    assert rows[1]["usd"] == "", "an unknown price is not 0"
+
+
+@given(st.floats(0, 1e9))
+def test_ticks_are_few_round_and_reach_the_highest_value(most) -> None:
+    found = ticks(most)
+    assert 2 <= len(found) <= 6
+    assert found[0] == 0
+    assert found[-1] >= most * (1 - 1e-9)
+    if most > 1e-6:
+        assert len(found) >= 3
+        assert found[-1] <= most * 2 + 1e-9
+
+
+@pytest.mark.parametrize("since", RANGES)
+@given(seconds=st.integers(978_307_200, 4_102_444_800))
+def test_ranges_are_whole_hours_and_have_at_most_sixty_bars(since, seconds) -> None:
+    now = datetime.fromtimestamp(seconds, UTC)
+    begin, end = range_of(since, now)
+    assert begin < end
+    assert (end <= now) == (since == "last-month")
+    for at in (begin, end):
+        assert (at.minute, at.second, at.microsecond) == (0, 0, 0)
+    question = MoneyQuestion(begin, end)
+    assert 1 <= question.bucket_of(end - timedelta(seconds=1)) + 1 <= 62
+    assert question.before.end == begin

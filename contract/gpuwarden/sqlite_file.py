@@ -5,6 +5,9 @@ import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
 
+NOTIFICATIONS = "notify.sqlite"
+"""In the collector's data folder: what notifications were sent, and those that wait."""
+
 
 @contextlib.contextmanager
 def transaction(db: sqlite3.Connection) -> Iterator[None]:

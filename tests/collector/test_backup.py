@@ -10,9 +10,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from tests.collector.made_up_store import LIMITS, asked, asked_in, move_all
+from tests.rules.notify.alerts import START, Incidents, make_alert, message_of
 
 from gpuwarden.clock import ManualClock
 from gpuwarden.lifecycle import StartError
+from gpuwarden.sqlite_file import NOTIFICATIONS
 from gpuwarden_collector.ingest.deduplicate import StoredSequences
 from gpuwarden_collector.ingest.writer import load_known
 from gpuwarden_collector.storage import backup as copying
@@ -23,6 +25,9 @@ from gpuwarden_collector.storage.commit import Changes, commit
 from gpuwarden_collector.storage.database import Database
 from gpuwarden_collector.storage.errors import StoreUnavailableError
 from gpuwarden_collector.storage.state import FILE_NAME, StateFile
+from gpuwarden_rules.notify.outbox import Outbox
+from gpuwarden_rules.notify.planner import IncidentNotice, plan
+from gpuwarden_rules.notify.routing import Recipient, Route, RoutingPolicy
 
 
 def put(database: Database, wire: Any, first_s: int = 0, rows: int = 40) -> None:
@@ -106,6 +111,63 @@ def test_a_restored_store_is_the_one_backed_up(
     assert list((data_dir / FOLDER / STAGING).iterdir()) == []
 
 
+def noticed() -> dict[str, IncidentNotice]:
+    """What the planner remembers of an incident that was sent."""
+    policy = RoutingPolicy({"chat": Recipient()}, [Route(receivers=("chat",))])
+    return dict(plan({}, Incidents().view([make_alert()], START), policy, START).state)
+
+
+def test_what_was_sent_and_what_waits_to_be_sent_is_restored(
+    database: Database, data_dir: Path, clock: ManualClock, tmp_path: Path
+) -> None:
+    database.close()
+    outbox = Outbox(data_dir / NOTIFICATIONS, clock)
+    waits = message_of(make_alert())
+    outbox.commit({}, noticed(), [waits], digests={"08:00": 5})
+    copy, store = tmp_path / "copy", tmp_path / "restored"
+    report = backup(data_dir, copy, clock)  # while the notifier has the file open
+    outbox.commit({}, {}, [], digests={"08:00": 6})
+    outbox.close()
+    assert f"{NOTIFICATIONS}: messages that wait: 1" in report.facts
+    restore(copy, store)
+    again = Outbox(store / NOTIFICATIONS, clock)
+    head = again.head(waits.receiver)
+    assert head is not None
+    assert head.message == waits
+    assert again.state() == noticed()
+    assert again.digests() == {"08:00": 5}
+    again.close()
+
+
+def test_notifications_of_another_store_are_not_overwritten(
+    database: Database, data_dir: Path, clock: ManualClock, tmp_path: Path
+) -> None:
+    database.close()
+    backup(data_dir, tmp_path / "copy", clock)
+    store = tmp_path / "restored"
+    Outbox(store / NOTIFICATIONS, clock).close()
+    with pytest.raises(BackupError, match=f"{NOTIFICATIONS} exists: move it away"):
+        restore(tmp_path / "copy", store)
+
+
+def test_a_damaged_file_of_notifications_is_found_and_set_aside(
+    database: Database, data_dir: Path, clock: ManualClock
+) -> None:
+    database.close()
+    path = data_dir / NOTIFICATIONS
+    Outbox(path, clock).close()
+    assert check(data_dir).problems == []
+    with path.open("r+b") as file:
+        file.write(bytes(4096))
+    (problem,) = check(data_dir).problems
+    assert f"{path} is damaged" in problem.what
+    assert problem.repair is not None
+    problem.repair()
+    assert check(data_dir).problems == []
+    assert not path.exists()
+    assert any((data_dir / "lost").glob(f"{NOTIFICATIONS}.*"))
+
+
 class CutOffError(BaseException):
     """The power goes."""
 
@@ -120,10 +182,11 @@ def test_a_restore_that_was_cut_off_is_no_store_and_can_be_run_again(
 ) -> None:
     filled(database, wire)
     database.close()
+    Outbox(data_dir / NOTIFICATIONS, clock).close()
     copy, store = tmp_path / "copy", tmp_path / "restored"
     backup(data_dir, copy, clock)
     rename = Path.rename
-    for renamed in range(3):  # lake, segments, state
+    for renamed in range(4):  # lake, segments, notifications, state
         left = itertools.count(renamed, -1)
 
         def cut_off(path: Path, target: Path, left: "itertools.count[int]" = left) -> Path:
@@ -138,6 +201,7 @@ def test_a_restore_that_was_cut_off_is_no_store_and_can_be_run_again(
             Database.open(store, LIMITS)
     restore(copy, store)
     assert count(store) == 80
+    assert (store / NOTIFICATIONS).exists()
 
 
 def test_a_backup_outlives_the_files_of_its_store(

@@ -5,7 +5,8 @@ moves the copy to its destination and checks it. A copy that fails the check is 
 
 While the copy is made nothing is sealed, merged or dropped, so files may be copied one after the other. Segments
 come before the state file: a commit writes the state file first, so a copy of it that is ahead of the segments
-is like the state after a kill. The lake's files never change, so a hard link is a copy.
+is like the state after a kill. The lake's files never change, so a hard link is a copy. The file of notifications
+comes first: an incident that it does not know yet is sent again, as after a kill.
 """
 
 import asyncio
@@ -24,6 +25,7 @@ from gpuwarden.clock import Clock
 from gpuwarden.files import sync_folder, sync_tree
 from gpuwarden.lifecycle import StartError
 from gpuwarden.sizes import size_text
+from gpuwarden.sqlite_file import NOTIFICATIONS
 from gpuwarden_collector.processes.control_socket import NAME, ask
 from gpuwarden_collector.storage.address import CATALOGUE, FILES, FOLDER
 from gpuwarden_collector.storage.check import CheckReport, check
@@ -119,7 +121,7 @@ def restore(source: Path, data_dir: Path, step: Step = lambda text: None) -> Che
     _checked(source)
     partial = data_dir / RESTORING
     is_again = is_restore_cut_off(data_dir)
-    for name in (FILE_NAME, FOLDER, SEGMENTS):
+    for name in (FILE_NAME, FOLDER, SEGMENTS, NOTIFICATIONS):
         if (data_dir / name).exists() and not is_again:
             raise BackupError(
                 f"{data_dir / name} exists: move it away, or restore to another --data-dir"
@@ -136,9 +138,9 @@ def restore(source: Path, data_dir: Path, step: Step = lambda text: None) -> Che
         # The state file comes last: without it there is no store.
         for folder in (FOLDER, SEGMENTS):
             (partial / folder).rename(data_dir / folder)
+        _move_files(partial, NOTIFICATIONS, data_dir)
         sync_folder(data_dir)
-        for path in sorted(partial.glob(f"{FILE_NAME}*"), reverse=True):
-            path.rename(data_dir / path.name)
+        _move_files(partial, FILE_NAME, data_dir)
         partial.rmdir()
         sync_folder(data_dir)
         sync_folder(data_dir.absolute().parent)
@@ -146,6 +148,12 @@ def restore(source: Path, data_dir: Path, step: Step = lambda text: None) -> Che
         raise BackupError(f"{error.filename}: {error.strerror}") from error
     step("checking the store")
     return _checked(data_dir)
+
+
+def _move_files(source: Path, name: str, target: Path) -> None:
+    """Move an SQLite file after its WAL and index, if it is there. Replaces what an interrupted restore left."""
+    for path in sorted(source.glob(f"{name}*"), reverse=True):
+        path.rename(target / path.name)
 
 
 def _offline(data_dir: Path, clock: Clock) -> Path:
@@ -181,7 +189,7 @@ def _copy_store(source: Path, target: Path) -> None:
         here = Path(folder)
         if here == source:
             folders[:] = [FOLDER, SEGMENTS]
-            names = [name for name in names if name.startswith(FILE_NAME)]
+            names = [name for name in names if name.startswith((FILE_NAME, NOTIFICATIONS))]
         if here == source / FOLDER:
             folders[:] = [FILES]
         for name in names:
@@ -235,6 +243,8 @@ def snapshot(database: Store, name: str) -> Path:
     try:
         (staging / FOLDER / FILES).mkdir(parents=True)
         (staging / SEGMENTS).mkdir()
+        if (notifications := database.data_dir / NOTIFICATIONS).exists():
+            copy_sqlite(notifications, staging / NOTIFICATIONS)
         with database.maintaining() as cursor:
             _link(cursor, database.lake_root, staging / FOLDER / FILES)
             sealed = database.sealed(cursor)

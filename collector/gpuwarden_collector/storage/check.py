@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from gpuwarden.lifecycle import StartError
 from gpuwarden.query import text_sql
+from gpuwarden.sqlite_file import NOTIFICATIONS
 from gpuwarden_collector.storage.address import CATALOGUE, FILES, FOLDER, METADATA
 from gpuwarden_collector.storage.errors import one_line
 from gpuwarden_collector.storage.extensions import load_extension
@@ -58,6 +59,7 @@ def check(data_dir: Path, *, reads_all: bool = False) -> CheckReport:
         identity = _check_state(state_path, report)
         numbers = _check_segments(data_dir, report)
         sealed = _check_lake(data_dir, identity, report, reads_all=reads_all)
+        _check_notifications(data_dir / NOTIFICATIONS, report)
         if numbers and sealed is not None:
             _check_numbers(numbers, sealed, report)
     return report
@@ -84,6 +86,29 @@ def _check_state(path: Path, report: CheckReport) -> str | None:
         report.problems.append(_damaged_state(path, error))
         return None
     return str(identity)
+
+
+def _check_notifications(path: Path, report: CheckReport) -> None:
+    """Check the file of notifications; a collector without them has none."""
+    if not path.exists():
+        return
+    try:
+        with _opened(path) as connection:
+            (result,) = _row(connection, "PRAGMA quick_check(1)")
+            if result != "ok":
+                raise sqlite3.DatabaseError(result)
+            (waiting,) = _row(connection, "SELECT count(*) FROM messages")
+    except sqlite3.Error as error:
+        report.problems.append(
+            Problem(
+                f"{path} is damaged: {one_line(error)}",
+                "restore a backup; --repair sets it aside, and the collector creates a new one: incidents that are"
+                " open are sent again, and messages that waited are lost",
+                lambda: _set_file_aside(path),
+            )
+        )
+        return
+    report.facts.append(f"{path.name}: messages that wait: {waiting}")
 
 
 def _check_ledger(connection: sqlite3.Connection, report: CheckReport) -> None:
@@ -146,17 +171,19 @@ def _lost_segment(data_dir: Path, path: Path, error: Exception) -> Problem:
 
 
 def _damaged_state(path: Path, error: sqlite3.Error) -> Problem:
-    def repair() -> None:
-        for file in sorted(path.parent.glob(f"{path.name}*")):
-            set_aside(path.parent, file)
-
     return Problem(
         f"{path} is damaged: {one_line(error)}",
         "restore a backup; --repair sets it aside, and the collector creates a new one: inventory, alerts and"
         " diagnoses are missing until agents and rules report them again, and batches that agents"
         " send again are stored twice",
-        repair,
+        lambda: _set_file_aside(path),
     )
+
+
+def _set_file_aside(path: Path) -> None:
+    """Set an SQLite file aside, with its WAL and index. Raises OSError."""
+    for file in sorted(path.parent.glob(f"{path.name}*")):
+        set_aside(path.parent, file)
 
 
 def _check_lake(

@@ -30,14 +30,14 @@ import msgspec
 
 from gpuwarden.clock import Clock, to_ms
 from gpuwarden.lifecycle import StartError
-from gpuwarden.sqlite_file import move_aside, transaction
+from gpuwarden.sqlite_file import NOTIFICATIONS, move_aside, transaction
 from gpuwarden_rules.notify.message import Notification, from_json, to_json
 from gpuwarden_rules.notify.planner import IncidentNotice, NoticeState
 from gpuwarden_rules.notify.silence_sync import SyncState
 
 log = logging.getLogger(__name__)
 
-FILE_NAME = "notify.sqlite"
+FILE_NAME = NOTIFICATIONS
 FORMAT_VERSION = 1
 MESSAGES_MAX = 10_000
 """Most messages that wait for one receiver; above it the oldest is dropped."""

@@ -8,6 +8,7 @@ from aiohttp.test_utils import TestClient, TestServer
 
 from gpuwarden.clock import SystemClock, to_ms
 from gpuwarden_dashboards.read.health import read_health
+from gpuwarden_dashboards.read.place import read_place
 from gpuwarden_dashboards.read.series import Place, read_series, span_of
 from gpuwarden_dashboards.read.timeline import read_coverage, read_timeline
 from gpuwarden_dashboards.read.topology import read_topology
@@ -194,3 +195,20 @@ async def test_data_of_pages_are_served_and_wrong_questions_refused(querier) -> 
         ):
             assert (await client.get(path)).status == 200
         assert (await client.get("/jobs/none")).status == 404
+
+
+async def test_of_what_never_reported_no_samples_are_read(querier) -> None:
+    class Noting:
+        asked: tuple[str, ...] = ()
+
+        async def query(self, sql, params=None, **more):
+            self.asked += (sql,)
+            return await querier.query(sql, params, **more)
+
+    noting = Noting()
+    assert await read_place(noting, NODE, BEGIN) is None
+    assert await read_place(noting, GPU, BEGIN) is None
+    assert [("FROM nodes" in sql, "FROM gpus" in sql) for sql in noting.asked] == [
+        (True, False),
+        (False, True),
+    ]

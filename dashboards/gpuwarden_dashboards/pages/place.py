@@ -127,7 +127,7 @@ def _span_document(span: Span) -> dict[str, int]:
 
 
 def tile(gpu: Record) -> Mapping[str, Any]:
-    """The cell of a GPU, a record of `read_tiles`: its utilization, shade, and a title with its readings."""
+    """The cell of a GPU, of `PlaceNow.gpus`: its utilization, shade, and a title with its readings."""
     util = gpu["util_percent"]
     rules = gpu["rules"] or []
     says = ", ".join(

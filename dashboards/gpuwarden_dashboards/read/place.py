@@ -64,7 +64,7 @@ _MIG = """
 SELECT gpu_uuid, gpu, mig_instance, memory_total_bytes FROM gpus
 WHERE {where} AND mig_instance IS NOT NULL AND replaced_by IS NULL ORDER BY gpu, mig_instance
 """
-_TILES = r"""
+_GPUS = r"""
 WITH trouble AS (
     SELECT gpu_uuid, list(concat(rule, ' (' || regexp_extract(muted, '^\w+') || ')') ORDER BY rule) AS rules
     FROM alerts_now WHERE state = 'firing' AND gpu_uuid IS NOT NULL GROUP BY gpu_uuid
@@ -74,8 +74,8 @@ SELECT i.node, i.gpu, i.gpu_uuid, i.model, g.util_percent, g.memory_used_bytes,
 FROM gpus i
 LEFT JOIN gpus_now g USING (gpu_uuid)
 LEFT JOIN trouble t USING (gpu_uuid)
-WHERE i.mig_instance IS NULL AND i.replaced_by IS NULL AND i.node IN (SELECT unnest($nodes))
-ORDER BY i.node, i.gpu
+WHERE i.mig_instance IS NULL AND i.replaced_by IS NULL AND i.node = $node
+ORDER BY i.gpu
 """
 _BESIDE = f"""
 WITH working AS (
@@ -145,18 +145,20 @@ async def read_place(querier: Querier, place: Place, now: datetime) -> PlaceNow 
     """Read a node or one GPU; None: there is no such node or GPU. Raises QueryError."""
     table, where = "nodes" if place.node else "gpus", place.where
     params = place.params
-    queries = (
-        f"SELECT * FROM {table} WHERE {where}",
-        _PROCESSES.format(where=where),
-        _ALERTS.format(where=where),
-        _MIG.format(where=place.where_node),
-        _BESIDE.format(where=where),
-    )
-    found = await query_all(querier, [(sql, params) for sql in queries])
-    known, processes, alerts, mig, beside = (result.records() for result in found)
+    # Alone and first: for what never reported, the others would read samples for nothing.
+    known = (await querier.query(f"SELECT * FROM {table} WHERE {where}", params)).records()
     if not known:
         return None
     item = known[0]
+    queries = (
+        (_PROCESSES.format(where=where), params),
+        (_ALERTS.format(where=where), params),
+        (_MIG.format(where=place.where_node), params),
+        (_BESIDE.format(where=where), params),
+        (_GPUS, {"node": item["node"]}),
+    )
+    found = await query_all(querier, queries)
+    processes, alerts, mig, beside, gpus = (result.records() for result in found)
     uuid, parent = item.get("gpu_uuid"), item.get("parent_gpu_uuid")
     if uuid is not None:
         mig = [one for one in mig if one["gpu"] == item["gpu"]]
@@ -172,21 +174,13 @@ async def read_place(querier: Querier, place: Place, now: datetime) -> PlaceNow 
             for name, value in item.items()
             if _is_shown(name, value)
         ],
-        (await read_tiles(querier, [item["node"]]))[item["node"]],
+        gpus,
         mig,
         parent,
         [str(one["gpu_uuid"]) for one in beside],
         processes,
         alerts,
     )
-
-
-async def read_tiles(querier: Querier, nodes: Sequence[str]) -> dict[str, list[Record]]:
-    """GPUs by node, in the order of their index, silent ones too. Raises QueryError."""
-    by_node: dict[str, list[Record]] = {node: [] for node in nodes}
-    for gpu in (await querier.query(_TILES, {"nodes": list(nodes)})).records():
-        by_node[gpu["node"]].append(gpu)
-    return by_node
 
 
 async def read_gpu_uuid(querier: Querier, node: str, gpu: int) -> str | None:

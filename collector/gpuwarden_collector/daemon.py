@@ -147,7 +147,7 @@ async def running(
         )  # fmt: skip
         sql = SqlEndpoint(queries, bodies, send_s=settings.query_send_s)
         copies = copy_routes(CopyFolder(settings.data_dir), bodies, no_room)
-        fronts = stages.front_routes(http_fronts, queries, clock, settings, stats)
+        fronts = stages.front_routes(http_fronts, queries, bodies, clock, settings, stats)
         own = (*access.routes, *sql.routes(), *fronts, *node_routes(writer), *copies, *receiving)
         app = _application(api, [*own, *query_routes(state, clock), *routes(querier)])
         url = health.url = await serve(stack, settings, app, access, stats)

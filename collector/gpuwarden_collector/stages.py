@@ -33,7 +33,7 @@ from gpuwarden_collector.ingest.decode import RefusedBody
 from gpuwarden_collector.ingest.decode_pool import DecodePool
 from gpuwarden_collector.ingest.pacing import CHECK_INTERVAL_S as PACING_INTERVAL_S
 from gpuwarden_collector.ingest.pacing import Pacing
-from gpuwarden_collector.ingest.port import Refusal, RequestSender, SampleContext, SampleFront
+from gpuwarden_collector.ingest.port import RequestSender, SampleContext, SampleFront
 from gpuwarden_collector.ingest.prices import PriceBook, PricesError, load_book
 from gpuwarden_collector.ingest.quota import SenderQuota
 from gpuwarden_collector.ingest.receiver import TURN_S, ReceiverLimits, SampleReceiver
@@ -50,7 +50,13 @@ from gpuwarden_collector.processes import control_socket as control
 from gpuwarden_collector.processes.footprint import GIVE_BACK_S, Memory
 from gpuwarden_collector.processes.forkserver import QUERY, RULES
 from gpuwarden_collector.query.fair_queue import SPARE, QueryQueue
-from gpuwarden_collector.query.port import Front, HttpFront, HttpFrontContext
+from gpuwarden_collector.query.port import (
+    BodyAccess,
+    Front,
+    HttpFront,
+    HttpFrontContext,
+    Refusal,
+)
 from gpuwarden_collector.query.querier import SqlQuerier
 from gpuwarden_collector.query.stored import LOOK_S as LATEST_S
 from gpuwarden_collector.query.stored import RUNNING_LOOK_S, label_running, take_stored
@@ -534,8 +540,22 @@ def start_receiver(
     stack.push_async_callback(receiver.close)
     timetable.every("received", TURN_S, receiver.turn)
 
+    context = SampleContext(
+        receiver,
+        clock,
+        body_access(intake.bodies),
+        lambda request: RequestSender(sender_of(request), node_of(request)),
+        settings.ts_past_max_s,
+        settings.ts_future_max_s,
+    )
+    return [*front.routes(context)]
+
+
+def body_access(bodies: BodyReader) -> BodyAccess:
+    """The reader of bodies, for protocols that the collector does not import."""
+
     async def read(request: Any, bytes_max: int) -> bytes | Refusal:
-        match await intake.bodies.read(request, bytes_max):
+        match await bodies.read(request, bytes_max):
             case RefusedBody(status, reason):
                 return Refusal(status, reason)
             case Busy(reason, retry_after_s, status):
@@ -543,16 +563,7 @@ def start_receiver(
             case body:
                 return body
 
-    context = SampleContext(
-        receiver,
-        clock,
-        read,
-        intake.bodies.release,
-        lambda request: RequestSender(sender_of(request), node_of(request)),
-        settings.ts_past_max_s,
-        settings.ts_future_max_s,
-    )
-    return [*front.routes(context)]
+    return BodyAccess(read, bodies.release)
 
 
 def query_service(
@@ -573,6 +584,7 @@ def query_service(
 def front_routes(
     fronts: Sequence[HttpFront],
     queries: QueryService,
+    bodies: BodyReader,
     clock: Clock,
     settings: CollectorSettings,
     stats: Stats,
@@ -580,6 +592,7 @@ def front_routes(
     """Routes of the protocols that are served over HTTP."""
     context = HttpFrontContext(
         queries,
+        body_access(bodies),
         clock,
         lambda request: request.get(GRANT),
         lambda request: grant.entry.id if (grant := request.get(GRANT)) else "",

@@ -17,7 +17,7 @@ from aiohttp import web
 
 from gpuwarden import __version__
 from gpuwarden.query import LakeAwayError, QueryError, QueryTimeoutError
-from gpuwarden_collector.query.port import HttpFrontContext, RowStream
+from gpuwarden_collector.query.port import HttpFrontContext, Refusal, RowStream
 from gpuwarden_prometheus.kept_answers import (
     ANSWER_CHARACTERS_MAX,
     KEPT_STEPS_MIN,
@@ -48,7 +48,8 @@ LOOKBACK_MS = 300_000
 """As Prometheus' default of `query.lookback-delta`."""
 POINTS_MAX = 11_000
 """Most steps of a range query, as in Prometheus."""
-_BODY_BYTES_MAX = 1024 * 1024
+FORM_BYTES_MAX = 1024 * 1024
+"""Largest body; above it 413."""
 _HOUR_MS = 3_600_000
 _UNITS_MS = {
     "ms": 1,
@@ -73,6 +74,14 @@ Parameters = Mapping[str, Sequence[str]]
 
 class _BadRequest(Exception):  # noqa: N818  an outcome
     """The request is answered with an error of type bad_data."""
+
+
+class _RefusedForm(Exception):  # noqa: N818  an outcome
+    """The body is not taken."""
+
+    def __init__(self, refusal: Refusal) -> None:
+        super().__init__(refusal.reason)
+        self.refusal = refusal
 
 
 class PrometheusApi:
@@ -111,14 +120,14 @@ class PrometheusApi:
 
     async def query(self, request: web.Request) -> web.StreamResponse:
         """GET and POST query: an expression at one instant."""
-        asked = await _parameters(request)
+        asked = await self._parameters(request)
         at_ms = _time_ms(asked, "time", self._now_ms())
         text = instant_text(_one(asked, "query"), at_ms, _lookback_ms(asked), self._rolled_until())
         return await self._answer(request, text, asked)
 
     async def query_range(self, request: web.Request) -> web.StreamResponse:
         """GET and POST query_range: an expression at each step of a time span."""
-        asked = await _parameters(request)
+        asked = await self._parameters(request)
         start_ms, end_ms = _time_ms(asked, "start"), _time_ms(asked, "end")
         step_ms = _duration_ms(_one(asked, "step"), "step")
         if end_ms < start_ms:
@@ -173,7 +182,7 @@ class PrometheusApi:
 
     async def series(self, request: web.Request) -> web.StreamResponse:
         """GET and POST series: labels of the series that selectors match."""
-        asked = await _parameters(request)
+        asked = await self._parameters(request)
         selectors = asked.get("match[]", ())
         if not selectors:
             raise _BadRequest("no match[] parameter provided")
@@ -181,7 +190,7 @@ class PrometheusApi:
 
     async def federate(self, request: web.Request) -> web.StreamResponse:
         """GET federate: the newest values of the series that selectors match, in Prometheus' text format."""
-        asked = await _parameters(request)
+        asked = await self._parameters(request)
         selectors = asked.get("match[]", ())
         if not selectors:
             raise _BadRequest("no match[] parameter provided")
@@ -190,14 +199,14 @@ class PrometheusApi:
 
     async def labels(self, request: web.Request) -> web.StreamResponse:
         """GET and POST labels: names of labels."""
-        asked = await _parameters(request)
+        asked = await self._parameters(request)
         return await self._answer(
             request, labels_text(asked.get("match[]", ()), self._span(asked)), asked
         )
 
     async def label_values(self, request: web.Request) -> web.StreamResponse:
         """GET label/NAME/values: values of a label."""
-        asked = await _parameters(request)
+        asked = await self._parameters(request)
         name = request.match_info["name"]
         if not is_label(name):
             raise _BadRequest(f'invalid label name: "{name}"')
@@ -206,12 +215,12 @@ class PrometheusApi:
 
     async def exemplars(self, request: web.Request) -> web.StreamResponse:
         """GET and POST query_exemplars: there are none."""
-        await _parameters(request)
+        await self._parameters(request)
         return _success([])
 
     async def metadata(self, request: web.Request) -> web.StreamResponse:
         """GET metadata: type and help of each metric."""
-        asked = await _parameters(request)
+        asked = await self._parameters(request)
         only, limit = _first(asked, "metric"), _limit(asked)
         found = {
             name: [{"type": metrics[0].kind, "help": metrics[0].help, "unit": ""}]
@@ -232,6 +241,29 @@ class PrometheusApi:
                 "goVersion": "",
             }
         )
+
+    async def _parameters(self, request: web.Request) -> Parameters:
+        """Parameters of the address and of a form in the body."""
+        found: dict[str, list[str]] = {}
+        for name, value in request.query.items():
+            found.setdefault(name, []).append(value)
+        if request.method == "POST" and request.body_exists:
+            for name, value in await self._form(request):
+                found.setdefault(name, []).append(value)
+        return found
+
+    async def _form(self, request: web.Request) -> list[tuple[str, str]]:
+        if request.content_type != "application/x-www-form-urlencoded":
+            raise _BadRequest("the body must be application/x-www-form-urlencoded")
+        body = await self._context.bodies.read(request, FORM_BYTES_MAX)
+        if isinstance(body, Refusal):
+            raise _RefusedForm(body)
+        try:
+            return parse_qsl(body.decode(), keep_blank_values=True, errors="strict")
+        except ValueError as error:
+            raise _BadRequest("the body is not a valid form") from error
+        finally:
+            self._context.bodies.release(len(body))
 
     def _now_ms(self) -> int:
         return round(self._clock.now().timestamp() * 1000)
@@ -306,6 +338,8 @@ def _answering(handler: _Handler) -> _Handler:
             return await handler(request)
         except _BadRequest as error:
             return _failure(400, "bad_data", str(error))
+        except _RefusedForm as error:
+            return _refused(request, error.refusal)
         except QueryTimeoutError as error:
             return _failure(503, "timeout", str(error))
         except LakeAwayError as error:
@@ -335,32 +369,21 @@ def _failure(status: int, kind: str, reason: str) -> web.Response:
     return web.json_response({"status": "error", "errorType": kind, "error": reason}, status=status)
 
 
+def _refused(request: web.Request, refusal: Refusal) -> web.Response:
+    """The answer to a body that is not taken. What was not read of it must not be read as a request."""
+    is_wrong = refusal.retry_after_s is None
+    answer = _failure(refusal.status, "bad_data" if is_wrong else "unavailable", refusal.reason)
+    if not is_wrong:
+        answer.headers["Retry-After"] = str(refusal.retry_after_s)
+    if not request.content.is_eof():
+        answer.force_close()
+    return answer
+
+
 def _success(data: Any) -> web.Response:
     return web.Response(
         text=json.dumps({"status": "success", "data": data}), content_type="application/json"
     )
-
-
-async def _parameters(request: web.Request) -> Parameters:
-    """Parameters of the address and of a form in the body."""
-    found: dict[str, list[str]] = {}
-    for name, value in request.query.items():
-        found.setdefault(name, []).append(value)
-    if request.method == "POST" and request.body_exists:
-        if request.content_type != "application/x-www-form-urlencoded":
-            raise _BadRequest("the body must be application/x-www-form-urlencoded")
-        body = await request.content.read(_BODY_BYTES_MAX + 1)
-        while not request.content.at_eof() and len(body) <= _BODY_BYTES_MAX:
-            body += await request.content.read(_BODY_BYTES_MAX + 1 - len(body))
-        if len(body) > _BODY_BYTES_MAX:
-            raise _BadRequest(f"the body is larger than {_BODY_BYTES_MAX} bytes")
-        try:
-            pairs = parse_qsl(body.decode(), keep_blank_values=True, errors="strict")
-        except ValueError as error:
-            raise _BadRequest("the body is not a valid form") from error
-        for name, value in pairs:
-            found.setdefault(name, []).append(value)
-    return found
 
 
 def _first(asked: Parameters, name: str) -> str | None:

@@ -1,12 +1,23 @@
 """The API over real HTTP: what Grafana and curl ask, and what is refused."""
 
 import json
+import re
+import socket
 import urllib.error
 import urllib.parse
 import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
+from tests import served as serving
+
+from gpuwarden.clock import SystemClock
+from gpuwarden_collector.settings import CollectorSettings
+from gpuwarden_prometheus.api import FORM_BYTES_MAX
+from gpuwarden_prometheus.front import PROMETHEUS
 
 Served = tuple[str, float]
 
@@ -180,3 +191,66 @@ def test_a_prometheus_can_federate_the_newest_values(served: Served) -> None:
     assert lines("gpuwarden_gpu_fan_ratio") == []
     status, document = asked((served[0].replace("/api/v1", ""), 0.0), "federate")
     assert (status, document["errorType"]) == (400, "bad_data")
+
+
+def test_a_form_that_is_too_large_is_refused(served: Served) -> None:
+    status, document = asked(served, "query", form=True, query="x" * FORM_BYTES_MAX)
+    assert (status, document["status"], document["errorType"]) == (413, "error", "bad_data")
+    assert str(FORM_BYTES_MAX) in document["error"]
+
+
+@contextmanager
+def half_a_form(url: str) -> Iterator[socket.socket]:
+    """A request whose body comes to half only."""
+    host, port = url.removeprefix("http://").split(":")
+    head = (
+        f"POST /prometheus/api/v1/query HTTP/1.1\r\nHost: {host}\r\nContent-Length: 9\r\nConnection: close\r\n"
+        "Content-Type: application/x-www-form-urlencoded\r\n\r\n"
+    )
+    with socket.create_connection((host, int(port)), timeout=30) as sock:
+        sock.sendall(head.encode() + b"quer")
+        yield sock
+
+
+def body_bytes_in_flight(url: str) -> int:
+    with urllib.request.urlopen(f"{url}/metrics", timeout=30) as answer:
+        text = answer.read().decode()
+    found = re.search(r"^gpuwarden_collector_body_in_flight_bytes (\d+)", text, re.MULTILINE)
+    assert found is not None
+    return int(found[1])
+
+
+def answer_of(sock: socket.socket) -> tuple[str, Any]:
+    """Head and document of an answer after which the connection ends."""
+    answer = b""
+    while piece := sock.recv(65_536):
+        answer += piece
+    head, _, body = answer.decode().partition("\r\n\r\n")
+    return head, json.loads(body)
+
+
+def test_a_form_is_counted_while_it_is_in_memory(served: Served) -> None:
+    url = served[0].removesuffix("/prometheus/api/v1")
+    with half_a_form(url) as sock:
+        while body_bytes_in_flight(url) != 4:
+            pass
+        sock.sendall(b"y=%31")
+        head, document = answer_of(sock)
+    assert head.startswith("HTTP/1.1 200 ")
+    assert document["data"]["result"][1] == "1"
+    assert body_bytes_in_flight(url) == 0
+
+
+def test_a_form_that_is_late_may_be_sent_again(tmp_path: Path) -> None:
+    settings = CollectorSettings(port=0, data_dir=tmp_path, threads=1, body_timeout_s=0.2)
+    late = serving.Served(settings, SystemClock(), http_fronts=[PROMETHEUS])
+    late.begin()
+    assert late.collector is not None
+    try:
+        with half_a_form(late.collector.url) as sock:
+            head, document = answer_of(sock)
+    finally:
+        late.end()
+    assert head.startswith("HTTP/1.1 503 ")
+    assert "Retry-After: 5" in head
+    assert document["errorType"] == "unavailable"

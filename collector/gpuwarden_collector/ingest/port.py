@@ -5,13 +5,14 @@ parts of rows; the collector keeps them on disk, joins the parts of a row, and h
 """
 
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
 from gpuwarden.clock import Clock
+from gpuwarden_collector.query.port import BodyAccess, Refusal
 
 Value = float | str | None
 Cells = Mapping[str, float]
@@ -83,15 +84,6 @@ class RequestSender(NamedTuple):
     """The only node whose rows it may send; None: any."""
 
 
-class Refusal(NamedTuple):
-    """Why a request is not taken."""
-
-    status: int
-    reason: str
-    retry_after_s: int | None = None
-    """When to send it again; None: never."""
-
-
 class SampleSink(Protocol):
     """Keeps requests, and makes rows of them."""
 
@@ -110,9 +102,7 @@ class SampleContext:
 
     sink: SampleSink
     clock: Clock
-    read: Callable[[Any, int], Awaitable[bytes | Refusal]]
-    """Reads the body of a request, up to a number of bytes; call `release` when the request is answered."""
-    release: Callable[[int], None]
+    bodies: BodyAccess
     sender_of: Callable[[Any], RequestSender]
     past_max_s: float
     future_max_s: float

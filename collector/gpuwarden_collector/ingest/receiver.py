@@ -29,7 +29,6 @@ from gpuwarden_collector.ingest.port import (
     Before,
     JoinedRow,
     MappedRequest,
-    Refusal,
     RequestSender,
     RowMaker,
 )
@@ -42,6 +41,7 @@ from gpuwarden_collector.ingest.received_store import (
     WaitingBatch,
 )
 from gpuwarden_collector.ingest.writer import QueueFull, Writer
+from gpuwarden_collector.query.port import Refusal
 from gpuwarden_collector.stats import Stats
 from gpuwarden_collector.storage.commit import WriterStopped
 

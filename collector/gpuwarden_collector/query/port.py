@@ -8,11 +8,11 @@ passes one in, and query processes import its dialect by name.
 import asyncio
 import ssl
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from gpuwarden.access import Denied, Scope
 from gpuwarden.clock import Clock
@@ -24,6 +24,7 @@ __all__ = [
     "SQL_CHARACTERS_MAX",
     "TABLES",
     "TABLE_FUNCTIONS",
+    "BodyAccess",
     "CatalogEngine",
     "Description",
     "Dialect",
@@ -36,6 +37,7 @@ __all__ = [
     "HttpFrontContext",
     "Queries",
     "QuerySource",
+    "Refusal",
     "RowStream",
     "Translation",
     "TypedValue",
@@ -263,11 +265,29 @@ Listening = Callable[
 StartError."""
 
 
+class Refusal(NamedTuple):
+    """Why a request is not taken."""
+
+    status: int
+    reason: str
+    retry_after_s: int | None = None
+    """When to send it again; None: never."""
+
+
+class BodyAccess(NamedTuple):
+    """How a protocol reads bodies of requests: within the collector's bounds of size, memory and time."""
+
+    read: Callable[[Any, int], Awaitable[bytes | Refusal]]
+    """Reads the body of a request, up to a number of bytes; call `release` when it is no longer in memory."""
+    release: Callable[[int], None]
+
+
 @dataclass(frozen=True, slots=True)
 class HttpFrontContext:
     """What the collector gives a protocol that is served over its HTTP."""
 
     queries: Queries
+    bodies: BodyAccess
     clock: Clock
     grant_of: Callable[[Any], Any]
     """The grant of a request, for `Queries.run`."""

@@ -8,7 +8,8 @@ from typing import Any
 from aiohttp import web
 
 from gpuwarden.clock import to_ms
-from gpuwarden_collector.ingest.port import MappedRequest, Refusal, SampleContext
+from gpuwarden_collector.ingest.port import MappedRequest, SampleContext
+from gpuwarden_collector.query.port import Refusal
 from gpuwarden_prometheus.received import otlp
 from gpuwarden_prometheus.received.mapping import (
     LabelPairs,
@@ -99,7 +100,7 @@ class ReceiveEndpoints:
 
     async def _taken(self, request: web.Request, reader: _Reader) -> int | Refusal:
         """Put the samples of a request on disk; their number."""
-        body = await self._context.read(request, BODY_BYTES_MAX)
+        body = await self._context.bodies.read(request, BODY_BYTES_MAX)
         if isinstance(body, Refusal):
             return body
         sender = self._context.sender_of(request)
@@ -107,7 +108,7 @@ class ReceiveEndpoints:
             async with self._one:
                 found = await asyncio.to_thread(self._mapped, body, sender.node, reader)
         finally:
-            self._context.release(len(body))
+            self._context.bodies.release(len(body))
         if isinstance(found, Refusal):
             return found
         mapped, samples = found

@@ -31,6 +31,9 @@ CONNECTIONS_MAX = 100
 BACKFILLS_MAX = 4
 """Nodes that produce their past at the same time; each holds thousands of rows."""
 LOOK_EVERY_S = 1.0
+MISSED_EVERY_S = 60.0
+MISSED_SHARE_MAX = 0.05
+"""Share of the ticks that may be missed before the log says so."""
 
 
 async def run_fleet(
@@ -65,7 +68,9 @@ async def run_fleet(
         stack.callback(worker.close)
         spools = []
         for name, _ in nodes:
-            spools.append(_opened(name, state_dir, settings, clock, len(nodes)))
+            # In the thread, as hundreds of files take seconds and the loop may serve others meanwhile.
+            opening_spool = worker.submit(_opened, name, state_dir, settings, clock, len(nodes))
+            spools.append(await opening_spool)
             stack.push_async_callback(close_spool, spools[-1], worker)
         fleet = FleetShare(worker, asyncio.Semaphore(BACKFILLS_MAX))
         ended = asyncio.Event()
@@ -99,7 +104,8 @@ async def _watch(
     running: Sequence[Counters],
     on_counters: Callable[[Counters], None],
 ) -> None:
-    """Stop the fleet when its time is over, and log when the collector is away."""
+    """Stop the fleet when its time is over, and log when the collector is away or ticks are missed."""
+    before, counted_at_s = Counters(), clock.monotonic()
     ends_at_s = None if duration_s is None else clock.monotonic() + duration_s
     is_away = False
     while True:
@@ -112,12 +118,26 @@ async def _watch(
             stop.set()
         now = total(running)
         on_counters(now)
+        if clock.monotonic() - counted_at_s >= MISSED_EVERY_S:
+            if (share := missed_share(before, now)) > MISSED_SHARE_MAX:
+                log.warning(
+                    "simulated nodes miss ticks: this machine is too slow for their number",
+                    extra={"missed_percent": round(100 * share), "nodes": len(running)},
+                )
+            before, counted_at_s = now, clock.monotonic()
         if is_away != bool(now.tries_failed):
             is_away = not is_away
             log.warning(
                 "collector takes no batches" if is_away else "collector is back",
                 extra={"why": now.last_error, "waiting": now.spool_batches},
             )
+
+
+def missed_share(before: Counters, now: Counters) -> float:
+    """Share of the ticks between two moments that the nodes came too late for."""
+    missed = now.ticks_missed - before.ticks_missed
+    due = now.ticks - before.ticks + missed
+    return missed / due if due else 0.0
 
 
 def _opened(

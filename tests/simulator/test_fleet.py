@@ -5,8 +5,9 @@ from pathlib import Path
 from typing import Any
 
 from gpuwarden.clock import SystemClock
+from gpuwarden_agent.counters import Counters
 from gpuwarden_agent.settings import AgentSettings
-from gpuwarden_simulator.fleet import run_fleet
+from gpuwarden_simulator.fleet import missed_share, run_fleet
 
 SETTINGS = AgentSettings(backend="simulator", interval_s=0.2, batch_s=1.0)
 
@@ -96,3 +97,9 @@ async def test_stop_ends_it_before_its_time(stub_collector: Any, fake_probe: Any
         )
     assert result.spool_batches == 0
     assert stub_collector.kinds().count("agent_stopped") == 2
+
+
+def test_the_share_of_missed_ticks_is_that_of_the_last_minute() -> None:
+    before = Counters(ticks=1000, ticks_missed=500)
+    assert missed_share(before, Counters(ticks=1090, ticks_missed=510)) == 0.1
+    assert missed_share(before, before) == 0.0

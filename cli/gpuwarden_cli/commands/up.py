@@ -23,6 +23,10 @@ def add_commands(commands: Commands) -> None:
         "--simulate", type=count, metavar="GPUS",
         help="number of simulated GPUs (default: 8 if this host has no GPU; 0: none)",
     )  # fmt: skip
+    made.add_argument(
+        "--history", type=count, metavar="S",
+        help="seconds of past of the simulated GPUs (default 7200, of more than 64 GPUs less)",
+    )  # fmt: skip
     made.add_argument("--model", default="H100-SXM-80GB", help="GPU model to simulate")
 
 
@@ -33,4 +37,10 @@ def _run(args: argparse.Namespace) -> int:
     from gpuwarden_cli.composition.up import default_data_dir, run_up
 
     data = args.data or default_data_dir()
-    return run_up(port=args.port, data=data, simulate=args.simulate, model_name=args.model)
+    return run_up(
+        port=args.port,
+        data=data,
+        simulate=args.simulate,
+        model_name=args.model,
+        history=args.history,
+    )

@@ -19,14 +19,13 @@ from gpuwarden_agent import daemon
 from gpuwarden_agent.collect.discovery import Discovery, discover
 from gpuwarden_agent.settings import AgentSettings
 from gpuwarden_cli.composition.collector import collecting
+from gpuwarden_cli.composition.fleet_plan import FleetPlan, planned, simulated_lines
 from gpuwarden_cli.composition.supervision import SIMULATOR_MISSING, run_until_signalled, say
 from gpuwarden_cli.output import counted
 from gpuwarden_collector.daemon import Collector
 from gpuwarden_collector.settings import CollectorSettings
 
-HISTORY_S = 2 * 3600
 SIMULATED_GPUS = 8
-GPUS_PER_NODE = 8
 SIMULATED_SEED = 1
 ALERTS_SAID_MAX = 20
 
@@ -37,8 +36,12 @@ def default_data_dir() -> Path:
     return Path(home) / "gpuwarden"
 
 
-def run_up(*, port: int, data: Path, simulate: int | None, model_name: str) -> int:
-    """Run until Ctrl-C. `simulate`: GPUs to simulate; None: SIMULATED_GPUS when the host has no GPU."""
+def run_up(
+    *, port: int, data: Path, simulate: int | None, model_name: str, history: int | None = None
+) -> int:
+    """Run until Ctrl-C. `simulate`: GPUs to simulate; None: SIMULATED_GPUS when the host has no GPU. `history`:
+    seconds of past that they begin with; None: as `planned` says.
+    """
     logs.setup("warning")
     model = _model(model_name)
     settings = _collector_settings(port, data)
@@ -51,17 +54,18 @@ def run_up(*, port: int, data: Path, simulate: int | None, model_name: str) -> i
         say(SIMULATOR_MISSING)
         gpus = 0
 
+    fleet = planned(gpus, history)
+
     async def main(stop: asyncio.Event) -> None:
         clock, printer = SystemClock(), AlertPrinter()
         async with collecting(settings, clock, on_change=printer.on_change) as collector:
             agent = _agent_settings(collector.url, data)
-            sizes = node_sizes(gpus)
-            _greet(collector, data, f"{agent.node_name} (this host): {found.message}", sizes)
+            _greet(collector, data, f"{agent.node_name} (this host): {found.message}", fleet)
             await _say_firing(collector)
             async with asyncio.TaskGroup() as group:
                 group.create_task(_run_agent(agent, found, clock, stop), name="agent of this host")
-                if sizes:
-                    simulating = _simulate(sizes, model, collector.url, data, clock, stop)
+                if fleet.sizes:
+                    simulating = _simulate(fleet, model, collector.url, data, clock, stop)
                     group.create_task(simulating, name="simulated nodes")
             say("\nstopping: storing what is left")
         stored = collector.stats.rows_total
@@ -114,18 +118,19 @@ async def _run_agent(
 
 
 async def _simulate(
-    sizes: list[int], model: GpuModel, url: str, data: Path, clock: Clock, stop: asyncio.Event
+    plan: FleetPlan, model: GpuModel, url: str, data: Path, clock: Clock, stop: asyncio.Event
 ) -> None:
     from gpuwarden_simulator import fleet_nodes
     from gpuwarden_simulator.fleet import run_fleet
 
     await run_fleet(
-        fleet_nodes(sizes, model, SIMULATED_SEED),
+        fleet_nodes(plan.sizes, model, SIMULATED_SEED),
         collector_url=url,
         clock=clock,
         stop=stop,
         state_dir=data / "simulated",
-        history_s=HISTORY_S,
+        history_s=plan.history_s,
+        settings=AgentSettings(backend="simulator", interval_s=plan.interval_s),
     )
 
 
@@ -136,23 +141,15 @@ def simulated_gpus(asked: int | None, real: int) -> int:
     return 0 if real else SIMULATED_GPUS
 
 
-def node_sizes(gpus: int) -> list[int]:
-    """GPUs of each simulated node: full nodes, and one with the rest."""
-    full, rest = divmod(gpus, GPUS_PER_NODE)
-    return [GPUS_PER_NODE] * full + [rest] * bool(rest)
-
-
-def _greet(collector: Collector, data: Path, watched: str, sizes: list[int]) -> None:
-    """Say what runs, where its data is, and what to type next. `sizes`: GPUs of each simulated node."""
+def _greet(collector: Collector, data: Path, watched: str, fleet: FleetPlan) -> None:
+    """Say what runs, where its data is, and what to type next."""
     url, postgres = collector.url, collector.postgres
     at = "" if url.endswith(":8750") else f"GPUWARDEN_URL={url} "
     say(f"gpuwarden is up: {url}")
     say(f"  watching   {watched}")
-    if sizes:
-        say(
-            f"             {counted(sum(sizes), 'simulated GPU')} on {counted(len(sizes), 'node')}, with the last"
-            " two hours; their rows are marked simulated"
-        )
+    if fleet.sizes:
+        for line in simulated_lines(fleet):
+            say(f"             {line}")
     say(f"  data in    {data}")
     say("  ask        from another shell:")
     say(

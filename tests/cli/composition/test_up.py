@@ -11,7 +11,6 @@ from gpuwarden_cli.composition.up import (
     ALERTS_SAID_MAX,
     AlertPrinter,
     default_data_dir,
-    node_sizes,
     simulated_gpus,
 )
 
@@ -39,11 +38,6 @@ ALERT = Alert(
 )
 def test_gpus_are_simulated_where_there_are_none_or_as_asked(asked, real, simulated) -> None:
     assert simulated_gpus(asked, real) == simulated
-
-
-@pytest.mark.parametrize(("gpus", "sizes"), [(0, []), (1, [1]), (8, [8]), (12, [8, 4])])
-def test_exactly_the_gpus_asked_for_are_simulated(gpus, sizes) -> None:
-    assert node_sizes(gpus) == sizes
 
 
 def test_data_goes_where_the_desktop_standard_says(monkeypatch) -> None:

@@ -1,0 +1,69 @@
+"""A large simulated fleet is sampled less, and the start says so."""
+
+import pytest
+
+from gpuwarden_cli.composition.fleet_plan import (
+    GPUS_PER_SECOND_MAX,
+    HISTORY_SAMPLES,
+    node_sizes,
+    planned,
+    simulated_lines,
+)
+
+
+@pytest.mark.parametrize(("gpus", "sizes"), [(0, []), (1, [1]), (8, [8]), (12, [8, 4])])
+def test_exactly_the_gpus_asked_for_are_simulated(gpus, sizes) -> None:
+    assert node_sizes(gpus) == sizes
+
+
+@pytest.mark.parametrize(
+    ("gpus", "history_s", "interval_s"),
+    [
+        (0, 7200, 1),
+        (8, 7200, 1),
+        (64, 7200, 1),
+        (1000, 240, 1),
+        (1001, 420, 2),
+        (10_000, 240, 10),
+        (100_000, 60, 30),
+    ],
+)
+def test_the_more_gpus_the_less_each_is_sampled(gpus, history_s, interval_s) -> None:
+    plan = planned(gpus)
+    assert (plan.history_s, plan.interval_s, plan.gpus) == (history_s, interval_s, gpus)
+
+
+def test_a_fleet_of_any_size_is_made_in_bounded_time() -> None:
+    for gpus in range(65, 20_000, 7):
+        plan = planned(gpus)
+        assert gpus / plan.interval_s <= GPUS_PER_SECOND_MAX
+        assert gpus * plan.history_s / plan.interval_s <= HISTORY_SAMPLES
+        assert 120 <= plan.history_s <= 7200
+        assert plan.history_s % 60 == 0
+
+
+def test_a_past_as_long_as_asked_is_made() -> None:
+    assert planned(1000, 7200).history_s == 7200
+    assert planned(8, 0).history_s == 0
+
+
+@pytest.mark.parametrize(
+    ("gpus", "asked_s", "said"),
+    [
+        (8, None, ["8 simulated GPUs on 1 node, with the last two hours; their rows are marked simulated"]),
+        (1000, None, [
+            "1,000 simulated GPUs on 125 nodes, with the last 4 min; their rows are marked simulated",
+            "for more past, which takes longer: --history 7200 (seconds)",
+        ]),
+        (1200, 7200, [
+            "1,200 simulated GPUs on 150 nodes, with the last two hours; their rows are marked simulated",
+            "a sample every 2 s, as so many are simulated in one process",
+        ]),
+        (8, 0, [
+            "8 simulated GPUs on 1 node, without a past; their rows are marked simulated",
+            "for more past, which takes longer: --history 7200 (seconds)",
+        ]),
+    ],
+)  # fmt: skip
+def test_what_a_large_fleet_has_less_of_is_said(gpus, asked_s, said) -> None:
+    assert simulated_lines(planned(gpus, asked_s)) == said

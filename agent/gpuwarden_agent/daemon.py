@@ -40,6 +40,7 @@ CLOSE_TIMEOUT_S = 5.0
 class FleetShare:
     """What many agents in one process share; each logs at level debug only."""
 
+    nodes: int
     spool_worker: Worker
     backfill_turn: asyncio.Semaphore
 
@@ -105,7 +106,7 @@ async def run(
         if reload is not None:
             redirect = stages.shipper.redirect
             reloading = partial(keep_reloading, reload, settings, connections, redirect)
-        await Supervisor(stages, settings, clock, is_in_fleet=fleet is not None).run(
+        await Supervisor(stages, settings, clock, fleet_nodes=fleet.nodes if fleet else None).run(
             stop,
             sampling,
             rediscovering=rediscovering,

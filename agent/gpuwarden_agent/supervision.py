@@ -30,6 +30,8 @@ COUNTERS_REFRESHED_EVERY_S = 1.0
 ALIVE_WITHIN_S = 15.0
 SEAL_TIMEOUT_S = 2.0
 """How long the disk may take for a batch once the agent is to stop."""
+SEAL_TIMEOUT_PER_NODE_S = 0.1
+"""How much longer for each node of a fleet: their last batches come at once, and one thread stores them."""
 
 Job = Callable[[], Coroutine[Any, Any, None]]
 
@@ -51,13 +53,14 @@ class Supervisor:
     """Runs the stages of one agent."""
 
     def __init__(
-        self, stages: Stages, settings: AgentSettings, clock: Clock, *, is_in_fleet: bool
+        self, stages: Stages, settings: AgentSettings, clock: Clock, *, fleet_nodes: int | None
     ) -> None:
-        """`is_in_fleet`: one of many agents in the process, which are silent towards log and systemd."""
+        """`fleet_nodes`: how many agents the process has, if several; these are silent towards log and systemd."""
         self._stages = stages
         self._settings = settings
         self._clock = clock
-        self._is_in_fleet = is_in_fleet
+        self._is_in_fleet = fleet_nodes is not None
+        self._seal_timeout_s = SEAL_TIMEOUT_S + SEAL_TIMEOUT_PER_NODE_S * (fleet_nodes or 0)
         self._node = settings.node_name
 
     async def run(
@@ -79,7 +82,9 @@ class Supervisor:
             async with asyncio.TaskGroup() as sources:
                 sources.create_task(sampling(), name="sample")
                 sealing = sources.create_task(stages.flusher.run(stop), name="seal")
-                sources.create_task(_end_in_time(stop, sealing), name="end of sealing")
+                sources.create_task(
+                    _end_in_time(stop, sealing, self._seal_timeout_s), name="end of sealing"
+                )
                 sources.create_task(self._count(stop), name="count")
                 if rediscovering is not None:
                     sources.create_task(rediscovering(), name="rediscover")
@@ -100,14 +105,14 @@ class Supervisor:
     async def _seal_rest(self) -> None:
         flusher, batch = self._stages.flusher, self._stages.batch
         try:
-            async with asyncio.timeout(SEAL_TIMEOUT_S):
+            async with asyncio.timeout(self._seal_timeout_s):
                 await flusher.seal(is_last=True)
                 if batch.count and not flusher.is_failing:
                     await flusher.seal(is_last=True)  # the event of batches that the first dropped
         except TimeoutError:
             log.error(
                 "the disk of the spool does not answer; the last rows may be lost",
-                extra={"node": self._node, "after_s": SEAL_TIMEOUT_S},
+                extra={"node": self._node, "after_s": self._seal_timeout_s},
             )
         if batch.count:
             self._stages.counters.rows_dropped += batch.count
@@ -152,10 +157,10 @@ class Supervisor:
         return self._clock.monotonic() - self._stages.sampler.progress_at_s < slack_s
 
 
-async def _end_in_time(stop: asyncio.Event, sealing: asyncio.Task[None]) -> None:
+async def _end_in_time(stop: asyncio.Event, sealing: asyncio.Task[None], timeout_s: float) -> None:
     """Cancel the sealing when the disk hangs; the next start shows whether its batch was stored."""
     await stop.wait()
-    await asyncio.wait({sealing}, timeout=SEAL_TIMEOUT_S)
+    await asyncio.wait({sealing}, timeout=timeout_s)
     if not sealing.done():
-        log.error("the disk of the spool does not answer", extra={"after_s": SEAL_TIMEOUT_S})
+        log.error("the disk of the spool does not answer", extra={"after_s": timeout_s})
         sealing.cancel()

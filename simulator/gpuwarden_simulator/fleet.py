@@ -72,7 +72,7 @@ async def run_fleet(
             opening_spool = worker.submit(_opened, name, state_dir, settings, clock, len(nodes))
             spools.append(await opening_spool)
             stack.push_async_callback(close_spool, spools[-1], worker)
-        fleet = FleetShare(worker, asyncio.Semaphore(BACKFILLS_MAX))
+        fleet = FleetShare(len(nodes), worker, asyncio.Semaphore(BACKFILLS_MAX))
         ended = asyncio.Event()
         async with asyncio.TaskGroup() as watch:
             watch.create_task(_watch(ended, clock, stop, duration_s, running, on_counters))

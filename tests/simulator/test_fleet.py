@@ -1,11 +1,16 @@
 """Many simulated agents in one process."""
 
 import asyncio
+import time
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from gpuwarden.clock import SystemClock
+from gpuwarden_agent import supervision
 from gpuwarden_agent.counters import Counters
+from gpuwarden_agent.queue.spool import Spool
 from gpuwarden_agent.settings import AgentSettings
 from gpuwarden_simulator.fleet import missed_share, run_fleet
 
@@ -103,3 +108,26 @@ def test_the_share_of_missed_ticks_is_that_of_the_last_minute() -> None:
     before = Counters(ticks=1000, ticks_missed=500)
     assert missed_share(before, Counters(ticks=1090, ticks_missed=510)) == 0.1
     assert missed_share(before, before) == 0.0
+
+
+async def test_the_last_rows_of_many_nodes_are_stored_however_many_they_are(
+    stub_collector: Any, fake_probe: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put = Spool.put
+
+    def slow(spool: Spool, *values: Any, **more: Any) -> Any:
+        time.sleep(0.05)
+        return put(spool, *values, **more)
+
+    monkeypatch.setattr(Spool, "put", slow)
+    monkeypatch.setattr(supervision, "SEAL_TIMEOUT_S", 0.2)  # four nodes' last batches
+    result = await run_fleet(
+        fleet(fake_probe, 12),
+        collector_url=stub_collector.url,
+        clock=SystemClock(),
+        stop=asyncio.Event(),
+        duration_s=1,
+        settings=SETTINGS,
+    )
+    assert result.rows_dropped == 0
+    assert stub_collector.kinds().count("agent_stopped") == 12

@@ -14,7 +14,7 @@ from gpuwarden_cli.output import counted
 HISTORY_S_MAX = 2 * 3600
 FULL_HISTORY_GPUS = 64
 """Most simulated GPUs that begin with HISTORY_S_MAX."""
-HISTORY_SAMPLES = 240_000
+HISTORY_SAMPLES = 180_000
 """Samples of GPUs that two cores make, send and store in about a minute."""
 GPUS_PER_SECOND_MAX = 1_000
 """Samples of GPUs a second that the process makes with half of a core; of more GPUs it makes them less often."""

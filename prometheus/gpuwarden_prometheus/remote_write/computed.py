@@ -7,13 +7,15 @@ A series that has a value at one minute and none at the next gets a staleness ma
 import json
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any
 
 import numpy as np
 
 from gpuwarden.collector_metrics import MINUTE_MS, SOURCES, MetricSource
-from gpuwarden_prometheus.metrics import named_metrics
+from gpuwarden_prometheus.metrics import SOURCES as SERIES_SOURCES
+from gpuwarden_prometheus.metrics import NamedMetric, named_metrics
 from gpuwarden_prometheus.relations import Grid, SqlBuilder, identity_sql
 from gpuwarden_prometheus.remote_write.messages import STALE_NAN_BITS
 from gpuwarden_prometheus.remote_write.samples import (
@@ -26,6 +28,7 @@ from gpuwarden_prometheus.selectors import Selection, instant_vector
 
 COMPUTED_SET = "collector"
 """Name set of these metrics."""
+_NUMBER, _VALUE = "metric_number", "metric_value"
 COMPUTED_KINDS: Mapping[str, str] = {
     metric.name: "gauge" for source in SOURCES.values() for metric in source.metrics
 }
@@ -44,19 +47,28 @@ def minutes_sql(source: str, first_ms: int, steps: int) -> str:
     """SQL of all metrics of a source at whole minutes: labels as JSON without names, and points (m, i, v), with the
     number `m` of the metric, `i` of the minute and the value."""
     statement, grid = SqlBuilder(), Grid(first_ms, MINUTE_MS, steps)
-    selects = []
-    for number, metric in enumerate(SOURCES[source].metrics):
-        (named,) = named_metrics()[metric.name]
-        labels = frozenset(name for name, _ in named.labels)
-        selected = Selection([named], [[]], labels)
-        vector = instant_vector(statement, selected, grid, named.keep_ms)
-        selects.append(
-            f"SELECT {identity_sql()} AS labels, {number} AS m, i, v FROM {vector.points} JOIN {vector.series} USING (sid)"
-        )
-    point = "{'m': CAST(m AS SMALLINT), 'i': CAST(i AS SMALLINT), 'v': v}"
+    metric = _all_metrics(source)
+    selected = Selection([metric], [[]], frozenset(name for name, _ in metric.labels))
+    vector = instant_vector(statement, selected, grid, metric.keep_ms)
+    point = f"{{'m': CAST({_NUMBER} AS SMALLINT), 'i': CAST(i AS SMALLINT), 'v': v}}"
     return statement.text(
-        f"SELECT labels, list({point}) AS points FROM ({' UNION ALL '.join(selects)}) GROUP BY labels ORDER BY labels"
+        f"SELECT {identity_sql()} AS labels, list({point}) AS points FROM {vector.points} JOIN {vector.series} USING (sid) "
+        "GROUP BY labels ORDER BY labels"
     )
+
+
+@cache
+def _all_metrics(source: str) -> NamedMetric:
+    """All metrics of a source as one, whose series have the metric's number in their key: one statement reads all."""
+    computed, series = SOURCES[source], SERIES_SOURCES[source]
+    values = ", ".join(f"CAST({metric.column} AS DOUBLE)" for metric in computed.metrics)
+    sql = (
+        f"SELECT *, unnest(range({len(computed.metrics)})) AS {_NUMBER}, unnest([{values}]) AS {_VALUE} "
+        f"FROM ({computed.sql})"
+    )
+    whole = replace(series, key=(*series.key, _NUMBER), computed=replace(computed, sql=sql))
+    (first, *_) = named_metrics()[computed.metrics[0].name]
+    return replace(first, name=source, source=whole, columns=(_VALUE,))
 
 
 @dataclass(slots=True)

@@ -8,8 +8,10 @@ from typing import Any
 
 from gpuwarden.alert import WORST_FIRST
 from gpuwarden.query import Querier, Record, query_all
+from gpuwarden.rollups import IDLE_BELOW_PERCENT
 from gpuwarden_dashboards.read.fleet import SILENT_AFTER
 from gpuwarden_dashboards.read.series import GPUS_MAX, JOB, Place
+from gpuwarden_dashboards.templates import ago
 
 _PROCESSES_MAX = 64
 _HIDDEN = {
@@ -70,7 +72,8 @@ WITH trouble AS (
     FROM alerts_now WHERE state = 'firing' AND gpu_uuid IS NOT NULL GROUP BY gpu_uuid
 )
 SELECT i.node, i.gpu, i.gpu_uuid, i.model, g.util_percent, g.memory_used_bytes,
-    g.memory_total_bytes, g.power_watts, g.temperature_celsius, t.rules, g.gpu_uuid IS NULL AS silent
+    g.memory_total_bytes, g.power_watts, g.power_limit_watts, g.temperature_celsius, g.sm_clock_mhz,
+    i.usd_per_hour, t.rules, g.gpu_uuid IS NULL AS silent
 FROM gpus i
 LEFT JOIN gpus_now g USING (gpu_uuid)
 LEFT JOIN trouble t USING (gpu_uuid)
@@ -84,6 +87,33 @@ WITH working AS (
 SELECT DISTINCT gpu_uuid FROM working WHERE job IN (SELECT job FROM working WHERE gpu_uuid IN
     (SELECT gpu_uuid FROM gpus WHERE {{where}})) ORDER BY gpu_uuid LIMIT {GPUS_MAX}
 """
+
+
+_WEEK = """
+SELECT sum(usd) AS usd, sum(usd) FILTER (is_waste) AS wasted_usd FROM waste
+WHERE {where} AND ts >= now()::TIMESTAMP - INTERVAL 7 DAY
+"""
+_DIAGNOSES = """
+SELECT gpu, bottleneck, summary, advice, usd_per_hour, began_at FROM diagnoses
+WHERE kind = 'gpu' AND ended_at IS NULL AND {where} AND seen_at > now()::TIMESTAMP - INTERVAL 10 MINUTE
+ORDER BY usd_per_hour DESC NULLS LAST, gpu
+"""
+_SUBJECT = "subject IN (SELECT unnest($gpu_uuids))"
+
+
+@dataclass(frozen=True, slots=True)
+class PlaceVerdict:
+    """What a page of a node or a GPU says first."""
+
+    level: str
+    """critical, warning, info, good, or "": nothing is known."""
+    word: str
+    sentence: str
+    action: str = ""
+    since: datetime | None = None
+    usd_per_hour: float | None = None
+    path: str = ""
+    """The address of its evidence."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +137,75 @@ class PlaceNow:
     """GPUs of the same jobs now."""
     processes: Sequence[Record]
     alerts: Sequence[Record]
+    diagnoses: Sequence[Record] = ()
+    """Verdicts that hold now, the most expensive first."""
+    week_usd: float | None = None
+    """What it cost in seven days; None: no known price."""
+    week_wasted_usd: float | None = None
+
+    @property
+    def verdict(self) -> PlaceVerdict:
+        """The worst that is known: silence, an alert, what the diagnosis found; else what it does."""
+        if self.silent_since is not None:
+            return PlaceVerdict(
+                "warning",
+                "Not reporting",
+                f"The last sample came {ago(self.silent_since, self.now)}.",
+                "Check the node and its agent.",
+                self.silent_since,
+            )
+        if self.alerts:
+            worst = self.alerts[0]
+            others = len(self.alerts) - 1
+            return PlaceVerdict(
+                worst["severity"],
+                worst["severity"].capitalize(),
+                worst["summary"] + (f" {others} more below." if others else ""),
+                worst["remedy"] or "",
+                worst["began_at"],
+                worst["usd_per_hour"],
+                f"/alerts/{worst['fingerprint']}",
+            )
+        if self.diagnoses:
+            first = self.diagnoses[0]
+            subject = "" if self.gpu_uuid is not None else f"GPU {first['gpu']}: "
+            is_loss = bool(first["usd_per_hour"])
+            return PlaceVerdict(
+                "info" if is_loss else "good",
+                "Could be faster" if is_loss else "Well",
+                subject + first["summary"],
+                first["advice"] or "",
+                first["began_at"],
+                first["usd_per_hour"],
+            )
+        return self._at_work()
+
+    def _at_work(self) -> PlaceVerdict:
+        gpus = [one for one in self.gpus if self.gpu_uuid in (None, one["gpu_uuid"])]
+        known = [one["util_percent"] for one in gpus if one["util_percent"] is not None]
+        if not gpus:
+            return PlaceVerdict("good", "Well", "No alert is firing.")
+        if not known:
+            return PlaceVerdict("", "Not judged", "Its readings do not say what it does.")
+        busy = sum(1 for percent in known if percent >= IDLE_BELOW_PERCENT)
+        if self.gpu_uuid is None:
+            said = f"{busy} of {len(gpus)} GPUs are busy, and no alert is firing."
+            return PlaceVerdict("good", "Well", said)
+        said = "A kernel runs on it" if busy else "Nothing runs on it"
+        return PlaceVerdict(
+            "good" if busy else "", "Busy" if busy else "Idle", f"{said}, and no alert is firing."
+        )
+
+    @property
+    def holders(self) -> Sequence[tuple[str | None, str | None]]:
+        """Owner and job of its processes."""
+        return [*dict.fromkeys((one["username"], one["job"]) for one in self.processes)]
+
+    @property
+    def reading(self) -> Record | None:
+        """The newest sample of the GPU; None: a node, or a GPU that is silent."""
+        of_it = (one for one in self.gpus if one["gpu_uuid"] == self.gpu_uuid and not one["silent"])
+        return next(of_it, None)
 
     @property
     def totals(self) -> Mapping[str, float]:
@@ -156,9 +255,11 @@ async def read_place(querier: Querier, place: Place, now: datetime) -> PlaceNow 
         (_MIG.format(where=place.where_node), params),
         (_BESIDE.format(where=where), params),
         (_GPUS, {"node": item["node"]}),
+        (_DIAGNOSES.format(where=where if place.node else _SUBJECT), params),
+        (_WEEK.format(where=where), params),
     )
     found = await query_all(querier, queries)
-    processes, alerts, mig, beside, gpus = (result.records() for result in found)
+    processes, alerts, mig, beside, gpus, diagnoses, week = (result.records() for result in found)
     uuid, parent = item.get("gpu_uuid"), item.get("parent_gpu_uuid")
     if uuid is not None:
         mig = [one for one in mig if one["gpu"] == item["gpu"]]
@@ -180,6 +281,9 @@ async def read_place(querier: Querier, place: Place, now: datetime) -> PlaceNow 
         [str(one["gpu_uuid"]) for one in beside],
         processes,
         alerts,
+        diagnoses,
+        week[0]["usd"],
+        week[0]["wasted_usd"],
     )
 
 

@@ -75,7 +75,7 @@ function ticks(least, greatest, count, unit) {
   const rough = (greatest - least) / count || 1;
   const scale = unit.startsWith("bytes") ? 1024 ** Math.floor(Math.log(rough) / Math.log(1024)) : 1;
   const power = scale * 10 ** Math.floor(Math.log10(rough / scale));
-  const step = power * ([1, 2, 5, 10].find((factor) => factor * power >= rough) ?? 10);
+  const step = power * ([1, 2, 2.5, 5, 10].find((factor) => factor * power >= rough) ?? 10);
   const found = [];
   for (let at = Math.ceil(least / step) * step; at <= greatest + step / 1e6; at += step) found.push(at);
   return found;
@@ -420,7 +420,7 @@ export class Chart extends Plot {
     pen.lineWidth = 1;
     pen.textAlign = "right";
     pen.textBaseline = "middle";
-    for (const value of ticks(least, greatest, 3, unit)) {
+    for (const value of ticks(least, greatest, 5, unit)) {
       const y = Math.round(this.y(value)) + 0.5;
       pen.beginPath();
       pen.moveTo(LEFT, y);

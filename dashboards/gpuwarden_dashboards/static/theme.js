@@ -4,11 +4,14 @@ const KEY = "gpuwarden-theme";
 const button = document.querySelector("#theme");
 const NEXT = { "": "dark", dark: "light", light: "" };
 const NAMES = { "": "theme: system", dark: "theme: dark", light: "theme: light" };
+const SIGNS = { "": "\u25d0", dark: "\u263e", light: "\u2600" };
 
 function apply(theme) {
   if (theme) document.documentElement.dataset.theme = theme;
   else delete document.documentElement.dataset.theme;
-  button.textContent = NAMES[theme];
+  button.textContent = SIGNS[theme];
+  button.title = NAMES[theme];
+  button.setAttribute("aria-label", NAMES[theme]);
   dispatchEvent(new Event("themechange"));
 }
 

@@ -18,6 +18,7 @@ from gpuwarden_collector.storage import running_waste
 from gpuwarden_collector.storage.running_waste import (
     FRESH_S,
     KEPT_S,
+    METRICS,
     READERS,
     REST,
     RUNNING,
@@ -52,6 +53,7 @@ def test_rows_that_are_too_old_and_other_queries_are_left_to_the_definition(tmp_
     clock = ManualClock(_HOUR)
     running = RunningWaste(tmp_path / "kept", clock)
     assert {"waste", "gpu_usage"} == READERS
+    assert {name.split("_")[1] for name in METRICS} == {"waste", "job"}
     assert running.files("FROM waste") == {}
     began_s = running.begin(_BOUNDS)
     assert began_s is not None
@@ -60,6 +62,8 @@ def test_rows_that_are_too_old_and_other_queries_are_left_to_the_definition(tmp_
     assert len(list((tmp_path / "kept").iterdir())) == 2
     assert running.files("FROM waste_1h") == {}
     assert set(running.files("FROM Gpu_Usage")) == {RUNNING}
+    assert set(running.files("# instant 1 2 3 4\nsum(gpuwarden_waste_usd_per_hour)")) == {RUNNING}
+    assert running.files("# instant 1 2 3 4\nsum(gpuwarden_gpu_power_watts)") == {}
     clock.advance(KEPT_S + 1)
     assert running.files("FROM waste") == {}
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from gpuwarden.clock import Clock
+from gpuwarden.collector_metrics import SOURCES
 from gpuwarden.schema import view_words
 from gpuwarden.waste import COUNTED_MINUTES
 from gpuwarden_collector.storage.arrow_files import ArrowFiles
@@ -37,7 +38,14 @@ def _readers() -> frozenset[str]:
 
 READERS = _readers()
 """The view `waste`, and the views that read it."""
-_NAMES = re.compile(rf"\b(?:{'|'.join(READERS)})\b", re.IGNORECASE)
+METRICS = frozenset(
+    metric.name
+    for source in SOURCES.values()
+    if READERS & {*re.findall(r"\w+", source.sql)}
+    for metric in source.metrics
+)
+"""Metrics that are made of it. A query of PromQL has their names, and no names of views."""
+_NAMES = re.compile(rf"\b(?:{'|'.join(sorted(READERS | METRICS))})\b", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)

@@ -150,6 +150,7 @@ async def test_pages_are_drawn_zoomed_and_old_when_the_collector_is_gone(fleet) 
                 page.locator("#charts figcaption .strip", has_text="software")
             ).to_have_text("software thermal slowdown")
 
+            await plot.scroll_into_view_if_needed()
             box = await plot.bounding_box()
             assert box is not None
             await page.mouse.move(box["x"] + box["width"] * 0.8, box["y"] + 50)

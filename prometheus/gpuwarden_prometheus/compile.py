@@ -319,8 +319,7 @@ class _Compiler:
             raise QueryError(
                 f"a subquery has {steps} steps; at most {_SUBQUERY_STEPS_MAX}: choose a longer step"
             )
-        whole_ms = at.start_ms - at.skipped * at.step_ms
-        whole_first_ms = ((whole_ms - window_ms) // step_ms + 1) * step_ms
+        whole_first_ms = ((at.whole_start_ms - window_ms) // step_ms + 1) * step_ms
         inner = Grid(first_ms, step_ms, steps, (first_ms - whole_first_ms) // step_ms)
         found = self.value(expr.expr, inner)
         if isinstance(found, Scalar):

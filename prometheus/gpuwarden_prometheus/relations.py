@@ -34,6 +34,11 @@ class Grid:
         return self.skipped + self.steps
 
     @property
+    def whole_start_ms(self) -> int:
+        """The first instant, of the steps skipped too."""
+        return self.start_ms - self.skipped * self.step_ms
+
+    @property
     def end_ms(self) -> int:
         """The last instant."""
         return self.start_ms + (self.steps - 1) * self.step_ms

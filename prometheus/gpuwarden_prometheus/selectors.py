@@ -212,7 +212,11 @@ def range_vector(
         )
         for metric in selected.metrics
     }
-    has_parts = known.minutes_ms > since_ms and any(usable.values())
+    whole_since_ms = grid.whole_start_ms - windows.window_ms
+    has_parts = known.minutes_ms > whole_since_ms and any(usable.values())
+    if has_parts:
+        # Samples are summed by minute: the first one is whole, as it is where the windows begin earlier.
+        since_ms = since_ms // tiers.MINUTE_MS * tiers.MINUTE_MS
     columns = PART_COLUMNS if has_parts else "t, v"
     found = []
     before: list[tuple[str, str]] = []

@@ -271,7 +271,7 @@ def test_a_browser_logs_in_once_and_sees_what_its_token_allows(world: Any) -> No
     (token,) = re.findall(r"gw_read_\w+", made.stdout)
     with browsing("http://") as (page, _):
         page.goto(f"{world.url}/money?by=team")
-        expect(page).to_have_url(re.compile(r"/login\?next=%2Fwaste%3Fby%3Dteam"))
+        expect(page).to_have_url(re.compile(r"/login\?next=%2Fmoney%3Fby%3Dteam"))
         page.fill("[name=token]", token)
         page.click("main button")
         expect(page).to_have_url(f"{world.url}/money?by=team")

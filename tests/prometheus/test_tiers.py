@@ -114,7 +114,7 @@ def test_rollups_give_what_samples_give(
 def test_steps_have_the_values_that_they_have_with_the_steps_before(
     fleet: duckdb.DuckDBPyConnection, query: str, seconds: int, steps: int, rolled: int, data: st.DataObject
 ) -> None:  # fmt: skip
-    known = data.draw(st.integers(0, steps - 2))
+    known = data.draw(st.integers(0, steps - 2), label="known")
     grid = Grid(BEGAN_MS + 25 * MINUTE_MS + 500, seconds * 1000, steps)
     rolled_until = RolledUntil(BEGAN_MS + rolled * MINUTE_MS)
     times = RangeTimes(grid, grid.end_ms, 60_000, rolled_until)

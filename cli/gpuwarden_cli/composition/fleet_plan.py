@@ -14,7 +14,7 @@ from gpuwarden_cli.output import counted
 HISTORY_S_MAX = 2 * 3600
 FULL_HISTORY_GPUS = 64
 """Most simulated GPUs that begin with HISTORY_S_MAX."""
-HISTORY_SAMPLES = 180_000
+HISTORY_SAMPLES = 150_000
 """Samples of GPUs that two cores make, send and store in about a minute."""
 GPUS_PER_SECOND_MAX = 1_000
 """Samples of GPUs a second that the process makes with half of a core; of more GPUs it makes them less often."""
@@ -48,7 +48,7 @@ def planned(gpus: int, history_s: int | None = None) -> FleetPlan:
     if history_s is None and gpus <= FULL_HISTORY_GPUS:
         history_s = HISTORY_S_MAX
     elif history_s is None:
-        minutes = HISTORY_SAMPLES * interval_s // gpus // 60
+        minutes = max(1, HISTORY_SAMPLES * interval_s // gpus // 60)
         history_s = min(60 * minutes, HISTORY_S_MAX)
     return FleetPlan(node_sizes(gpus), interval_s, history_s)
 

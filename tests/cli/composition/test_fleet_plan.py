@@ -22,10 +22,10 @@ def test_exactly_the_gpus_asked_for_are_simulated(gpus, sizes) -> None:
         (0, 7200, 1),
         (8, 7200, 1),
         (64, 7200, 1),
-        (1000, 180, 1),
-        (1001, 300, 2),
-        (10_000, 180, 10),
-        (90_000, 60, 30),
+        (1000, 120, 1),
+        (1001, 240, 2),
+        (10_000, 120, 10),
+        (100_000, 60, 30),
     ],
 )
 def test_the_more_gpus_the_less_each_is_sampled(gpus, history_s, interval_s) -> None:
@@ -52,7 +52,7 @@ def test_a_past_as_long_as_asked_is_made() -> None:
     [
         (8, None, ["8 simulated GPUs on 1 node, with the last two hours; their rows are marked simulated"]),
         (1000, None, [
-            "1,000 simulated GPUs on 125 nodes, with the last 3 min; their rows are marked simulated",
+            "1,000 simulated GPUs on 125 nodes, with the last 2 min; their rows are marked simulated",
             "for more past, which takes longer: --history 7200 (seconds)",
         ]),
         (1200, 7200, [

@@ -4,10 +4,11 @@
 
 mutmut changes one expression at a time of a module and runs the module's own tests; a mutant that they all pass
 has survived. It takes a module's name from its path, so each module is measured in a folder of its own that has the
-part's package and the tests side by side. Tests marked slow do not run. Functions with a decorator, `len()`, texts of
-errors and log lines are not mutated. A mutant that takes `--patience` times as long as its tests counts as noticed: on a
-busy machine many do, and the column `timeouts` shows it. A survivor may be equivalent to the original: the score is not
-an aim by itself. `--tenths 2` tries a fifth of the mutants, by the last digit of their numbers.
+part's package, the tests and the docs side by side. Tests marked slow do not run. Functions with a decorator, `len()`,
+texts of errors and log lines are not mutated. A survivor that changes only the letter case of SQL is not counted. A
+mutant that takes `--patience` times as long as its tests counts as noticed: on a busy machine many do, and the column
+`timeouts` shows it. A survivor may be equivalent to the original: the score is not an aim by itself. `--tenths 2` tries
+a fifth of the mutants, by the last digit of their numbers.
 """
 
 import argparse
@@ -77,7 +78,8 @@ CORES = (
         f"{_COLLECTOR}.ingest.commit_plan",
         "tests/collector/test_commit_plan.py tests/collector/test_gpu_owners.py"
         " tests/collector/test_node_owners.py tests/collector/test_departures.py"
-        " tests/collector/test_xid_gpus.py tests/collector/test_senders.py",
+        " tests/collector/test_xid_gpus.py tests/collector/test_senders.py"
+        " tests/collector/test_replaced_boards.py",
     ),
     _core(f"{_COLLECTOR}.storage.retention", "tests/collector/test_retention.py"),
     _core(f"{_COLLECTOR}.storage.seal", "tests/collector/test_sealing.py", "next_step"),
@@ -92,14 +94,16 @@ CORES = (
         "next_task key_of _due",
     ),
     _core(
-        f"{_COLLECTOR}.query.guard", "tests/collector/test_guard.py tests/collector/test_names.py"
+        f"{_COLLECTOR}.query.guard",
+        "tests/collector/test_guard.py tests/collector/test_names.py"
+        " tests/collector/access/test_own_queries.py",
     ),
     _core(
         f"{_COLLECTOR}.query.fair_queue",
         "tests/collector/test_fair_queue.py tests/collector/test_turns.py",
     ),
     _core("gpuwarden.wire", "tests/contract/test_wire.py"),
-    _core("gpuwarden.waste", "tests/contract/test_waste.py"),
+    _core("gpuwarden.waste", "tests/contract/test_waste.py", runs_at_import=True),
     _core("gpuwarden.rollups", "tests/contract/test_rollups.py", runs_at_import=True),
     _core(
         "gpuwarden.xids",
@@ -264,6 +268,8 @@ def _prepare(
     )  # on the path of modules: Python caches that a folder is absent
     (folder / source.name).symlink_to(source.absolute())
     (folder / "tests").symlink_to((root / "tests").absolute())
+    for read_by_tests in ("README.md", "docs"):
+        (folder / "mutants" / read_by_tests).symlink_to((root / read_by_tests).absolute())
     (folder / "conftest.py").write_text(_CONFTEST)
     pytest = tomlkit.parse((ROOT / "pyproject.toml").read_text())["tool"]["pytest"]["ini_options"]
     pytest["pythonpath"] = [".", str(root), str(root / "release")]
@@ -309,9 +315,29 @@ def _survivors(names: Sequence[str], original: Path, mutated: Path) -> Iterator[
         _, _, at, *lines = difflib.unified_diff(
             before.splitlines(), after.splitlines(), n=0, lineterm=""
         )
+        changed = [[line[1:] for line in lines if line[0] == sign] for sign in "-+"]
+        if is_same_sql(*("\n".join(texts) for texts in changed)):
+            continue
         offset = int(re.split("[ ,]", at.removeprefix("@@ -"))[0]) - 1
         diff = "\n".join(f"    {line}" for line in lines if not line.startswith("@@"))
         yield Survivor(f"{qualified} {number}", starts[qualified] + offset, diff)
+
+
+_SQL_WORD = re.compile(
+    r"\b(SELECT|FROM|JOIN|USING|WHERE|GROUP|ORDER|WINDOW|CASE|WHEN|THEN|FILTER|AND|OR|ON|AS|IS|INSERT|DELETE"
+    r"|VALUES|PRAGMA)\b"
+)
+
+
+def is_same_sql(before: str, after: str) -> bool:
+    """Whether two lines of SQL differ only in the letter case of words outside quotes."""
+    return bool(_SQL_WORD.search(before)) and _folded(before) == _folded(after)
+
+
+def _folded(sql: str) -> str:
+    return re.sub(
+        r"'[^']*'|[^']+", lambda part: part[0] if part[0][0] == "'" else part[0].lower(), sql
+    )
 
 
 def _starts(path: Path) -> dict[str, int]:

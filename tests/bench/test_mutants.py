@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from bench.mutants import CORES, ROOT, Core, MutantsError, main, measure
+from bench.mutants import CORES, ROOT, Core, MutantsError, is_same_sql, main, measure
 from tests.each import each
 
 LIMITS = '''"""A made-up decision."""
@@ -69,6 +69,25 @@ def test_a_test_that_fails_without_a_change_is_an_error(root: Path) -> None:
     (root / "tests" / "test_limits.py").write_text(TESTS % 3)
     with pytest.raises(MutantsError, match="see .*log.txt"):
         measure(Core("tiny_part.limits", ("tests/test_limits.py",)), root / "staged", root=root)
+
+
+SQL = "\"SELECT t.a FROM t WHERE kind = 'gpu'\""
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "is_same"),
+    [
+        (SQL, SQL.lower(), True),
+        (SQL, SQL.replace("t.a", "T.A"), True),
+        (SQL, SQL.upper(), False),  # the quoted value is another one
+        (SQL, SQL.replace("t.a", "t.b"), False),
+        ('"a node"', '"A NODE"', False),  # no SQL
+    ],
+)
+def test_sql_in_other_letters_is_the_same_but_for_what_it_quotes(
+    before: str, after: str, is_same: bool
+) -> None:
+    assert is_same_sql(before, after) is is_same
 
 
 @each("core", CORES)

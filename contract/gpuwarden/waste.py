@@ -85,12 +85,9 @@ WORKS = frozenset(Bottleneck) - {
 """Classes of GPUs whose kernels do work, even if only a few run."""
 
 CLAIMS: tuple[tuple[str, str], ...] = (
-    (
-        "lost",
-        "CASE WHEN seen_ms = 0 AND node_is_up THEN 60000 ELSE least(60000 - seen_ms, lost_cause_ms) END",
-    ),
+    ("lost", "gone_ms"),
     ("hung", "seen_ms * hung_share"),
-    ("unknown", "60000 - seen_ms + unknown_share * moving_ms"),
+    ("unknown", "60000 - seen_ms - gone_ms + unknown_share * moving_ms"),
     ("idle", "idle_share * moving_ms * (1 - starved_share)"),
     ("throttled", "throttled_share * moving_ms"),
     ("starved", "(idle_share + busy_share) * stall * moving_ms * starved_share"),
@@ -410,6 +407,7 @@ _FACTS: tuple[dict[str, str], ...] = (
         "unknown_share": "coalesce(unknown_s / nullif(total_s, 0), 0)",
     },
     {
+        "gone_ms": "CASE WHEN seen_ms = 0 AND node_is_up THEN 60000 ELSE least(60000 - seen_ms, lost_cause_ms) END",
         "moving_ms": "seen_ms * (1 - hung_share)",
         # Share with a kernel, from utilization; without it all busy time.
         "kernel_share": "least(busy_share, coalesce(util * (idle_share + busy_share), busy_share))",

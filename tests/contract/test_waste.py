@@ -10,7 +10,16 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gpuwarden.schema import TABLES
-from gpuwarden.waste import CAUSES, LABELS, WASTE_1H, WasteScope, run_begin_sql, waste_sql
+from gpuwarden.waste import (
+    CAUSES,
+    LABELS,
+    WASTE_1H,
+    WasteScope,
+    run_begin_sql,
+    spent_hours_sql,
+    spent_sql,
+    waste_sql,
+)
 from gpuwarden_rules.definition.language import builtin_rules
 from gpuwarden_rules.testing.database import MemoryDatabase
 
@@ -316,6 +325,16 @@ def test_energy_that_nobody_measured_is_absent_and_carbon_follows_the_rest(
     assert found["busy"] == pytest.approx((0.3, 0.06, 0.12))
 
 
+def test_a_minute_in_which_its_gpu_was_lost_keeps_what_was_seen_of_it_and_all_energy(
+    database: MemoryDatabase,
+) -> None:
+    seen = minutes(0, 30, span=range(30), energy_joules_delta=36_000)
+    put(database, gpu_1m=seen, alerts=[alert("gpu_lost", 0, 30)])
+    found = {r["label"]: (r["seconds"], r["energy_kwh"]) for r in rows(database)}
+    assert found["lost"] == (900, None)
+    assert found["busy"] == (900, pytest.approx(0.3))
+
+
 @pytest.mark.parametrize("begin_m", [0, 7, 11])
 def test_a_log_with_a_reading_every_five_minutes_counts_all_of_its_time(
     database: MemoryDatabase, begin_m: int
@@ -503,6 +522,38 @@ def test_the_view_has_the_hours_that_are_rolled_up_and_the_one_that_runs(
         (begin, True, "ada", "55", "idle_held", 1, pytest.approx(3.6)),
         (this_hour, True, "ada", "55", "idle_held", pytest.approx(1 / 12), pytest.approx(0.3)),
     ]
+
+
+def test_a_span_costs_what_the_time_of_its_labels_costs_since_it_began(
+    database: MemoryDatabase,
+) -> None:
+    put(database, gpu_1m=minutes(60, 0))  # free, a cent for ten seconds
+    since = HOUR + timedelta(minutes=20)
+    gpu = {"key": "gpu", "gpu_uuid": "GPU-a", "node": "n1", "labels": ["free"]}
+    spans = [
+        gpu,
+        gpu | {"key": "node", "gpu_uuid": None},
+        gpu | {"key": "busy", "labels": ["busy"]},
+        gpu | {"key": "elsewhere", "gpu_uuid": None, "node": "n2"},
+    ]
+    params = {
+        "spans": json.dumps([s | {"since": since.replace(tzinfo=None).isoformat()} for s in spans])
+    }
+
+    def spent(sql: str) -> dict[str, float]:
+        return dict(database.run(sql, params).rows)
+
+    begin, end = HOUR.replace(tzinfo=None), END.replace(tzinfo=None)
+    half = begin + timedelta(minutes=30)
+    by_minute = {"gpu": pytest.approx(0.6), "node": pytest.approx(0.6), "busy": 0}
+    assert spent(spent_sql(begin, half)) == by_minute
+    # Of hours that are rolled up, that of its begin does not count.
+    hour = {key: GPU[key] for key in ("node", "gpu_uuid", "gpu", "simulated")}
+    free = hour | {"label": "free", "seconds": 3600.0, "usd": 3.6}
+    put(database, gpus=[], waste_1h=[free | {"ts": HOUR}, free | {"ts": END}])
+    by_hour = {"gpu": 3.6, "node": 3.6, "busy": 0}
+    assert spent(spent_hours_sql(begin, end + timedelta(hours=1))) == by_hour
+    assert spent(spent_hours_sql(begin, end)) == {}
 
 
 @pytest.mark.parametrize("came_after_s", [0, 2_788])

@@ -302,7 +302,8 @@ def _end(
     # An incident that is not in the view any more ended while this process did not run.
     end = max(now, notice.incident.opened_at)
     last = ended or replace(notice.incident, state=IncidentState.RESOLVED, resolved_at=end)
-    over = tuple(_over(alert, now) for alert in notice.alerts.values())
+    sent = tuple(notice.alerts.values())
+    over = tuple(_over(alert, now) for alert in sent)
     is_merged = last.state is IncidentState.MERGED
     usd_per_hour = cost_of(over[: notice.roots], over)
     until = max(last.resolved_at or now, last.began_at)
@@ -317,7 +318,8 @@ def _end(
         resolved=over,
         resolved_total=len(ended.members) if ended else len(over),
         usd_per_hour=usd_per_hour,
-        usd_so_far=spent_on(over[: notice.roots], over, until),
+        # Alerts that are over have cost until now, which may be long after the end.
+        usd_so_far=spent_on(sent[: notice.roots], sent, until),
         address=notice.address,
     )
     return after, _parts(whole, notice.messages, recipient)

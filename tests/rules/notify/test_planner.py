@@ -296,8 +296,56 @@ def test_a_system_that_keeps_state_is_told_all_at_once_and_again_and_no_muted_al
 
 def test_an_incident_of_very_many_is_one_message_that_counts_them(alert_of, start) -> None:
     run = Run()
-    (message,) = run([alert_of(gpu=gpu) for gpu in range(ALERTS_MAX + 5)], start)
+    roots = [alert_of(gpu=gpu) for gpu in range(ALERTS_MAX + 5)]
+    (message,) = run(roots, start)
     assert (len(message.firing), message.firing_total) == (ALERTS_MAX, ALERTS_MAX + 5)
+    (end,) = run([], start + H)
+    assert (len(end.resolved), end.resolved_total) == (ALERTS_MAX, ALERTS_MAX + 5)
+    # A quarter of the places is for consequences.
+    (message,) = Run()([*roots, *(alert_of("gpu_idle", gpu=a.labels["gpu"]) for a in roots)], start)
+    assert (len(message.firing), message.roots) == (ALERTS_MAX, ALERTS_MAX * 3 // 4)
+
+
+def test_an_incident_costs_what_its_root_costs_or_its_consequences_until_it_ends(
+    alert_of, start
+) -> None:
+    run = Run()
+    root, follows = alert_of(usd_per_hour=None), alert_of("gpu_idle", usd_per_hour=60.0)
+    (message,) = run([root, follows], start)
+    assert (message.usd_per_hour, message.usd_so_far) == (60, pytest.approx(12))
+    assert run([], start + 6 * S) == []
+    # The end is sent later, when the receiver's pace allows it.
+    (end,) = run([], start + 30 * S)
+    assert (end.usd_per_hour, end.usd_so_far) == (60, pytest.approx(12.1))
+
+
+def test_the_end_of_an_incident_that_is_not_known_any_more_is_that_of_what_was_sent(
+    alert_of, start
+) -> None:
+    """It ended while the process did not run."""
+    run = Run()
+    run([alert_of(), alert_of(gpu=1)], start)
+    run.incidents = Incidents()
+    (end,) = run([], start + H)
+    assert (end.reason, end.incident.state) == (MessageReason.RESOLVED, IncidentState.RESOLVED)
+    assert (end.incident.resolved_at, end.incident.members) == (start + H, {})
+    assert end.resolved_total == 2
+    assert [alert.resolved_at for alert in end.resolved] == [start + H] * 2
+
+
+def test_a_receiver_that_is_removed_and_comes_back_is_sent_a_new_message(alert_of, start) -> None:
+    both = RoutingPolicy(
+        {"chat": Recipient(), "mail": Recipient()}, [Route(receivers=("chat", "mail"))]
+    )
+    run = Run(both)
+    first, _ = run([alert_of()], start)
+    run.policy = RoutingPolicy({"mail": Recipient()}, [Route(receivers=("mail",))])
+    for second in (1, 2):
+        assert run([alert_of()], start + second * S) == []
+    run.policy = both
+    (again,) = run([alert_of()], start + 60 * S)
+    assert (again.receiver, again.reason) == ("chat", MessageReason.OPENED)
+    assert (again.group, again.id != first.id) == (first.group, True)
 
 
 def test_a_clock_that_is_set_back_silences_nothing(alert_of, start) -> None:
@@ -352,6 +400,7 @@ class Planner(RuleBasedStateMachine):
         for message in self.run(self.active.values(), self.now):
             self._hear(message)
         assert self.run(self.active.values(), self.now) == []
+        assert self.run.wake_at is None or self.run.wake_at > self.now
 
     @rule()
     def wait_until_all_is_told(self) -> None:

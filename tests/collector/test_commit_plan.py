@@ -1,12 +1,16 @@
 """A group's plan stores each batch once and changes nothing until it is applied."""
 
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from gpuwarden.wire import BatchId
 from gpuwarden_collector.ingest import prices
+from gpuwarden_collector.ingest.clock_check import APART_S
 from gpuwarden_collector.ingest.commit_plan import (
     LEDGER_KEPT_FOR,
     Batch,
@@ -16,10 +20,11 @@ from gpuwarden_collector.ingest.commit_plan import (
     Stored,
     apply,
     expired,
+    forget_items,
     loaded,
     plan,
 )
-from gpuwarden_collector.ingest.decode import Decoded
+from gpuwarden_collector.ingest.decode import BatchRows, Decoded
 from gpuwarden_collector.ingest.deduplicate import (
     RANGES_MAX,
     BatchLedger,
@@ -68,14 +73,21 @@ def test_the_oldest_sequence_raises_the_floor(wire: Any) -> None:
 
 def test_an_agent_that_never_closes_its_gaps_is_rejected(wire: Any) -> None:
     ranges = tuple((n, n) for n in range(3, 3 + 2 * RANGES_MAX, 2))
-    known = Known(
-        ledger=BatchLedger({("", "a", "b"): LedgerEntry(StoredSequences(1, ranges), wire.now)})
-    )
     far = 10 * RANGES_MAX
-    refused, raised = (
-        plan(known, [batch(wire, far, oldest)], PriceBook(), wire.now).outcomes[0]
-        for oldest in (0, far)
+    last, refused, raised = (
+        plan(
+            Known(
+                ledger=BatchLedger(
+                    {("", "a", "b"): LedgerEntry(StoredSequences(1, gaps), wire.now)}
+                )
+            ),
+            [batch(wire, far, oldest)],
+            PriceBook(),
+            wire.now,
+        ).outcomes[0]
+        for oldest, gaps in ((0, ranges[1:]), (0, ranges), (far, ranges))
     )
+    assert last == Stored()
     assert isinstance(refused, Rejected)
     assert "Gpuwarden-Oldest-Sequence" in refused.reason
     assert raised == Stored()
@@ -90,6 +102,7 @@ def test_a_full_ledger_refuses_new_agents_for_now_and_keeps_known_ones(
     )
     outcome = plan(known, [batch(wire, 1)], PriceBook(), wire.now).outcomes[0]
     assert isinstance(outcome, RetryLater)
+    assert outcome.reason.startswith("1 agents and boots are known")
 
 
 def test_inventory_is_written_only_when_it_has_changed(wire: Any) -> None:
@@ -149,6 +162,92 @@ def test_loading_restores_the_writers_state(wire: Any) -> None:
         {("", "a", "b"): LedgerEntry(StoredSequences(3, ((5, 6),)), wire.now)}
     )
     assert without.unsaved == set()
+
+
+def test_the_agent_that_was_silent_for_longest_is_the_first_after_a_start(wire: Any) -> None:
+    naive = wire.now.replace(tzinfo=None)
+    rows = [
+        {"sender": "", "agent_id": f"a{age}", "boot_id": "b", "floor": 1, "ranges": "",
+         "heard_at": naive - timedelta(hours=age)}
+        for age in (2, 3, 1)
+    ]  # fmt: skip
+    known = loaded(rows, {}, [], wire.now)
+    assert [key[1] for key, _ in known.ledger.of("")] == ["a3", "a2", "a1"]
+
+
+@pytest.mark.parametrize(
+    "removed",
+    [{}, {"gpus": {"GPU-1"}}, {"nodes": {"n1"}}, {"gpus": {"GPU-1"}, "nodes": {"n1", "n2"}}],
+)
+def test_what_was_removed_is_forgotten_with_all_that_is_known_of_it_and_nothing_else(
+    wire: Any, removed: dict[str, set[str]]
+) -> None:
+    known = Known()
+    for number in (1, 2):
+        told = {"node": f"n{number}", "simulated": True}
+        tables = {
+            "nodes": [{**told, "agent_id": f"a{number}", "boot_id": "b"}],
+            "gpus": [{**told, "gpu_uuid": f"GPU-{number}", "pci_bus_id": "0000:0a:00.0"}],
+            "gpu_samples": [wire.gpu_row(gpu=number, node=f"n{number}")],
+        }
+        decoded = Decoded.of({name: wire.table(name, rows) for name, rows in tables.items()}, 9)
+        one = Batch(BatchId(f"a{number}", "b", 1), decoded)
+        apply(known, plan(known, [one], PriceBook(), wire.now))
+    known.left = {"n1", "n2"}
+    forget_items(known, removed)
+    gpus = {"GPU-1", "GPU-2"} - removed.get("gpus", set())
+    assert known.items["gpus"].keys() == known.owners.keys() == set(known.places.values()) == gpus
+    nodes = {"n1", "n2"} - removed.get("nodes", set())
+    assert known.items["nodes"].keys() == known.node_owners.keys() == known.left == nodes
+
+
+@given(st.lists(st.tuples(st.integers(1, 3), st.booleans()), min_size=1, max_size=8))
+def test_of_batches_that_were_decoded_together_the_new_ones_are_stored_in_few_pieces(
+    wire_maker: Any, parts: list[tuple[int, bool]]
+) -> None:
+    wire, known, fresh, pieces = wire_maker(), Known(), [], 0
+    seconds = range(sum(rows for rows, _ in parts))
+    whole = wire.table("gpu_samples", [wire.gpu_row(second=n) for n in seconds])
+    batches, start, was_fresh = [], 0, False
+    for sequence, (rows, is_fresh) in enumerate(parts, 1):
+        decoded = Decoded({"gpu_samples": BatchRows(whole, start, rows)}, 9)
+        batches.append(Batch(BatchId("a", "b", sequence), decoded))
+        if is_fresh:
+            fresh += seconds[start : start + rows]
+        else:
+            apply(known, plan(known, batches[-1:], PriceBook(), wire.now))
+        pieces += is_fresh and not was_fresh
+        start, was_fresh = start + rows, is_fresh
+    appended = plan(known, batches, PriceBook(), wire.now).changes.appended
+    stored = appended["gpu_samples"]["ts"] if fresh else None
+    times = whole["ts"].to_pylist()
+    assert (stored.to_pylist() if stored else []) == [times[n] for n in fresh]
+    assert (stored.num_chunks if stored else 0) == pieces
+
+
+def test_late_rows_and_those_that_a_peer_may_have_are_noted(wire: Any) -> None:
+    sent_again = Batch(BatchId("a", "b", 1, is_sent_before=True), batch(wire, 1).decoded)
+    minute = wire.now.replace(tzinfo=None)
+    known = Known(closed_until=minute + timedelta(minutes=1), has_peers=True)
+    noted = plan(known, [sent_again], PriceBook(), wire.now).changes
+    assert noted.late.to_pylist() == [{"node": "n1", "ts": minute}]
+    assert noted.doubtful["sequence"].to_pylist() == [1]
+    alone = plan(Known(), [sent_again], PriceBook(), wire.now).changes
+    assert (alone.late, alone.doubtful) == (None, None)
+
+
+@pytest.mark.parametrize("simulated", [True, False])
+def test_a_clock_that_is_wrong_is_an_event_of_its_nodes(wire: Any, simulated: bool) -> None:
+    rows = wire.table("gpu_samples", [wire.gpu_row(simulated=simulated)])
+    ahead = Batch(BatchId("a", "b", 1), Decoded.of({"gpu_samples": rows}, 9), ahead_s=APART_S)
+    known = Known()
+    planned = plan(known, [ahead], PriceBook(), wire.now)
+    (event,) = planned.changes.appended["events"].to_pylist()
+    assert (event["node"], event["simulated"]) == ("n1", simulated)
+    assert event["ts"].replace(tzinfo=None) == wire.now.replace(tzinfo=None)
+    apply(known, planned)
+    soon = replace(ahead, id=BatchId("a", "b", 2))
+    assert "events" not in plan(known, [soon], PriceBook(), wire.now).changes.appended
 
 
 def test_agents_not_seen_for_long_expire(wire: Any) -> None:

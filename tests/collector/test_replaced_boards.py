@@ -19,7 +19,7 @@ from gpuwarden_collector.ingest.commit_plan import (
     plan,
 )
 from gpuwarden_collector.ingest.decode import Decoded
-from gpuwarden_collector.ingest.inventory import Item
+from gpuwarden_collector.ingest.inventory import Item, place_of
 from gpuwarden_collector.storage.commit import Changes, commit
 from gpuwarden_collector.storage.database import Database
 
@@ -115,9 +115,9 @@ def test_what_is_stored_says_who_is_where(fleet: Fleet, wire: Any) -> None:
 
 
 @given(st.lists(st.tuples(st.sampled_from("abcd"), st.sampled_from(["n1", "n2"]),
-                          st.sampled_from([ADDRESS, BESIDE])), max_size=12))  # fmt: skip
+                          st.sampled_from([ADDRESS, BESIDE, None])), max_size=12))  # fmt: skip
 def test_whoever_spoke_last_is_there_and_is_replaced_by_nobody(
-    wire_maker: Any, told: list[tuple[str, str, str]]
+    wire_maker: Any, told: list[tuple[str, str, str | None]]
 ) -> None:
     fleet = Fleet(wire_maker())
     for name, node, address in told:
@@ -126,6 +126,16 @@ def test_whoever_spoke_last_is_there_and_is_replaced_by_nobody(
         for one, other in replaced.items():
             assert other is None or (other in replaced and other != one)
     assert set(fleet.known.places.values()) <= set(fleet.replaced())
+    rows = {key: dict(item.row) for key, item in fleet.known.items["gpus"].items()}
+    again = loaded([], {"nodes": [], "gpus": list(rows.values())}, [], fleet.wire.now)
+    for place, key in again.places.items():
+        assert (place_of(rows[key]), rows[key].get("replaced_by")) == (place, None)
+
+
+def test_sequences_of_two_agents_do_not_say_whose_board_it_is(fleet: Fleet) -> None:
+    fleet.tell("GPU-a", "n1", sequence=50)
+    fleet.tell("GPU-a", "n2", sequence=1)
+    assert fleet.known.items["gpus"]["GPU-a"].row["node"] == "n2"
 
 
 def test_a_row_that_is_written_again_was_heard_of_no_earlier_than_before(

@@ -135,6 +135,9 @@ def test_a_token_for_any_node_leaves_half_of_the_ledger(
     assert outcomes.count(Stored()) == 10
     assert isinstance(outcomes[-1], RetryLater) and "of token t1 are known" in outcomes[-1].reason
     assert collected.send((B, "agent", "boot", 1)) == [Stored()]
+    # Without tokens there is no other sender to leave room for.
+    everyone = Collected(wire).send(*((NOBODY, f"agent{n}", "boot", 1) for n in range(50)))
+    assert everyone.count(Stored()) == 20
 
 
 def test_a_node_that_reboots_often_is_never_locked_out(collected: Collected) -> None:

@@ -65,7 +65,9 @@ def test_a_log_of_last_week_is_of_the_board_that_was_there_then(wire: Any) -> No
     told = Told(wire)
     told(gpus=[gpu("GPU-old")])
     told.now += 10 * DAY
-    told(gpus=[gpu("GPU-new")])
+    # What comes with the new board is of the new board, though it is older than the first word of it.
+    xids = [xid(BUS, ts=told.now - timedelta(minutes=1))]
+    assert told(gpus=[gpu("GPU-new")], events=xids) == [(3, "GPU-new")]
     told.now += DAY
     assert told(events=[xid(BUS)]) == [(3, "GPU-new")]
     log = [xid(BUS, ts=wire.now + days * DAY) for days in (-5, 5, 10.5)]

@@ -58,6 +58,7 @@ def test_batches_come_out_oldest_first_with_what_was_put(tmp_path: Path) -> None
     assert (second.sequence, second.oldest_sequence) == (2, 1)
     assert spool.newest(1)[0].sequence == 2
     assert spool.oldest(5, skip=[1])[0].sequence == 2
+    assert spool.oldest(5, skip=[1, 2]) == []
     assert (spool.count, spool.size_bytes) == (2, 3)
 
 
@@ -91,10 +92,13 @@ def test_a_refused_batch_that_is_sent_again_has_an_identity_of_its_own(tmp_path:
 
 def test_a_sequence_is_never_used_again_after_its_batch_is_gone(tmp_path: Path) -> None:
     spool = opened(tmp_path)
+    assert spool.last_sequence == 0
     assert spool.put(b"a", 1).sequence == 1
     assert spool.acknowledge(1)
     spool.close()
-    assert opened(tmp_path).put(b"b", 1).sequence == 2
+    spool = opened(tmp_path)
+    assert spool.last_sequence == 1
+    assert spool.put(b"b", 1).sequence == 2
 
 
 def test_acknowledging_twice_says_so_and_changes_nothing(tmp_path: Path) -> None:
@@ -177,6 +181,7 @@ def test_the_agent_keeps_its_identity_and_knows_how_it_ended(tmp_path: Path) -> 
     first.close()
     second = opened(tmp_path)
     assert second.agent_id == first.agent_id
+    assert second.last_run.same_boot
     assert (second.last_run.last_ts_ms, second.last_run.stopped_cleanly) == (6000, True)
     second.close()  # without a last batch, as after a crash
     third = opened(tmp_path, boot="boot-2")
@@ -223,6 +228,19 @@ def test_a_file_with_other_tables_is_set_aside(tmp_path: Path) -> None:
     db.executescript("CREATE TABLE other (x); PRAGMA user_version = 1;")
     db.close()
     assert opened(tmp_path).set_aside is not None
+
+
+def test_a_file_in_a_format_that_sqlite_does_not_know_is_set_aside(tmp_path: Path) -> None:
+    opened(tmp_path).close()
+    with (tmp_path / "spool.sqlite").open("r+b") as file:
+        file.seek(44)  # the number of the schema's format
+        file.write(b"\0\0\0\x09")
+    assert opened(tmp_path).set_aside is not None
+
+
+def test_a_new_folder_is_closed_to_other_users(tmp_path: Path) -> None:
+    opened(tmp_path / "state")
+    assert (tmp_path / "state").stat().st_mode & 0o007 == 0
 
 
 def test_an_empty_file_is_a_new_spool(tmp_path: Path) -> None:
@@ -527,8 +545,10 @@ def test_what_is_held_takes_real_blocks_and_what_is_given_frees_them(tmp_path: P
     reserve = Reserve(tmp_path / "r", 100_000)
     assert reserve.hold()
     assert reserve.hold()
+    assert reserve.is_held
     assert (tmp_path / "r").stat().st_blocks * 512 >= 100_000
     assert reserve.give()
+    assert not reserve.is_held
     assert not (tmp_path / "r").exists()
     assert not reserve.give()
 

@@ -26,9 +26,10 @@ from typing import Any
 
 from bench.dashboards.__main__ import serving
 from bench.this_host import free_port
-from playwright.async_api import Browser, async_playwright
+from playwright.async_api import Browser, TimeoutError, async_playwright
 
 READY_S = 600
+QUIET_MS = 8000
 SETTLED_MS = 1500
 """Charts are drawn a moment after their answers have come."""
 
@@ -78,7 +79,7 @@ def paths(url: str) -> dict[str, str]:
     }  # fmt: skip
     of_row = {
         "incident": (f"SELECT id {worst}", "/incidents/{}"),
-        "rule": ("SELECT rule FROM alerts LIMIT 1", "/rules/{}"),
+        "rule": ("SELECT rule FROM alerts WHERE rule LIKE 'gpu%' LIMIT 1", "/rules/{}"),
         "node": ("SELECT node FROM gpus_now ORDER BY node LIMIT 1", "/nodes/{}"),
         "gpu": ("SELECT coalesce(any_value(a.gpu_uuid), min(g.gpu_uuid)) FROM gpus_now g LEFT JOIN alerts a USING (gpu_uuid)", "/gpus/{}"),
         "job": ("SELECT job FROM gpu_holders_now WHERE job IS NOT NULL ORDER BY job LIMIT 1", "/jobs/{}"),
@@ -108,6 +109,8 @@ async def taken(browser: Browser, url: str, name: str, view: View, folder: Path)
         ),
     )
     await page.goto(url, wait_until="load")
+    with contextlib.suppress(TimeoutError):  # pages that follow the fleet ask on
+        await page.wait_for_load_state("networkidle", timeout=QUIET_MS)
     await page.wait_for_timeout(SETTLED_MS)
     width = await page.evaluate("document.documentElement.scrollWidth")
     if width > view.width:

@@ -33,14 +33,26 @@ MUTMUT = Path(sys.executable).parent / "mutmut"
 
 # Exit codes of pytest and of mutmut's runner; all others killed the mutant.
 _SURVIVED = (0, 5, 33)
-_TIMED_OUT = (24, -24, 36, 152, 255, -9)
+_TIMED_OUT = (24, -24, 36, 152, -9)
 
 _CONFTEST = """
+import pytest
 from hypothesis import Phase, settings
+from mutmut.state import state
 
 settings.register_profile(
     "mutants", deadline=None, derandomize=True, phases=[Phase.explicit, Phase.generate]
 )
+
+_ran = set()
+
+
+# mutmut tries a mutant with the tests in which its function ran. What ran at import, in a fixture of a module or
+# behind a cache ran once and decides later tests as well.
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_teardown():
+    _ran.update(state()._stats)
+    state()._stats.update(_ran)
 """
 
 

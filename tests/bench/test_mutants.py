@@ -64,6 +64,35 @@ def test_only_the_functions_asked_for_are_mutated(root: Path) -> None:
     assert (result.killed, result.mutants, result.score_percent) == (2, 2, 100)
 
 
+AT_IMPORT = """
+def _made() -> int:
+    return 10
+
+
+MADE = _made()
+"""
+TESTS_OF_IT = """
+from tiny_part.limits import MADE
+
+
+def test_before_it_is_tried() -> None:
+    assert True
+
+
+def test_it_is_made() -> None:
+    assert MADE == 10
+"""
+
+
+@pytest.mark.slow
+def test_what_ran_at_import_is_tried_with_every_test(root: Path) -> None:
+    (root / "tiny" / "tiny_part" / "limits.py").write_text(AT_IMPORT)
+    (root / "tests" / "test_limits.py").write_text(TESTS_OF_IT)
+    core = Core("tiny_part.limits", ("tests/test_limits.py",), runs_at_import=True)
+    result = measure(core, root / "staged", root=root)
+    assert (result.killed, result.mutants) == (1, 1)
+
+
 @pytest.mark.slow
 def test_a_test_that_fails_without_a_change_is_an_error(root: Path) -> None:
     (root / "tests" / "test_limits.py").write_text(TESTS % 3)

@@ -70,3 +70,4 @@ def test_a_code_that_nobody_knows_is_a_warning_that_says_so() -> None:
     assert xid_info(133).severity == WARNING
     assert xid_info(133).meaning == "not in the catalogue"
     assert xid_info(133).action is None
+    assert "catalogue of Xids" in xid_info(133).remedy

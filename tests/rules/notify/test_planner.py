@@ -44,6 +44,7 @@ class Run:
         done = plan(self.state, self.view, self.policy, now)
         self.state, self.wake_at = done.state, done.wake_at
         self.unrouted, self.muted = done.unrouted, done.muted
+        assert done.wake_at is None or done.wake_at > now, "it would plan without end"
         return done.messages
 
 
@@ -88,12 +89,14 @@ def test_a_root_that_comes_later_and_is_worse_is_told_in_the_same_incident(alert
     (second,) = run([hot, lost], start + 60 * S)
     assert (second.group, second.reason) == (first.group, MessageReason.ESCALATED)
     assert (second.incident.rule, second.incident.id) == ("gpu_lost", first.incident.id)
+    assert run([hot], start + 600 * S) == []
     (end,) = run([], start + H)
     assert (end.reason, end.incident.rule, len(end.resolved)) == (
         MessageReason.RESOLVED,
         "gpu_lost",
         2,
     )
+    assert end.incident.severity is Severity.CRITICAL
 
 
 def test_an_incident_that_became_twice_as_large_is_told_again(alert_of, start) -> None:
@@ -400,7 +403,6 @@ class Planner(RuleBasedStateMachine):
         for message in self.run(self.active.values(), self.now):
             self._hear(message)
         assert self.run(self.active.values(), self.now) == []
-        assert self.run.wake_at is None or self.run.wake_at > self.now
 
     @rule()
     def wait_until_all_is_told(self) -> None:

@@ -10,7 +10,7 @@ import duckdb
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from gpuwarden_collector.ingest import admit, gpu_owners, node_owners
@@ -79,6 +79,11 @@ def test_rows_outside_the_window_are_refused_with_count_and_example(wire: Any) -
     )
     old = [wire.gpu_row(second=-20 * 24 * HOUR)]
     assert "1 rows are too old, such as 2026-02-09T12:00:00.000Z" in reason_for(wire, old)
+    old.append(wire.gpu_row())
+    assert "1 rows are too old, such as 2026-02-09T12:00:00.000Z" in reason_for(wire, old)
+    assert "3 rows are too old and too far ahead, such as 2026-02" in reason_for(
+        wire, old + late[1:]
+    )
 
 
 SECONDS = st.integers(-20 * 24 * HOUR, 20 * 24 * HOUR)
@@ -86,6 +91,7 @@ SECONDS = st.integers(-20 * 24 * HOUR, 20 * 24 * HOUR)
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(SECONDS, min_size=1, max_size=5), SECONDS)
+@example([-20 * 24 * HOUR, -6 * 24 * HOUR + 300], 0)  # a single clock admits both
 def test_a_refusal_names_the_clocks_that_would_admit_the_rows(
     wire: Any, seconds: list[int], ahead_s: int
 ) -> None:
@@ -94,9 +100,11 @@ def test_a_refusal_names_the_clocks_that_would_admit_the_rows(
     if refused is None:
         return
     table = {"gpu_samples": wire.table("gpu_samples", rows)}
-    by_that_clock = window(wire.now + timedelta(seconds=ahead_s), 14 * 24 * HOUR, 300)
     least_s, most_s = refused.admitting_ahead_s or (math.inf, -math.inf)
-    assert (refusal(table, by_that_clock) is None) == (least_s <= ahead_s <= most_s)
+    edges = [least_s - 1, least_s, most_s, most_s + 1] if refused.admitting_ahead_s else []
+    for clock_s in (ahead_s, *edges):
+        by_that_clock = window(wire.now + timedelta(seconds=clock_s), 14 * 24 * HOUR, 300)
+        assert (refusal(table, by_that_clock) is None) == (least_s <= clock_s <= most_s)
 
 
 def test_no_clock_admits_what_is_wrong_by_any(wire: Any) -> None:
@@ -137,6 +145,7 @@ def test_a_process_may_have_started_long_ago_but_not_in_the_future(wire: Any) ->
         ({"memory_used_bytes": -1}, "memory_used_bytes: 1 rows are outside 0 to inf, such as -1"),
         ({"temperature_celsius": 250.0}, "temperature_celsius: 1 rows are outside -60 to 200"),
         ({"power_watts": float("nan")}, "power_watts: 1 rows are NaN or infinite"),
+        ({"util_percent": float("nan")}, "util_percent: 1 rows are NaN or infinite"),
         ({"power_watts": float("inf")}, "power_watts: 1 rows are NaN or infinite"),
         ({"node": None}, "node is required, and 1 rows have no value"),
         ({"node": ""}, "node: the text is empty"),
@@ -197,6 +206,23 @@ def test_columns_checked_together_get_the_result_of_single_checks(wire: Any, dat
         patch.setattr(admit, "_TOGETHER_ROWS_MAX", 0)
         patch.setattr(admit, "_SETS_ROWS_MAX", 0)
         assert together == refusal({"gpu_samples": table}, admitted)
+
+
+WRONG = [{"util_percent": 101.0}, {"node": ""}, {"mig_instance": "1g\x1b[2J"}, {"ts": datetime(1999, 1, 1, tzinfo=UTC)}]  # fmt: skip
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(st.sampled_from([{}, *WRONG]), min_size=2, max_size=6), st.data())
+def test_rows_of_a_larger_table_are_judged_as_if_they_were_alone(
+    wire: Any, values: list[dict[str, Any]], data: Any
+) -> None:
+    rows = [wire.gpu_row(second=n, **{"mig_instance": "1g"} | v) for n, v in enumerate(values)]
+    start = data.draw(st.integers(0, len(rows) - 1))
+    length = data.draw(st.integers(1, len(rows) - start))
+    admitted = window(wire.now, 14 * 24 * HOUR, 300)
+    part = checked({"gpu_samples": wire.table("gpu_samples", rows).slice(start, length)}, admitted)
+    alone = {"gpu_samples": wire.table("gpu_samples", rows[start : start + length])}
+    assert part == checked(alone, admitted)
 
 
 def test_finite_values_whose_sum_overflows_are_admitted(wire: Any) -> None:

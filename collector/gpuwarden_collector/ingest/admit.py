@@ -244,7 +244,7 @@ def _are_labels(text: str) -> bool:
         pairs = json.loads(text, object_pairs_hook=tuple)
     except (ValueError, RecursionError):
         return False
-    if not text.lstrip().startswith("{") or not isinstance(pairs, tuple):
+    if not isinstance(pairs, tuple):
         return False
     names = [name for name, _ in pairs]
     texts = [*names, *(value for _, value in pairs)]

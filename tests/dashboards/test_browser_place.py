@@ -129,6 +129,11 @@ async def test_a_gpu_its_node_job_and_user_are_shown_with_what_is_wrong(fleet) -
             await states.press("ArrowLeft")
             await page.wait_for_timeout(200)
 
+        await page.goto(f"{url}/money")
+        await page.keyboard.press("/")
+        await page.keyboard.type("node:n1")
+        await page.keyboard.press("Enter")
+        await expect(page.locator("#filter")).to_have_value("node:n1")
         await page.goto(f"{url}/jobs/7")
         await expect(page.locator("#heat .plot")).to_have_attribute(
             "aria-label", "util, mean of each: n1 0 90 %; n1 1 60 %"

@@ -9,6 +9,7 @@ from aiohttp import web
 from gpuwarden.clock import to_ms
 from gpuwarden.waste import LABELS
 from gpuwarden_dashboards.http import NotKnownError, ParameterError, choice, html, instant
+from gpuwarden_dashboards.pages.money import RANGES
 from gpuwarden_dashboards.pages.page import Page
 from gpuwarden_dashboards.read.series import described
 from gpuwarden_dashboards.read.subject import Subject, read_extent, read_subject
@@ -81,6 +82,7 @@ class UsagePages(Page):
             subject=subject,
             asked=asked,
             sinces=SINCE,
+            ranges=RANGES,
             now=self._clock.now(),
             begin_ms=to_ms(begin),
             end_ms=to_ms(end),

@@ -63,3 +63,14 @@ def test_every_reason_has_its_seconds() -> None:
 )
 def test_types_follow_from_the_metric(name: str, type_: Type) -> None:
     assert GPU_1M.table.column(name).type is type_
+
+
+def test_each_column_has_a_type_and_a_meaning_and_hours_have_their_own_of_what_differs() -> None:
+    for rollup in ROLLUPS.values():
+        for column in rollup.table.columns:
+            assert isinstance(column.type, Type) and column.meaning, column.name
+    pairs = zip(GPU_1M.table.columns, GPU_1H.table.columns, strict=True)
+    differing = {minute.name for minute, hour in pairs if minute.meaning != hour.meaning}
+    assert differing == {"ts", *(name for name in GPU_1M.table.names if name.endswith("_p95"))}
+    said = GPU_1H.table.column("util_percent_p95").meaning
+    assert said == "util_percent that 95 % of the minutes' p95 did not exceed."

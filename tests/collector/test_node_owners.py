@@ -28,6 +28,7 @@ from gpuwarden_collector.ingest.node_owners import (
     BOTH_SPEAK_AFTER,
     CLAIMED_TWICE,
     SILENT_AFTER,
+    TRY_AGAIN_AFTER_S,
     nodes_of,
 )
 from gpuwarden_collector.ingest.prices import PriceBook
@@ -187,6 +188,7 @@ def test_a_machine_that_was_installed_again_gets_the_name_once_the_old_agent_is_
 def test_stopping_in_order_gives_the_name_to_no_other_token(name: Name) -> None:
     assert name.tell("a", sender=token_sender("t1"), kind="agent_stopped") is STORED
     assert name.tell("b", sender=token_sender("t2")) is WAITS
+    assert [o.retry_after_s for o in name.plan.outcomes] == [TRY_AGAIN_AFTER_S]  # type: ignore[union-attr]
     assert name.tell("a", sender=token_sender("t1")) is STORED
     assert name.tell("b", sender=token_sender("t1")) is WAITS, "it is running again"
     assert name.tell("a", sender=token_sender("t1"), kind="agent_stopped") is STORED

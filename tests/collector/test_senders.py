@@ -138,6 +138,8 @@ def test_a_token_for_any_node_leaves_half_of_the_ledger(
     # Without tokens there is no other sender to leave room for.
     everyone = Collected(wire).send(*((NOBODY, f"agent{n}", "boot", 1) for n in range(50)))
     assert everyone.count(Stored()) == 20
+    assert isinstance(everyone[-1], RetryLater)
+    assert everyone[-1].reason.startswith("20 agents and boots are known")
 
 
 def test_a_node_that_reboots_often_is_never_locked_out(collected: Collected) -> None:

@@ -132,6 +132,13 @@ def test_whoever_spoke_last_is_there_and_is_replaced_by_nobody(
         assert (place_of(rows[key]), rows[key].get("replaced_by")) == (place, None)
 
 
+def test_an_older_batch_does_not_change_a_board_that_was_replaced(fleet: Fleet) -> None:
+    fleet.tell("GPU-old", sequence=50, serial="s2")
+    fleet.tell("GPU-new", sequence=51)
+    fleet.tell("GPU-old", sequence=40, serial="s1")
+    assert fleet.known.items["gpus"]["GPU-old"].row["serial"] == "s2"
+
+
 def test_sequences_of_two_agents_do_not_say_whose_board_it_is(fleet: Fleet) -> None:
     fleet.tell("GPU-a", "n1", sequence=50)
     fleet.tell("GPU-a", "n2", sequence=1)

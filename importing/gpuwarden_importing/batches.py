@@ -205,7 +205,10 @@ def _fitted(column: Column, value: Any) -> Any:
             is_text = isinstance(value, str)
             return value.encode(errors="replace").decode() if is_text else None
         case Type.BOOL:
-            return value if isinstance(value, bool) else None
+            # Metrics are numbers: 1 is true.
+            return (
+                bool(value) if isinstance(value, bool | int | float) and value in (0, 1) else None
+            )
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         return None
     if bits := _BITS.get(column.type):

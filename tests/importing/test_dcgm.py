@@ -2,12 +2,18 @@
 
 import json
 import math
+from datetime import UTC, datetime
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.agent.exporter.conftest import Node
 
+from gpuwarden.clock import ManualClock, to_ms
 from gpuwarden.prometheus_names import DCGM_TABLES, dcgm_columns, names_of
+from gpuwarden_agent.counters import Counters
+from gpuwarden_agent.exporter.page import metrics_page
+from gpuwarden_importing.batches import Batcher
 from gpuwarden_importing.dcgm import read, read_answer
 from gpuwarden_importing.model import ImportTally, Origin, UnreadableError
 
@@ -177,3 +183,30 @@ def test_an_instant_of_prometheus_and_what_was_computed(imported) -> None:
     (reason,) = found.tally.skipped
     assert reason.startswith("a series without a name: ask for metrics")
     assert "a series that is cut short" in imported(read_answer, one[:120]).tally.skipped
+
+
+@pytest.mark.parametrize("name_set", ["dcgm", "dcgm49"])
+def test_what_our_exporter_writes_comes_back_in_every_column(name_set) -> None:
+    clock = ManualClock(datetime(2026, 6, 1, tzinfo=UTC))
+    node = Node(clock)
+    node.everything()
+    text = metrics_page("n1", node.latest, Counters(), (name_set,))
+    now_ms = to_ms(clock.now())
+    tally, batcher = ImportTally(), Batcher(now_ms + 1000)
+    lines = iter(text.splitlines(keepends=True))
+    batches = [
+        batch
+        for rows in read(lines, Origin(node="n1", at_ms=now_ms), tally)
+        for batch in batcher.add(rows, tally)
+    ] + [*batcher.flush(tally)]
+    found = {
+        (batch.table, column): value
+        for batch in batches
+        for row in batch.data.to_pylist()
+        for column, value in row.items()
+    }
+    written = {name for name in dcgm_columns() if f"\n{name}{{" in text} - {*LIMITS}
+    wanted = {dcgm_columns()[name][:2] for name in written}
+    assert ("gpu_health_samples", "remap_failed") in wanted
+    assert {key: found.get(key) for key in wanted} == pytest.approx(dict.fromkeys(wanted, 1))
+    assert not [reason for reason in tally.skipped if "another type" in reason]

@@ -145,15 +145,27 @@ class Money:
         return self.total.usd is not None
 
 
-def _sums(question: MoneyQuestion, *columns: str) -> str:
-    """SELECT of sums by columns."""
-    grouped = "".join(f"{column}, " for column in columns)
+_SUMS = """label, is_waste, simulated, sum(gpu_hours) AS gpu_hours, sum(usd) AS usd,
+    sum(energy_kwh) AS energy_kwh, sum(co2_kg) AS co2_kg"""
+
+
+def _of_names(question: MoneyQuestion) -> str:
+    """SELECT of sums by name and label."""
+    return f"SELECT {BY[question.by]} AS name, {_SUMS} FROM waste WHERE {_asked(question)} GROUP BY ALL"
+
+
+def _of_names_and_bars(question: MoneyQuestion) -> str:
+    """SELECT of sums by name and label, and by bar and label with `is_bar`: rows are read once for both."""
+    rows = f"SELECT *, {BY[question.by]} AS name, {_bucket(question)} FROM waste WHERE {_asked(question)}"
+    by = "label, is_waste, simulated"
     return (
-        f"SELECT {grouped}label, is_waste, simulated, sum(gpu_hours) AS gpu_hours, sum(usd) AS usd, "
-        "sum(energy_kwh) AS energy_kwh, sum(co2_kg) AS co2_kg FROM waste "
-        f"WHERE ts >= {timestamp_sql(question.begin)} AND ts < {timestamp_sql(question.end)} AND {question.where} "
-        "GROUP BY ALL"
+        f"SELECT name, bucket, grouping(name) = 1 AS is_bar, {_SUMS} FROM ({rows}) "
+        f"GROUP BY GROUPING SETS ((name, {by}), (bucket, {by}))"
     )
+
+
+def _asked(question: MoneyQuestion) -> str:
+    return f"ts >= {timestamp_sql(question.begin)} AND ts < {timestamp_sql(question.end)} AND {question.where}"
 
 
 def _bucket(question: MoneyQuestion) -> str:
@@ -172,7 +184,6 @@ ORDER BY usd_per_hour DESC LIMIT 100
 
 async def read_money(querier: Querier, question: MoneyQuestion, now: datetime) -> Money:
     """What was asked. Raises QueryError."""
-    name = f"{BY[question.by]} AS name"
     month = now.replace(day=1, hour=0, minute=0, second=0, microsecond=0)
     since = min(month, now - WEEK)
     spent = (
@@ -181,21 +192,22 @@ async def read_money(querier: Querier, question: MoneyQuestion, now: datetime) -
         f"FROM waste WHERE ts >= {timestamp_sql(since)} AND {question.where} GROUP BY simulated"
     )
     asked = [
-        _sums(question, name),
-        _sums(question.before, name),
-        _sums(question, _bucket(question)),
+        _of_names_and_bars(question),
+        _of_names(question.before),
         _OPEN,
         spent,
     ]
     found = await query_all(
         querier, [(sql, {} if sql is _OPEN else question.params) for sql in asked]
     )
-    rows, before, in_time, open_ones, spending = (result.records() for result in found)
+    rows, before, open_ones, spending = (result.records() for result in found)
     is_simulated = bool(rows) and all(row["simulated"] for row in rows)
-    rows, before, in_time, open_ones, spending = (
+    rows, before, open_ones, spending = (
         [row for row in of if row["simulated"] == is_simulated]
-        for of in (rows, before, in_time, open_ones, spending)
+        for of in (rows, before, open_ones, spending)
     )
+    in_time = [row for row in rows if row["is_bar"]]
+    rows = [row for row in rows if not row["is_bar"]]
     lines = _lines(rows, before, question.sort)
     total = summed(None, rows)
     trends = await _trends(querier, question, lines, total, is_simulated=is_simulated)
@@ -253,8 +265,8 @@ async def _trends(
     value = "gpu_hours" if total.usd is None else "usd"
     sql = (
         f"SELECT {BY[question.by]} AS name, {_bucket(question)}, sum({value}) AS wasted FROM waste "
-        f"WHERE ts >= {timestamp_sql(question.begin)} AND ts < {timestamp_sql(question.end)} AND is_waste "
-        f"AND simulated = {is_simulated} AND {BY[question.by]} IN ({listed}) AND {question.where} GROUP BY ALL"
+        f"WHERE {_asked(question)} AND is_waste AND simulated = {is_simulated} "
+        f"AND {BY[question.by]} IN ({listed}) GROUP BY ALL"
     )
     count = question.bucket_of(question.end - timedelta(seconds=1)) + 1
     found: dict[str | None, list[float]] = {}

@@ -150,7 +150,7 @@ async def test_an_address_keeps_what_was_chosen(spent) -> None:
 
 
 async def test_csv_has_the_lines_with_hours_by_label(spent) -> None:
-    rows = [*csv.DictReader(io.StringIO(await asked(spent, "/money.csv?by=user&sort=name")))]
+    rows = [*csv.DictReader(io.StringIO(await asked(spent, "/v1/money.csv?by=user&sort=name")))]
     assert [row["user"] for row in rows] == ["alice", "bob", ""]
     assert (rows[0]["usd"], rows[0]["idle_held_gpu_hours"]) == ("4.5", "0.5")
     assert rows[1]["usd"] == "", "an unknown price is not 0"

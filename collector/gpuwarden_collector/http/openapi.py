@@ -374,7 +374,7 @@ ENDPOINTS: Mapping[tuple[str, str], Endpoint] = {
     ("GET", "/jobs/{name}"): _page("A job.", *_USAGE),
     ("GET", "/users/{name}"): _page("A user.", *_USAGE),
     ("GET", "/money"): _page("What GPUs cost and waste.", *_MONEY),
-    ("GET", "/money.csv"): Endpoint("Its lines.", ("text/csv",), query=_MONEY, errors=(400, 503)),
+    ("GET", "/v1/money.csv"): Endpoint("Its lines.", ("text/csv",), query=_MONEY, errors=(400, 503)),
     ("GET", "/collector"): _page(
         "The collector and its agents.",
         _one_of("state", "all", "silent", "behind", "gaps", "losses", "old"), "filter",

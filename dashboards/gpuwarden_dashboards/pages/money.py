@@ -100,13 +100,13 @@ def ticks(most: float) -> Sequence[float]:
 
 
 class MoneyPage(Page):
-    """GET /money and /money.csv."""
+    """GET /money and /v1/money.csv."""
 
     def routes(self) -> Iterable[web.RouteDef]:
         """The page, and its lines as CSV."""
         return [
             web.get("/money", self._show),
-            web.get("/money.csv", self._csv),
+            web.get("/v1/money.csv", self._csv),
         ]
 
     def render(self, money: Money, asked: MoneyRange) -> str:

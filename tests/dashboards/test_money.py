@@ -2,6 +2,7 @@
 
 import csv
 import io
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -76,6 +77,22 @@ async def test_a_filter_leaves_one_name_or_nobody(spent) -> None:
     assert [line.usage.name for line in nobody.lines] == ["n3"]
     hostile = MoneyQuestion(BEGIN, END, "node", {"user": "' OR true --"})
     assert (await read_money(spent, hostile, NOW)).lines == []
+
+
+async def test_a_limit_of_rows_cuts_cheap_names_and_never_the_total(spent) -> None:
+    whole = await read_money(spent, MoneyQuestion(BEGIN, END, "job"), NOW)
+
+    class Limited:
+        """As a collector with a limit of rows."""
+
+        async def query(self, sql, params=None, **more):
+            found = await spent.query(sql, params, **more)
+            return replace(found, rows=found.rows[:5])
+
+    cut = await read_money(Limited(), MoneyQuestion(BEGIN, END, "job"), NOW)
+    assert len(cut.lines) < len(whole.lines)
+    assert (cut.total, cut.bars) == (whole.total, whole.bars)
+    assert cut.lines[0].usage.usd == max(line.usage.usd or 0 for line in whole.lines)
 
 
 async def test_simulated_gpus_count_only_alone(spent) -> None:

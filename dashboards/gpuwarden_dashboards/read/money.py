@@ -149,18 +149,16 @@ _SUMS = """label, is_waste, simulated, sum(gpu_hours) AS gpu_hours, sum(usd) AS 
     sum(energy_kwh) AS energy_kwh, sum(co2_kg) AS co2_kg"""
 
 
-def _of_names(question: MoneyQuestion) -> str:
-    """SELECT of sums by name and label."""
-    return f"SELECT {BY[question.by]} AS name, {_SUMS} FROM waste WHERE {_asked(question)} GROUP BY ALL"
-
-
 def _of_names_and_bars(question: MoneyQuestion) -> str:
-    """SELECT of sums by name and label, and by bar and label with `is_bar`: rows are read once for both."""
+    """SELECT of sums by bar and label with `is_bar`, and by name and label: rows are read once for both.
+
+    Bars come first, then the most expensive names: what a limit of rows may cut are cheap ones.
+    """
     rows = f"SELECT *, {BY[question.by]} AS name, {_bucket(question)} FROM waste WHERE {_asked(question)}"
     by = "label, is_waste, simulated"
     return (
         f"SELECT name, bucket, grouping(name) = 1 AS is_bar, {_SUMS} FROM ({rows}) "
-        f"GROUP BY GROUPING SETS ((name, {by}), (bucket, {by}))"
+        f"GROUP BY GROUPING SETS ((name, {by}), (bucket, {by})) ORDER BY is_bar DESC, usd DESC NULLS LAST"
     )
 
 
@@ -193,7 +191,7 @@ async def read_money(querier: Querier, question: MoneyQuestion, now: datetime) -
     )
     asked = [
         _of_names_and_bars(question),
-        _of_names(question.before),
+        _of_names_and_bars(question.before),
         _OPEN,
         spent,
     ]
@@ -206,20 +204,25 @@ async def read_money(querier: Querier, question: MoneyQuestion, now: datetime) -
         [row for row in of if row["simulated"] == is_simulated]
         for of in (rows, before, open_ones, spending)
     )
-    in_time = [row for row in rows if row["is_bar"]]
-    rows = [row for row in rows if not row["is_bar"]]
+    in_time, rows = _parted(rows)
+    in_time_before, before = _parted(before)
     lines = _lines(rows, before, question.sort)
-    total = summed(None, rows)
+    total = summed(None, in_time)
     trends = await _trends(querier, question, lines, total, is_simulated=is_simulated)
     return Money(
         total=total,
-        before=summed(None, before) if before else None,
+        before=summed(None, in_time_before) if in_time_before else None,
         bars=_bars(question, in_time),
         lines=[replace(line, trend=trends.get(line.usage.name, ())) for line in lines],
         savings=[] if question.only else _savings(open_ones),
         forecast=_forecast(spending, month, now),
         is_simulated=is_simulated,
     )
+
+
+def _parted(rows: Sequence[Record]) -> tuple[list[Record], list[Record]]:
+    """Rows of bars, and rows of names."""
+    return [row for row in rows if row["is_bar"]], [row for row in rows if not row["is_bar"]]
 
 
 def _lines(rows: Sequence[Record], before: Sequence[Record], sort: str) -> Sequence[MoneyLine]:

@@ -11,22 +11,21 @@ import argparse
 import asyncio
 import contextlib
 import html
-import json
 import os
 import shutil
 import sys
 import tempfile
 import time
 import urllib.parse
-import urllib.request
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from bench.dashboards.__main__ import serving
 from bench.this_host import free_port
-from playwright.async_api import Browser, TimeoutError, async_playwright
+from playwright.async_api import Browser, Response, TimeoutError, async_playwright
+
+from gpuwarden_client.http import CallError, ask
 
 READY_S = 600
 QUIET_MS = 8000
@@ -56,12 +55,8 @@ NARROW = View("light-320", 320, 700, "light")
 def paths(url: str) -> dict[str, str]:
     """Addresses of pages by name; those of a node, GPU, job, user, incident and rule as the fleet has them."""
 
-    def first(sql: str) -> Any:
-        request = urllib.request.Request(
-            f"{url}/v1/sql", json.dumps({"sql": sql}).encode(), {"Content-Type": "application/json"}
-        )
-        with urllib.request.urlopen(request, timeout=60) as answer:
-            rows = json.load(answer)["rows"]
+    def first(sql: str) -> str | None:
+        rows = ask(sql, url=url).rows
         return urllib.parse.quote(str(rows[0][0]), safe="") if rows else None
 
     worst = "FROM incidents_now ORDER BY usd_per_hour DESC NULLS LAST LIMIT 1"
@@ -100,14 +95,12 @@ async def taken(browser: Browser, url: str, name: str, view: View, folder: Path)
     page = await context.new_page()
     wrong: list[str] = []
     page.on("pageerror", lambda error: wrong.append(f"{name} {view.name}: {error}"))
-    page.on(
-        "response",
-        lambda got: (
-            wrong.append(f"{name} {view.name}: {got.status} of {got.url}")
-            if got.status >= 400 and got.url != url
-            else None
-        ),
-    )
+
+    def note(answer: Response) -> None:
+        if answer.status >= 400 and answer.url != url:
+            wrong.append(f"{name} {view.name}: {answer.status} of {answer.url}")
+
+    page.on("response", note)
     await page.goto(url, wait_until="load")
     with contextlib.suppress(TimeoutError):  # pages that follow the fleet ask on
         await page.wait_for_load_state("networkidle", timeout=QUIET_MS)
@@ -145,15 +138,9 @@ def _wait(url: str) -> None:
     wanted = (
         "SELECT (SELECT count(*) FROM incidents_now) > 2 AND (SELECT count(*) FROM waste_1h) > 0"
     )
-    request = urllib.request.Request(
-        f"{url}/v1/sql", json.dumps({"sql": wanted}).encode(), {"Content-Type": "application/json"}
-    )
     for _ in range(READY_S):
-        with (
-            contextlib.suppress(OSError),
-            urllib.request.urlopen(request, timeout=30) as answer,
-        ):
-            if json.load(answer)["rows"][0][0]:
+        with contextlib.suppress(CallError):
+            if ask(wanted, url=url).rows[0][0]:
                 return
         time.sleep(1)
     raise SystemExit(f"no incidents or no waste after {READY_S} s")

@@ -5,7 +5,7 @@ import json
 import zlib
 from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from hashlib import sha256
 from typing import Any
 
@@ -72,6 +72,22 @@ def instant(request: web.Request, name: str, usual: datetime) -> datetime:
         return given.replace(tzinfo=UTC) if given.tzinfo is None else given.astimezone(UTC)
     except (ValueError, OverflowError):
         raise ParameterError(f"{name} must be a time: 2026-03-01T12:00") from None
+
+
+def given_range(request: web.Request, now: datetime) -> tuple[datetime, datetime] | None:
+    """`begin` and `end` of the address, by default now and a week before; None: it has neither. Raises ParameterError."""
+    if not {"begin", "end"} & set(request.query):
+        return None
+    end = instant(request, "end", now)
+    begin = instant(request, "begin", end - timedelta(days=7))
+    if begin >= end:
+        raise ParameterError("the end must be after the begin")
+    return begin, end
+
+
+def fixed_range(begin: datetime, end: datetime) -> dict[str, str]:
+    """Parameters `begin` and `end`, for an address that shows the same tomorrow."""
+    return {"begin": f"{begin:%Y-%m-%dT%H:%M}", "end": f"{end:%Y-%m-%dT%H:%M}"}
 
 
 def html(content: str) -> web.Response:

@@ -99,7 +99,7 @@ class KeptAnswers:
         first = number = grid.start_ms // grid.step_ms
         last = first + grid.steps - 1
         pieces: dict[str, list[str]] = {}
-        while (number // BLOCK_STEPS + 1) * BLOCK_STEPS + _PART_STEPS_MIN - 1 <= last:
+        while (after := (number // BLOCK_STEPS + 1) * BLOCK_STEPS) + _PART_STEPS_MIN - 1 <= last:
             block = self._block((question.key, number // BLOCK_STEPS), number, now_s)
             if block is None:
                 break
@@ -108,7 +108,7 @@ class KeptAnswers:
                 cut = points if number == block.first else _since(points, since_ms)
                 if cut:
                     pieces.setdefault(labels, []).append(cut)
-            number = (number // BLOCK_STEPS + 1) * BLOCK_STEPS
+            number = after
         return KnownSteps(number - first, pieces)
 
     def _block(self, key: tuple[object, ...], number: int, now_s: float) -> KeptBlock | None:

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from gpuwarden.clock import Clock, to_ms
+from gpuwarden.collector_metrics import MINUTE_MS
 from gpuwarden.sizes import size_text
 from gpuwarden_collector.forwarding.feed import SegmentFeed
 from gpuwarden_collector.forwarding.minutes import MinuteFile, minutes_folder
@@ -35,7 +36,6 @@ from gpuwarden_collector.storage.state import FILE_NAME, StateFile
 log = logging.getLogger(__name__)
 
 TIDY_S = 5.0
-MINUTE_MS = 60_000
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from urllib.parse import urlencode
 from aiohttp import web
 
 from gpuwarden.waste import LABELS, TITLES
-from gpuwarden_dashboards.http import ParameterError, choice, html, instant
+from gpuwarden_dashboards.http import choice, fixed_range, given_range, html
 from gpuwarden_dashboards.pages.page import Page
 from gpuwarden_dashboards.read.money import (
     BY,
@@ -67,11 +67,13 @@ class MoneyRange:
 
     @property
     def fixed(self) -> dict[str, str]:
-        """The range as fixed times, for an address that shows the same tomorrow."""
-        return {
-            name: f"{at:%Y-%m-%dT%H:%M}"
-            for name, at in (("begin", self.question.begin), ("end", self.question.end))
-        }
+        """The range as fixed times."""
+        return fixed_range(self.question.begin, self.question.end)
+
+    @property
+    def sort(self) -> str:
+        """The order of the lines."""
+        return self.question.sort
 
     @property
     def words(self) -> str:
@@ -169,16 +171,13 @@ class MoneyPage(Page):
         sort = choice(request, "sort", "wasted_usd", ("name", *SORTS))
         only = {name: request.query[name] for name in BY if name in request.query}
         now = self._clock.now()
-        if not {"begin", "end"} & set(request.query):
+        since = ""
+        if given := given_range(request, now):
+            begin, end = given
+            begin, end = _hour(begin), _hour(end - timedelta(microseconds=1)) + timedelta(hours=1)
+        else:
             since = choice(request, "since", "7d", RANGES)
             begin, end = range_of(since, now)
-        else:
-            since = ""
-            end = instant(request, "end", now)
-            begin = instant(request, "begin", end - timedelta(days=7))
-            if begin >= end:
-                raise ParameterError("the end must be after the begin")
-            begin, end = _hour(begin), _hour(end - timedelta(microseconds=1)) + timedelta(hours=1)
         return MoneyRange(MoneyQuestion(begin, end, by, only, sort), since)
 
 

@@ -2,13 +2,13 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 
 from aiohttp import web
 
 from gpuwarden.clock import to_ms
 from gpuwarden.waste import LABELS
-from gpuwarden_dashboards.http import NotKnownError, ParameterError, choice, html, instant
+from gpuwarden_dashboards.http import NotKnownError, choice, fixed_range, given_range, html
 from gpuwarden_dashboards.pages.money import RANGES
 from gpuwarden_dashboards.pages.page import Page
 from gpuwarden_dashboards.read.series import described
@@ -60,8 +60,8 @@ class UsageRange:
 
     @property
     def fixed(self) -> Mapping[str, str]:
-        """The range as fixed times, for an address that shows the same tomorrow."""
-        return {"begin": f"{self.begin:%Y-%m-%dT%H:%M}", "end": f"{self.end:%Y-%m-%dT%H:%M}"}
+        """The range as fixed times."""
+        return fixed_range(self.begin, self.end)
 
 
 class UsagePages(Page):
@@ -115,11 +115,7 @@ class UsagePages(Page):
     def _range(self, request: web.Request) -> UsageRange:
         now = self._clock.now()
         sort = choice(request, "sort", "usd", ("name", *SORTS))
-        if not {"begin", "end"} & set(request.query):
-            since = choice(request, "since", "7d", SINCE)
-            return UsageRange(now - SINCE[since], now, since, sort)
-        end = instant(request, "end", now)
-        begin = instant(request, "begin", end - timedelta(days=7))
-        if begin >= end:
-            raise ParameterError("the end must be after the begin")
-        return UsageRange(begin, end, "", sort)
+        if given := given_range(request, now):
+            return UsageRange(*given, "", sort)
+        since = choice(request, "since", "7d", SINCE)
+        return UsageRange(now - SINCE[since], now, since, sort)

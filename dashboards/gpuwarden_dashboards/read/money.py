@@ -3,14 +3,14 @@
 All figures are sums of the view `waste`. Simulated GPUs count only if there are no others.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
 from gpuwarden.query import Querier, Record, query_all, text_sql, timestamp_sql
 from gpuwarden.waste import LABELS, NO_WASTE
 from gpuwarden.waste_report import BY as REPORT_BY
-from gpuwarden_dashboards.read.usage import GpuUsage, known_sum, sorted_usage, summed
+from gpuwarden_dashboards.read.usage import GpuUsage, by_name, known_sum, sorted_usage, summed
 
 BY: Mapping[str, str] = {**REPORT_BY, "label": "label"}
 """What money can be grouped and filtered by, as columns of `waste`."""
@@ -226,19 +226,12 @@ def _parted(rows: Sequence[Record]) -> tuple[list[Record], list[Record]]:
 
 
 def _lines(rows: Sequence[Record], before: Sequence[Record], sort: str) -> Sequence[MoneyLine]:
-    now_by, before_by = _by_name(rows), _by_name(before)
+    now_by, before_by = by_name(rows), by_name(before)
     usages = sorted_usage([summed(name, of) for name, of in now_by.items()], sort)
     return [
         MoneyLine(usage, summed(usage.name, of) if (of := before_by.get(usage.name)) else None)
         for usage in usages[:LINES_MAX]
     ]
-
-
-def _by_name(rows: Iterable[Record]) -> Mapping[str | None, list[Record]]:
-    found: dict[str | None, list[Record]] = {}
-    for row in rows:
-        found.setdefault(row["name"], []).append(row)
-    return found
 
 
 def _bars(question: MoneyQuestion, rows: Sequence[Record]) -> Sequence[MoneyBar]:

@@ -7,11 +7,11 @@ from statistics import mean
 from typing import Any
 
 from gpuwarden.alert import WORST_FIRST
+from gpuwarden.durations import readable
 from gpuwarden.query import Querier, Record, query_all
 from gpuwarden.rollups import IDLE_BELOW_PERCENT
 from gpuwarden_dashboards.read.fleet import SILENT_AFTER
 from gpuwarden_dashboards.read.series import GPUS_MAX, JOB, Place
-from gpuwarden_dashboards.templates import ago
 
 _PROCESSES_MAX = 64
 _HIDDEN = {
@@ -150,7 +150,7 @@ class PlaceNow:
             return PlaceVerdict(
                 "warning",
                 "Not reporting",
-                f"The last sample came {ago(self.silent_since, self.now)}.",
+                f"The last sample came {readable((self.now - self.silent_since).total_seconds())} ago.",
                 "Check the node and its agent.",
                 self.silent_since,
             )

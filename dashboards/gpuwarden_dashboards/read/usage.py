@@ -71,14 +71,19 @@ def usages_of(
 ) -> Sequence[GpuUsage]:
     """Usage from rows of `usage_sql`; `running`: rows of `RUNNING`, for jobs."""
     jobs = None if running is None else {record["job"] for record in running}
-    by_name: dict[str | None, list[Record]] = {}
-    for record in records:
-        by_name.setdefault(record["name"], []).append(record)
     usages = [
         summed(name, of_it, None if jobs is None else name in jobs)
-        for name, of_it in by_name.items()
+        for name, of_it in by_name(records).items()
     ]
     return sorted_usage(usages, sort)[:ROWS_MAX]
+
+
+def by_name(records: Iterable[Record]) -> Mapping[str | None, list[Record]]:
+    """Rows by their `name`."""
+    found: dict[str | None, list[Record]] = {}
+    for record in records:
+        found.setdefault(record["name"], []).append(record)
+    return found
 
 
 def sorted_usage(usages: Sequence[GpuUsage], sort: str) -> Sequence[GpuUsage]:

@@ -1,4 +1,4 @@
-// Copies messages to owners, and prints the page.
+// Copies messages to owners.
 
 for (const button of document.querySelectorAll(".copy")) {
   if (!navigator.clipboard) break; // only pages over TLS or of this host have it
@@ -8,9 +8,4 @@ for (const button of document.querySelectorAll(".copy")) {
     button.textContent = "Copied";
     setTimeout(() => (button.textContent = "Copy message"), 1500);
   });
-}
-const print = document.querySelector("#print");
-if (print) {
-  print.hidden = false;
-  print.addEventListener("click", () => window.print());
 }

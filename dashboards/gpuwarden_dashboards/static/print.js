@@ -1,5 +1,5 @@
 // Prints the page on a click.
 
 const button = document.querySelector("#print");
-button.hidden = false;
-button.addEventListener("click", () => print());
+if (button) button.hidden = false; // it is absent where the page has no table
+button?.addEventListener("click", () => print());

@@ -196,3 +196,21 @@ def test_ranges_are_whole_hours_and_have_at_most_sixty_bars(since, seconds) -> N
     question = MoneyQuestion(begin, end)
     assert 1 <= question.bucket_of(end - timedelta(seconds=1)) + 1 <= 62
     assert question.before.end == begin
+
+
+@pytest.mark.parametrize(
+    ("times", "by"),
+    [
+        ("begin=0001-01-01&end=0001-02-01", "day"),
+        ("begin=9999-12-31T23:00&end=9999-12-31T23:59:59", "hour"),
+        ("begin=0001-01-01&end=9999-12-31T23:59:59", "167 years"),
+        ("begin=1&end=2026-03-12", "year"),
+        ("begin=2020-01-01&end=2026-03-12", "week"),
+    ],
+)
+async def test_any_time_is_answered_with_some_bars(spent, times, by) -> None:
+    html = await asked(spent, f"/money?{times}")
+    nothing = "No GPU was seen in that time" in html
+    assert nothing == ("begin=0001-01-01&end=0001" in times or "begin=9999" in times)
+    assert nothing or f"Dollars by {by}</h2>" in html
+    assert html.count('class="hit"') <= 600

@@ -5,7 +5,7 @@ import io
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from urllib.parse import urlencode
 
 from aiohttp import web
@@ -43,6 +43,9 @@ ADVICE: Mapping[str, str] = {
 """Advice by label of waste."""
 PAGES = {"user": "/users/", "job": "/jobs/", "node": "/nodes/"}
 """Pages of a name."""
+HOUR = timedelta(hours=1)
+LATEST = datetime(9999, 12, 31, 23, tzinfo=UTC)
+"""The last whole hour that a datetime can be."""
 _STEPS = (1, 2, 2.5, 5, 10)
 _LEAST = 1e-6
 STACK: Sequence[str] = (*NOT_WASTE, *WASTE_LABELS)
@@ -173,8 +176,9 @@ class MoneyPage(Page):
         now = self._clock.now()
         since = ""
         if given := given_range(request, now):
-            begin, end = given
-            begin, end = _hour(begin), _hour(end - timedelta(microseconds=1)) + timedelta(hours=1)
+            begin, end = (min(at, LATEST) for at in given)
+            begin = min(_hour(begin), LATEST - HOUR)
+            end = _hour(end - timedelta(microseconds=1)) + HOUR
         else:
             since = choice(request, "since", "7d", RANGES)
             begin, end = range_of(since, now)
@@ -183,7 +187,7 @@ class MoneyPage(Page):
 
 def range_of(since: str, now: datetime) -> tuple[datetime, datetime]:
     """Begin and end of one of `RANGES`: whole hours, the running one too."""
-    end = _hour(now) + timedelta(hours=1)
+    end = _hour(now) + HOUR
     month = now.replace(day=1, hour=0, minute=0, second=0, microsecond=0)
     if since == "month":
         return month, end

@@ -3,9 +3,10 @@
 All figures are sums of the view `waste`. Simulated GPUs count only if there are no others.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 
 from gpuwarden.query import Querier, Record, query_all, text_sql, timestamp_sql
 from gpuwarden.waste import LABELS, NO_WASTE
@@ -18,7 +19,8 @@ LINES_MAX = 200
 TRENDS_MAX = 50
 """Lines with a trend of their own."""
 SAVINGS_MAX = 20
-WEEK = timedelta(days=7)
+WEEK, YEAR = timedelta(days=7), timedelta(days=365)
+_EARLIEST = datetime.min.replace(tzinfo=UTC)
 NOT_WASTE: Sequence[str] = tuple(label for label in LABELS if label in NO_WASTE)
 WASTE_LABELS: Sequence[str] = tuple(label for label in LABELS if label not in NO_WASTE)
 _HOURS_A_MONTH = 730.5
@@ -37,14 +39,25 @@ class MoneyQuestion:
 
     @property
     def before(self) -> "MoneyQuestion":
-        """The same for as much time before."""
-        return replace(self, begin=self.begin - (self.end - self.begin), end=self.begin)
+        """The same for as much time before, as far as there are times."""
+        time = min(self.end - self.begin, self.begin - _EARLIEST)
+        return replace(self, begin=self.begin - time, end=self.begin)
 
     @property
     def bucket(self) -> timedelta:
-        """The time of a bar: at most 60 of them, an hour, a day or a week."""
-        hours = (self.end - self.begin) / timedelta(hours=1)
-        return timedelta(hours=1) if hours <= 60 else timedelta(days=1) if hours <= 1488 else WEEK
+        """The time of a bar: an hour up to 60 of them, a day up to 62, a week up to ten years, else whole years."""
+        time = self.end - self.begin
+        if time <= timedelta(hours=60):
+            return timedelta(hours=1)
+        if time <= timedelta(days=62):
+            return timedelta(days=1)
+        return WEEK if time <= 10 * YEAR else math.ceil(time / (60 * YEAR)) * YEAR
+
+    @property
+    def bucket_word(self) -> str:
+        """The time of a bar in a word."""
+        words = {timedelta(hours=1): "hour", timedelta(days=1): "day", WEEK: "week", YEAR: "year"}
+        return words.get(self.bucket) or f"{self.bucket // YEAR} years"
 
     @property
     def where(self) -> str:
@@ -243,7 +256,8 @@ def _bars(question: MoneyQuestion, rows: Sequence[Record]) -> Sequence[MoneyBar]
     return [
         MoneyBar(
             question.begin + n * question.bucket,
-            min(question.begin + (n + 1) * question.bucket, question.end),
+            # Beyond the end may be beyond all times.
+            question.begin + (n + 1) * question.bucket if n + 1 < count else question.end,
             summed(None, of).labels,
         )
         for n, of in enumerate(found)

@@ -54,6 +54,11 @@ def pytest_collection() -> Iterator[None]:
         gc.enable()
 
 
+def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
+    """Name long bytes by their length: packed ones may have the time in them, and workers must find equal names."""
+    return f"{argname}-of-{len(val)}-bytes" if isinstance(val, bytes) and len(val) > 40 else None
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Put the longest of the slow tests first."""
     items.sort(key=_place)

@@ -272,7 +272,7 @@ BOMB = compressed(b"\0" * (endpoints.CONTENT_BYTES_MAX + 1))
         ),
         (
             endpoints.OTLP_PATH,
-            gzip.compress(b" " * (endpoints.CONTENT_BYTES_MAX + 1)),
+            gzip.compress(b" " * (endpoints.CONTENT_BYTES_MAX + 1), mtime=0),
             {"Content-Type": "application/json", "Content-Encoding": "gzip"},
             400,
             "send smaller requests",

@@ -14,6 +14,7 @@ from gpuwarden.settings import SettingsError
 from gpuwarden_cli.commands import (
     agent,
     alerts,
+    annotate,
     ask,
     collector,
     completion,
@@ -67,6 +68,7 @@ COMMANDS = (
     rules,
     why,
     report,
+    annotate,
     slurm,
     top,
     mcp,

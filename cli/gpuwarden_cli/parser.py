@@ -60,6 +60,7 @@ EXAMPLES: dict[str, str] = {
     "report efficiency": "gpuwarden report efficiency --by job --top 10",
     "report energy": "gpuwarden report energy --by node --format csv",
     "report job": "gpuwarden report job 4711",
+    "annotate": 'gpuwarden annotate "deployed 2.3" --tag release',
     "slurm summarize": "gpuwarden slurm summarize --every 30",
     "slurm install": "gpuwarden slurm install --dry-run",
     "slurm uninstall": "gpuwarden slurm uninstall",

@@ -22,8 +22,10 @@ from gpuwarden.query import ExpectedQuery, Querier
 from gpuwarden_collector import stages
 from gpuwarden_collector.auth.access_control import AccessControl
 from gpuwarden_collector.forwarding.port import Forwarding
+from gpuwarden_collector.http.annotations import annotation_routes
 from gpuwarden_collector.http.app import Api, node_routes
 from gpuwarden_collector.http.copies import copy_routes
+from gpuwarden_collector.http.dashboards import DashboardEndpoints
 from gpuwarden_collector.http.listen import raise_descriptors, serve
 from gpuwarden_collector.http.openapi import openapi_routes
 from gpuwarden_collector.http.receive import Ingest
@@ -37,6 +39,7 @@ from gpuwarden_collector.rule_stores import SqlAlertStore, SqlDiagnosisStore, Sq
 from gpuwarden_collector.settings import CollectorSettings
 from gpuwarden_collector.stats import Stats
 from gpuwarden_collector.storage.second_copy import CopyFolder
+from gpuwarden_collector.storage.state import StateFile
 from gpuwarden_collector.supervision import ending_with
 
 log = logging.getLogger(__name__)
@@ -149,7 +152,7 @@ async def running(
         copies = copy_routes(CopyFolder(settings.data_dir), bodies, no_room)
         fronts = stages.front_routes(http_fronts, queries, bodies, clock, settings, stats)
         own = (*access.routes, *sql.routes(), *fronts, *node_routes(writer), *copies, *receiving)
-        app = _application(api, [*own, *query_routes(state, clock), *routes(querier)])
+        app = _application(api, [*own, *_routes_of_people(state, clock), *routes(querier)])
         url = health.url = await serve(stack, settings, app, access, stats)
         postgres = await stages.listen_beside(stack, settings, front, queries, access, stats)
         # This runs first at the end: a client that waits for an answer would delay the end of the server.
@@ -176,6 +179,13 @@ async def running(
                 postgres=postgres,
             )
     log.info("collector stopped", extra={"batches": stats.batches, "rows": stats.rows_total})
+
+
+def _routes_of_people(state: StateFile, clock: Clock) -> Iterable[web.AbstractRouteDef]:
+    """Routes of what people save: queries, dashboards, annotations."""
+    yield from query_routes(state, clock)
+    yield from DashboardEndpoints(state, clock).routes()
+    yield from annotation_routes(state, clock)
 
 
 def _application(api: Api, routes: Iterable[web.AbstractRouteDef]) -> web.Application:

@@ -44,6 +44,8 @@ class Scope(StrEnum):
     """Send batches; only of one node if the token names it."""
     READ = "read"
     """Read: SQL, pages, rules, alerts, metrics."""
+    EDIT = "edit"
+    """Read, and change dashboards and annotations."""
     ADMIN = "admin"
     """Everything, also silences and acknowledgements."""
     ENROLL = "enroll"
@@ -130,7 +132,7 @@ def read_token(path: Path) -> Token:
 
 def allows(held: Scope, needed: Scope) -> bool:
     """Whether a token of scope `held` may do what needs `needed`."""
-    return held is needed or held is Scope.ADMIN
+    return held is needed or held is Scope.ADMIN or (held is Scope.EDIT and needed is Scope.READ)
 
 
 @lru_cache(maxsize=64)

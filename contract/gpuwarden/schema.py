@@ -349,6 +349,19 @@ SILENCES = Table("silences", "silence or acknowledgement", ("id",), (
     Column("ends_at", Type.TIMESTAMP, "When it ends.", required=True),
 ))
 
+ANNOTATIONS = Table("annotations", "text that people and programs wrote onto charts", ("id",), (
+    Column("id", Type.STRING, "Identity of the annotation.", required=True),
+    Column("text", Type.STRING, "What happened.", required=True),
+    Column("began_at", Type.TIMESTAMP, "When, or from when.", required=True),
+    Column("ended_at", Type.TIMESTAMP, "Until when; NULL: a moment."),
+    Column("node", Type.STRING, "The node it is about; NULL: any."),
+    Column("gpu", Type.INT32, "Index of the GPU of the node; NULL: any."),
+    Column("job", Type.STRING, "The Slurm job or pod it is about; NULL: any."),
+    Column("tags", Type.STRING, "JSON list of its tags.", required=True),
+    Column("author", Type.STRING, "Who wrote it: the token's comment or id; NULL: no tokens are required."),
+    Column("made_at", Type.TIMESTAMP, "When it was written.", required=True),
+))
+
 DIAGNOSES = Table("diagnoses", "time that a GPU or job was in one class", ("subject", "began_at"), (
     Column("subject", Type.STRING, "UUID of the GPU, or name of the job: Slurm job 7.", required=True),
     Column("kind", Type.STRING, "gpu or job.", required=True),
@@ -378,7 +391,7 @@ TABLES: dict[str, Table] = {
     WASTE_1H.table.name: WASTE_1H.table,
     **{
         table.name: table
-        for table in (COLLECTOR_SAMPLES, QUERY_LOG, ALERTS, INCIDENTS, INCIDENT_ALERTS, SILENCES, DIAGNOSES)
+        for table in (COLLECTOR_SAMPLES, QUERY_LOG, ALERTS, INCIDENTS, INCIDENT_ALERTS, SILENCES, ANNOTATIONS, DIAGNOSES)
     },
 }
 # fmt: on
@@ -409,7 +422,16 @@ ADMINS_ONLY = frozenset({QUERY_LOG.name})
 """Tables whose rows only scope admin reads; other callers read those with their own `token`."""
 
 UPSERTED = frozenset(
-    {"nodes", "gpus", "alerts", "incidents", "incident_alerts", "silences", "diagnoses"}
+    {
+        "nodes",
+        "gpus",
+        "alerts",
+        "incidents",
+        "incident_alerts",
+        "silences",
+        "annotations",
+        "diagnoses",
+    }
 )
 """Tables whose rows change, with their key as primary key. Sample tables have no index: it would cost more than
 the inserts, and keys are unique because the collector stores each batch once."""

@@ -31,7 +31,10 @@ def add_commands(commands: Commands) -> None:
     )
     made = add_command(group, "create", _create, "create a token and show it once")
     made.add_argument(
-        "--scope", required=True, choices=("ingest", "read", "admin", "copy"), help="what it allows"
+        "--scope",
+        required=True,
+        choices=("ingest", "read", "edit", "admin", "copy"),
+        help="what it allows",
     )
     whose = made.add_mutually_exclusive_group()
     whose.add_argument("--node", metavar="NAME", help="the node whose rows it may send (ingest)")

@@ -85,6 +85,14 @@ NEEDS: dict[tuple[str, str], Need] = {
     ("GET", "/v1/queries"): Scope.READ,
     ("POST", "/v1/queries"): Scope.READ,  # their number and size are bounded
     ("DELETE", "/v1/queries/{name}"): Scope.READ,  # their own queries; an admin all
+    ("GET", "/v1/dashboards"): Scope.READ,
+    ("GET", "/v1/dashboards/{name}"): Scope.READ,
+    ("GET", "/v1/dashboards/{name}/versions"): Scope.READ,
+    ("PUT", "/v1/dashboards/{name}"): Scope.EDIT,
+    ("DELETE", "/v1/dashboards/{name}"): Scope.EDIT,
+    ("GET", "/v1/annotations"): Scope.READ,
+    ("POST", "/v1/annotations"): Scope.EDIT,
+    ("DELETE", "/v1/annotations/{id}"): Scope.EDIT,
     ("GET", "/v1/judgement"): Scope.READ,
     ("GET", "/v1/rules"): Scope.READ,
     ("GET", "/v1/rules/{name}"): Scope.READ,

@@ -166,6 +166,21 @@ _QUERIES = _object(
         ),
     },
 )  # fmt: skip
+_WHOLE: Mapping[str, Any] = {"type": "integer", "minimum": 0}
+_VERSION = QueryParameter("version", _WHOLE)
+_DASHBOARD = _object(
+    ["title", "panels"], title=_TEXT_SCHEMA, panels={"type": "array", "items": {"type": "object"}, "maxItems": 60},
+) | {"additionalProperties": False}  # fmt: skip
+_DASHBOARD_VERSION: Mapping[str, Any] = {
+    "name": _TEXT_SCHEMA, "version": _WHOLE, "title": _TEXT_SCHEMA, "panels": _WHOLE, "author": _OR_NULL,
+    "saved_at": _TEXT_SCHEMA, "deleted": {"type": "boolean"},
+}  # fmt: skip
+_VERSIONS = {"type": "array", "items": _object([*_DASHBOARD_VERSION], **_DASHBOARD_VERSION)}
+_ANNOTATION = _object(
+    ["text"],
+    text=_TEXT_SCHEMA, at=_TEXT_SCHEMA, until=_TEXT_SCHEMA, node=_TEXT_SCHEMA, gpu=_WHOLE, job=_TEXT_SCHEMA,
+    tags={"type": "array", "items": _TEXT_SCHEMA, "maxItems": 10},
+) | {"additionalProperties": False}  # fmt: skip
 _TOKEN = _object(
     ["required"],
     required={"type": "boolean"}, id=_TEXT_SCHEMA, scope=_TEXT_SCHEMA, node=_OR_NULL, expires_at=_OR_NULL,
@@ -288,6 +303,31 @@ ENDPOINTS: Mapping[tuple[str, str], Endpoint] = {
         bodies={_JSON: _object(["name", "sql"], sql=_TEXT_SCHEMA, **_NAMED)},
     ),
     ("DELETE", "/v1/queries/{name}"): Endpoint("Deletes a saved query.", (), 204, errors=(404, 503)),
+    ("GET", "/v1/dashboards"): Endpoint(
+        "Dashboards, and deleted ones.", errors=(503,), answer=_object(["dashboards", "deleted"], dashboards=_VERSIONS, deleted=_VERSIONS),
+    ),
+    ("GET", "/v1/dashboards/{name}"): Endpoint(
+        "A dashboard, or an older version of it.", query=(_VERSION,), errors=(400, 404, 503),
+        answer=_object(["dashboard", "newest"], **_DASHBOARD_VERSION, newest=_WHOLE, dashboard=_DASHBOARD),
+    ),
+    ("GET", "/v1/dashboards/{name}/versions"): Endpoint(
+        "Versions of a dashboard, the newest first.", errors=(400, 404, 503), answer=_object(["versions"], versions=_VERSIONS),
+    ),
+    ("PUT", "/v1/dashboards/{name}"): Endpoint(
+        "Saves a dashboard, or a new version of it.", query=(QueryParameter("version", _WHOLE, True),),
+        bodies={_JSON: _DASHBOARD}, errors=(400, 409, 413, 415, 422, 503),
+    ),
+    ("DELETE", "/v1/dashboards/{name}"): Endpoint(
+        "Deletes a dashboard; its versions stay for 30 days.", (), 204, query=(_VERSION,), errors=(400, 404, 409, 503),
+    ),
+    ("GET", "/v1/annotations"): Endpoint(
+        "Annotations of a time range.", errors=(400, 503),
+        query=(_texts("node", 0, 256), QueryParameter("gpu", _WHOLE), _texts("job", 0, 20), "begin", "end"),
+    ),
+    ("POST", "/v1/annotations"): Endpoint(
+        "Writes an annotation.", status=201, bodies={_JSON: _ANNOTATION}, errors=(400, 409, 413, 415, 503),
+    ),
+    ("DELETE", "/v1/annotations/{id}"): Endpoint("Deletes an annotation.", (), 204, errors=(404, 503)),
     ("POST", "/v1/enroll"): Endpoint(
         "Registers the token that a node has made.", status=201, errors=(400, 409, 413, 415, 503),
         bodies={_JSON: _object(["node", "id", "sha256"], node=_TEXT_SCHEMA, id=_TEXT_SCHEMA, sha256=_TEXT_SCHEMA)},

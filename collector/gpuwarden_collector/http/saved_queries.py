@@ -4,17 +4,18 @@ Scope read may save queries, so their number and size are bounded, in all and fo
 """
 
 import asyncio
-import json
-from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
 
 from aiohttp import web
 
-from gpuwarden.access import Scope
 from gpuwarden.clock import Clock, iso_text
-from gpuwarden_collector.auth.gate import GRANT
-from gpuwarden_collector.http.app import error_response, store_busy
-from gpuwarden_collector.storage.errors import RowsRefusedError, StoreUnavailableError
+from gpuwarden_collector.http.app import error_response
+from gpuwarden_collector.http.json_bodies import (
+    JsonBodyError,
+    answering_errors,
+    json_body,
+    owner_of,
+)
 from gpuwarden_collector.storage.state import SavedQuery, StateFile
 
 QUERIES_MAX = 200
@@ -22,15 +23,6 @@ QUERIES_OF_ONE_MAX = 50
 NAME_CHARACTERS_MAX = 80
 SQL_CHARACTERS_MAX = 20_000
 _BODY_BYTES_MAX = 256 * 1024
-_BODY_S = 10.0
-
-
-class _RequestError(ValueError):
-    """The request is wrong; the message says what to change, and `status` is the HTTP status."""
-
-    def __init__(self, status: int, reason: str) -> None:
-        super().__init__(reason)
-        self.status = status
 
 
 def refusal(query: SavedQuery, kept: Sequence[SavedQuery], *, is_admin: bool) -> str | None:
@@ -51,7 +43,7 @@ def query_routes(state: StateFile, clock: Clock) -> Iterable[web.AbstractRouteDe
     """The routes for the application."""
 
     async def listed(request: web.Request) -> web.Response:
-        saver, is_admin, _ = _caller(request)
+        saver, is_admin, _ = owner_of(request)
         kept = await asyncio.to_thread(state.saved_queries)
         found = [
             {
@@ -67,7 +59,7 @@ def query_routes(state: StateFile, clock: Clock) -> Iterable[web.AbstractRouteDe
 
     async def save(request: web.Request) -> web.Response:
         name, sql = await _asked(request)
-        saver, is_admin, author = _caller(request)
+        saver, is_admin, author = owner_of(request)
         query = SavedQuery(name, sql, saver, author, clock.now())
 
         def saved() -> str | None:
@@ -83,7 +75,7 @@ def query_routes(state: StateFile, clock: Clock) -> Iterable[web.AbstractRouteDe
 
     async def delete(request: web.Request) -> web.Response:
         name = request.match_info["name"]
-        saver, is_admin, _ = _caller(request)
+        saver, is_admin, _ = owner_of(request)
 
         def deleted() -> web.Response:
             with state.writing() as writing:
@@ -100,54 +92,23 @@ def query_routes(state: StateFile, clock: Clock) -> Iterable[web.AbstractRouteDe
         return await asyncio.to_thread(deleted)
 
     return [
-        web.get("/v1/queries", _answering(listed)),
-        web.post("/v1/queries", _answering(save)),
-        web.delete("/v1/queries/{name}", _answering(delete)),
+        web.get("/v1/queries", answering_errors(listed)),
+        web.post("/v1/queries", answering_errors(save)),
+        web.delete("/v1/queries/{name}", answering_errors(delete)),
     ]
 
 
-Handler = Callable[[web.Request], Awaitable[web.Response]]
-
-
-def _answering(handler: Handler) -> Handler:
-    async def answer(request: web.Request) -> web.Response:
-        try:
-            return await handler(request)
-        except _RequestError as error:
-            return error_response(error.status, str(error))
-        except (StoreUnavailableError, RowsRefusedError) as error:
-            return store_busy(error)
-
-    return answer
-
-
-def _caller(request: web.Request) -> tuple[str | None, bool, str | None]:
-    """The token of the request (its first id), whether it is an admin's, and its name."""
-    grant = request.get(GRANT)
-    if grant is None:
-        return None, True, None
-    entry = grant.entry
-    return entry.first_id, entry.scope is Scope.ADMIN, entry.name
-
-
 async def _asked(request: web.Request) -> tuple[str, str]:
-    """Read name and SQL from the body. Raises _RequestError."""
-    # A page of another site can send a form without a preflight request, but not JSON.
-    if request.content_type != "application/json":
-        raise _RequestError(415, "the body must be JSON, with Content-Type application/json")
-    if (request.content_length or _BODY_BYTES_MAX + 1) > _BODY_BYTES_MAX:
-        raise _RequestError(
-            413, f"the body must have a Content-Length of at most {_BODY_BYTES_MAX} bytes"
-        )
+    """Read name and SQL from the body. Raises JsonBodyError."""
+    wrong = "the body must be JSON with name and sql, both text"
+    document = await json_body(request, _BODY_BYTES_MAX, wrong)
     try:
-        async with asyncio.timeout(_BODY_S):
-            document: Any = json.loads(await request.read())
         name, sql = document["name"].strip(), document["sql"].strip()
         sql.encode()
-    except (TimeoutError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-        raise _RequestError(400, "the body must be JSON with name and sql, both text") from error
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise JsonBodyError(400, wrong) from error
     if not 0 < len(name) <= NAME_CHARACTERS_MAX or not name.isprintable():
-        raise _RequestError(400, f"name must have 1 to {NAME_CHARACTERS_MAX} printable characters")
+        raise JsonBodyError(400, f"name must have 1 to {NAME_CHARACTERS_MAX} printable characters")
     if not 0 < len(sql) <= SQL_CHARACTERS_MAX or "\0" in sql:
-        raise _RequestError(400, f"sql must have 1 to {SQL_CHARACTERS_MAX} characters, without NUL")
+        raise JsonBodyError(400, f"sql must have 1 to {SQL_CHARACTERS_MAX} characters, without NUL")
     return name, sql

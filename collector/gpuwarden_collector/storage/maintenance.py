@@ -160,7 +160,7 @@ def aware(instant: datetime) -> datetime:
 
 
 def forget_alerts(state: StateFile, before: datetime) -> dict[str, int]:
-    """Delete alerts, incidents, diagnoses and silences that ended before that; the number by table.
+    """Delete alerts, incidents, diagnoses, silences and annotations that ended before that; the number by table.
 
     Raises StoreUnavailableError.
     """
@@ -170,6 +170,7 @@ def forget_alerts(state: StateFile, before: datetime) -> dict[str, int]:
         "incidents": "state <> 'open' AND resolved_at < ?",
         "diagnoses": "ended_at < ?",
         "silences": "ends_at < ?",
+        "annotations": "coalesce(ended_at, began_at) < ?",
     }
     with state.writing() as writing:
         return {table: writing.delete(table, is_over, before) for table, is_over in over.items()}

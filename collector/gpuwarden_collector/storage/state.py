@@ -22,6 +22,7 @@ import pyarrow.compute as pc
 
 from gpuwarden import __version__
 from gpuwarden.clock import EPOCH
+from gpuwarden.dashboard import DashboardVersion
 from gpuwarden.lifecycle import StartError
 from gpuwarden.metrics import Type
 from gpuwarden.schema import TABLES, UPSERTED, stored_columns
@@ -70,7 +71,14 @@ CREATE TABLE IF NOT EXISTS doubtful (
 CREATE TABLE IF NOT EXISTS saved_queries (
     name TEXT PRIMARY KEY, sql TEXT NOT NULL, saved_by TEXT, author TEXT, saved_at INTEGER NOT NULL
 ) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS dashboards (
+    name TEXT NOT NULL, version INTEGER NOT NULL, title TEXT NOT NULL, panels INTEGER NOT NULL, author TEXT,
+    saved_at INTEGER NOT NULL, is_deleted INTEGER NOT NULL, size_bytes INTEGER NOT NULL, document BLOB NOT NULL,
+    PRIMARY KEY (name, version)
+);
 """
+_INDEXES = "CREATE INDEX IF NOT EXISTS annotation_times ON annotations (began_at)"
+_VERSION_COLUMNS = "name, version, title, panels, author, saved_at, is_deleted, size_bytes"
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,6 +241,56 @@ class StateFile:
             for name, sql, by, author, at in rows
         ]
 
+    def dashboard_versions(self, name: str | None = None) -> list[DashboardVersion]:
+        """Kept versions of a dashboard, None: of all, sorted by name and version. Raises StoreUnavailableError."""
+        condition = "" if name is None else "WHERE name = ?"
+        parameters = [] if name is None else [name]
+        with self._lock, translating():
+            rows = self._connection.execute(
+                f"SELECT {_VERSION_COLUMNS} FROM dashboards {condition} ORDER BY name, version",
+                parameters,
+            ).fetchall()
+        return [
+            DashboardVersion(
+                of,
+                version,
+                title,
+                panels,
+                author,
+                EPOCH + timedelta(microseconds=at),
+                bool(gone),
+                size,
+            )
+            for of, version, title, panels, author, at, gone, size in rows
+        ]
+
+    def dashboard(self, name: str, version: int) -> bytes | None:
+        """The document of a version; None: it is not kept. Raises StoreUnavailableError."""
+        with self._lock, translating():
+            row = self._connection.execute(
+                "SELECT document FROM dashboards WHERE name = ? AND version = ?", [name, version]
+            ).fetchone()
+        return None if row is None else bytes(row[0])
+
+    def annotations(self, begin: datetime, end: datetime, limit: int) -> list[dict[str, Any]]:
+        """Annotations that touch a time range, the newest `limit`, sorted by time; instants in naive UTC.
+        Raises StoreUnavailableError."""
+        schema = SCHEMAS["annotations"]
+        with self._lock, translating():
+            rows = self._connection.execute(
+                f"SELECT {', '.join(schema.names)} FROM annotations WHERE began_at < ? "
+                "AND coalesce(ended_at, began_at) >= ? ORDER BY began_at DESC, id LIMIT ?",
+                [to_us(end), to_us(begin), limit],
+            ).fetchall()
+        found: list[dict[str, Any]] = _table(rows[::-1], schema).to_pylist()
+        return found
+
+    def annotation_count(self) -> int:
+        """The number of annotations. Raises StoreUnavailableError."""
+        with self._lock, translating():
+            row = self._connection.execute("SELECT count(*) FROM annotations").fetchone()
+        return int(row[0])
+
     def doubtful(self, segment: int | None = None) -> Any:
         """Arrow table of the doubtful batches of a segment; None: of all segments."""
         condition = "" if segment is None else "WHERE segment = $1"
@@ -281,6 +339,7 @@ class StateFile:
             raise newer_error(self.path, row[0])
         for name in _TABLES:
             _create_table(self._connection, name)
+        self._connection.execute(_INDEXES)
         first = {
             "schema_version": SCHEMA_VERSION,
             "collector": self._first_identity,
@@ -385,6 +444,30 @@ class Writing:
     def delete_query(self, name: str) -> None:
         """Delete the saved query of that name."""
         self._connection.execute("DELETE FROM saved_queries WHERE name = ?", [name])
+
+    def save_dashboard(self, version: DashboardVersion, document: bytes) -> None:
+        """Save a version of a dashboard, which is not there yet."""
+        self._connection.execute(
+            f"INSERT INTO dashboards ({_VERSION_COLUMNS}, document) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            (
+                *(version.name, version.version, version.title, version.panels, version.author),
+                *(to_us(version.saved_at), version.is_deleted, version.size_bytes, document),
+            ),
+        )
+
+    def forget_dashboards(self, versions: Iterable[DashboardVersion]) -> None:
+        """Delete versions of dashboards."""
+        self._connection.executemany(
+            "DELETE FROM dashboards WHERE name = ? AND version = ?",
+            ((one.name, one.version) for one in versions),
+        )
+
+    def delete_annotation(self, name: str) -> bool:
+        """Delete the annotation with this id; whether it was there."""
+        gone = self._connection.execute("DELETE FROM annotations WHERE id = ?", [name]).rowcount
+        if gone:
+            self._note_deletion("annotations")
+        return bool(gone)
 
     def save_ledger(self, entries: Iterable[Sequence[Any]]) -> None:
         """Save entries in the order of LEDGER_COLUMNS, with `heard_at` in naive UTC."""

@@ -13,7 +13,7 @@ _NOT_TAKEN = {
     "unknown": "This collector does not know the token, or it was revoked.",
     "guesses": "Too many wrong tokens from this address: wait a minute.",
     "expired": "This token has expired.",
-    "scope": "This token may not read: use one with scope read or admin.",
+    "scope": "This token may not read: use one with scope read, edit or admin.",
 }
 
 

@@ -54,7 +54,7 @@ def verdict(need: Any, held: Scope | None) -> int | None:
         return None
     if held is None:
         return 401
-    if need is Holder or held in (need, Scope.ADMIN):
+    if need is Holder or held in (need, Scope.ADMIN) or (held, need) == (Scope.EDIT, Scope.READ):
         return None
     return 403
 

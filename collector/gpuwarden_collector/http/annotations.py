@@ -1,0 +1,143 @@
+"""Serves `/v1/annotations`: texts on the time axis of charts; docs/dashboards.md describes them.
+
+They are rows of table `annotations`, so that SQL sees them as soon as the answer is sent.
+"""
+
+import asyncio
+import json
+from collections.abc import Iterable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import uuid4
+
+import pyarrow as pa
+from aiohttp import web
+
+from gpuwarden.annotation import ANNOTATIONS_MAX, Annotation, AnnotationError, annotation_of
+from gpuwarden.clock import Clock, from_ms, to_ms
+from gpuwarden.schema import ANNOTATIONS
+from gpuwarden_collector.http.app import error_response
+from gpuwarden_collector.http.json_bodies import (
+    JsonBodyError,
+    answering_errors,
+    json_body,
+    owner_of,
+)
+from gpuwarden_collector.storage.schemas import arrow_schema
+from gpuwarden_collector.storage.state import StateFile
+
+LISTED_MAX = 500
+_SCHEMA = arrow_schema(ANNOTATIONS.columns)
+_BODY_BYTES_MAX = 64 * 1024
+_LATEST_MS = 253_402_300_799_000
+_USUAL = timedelta(days=7)
+_WRONG = 'the body must be JSON: {"text": "deployed 2.3"}'
+
+
+def annotation_routes(state: StateFile, clock: Clock) -> Iterable[web.AbstractRouteDef]:
+    """The routes for the application."""
+
+    async def listed(request: web.Request) -> web.Response:
+        end = _instant(request, "end", clock.now())
+        begin = _instant(request, "begin", end - _USUAL)
+        rows = await asyncio.to_thread(state.annotations, begin, end, ANNOTATIONS_MAX)
+        found = [row for row in rows if _concerns(row, request)]
+        return web.json_response(
+            {
+                "annotations": [_described(row) for row in found[-LISTED_MAX:]],
+                "truncated": len(found) > LISTED_MAX,
+            },
+            headers={"Cache-Control": "no-store"},
+        )
+
+    async def add(request: web.Request) -> web.Response:
+        document = await json_body(request, _BODY_BYTES_MAX, _WRONG)
+        now = clock.now()
+        try:
+            made = annotation_of(
+                document, name=uuid4().hex[:12], author=owner_of(request).name, now=now
+            )
+        except AnnotationError as error:
+            raise JsonBodyError(400, str(error)) from error
+        await asyncio.to_thread(_save, state, made)
+        return web.json_response(_described(made.row), status=201)
+
+    async def delete(request: web.Request) -> web.Response:
+        name = request.match_info["id"]
+
+        def deleted() -> bool:
+            with state.writing() as writing:
+                return writing.delete_annotation(name)
+
+        if not await asyncio.to_thread(deleted):
+            return error_response(404, "there is no such annotation")
+        return web.Response(status=204)
+
+    return [
+        web.get("/v1/annotations", answering_errors(listed)),
+        web.post("/v1/annotations", answering_errors(add)),
+        web.delete("/v1/annotations/{id}", answering_errors(delete)),
+    ]
+
+
+def _save(state: StateFile, made: Annotation) -> None:
+    row = {
+        name: value.astimezone(UTC).replace(tzinfo=None) if isinstance(value, datetime) else value
+        for name, value in made.row.items()
+    }
+    with state.writing() as writing:
+        if state.annotation_count() >= ANNOTATIONS_MAX:
+            raise JsonBodyError(
+                409, f"there are {ANNOTATIONS_MAX} annotations, which is the limit: delete some"
+            )
+        rows = pa.Table.from_pylist([row], schema=_SCHEMA)
+        writing.upsert(ANNOTATIONS.name, rows)
+
+
+def _concerns(row: dict[str, Any], request: web.Request) -> bool:
+    """Whether an annotation is about what a request names: its nodes, GPU and job; without these all are."""
+    nodes, jobs = request.query.getall("node", []), request.query.getall("job", [])
+    gpu = request.query.get("gpu")
+    if not nodes and not jobs:
+        return True
+    if row["job"] is not None and row["job"] not in jobs:
+        # The page of a node shows its jobs' annotations, if they name the node.
+        return row["node"] is not None and row["node"] in nodes
+    if row["node"] is not None and row["node"] not in nodes:
+        return False
+    return row["gpu"] is None or gpu is None or str(row["gpu"]) == gpu
+
+
+def _described(row: Any) -> dict[str, Any]:
+    def ms(instant: datetime | None) -> int | None:
+        if instant is None:
+            return None
+        return to_ms(instant if instant.tzinfo else instant.replace(tzinfo=UTC))
+
+    return {
+        "id": row["id"],
+        "text": row["text"],
+        "begin_ms": ms(row["began_at"]),
+        "end_ms": ms(row["ended_at"]),
+        "node": row["node"],
+        "gpu": row["gpu"],
+        "job": row["job"],
+        "tags": json.loads(row["tags"]),
+        "author": row["author"],
+    }
+
+
+def _instant(request: web.Request, name: str, usual: datetime) -> datetime:
+    """A time of the address: milliseconds since 1970, or ISO 8601. Raises JsonBodyError."""
+    text = request.query.get(name)
+    if text is None:
+        return usual
+    try:
+        if text.isascii() and text.isdecimal() and int(text[:16]) <= _LATEST_MS:
+            return from_ms(int(text[:16]))
+        given = datetime.fromisoformat(text)
+        return given.replace(tzinfo=UTC) if given.tzinfo is None else given.astimezone(UTC)
+    except (ValueError, OverflowError):
+        raise JsonBodyError(
+            400, f"{name} must be milliseconds since 1970, or an instant: 2026-03-01T12:00Z"
+        ) from None

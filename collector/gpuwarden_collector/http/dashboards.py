@@ -1,0 +1,184 @@
+"""Serves `/v1/dashboards`: people's own dashboards and their versions; docs/dashboards.md describes them.
+
+Every save is a new version and names the one that it changes, so that nobody overwrites what another has saved
+meanwhile. A deletion is a version too. The documents hold SQL, which only the reader's own request runs.
+"""
+
+import asyncio
+import json
+from collections.abc import Iterable
+from typing import Any
+
+from aiohttp import web
+
+from gpuwarden.clock import Clock, iso_text
+from gpuwarden.dashboard import (
+    DOCUMENT_BYTES_MAX,
+    NAME,
+    NAME_RULE,
+    DashboardError,
+    DashboardVersion,
+    conflict_of,
+    dashboard_of,
+    forgotten,
+    text_of,
+)
+from gpuwarden_collector.http.app import error_response
+from gpuwarden_collector.http.json_bodies import (
+    JsonBodyError,
+    answering_errors,
+    json_body,
+    owner_of,
+)
+from gpuwarden_collector.storage.state import StateFile
+
+_BODY_BYTES_MAX = 2 * DOCUMENT_BYTES_MAX
+"""A body may be indented, or have escapes."""
+_WRONG = 'the body must be JSON: {"title": "...", "panels": []}'
+_VERSION_DIGITS_MAX = 9
+
+
+class DashboardEndpoints:
+    """The request handlers."""
+
+    def __init__(self, state: StateFile, clock: Clock) -> None:
+        self._state = state
+        self._clock = clock
+
+    def routes(self) -> Iterable[web.AbstractRouteDef]:
+        """The routes for the application."""
+        return [
+            web.get("/v1/dashboards", answering_errors(self._list)),
+            web.get("/v1/dashboards/{name}", answering_errors(self._get)),
+            web.get("/v1/dashboards/{name}/versions", answering_errors(self._versions)),
+            web.put("/v1/dashboards/{name}", answering_errors(self._put)),
+            web.delete("/v1/dashboards/{name}", answering_errors(self._delete)),
+        ]
+
+    async def _list(self, _request: web.Request) -> web.Response:
+        newest = _newest(await asyncio.to_thread(self._state.dashboard_versions))
+        document = {
+            "dashboards": [_described(one) for one in newest if not one.is_deleted],
+            "deleted": [_described(one) for one in newest if one.is_deleted],
+        }
+        return _json(document)
+
+    async def _get(self, request: web.Request) -> web.Response:
+        name = _name(request)
+        kept = await asyncio.to_thread(self._state.dashboard_versions, name)
+        wanted = _version(request)
+        if not kept or (wanted is None and kept[-1].is_deleted):
+            return error_response(404, f"there is no dashboard {name}")
+        number = kept[-1].version if wanted is None else wanted
+        found = next((one for one in kept if one.version == number and not one.is_deleted), None)
+        text = await asyncio.to_thread(self._state.dashboard, name, number)
+        if found is None or text is None:
+            return error_response(404, f"version {number} of {name} is not kept")
+        document = {
+            **_described(found), "newest": kept[-1].version, "dashboard": json.loads(text),
+        }  # fmt: skip
+        return _json(document)
+
+    async def _versions(self, request: web.Request) -> web.Response:
+        name = _name(request)
+        kept = await asyncio.to_thread(self._state.dashboard_versions, name)
+        if not kept:
+            return error_response(404, f"there is no dashboard {name}")
+        return _json({"versions": [_described(one) for one in reversed(kept)]})
+
+    async def _put(self, request: web.Request) -> web.Response:
+        name, changes = _name(request), _version(request)
+        if changes is None:
+            raise JsonBodyError(
+                400, "say which version this changes: ?version=3, or version=0 for a new dashboard"
+            )
+        try:
+            document = dashboard_of(await json_body(request, _BODY_BYTES_MAX, _WRONG))
+        except DashboardError as error:
+            answer = {"error": str(error), "status": 422, "problems": list(error.problems)}
+            return web.json_response(answer, status=422)
+        _, _, author = owner_of(request)
+        return await asyncio.to_thread(self._save, name, changes, document, author)
+
+    def _save(
+        self, name: str, changes: int, document: dict[str, Any], author: str | None
+    ) -> web.Response:
+        text = text_of(document)
+        with self._state.writing() as writing:
+            every = self._state.dashboard_versions()
+            newest = _newest(every)
+            old = next((one for one in newest if one.name == name), None)
+            existing = sum(not one.is_deleted for one in newest)
+            if (reason := conflict_of(old, changes, existing)) is not None:
+                return _conflict(reason, old)
+            saved = DashboardVersion(
+                name, (old.version if old else 0) + 1, document["title"], len(document["panels"]),
+                author, self._clock.now(), False, len(text),
+            )  # fmt: skip
+            writing.save_dashboard(saved, text)
+            writing.forget_dashboards(forgotten([*every, saved], saved.saved_at))
+        return _json(_described(saved))
+
+    async def _delete(self, request: web.Request) -> web.Response:
+        name, changes = _name(request), _version(request)
+        _, _, author = owner_of(request)
+
+        def deleted() -> web.Response:
+            with self._state.writing() as writing:
+                every = self._state.dashboard_versions()
+                old = next((one for one in _newest(every) if one.name == name), None)
+                if old is None or old.is_deleted:
+                    return error_response(404, f"there is no dashboard {name}")
+                if changes is not None and (reason := conflict_of(old, changes, 0)) is not None:
+                    return _conflict(reason, old)
+                gone = DashboardVersion(
+                    name, old.version + 1, old.title, old.panels, author, self._clock.now(), True, 0
+                )
+                writing.save_dashboard(gone, b"")
+                writing.forget_dashboards(forgotten([*every, gone], gone.saved_at))
+            return web.Response(status=204)
+
+        return await asyncio.to_thread(deleted)
+
+
+def _newest(kept: Iterable[DashboardVersion]) -> list[DashboardVersion]:
+    """The newest version of each dashboard, of versions in their order."""
+    return [*{one.name: one for one in kept}.values()]
+
+
+def _described(one: DashboardVersion) -> dict[str, Any]:
+    return {
+        "name": one.name,
+        "version": one.version,
+        "title": one.title,
+        "panels": one.panels,
+        "author": one.author,
+        "saved_at": iso_text(one.saved_at),
+        "deleted": one.is_deleted,
+    }
+
+
+def _conflict(reason: str, newest: DashboardVersion | None) -> web.Response:
+    answer = {"error": reason, "status": 409, "newest": newest.version if newest else 0}
+    return web.json_response(answer, status=409)
+
+
+def _json(document: Any) -> web.Response:
+    headers = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
+    return web.json_response(document, headers=headers)
+
+
+def _name(request: web.Request) -> str:
+    name = request.match_info["name"]
+    if not NAME.fullmatch(name):
+        raise JsonBodyError(400, f"the name of a dashboard must have {NAME_RULE}")
+    return name
+
+
+def _version(request: web.Request) -> int | None:
+    text = request.query.get("version")
+    if text is None:
+        return None
+    if not text.isascii() or not text.isdecimal() or len(text) > _VERSION_DIGITS_MAX:
+        raise JsonBodyError(400, "version must be a whole number")
+    return int(text)

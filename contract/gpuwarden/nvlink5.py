@@ -3,7 +3,8 @@
 The text is `UNIT Fatal|Nonfatal XC<n> i<n> Link <n> (<intrinfo> <error status> ...)`; link -1 means no single
 link. A line that ends within the brackets has the severity that it states. Unit, subcode (bits 20 to 25 of
 intrinfo), error status, and the unit's number in the low bits of intrinfo (two layouts) select the rule. Drivers
-print one part of a unit's name, the first or another: each part identifies the unit.
+print one part of a unit's name, the first or another: each part identifies the unit. "MSE degraded" is unit
+MSE_DEGRADED.
 
 Source: NVIDIA's decode table for Xids 144 to 150 (https://docs.nvidia.com/deploy/xid-errors) as
 gpud (leptonai/gpud @ 4a8de33a, Apache-2.0) holds it.
@@ -15,7 +16,7 @@ from dataclasses import dataclass
 from gpuwarden.xids import ACTIONS, CRITICAL, INFO, WARNING
 
 _REPORT = re.compile(
-    r"(?P<unit>[A-Z0-9_]+(?:/[A-Z0-9_]+)*)\s+(?P<fatality>Nonfatal|Fatal)\s+XC(?P<xc>\d)"
+    r"(?P<unit>MSE [Dd]egraded|[A-Z0-9_]+(?:/[A-Z0-9_]+)*)\s+(?P<fatality>Nonfatal|Fatal)\s+XC(?P<xc>\d)"
     r"\s+i(?P<instance>\d+)\s+Link\s+(?P<link>-?\d{1,3})"
     r"\s+\((?P<words>(?:0x[0-9a-fA-F]{1,8}(?=[\s)])\s*)*)"
 )
@@ -90,13 +91,14 @@ def decode(xid: int, text: str) -> LinkError | None:
     words = [int(word, 16) for word in found["words"].split()]
     intrinfo, error_status = words[:2] if len(words) > 1 else (None, None)
     link = int(found["link"])
+    unit = found["unit"].upper().replace(" ", "_")
     return LinkError(
-        unit=found["unit"],
+        unit=unit,
         link=link if link >= 0 else None,
         is_fatal=found["fatality"] == "Fatal",
         subcode=None if intrinfo is None else intrinfo >> 20 & 0x3F,
         error_status=error_status,
-        rule=_rule(xid, found["unit"], intrinfo, error_status),
+        rule=_rule(xid, unit, intrinfo, error_status),
     )
 
 
@@ -212,5 +214,6 @@ _UNITS: tuple[_Unit, ...] = (
         ((0,), (1, 4, 5, 7), _LOST), ((0,), (3,), _MINOR),
     )),
     _Unit(150, "MSE_WATCHDOG", "0000000000", "0000000", (((0,), (0,), _LOST),)),
+    _Unit(150, "MSE_DEGRADED", "0000000000", "0000000", (((0,), (0, 0xFFFF_FFFF), _LOST),)),
 )
 # fmt: on

@@ -55,6 +55,16 @@ def test_a_corrected_error_is_information_and_a_bad_cable_a_warning() -> None:
     assert cable.remedy == "nothing at once, check the link and its cables"
 
 
+@pytest.mark.parametrize("status", [0, 0xFFFF_FFFF])
+def test_a_degraded_controller_resets_the_gpu_although_its_name_has_a_space(status: int) -> None:
+    """As driver 615 prints it (nvlink_events.c); NVIDIA's page writes "MSE Degraded"."""
+    text = f"MSE degraded  Fatal   XC0 i0 Link -1 (0x00000000 0x{status:08x} 0x00000000 0x0)"
+    found = decode(150, text)
+    assert found is not None
+    assert (found.unit, found.link, found.action) == ("MSE_DEGRADED", None, "RESET_GPU")
+    assert found.severity == CRITICAL
+
+
 def test_an_error_without_a_row_is_as_bad_as_the_line_says() -> None:
     """RLW_CTRL has no error status 2."""
     assert decode(145, report("RLW_CTRL", 3, 2)).rule is None

@@ -20,6 +20,7 @@ from docs.rule_pages import rule_pages
 from gpuwarden.cookbook import questions
 from gpuwarden.diagnosis import MEANINGS
 from gpuwarden.settings import default_of
+from gpuwarden.sxids import SXID_ACTIONS, SXIDS
 from gpuwarden.xids import ACTIONS, XIDS, XidInfo
 from gpuwarden_agent.settings import AgentSettings
 from gpuwarden_cli.main import parser
@@ -86,7 +87,8 @@ def _cookbook() -> Iterator[str]:
 
 
 def xids_page() -> str:
-    return _between("docs/xids.md", "catalogue", wrapped("\n".join(_xid_lists()) + "\n"))
+    page = _between("docs/xids.md", "catalogue", wrapped("\n".join(_xid_lists()) + "\n"))
+    return _marked("docs/xids.md", page, "sxids", wrapped("\n".join(_sxid_lists()) + "\n"))
 
 
 def _xid_lists() -> Iterator[str]:
@@ -123,6 +125,33 @@ def _xid_text(row: XidInfo, severity: str, remedy: str) -> str:
     return f"{text}. To do: {row.remedy}"
 
 
+def _sxid_lists() -> Iterator[str]:
+    """The codes by action; those of `IGNORE` are the rest. Those of a fatal error are bold."""
+    yield ""
+    for action, (if_fatal, if_not) in SXID_ACTIONS.items():
+        rows = [row for row in SXIDS.values() if row.action == action]
+        fatal = _ranges([row.code for row in rows if row.is_fatal])
+        other = _ranges([row.code for row in rows if not row.is_fatal])
+        if action == "IGNORE":
+            other = "the others"
+        codes = ", ".join(part for part in (fatal and f"**{fatal}**", other) if part)
+        remedy = if_fatal if if_fatal == if_not else f"{if_fatal}; not fatal: {if_not}"
+        yield f"- {action}: {remedy} ({codes})"
+
+
+def _ranges(codes: list[int]) -> str:
+    """Ascending codes, with runs of them as "23001 to 23008"."""
+    runs: list[list[int]] = []
+    for code in codes:
+        if runs and runs[-1][-1] == code - 1:
+            runs[-1].append(code)
+        else:
+            runs.append([code])
+    return ", ".join(
+        f"{run[0]} to {run[-1]}" if len(run) > 2 else ", ".join(map(str, run)) for run in runs
+    )
+
+
 def diagnosis_page() -> str:
     return _between("docs/diagnosis.md", "classes", "\n".join(_diagnosis_tables()) + "\n")
 
@@ -134,7 +163,11 @@ def _diagnosis_tables() -> Iterator[str]:
 
 def _between(page: str, mark: str, made: str) -> str:
     """A page that is written by hand, except the text between its two marks."""
-    head, start, rest = (ROOT / page).read_text().partition(f"<!-- {mark} -->\n")
+    return _marked(page, (ROOT / page).read_text(), mark, made)
+
+
+def _marked(page: str, text: str, mark: str, made: str) -> str:
+    head, start, rest = text.partition(f"<!-- {mark} -->\n")
     _, end, tail = rest.partition(f"<!-- end of {mark} -->")
     assert end, f"{page} lacks the marks of {mark}"
     return head + start + made + end + tail

@@ -4,7 +4,9 @@ Source: NVIDIA's Xid catalogue (https://docs.nvidia.com/deploy/xid-errors/analyz
 as gpud (leptonai/gpud @ 4a8de33a, Apache-2.0) has it. Severity follows from NVIDIA's immediate
 action, even if gpud's column differs; exceptions are given in their row.
 Codes from 162 on are newer than NVIDIA's column of actions: their action is None and their severity
-from what they mean. `gpuwarden.nvlink5` decodes the text of codes 144 to 150.
+from what they mean. Codes from 174 on are not in the catalogue: their names are those of NVIDIA's open
+driver (nverror.h of 595.45.04 and 615.71.09), 185 that of its release notes of GPU Operational Events R620;
+183 and 184 are not published. `gpuwarden.nvlink5` decodes the text of codes 144 to 150.
 """
 
 from dataclasses import dataclass
@@ -19,7 +21,7 @@ ACTIONS: dict[str, tuple[str, str]] = {
     "RESTART_BM": (CRITICAL, "reboot the node"),
     "UPDATE_SWFW": (WARNING, "update driver and firmware"),
     "CHECK_MECHANICALS": (CRITICAL, "check the power cables and the seat of the board"),
-    "CHECK_UVM": (WARNING, "look for errors of unified memory in the kernel's log"),
+    "CHECK_UVM": (WARNING, "reset the GPU if unified memory or vGPU is in use, else nothing"),
     "CONTACT_SUPPORT": (WARNING, "contact NVIDIA support if it comes again"),
     "WORKFLOW_XID_45": (
         INFO,
@@ -32,7 +34,10 @@ ACTIONS: dict[str, tuple[str, str]] = {
         "look for an Xid 154 beside it, which says what the GPU needs",
     ),
     "XID_154": (WARNING, "do what it asks for"),
-    "XID_154_EVAL": (WARNING, "do what the Xid 154 beside it asks for"),
+    "XID_154_EVAL": (
+        WARNING,
+        "do what the Xid 154 beside it asks for; restart the application if there is none",
+    ),
 }
 """Severity and remedy by NVIDIA's immediate action; only `gpuwarden.nvlink5` uses the last one."""
 
@@ -212,7 +217,7 @@ _ROWS: tuple[XidInfo, ...] = (
     _xid(105, "ROBUST_CHANNEL_NVJPG7_ERROR", "NVJPG7 Error", "RESTART_APP"),
     _xid(106, "SMBPBI_TEST_MESSAGE", "SMBPBI Test Message", "IGNORE"),
     _xid(107, "SMBPBI_TEST_MESSAGE_SILENT", "SMBPBI Test Message Silent", "IGNORE"),
-    _xid(108, "NVLINK_REMOTE_TRANSLATION_ERROR", "Reserved by NVIDIA", "IGNORE"),
+    _xid(108, "NVLINK_REMOTE_TRANSLATION_ERROR", "An address of a peer could not be translated; not used by drivers of today", "IGNORE"),
     _xid(109, "ROBUST_CHANNEL_CTXSW_TIMEOUT_ERROR", "Context switch timed out", "RESET_GPU"),
     _xid(110, "SEC_FAULT_ERROR", "Security fault", "RESET_GPU"),
     _xid(111, "BUNDLE_ERROR_EVENT", "Display Bundle Error Event", "CONTACT_SUPPORT"),
@@ -237,6 +242,7 @@ _ROWS: tuple[XidInfo, ...] = (
     _xid(130, "ROBUST_CHANNEL_CE14_ERROR", "CE14: unknown copy engine error", "RESTART_APP"),
     _xid(131, "ROBUST_CHANNEL_CE15_ERROR", "CE15: unknown copy engine error", "RESTART_APP"),
     _xid(132, "ROBUST_CHANNEL_CE16_ERROR", "CE16: unknown copy engine error", "RESTART_APP"),
+    _xid(133, "ROBUST_CHANNEL_CE17_ERROR", "CE17: unknown copy engine error", "RESTART_APP"),
     _xid(134, "ROBUST_CHANNEL_CE18_ERROR", "CE18: unknown copy engine error", "RESTART_APP"),
     _xid(135, "ROBUST_CHANNEL_CE19_ERROR", "CE19: unknown copy engine error", "RESTART_APP"),
     _xid(136, "ALI_TRAINING_FAIL", "NVLink training failed", "RESET_GPU", remedy="drain the node and reset the GPU; check links and cables if it comes again"),
@@ -263,20 +269,32 @@ _ROWS: tuple[XidInfo, ...] = (
     _xid(157, "RESOURCE_RETIREMENT_FAILURE", "Resource Retirement Failure", "IGNORE", severity=WARNING, remedy="nothing at once, contact NVIDIA support"),
     _xid(158, "GPU_FATAL_TIMEOUT", "GPU Fatal Timeout", "RESET_GPU"),
     _xid(159, "ROBUST_CHANNEL_CHI_NON_DATA_ERROR", "CHI Non-Data Error", "CHECK_UVM"),
-    _xid(160, "CHANNEL_RETIREMENT_EVENT", "Channel Retirement Event", "IGNORE"),
-    _xid(161, "CHANNEL_RETIREMENT_FAILURE", "Channel Retirement Failure", "IGNORE"),
+    # the driver's text: "marking channel for repair, perform GPU reset or node reboot"; "no more spare channels"
+    _xid(160, "CHANNEL_RETIREMENT_EVENT", "A broken memory channel was marked for repair with a spare one", "IGNORE", severity=WARNING, remedy="nothing at once, reset the GPU or reboot the node, as the line asks, at the next pause so that the repair takes effect"),
+    _xid(161, "CHANNEL_RETIREMENT_FAILURE", "A broken memory channel could not be repaired: no spare is left", "IGNORE", severity=WARNING, remedy="nothing at once, contact NVIDIA support"),
     _xid(162, "PSHC_REENGAGED", "Power smoothing hardware is engaged again", None, severity=INFO, remedy="nothing"),
-    _xid(163, "PSHC_DISENGAGED", "Power smoothing hardware was disengaged", None, remedy="look for an Xid 165; plan maintenance of the board"),
-    _xid(164, "PSHC_LOW_LIFETIME", "Power smoothing hardware has little lifetime left", None, severity=INFO, remedy="plan maintenance of the board"),
-    _xid(165, "PSHC_ZERO_LIFETIME", "Power smoothing hardware has no lifetime left", None, remedy="plan maintenance of the board"),
+    _xid(163, "PSHC_DISENGAGED", "Power smoothing hardware was disengaged", None, remedy="check the cooling; after a timeout reload the driver or reset the GPU"),
+    _xid(164, "PSHC_LOW_LIFETIME", "Power smoothing hardware has little lifetime left", None, severity=INFO, remedy="plan to replace the board where its power must be smooth"),
+    _xid(165, "PSHC_ZERO_LIFETIME", "Power smoothing hardware has no lifetime left", None, remedy="replace the board where its power must be smooth"),
     _xid(166, "NVLINK_SECURE_CRYPTO_ERR", "Traffic before the link was set up for encryption", None, remedy="reset the GPU; check the confidential computing setup"),
     _xid(167, "PCIE_FATAL_TIMEOUT", "Fatal PCIe timeout", None, severity=CRITICAL, remedy="reboot the node; reseat the GPU if it comes again"),
-    _xid(168, "REDUCED_GPU_MEMORY_CAPACITY", "Errors in the write protected region: the GPU has less memory", None, remedy="contact NVIDIA support"),
+    _xid(168, "REDUCED_GPU_MEMORY_CAPACITY", "Errors in the write protected region: the GPU has less memory", None, remedy="enable ECC, so that broken rows can be remapped, and reset the GPU"),
     _xid(169, "SEC2_HALT_ERROR", "Internal micro-controller (SEC2) halted", None, severity=CRITICAL, remedy="drain the node and reset the GPU"),
     _xid(170, "NVLINK_SECURE_OTHER", "Interrupt in confidential computing mode", None, remedy="restart the application"),
     _xid(171, "UNCORRECTABLE_DRAM_ERROR", "Uncorrectable DRAM error; tells more about an Xid 48", None, severity=CRITICAL, remedy="as for the Xid 48 beside it"),
     _xid(172, "UNCORRECTABLE_SRAM_ERROR", "Uncorrectable SRAM error; tells more about an Xid 48", None, severity=CRITICAL, remedy="as for the Xid 48 beside it"),
-    _xid(173, None, "Fatal failure of the chip-to-chip link (C2C)", None, severity=CRITICAL, remedy="reboot the node; contact NVIDIA support if it comes again"),
+    _xid(173, "C2C_FATAL_LINK_FAILURE", "Fatal failure of the chip-to-chip link (C2C)", None, severity=CRITICAL, remedy="reboot the node; contact NVIDIA support if it comes again"),
+    _xid(174, "ROBUST_CHANNEL_RESETCHANNEL_KILL_PROCESS_SILENT", "A process was ended with its channel; not used by drivers from 615 on", None, remedy="restart the application"),
+    # critical: kernel_gsp.c of 615.71.09 calls 175 and 179 fatal, and marks the GPU for reset with them and with 182
+    _xid(175, "MEMORY_SUBSYSTEM_ERROR", "The GPU's memory does not answer", None, severity=CRITICAL, remedy="drain the node and reset the GPU, reboot if that fails"),
+    _xid(176, "PCIE_CORRECTABLE_ERROR_FAULT", "Corrected PCIe errors", None, remedy="nothing at once, reseat the GPU if it comes again"),
+    _xid(177, "BANK_REMAPPING_EVENT", "A broken memory bank was recorded for remapping", None, severity=INFO, remedy="nothing at once, reset the GPU at the next pause so that the bank is remapped"),
+    _xid(178, "REMOTE_TRANSLATION_POISON_ERROR", "Poisoned data in the translation of a peer's address", None),
+    _xid(179, "GPU_CONTAINMENT_ERROR", "The GPU was cut off from its chip-to-chip link (C2C) to contain an error", None, severity=CRITICAL, remedy="drain the node and reset the GPU, reboot if that fails"),
+    _xid(180, "RIST_ERROR", "RIST error, which NVIDIA has not described", None),
+    _xid(181, "C2C_TRAINING_FAILURE", "Training of the chip-to-chip link (C2C) failed", None, severity=CRITICAL, remedy="reboot the node; contact NVIDIA support if it comes again"),
+    _xid(182, "PCIE_RESET_FAILURE", "The GPU's PCIe link did not come back after a reset", None, severity=CRITICAL, remedy="drain the node and reset the GPU, reboot if that fails"),
+    _xid(185, "SPARING_EVENT", "A spare part of the GPU has changed its state", None, remedy="nothing at once, look for an Xid 154 beside it"),
 )
 # fmt: on
 

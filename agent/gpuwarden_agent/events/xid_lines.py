@@ -31,7 +31,7 @@ _SXID = re.compile(
     r"(?P<code>\d{1,6}), (?P<rest>.*)",
     re.ASCII | re.DOTALL,
 )
-_FATALITY = re.compile(r"(?P<fatality>Non-fatal|Fatal)(?:,\s*|$)")
+_FATALITY = re.compile(r"(?P<fatality>Non-fatal|Fatal|Correctable)(?:,\s*|$)")
 _LINK = re.compile(r"Link (?P<link>\d{1,4})\b\s*", re.ASCII)
 _MORE_OF_SXID = re.compile(r"(?:Severity|Data)\b")
 _FELL_OFF = re.compile(

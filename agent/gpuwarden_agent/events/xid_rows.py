@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import assert_never
 
 from gpuwarden.nvlink5 import decode
-from gpuwarden.sxids import FATAL_REMEDY, OTHER_REMEDY, sxid_info
+from gpuwarden.sxids import sxid_info
 from gpuwarden.xids import CRITICAL, RECOVERIES, WARNING, xid_info
 from gpuwarden_agent.events.kinds import event
 from gpuwarden_agent.events.xid_lines import FellOffBus, Found, Sxid, Xid
@@ -109,10 +109,9 @@ def _sxid_row(sxid: Sxid, sequence: int) -> Row:
     is_fatal = info.is_fatal if sxid.is_fatal is None else sxid.is_fatal
     switch = "an NVSwitch" if sxid.switch is None else f"NVSwitch {sxid.switch}"
     link = "" if sxid.link is None else f", link {sxid.link}"
-    remedy = FATAL_REMEDY if is_fatal else OTHER_REMEDY
     return event(
         "sxid",
-        f"SXid {sxid.code} on {switch} ({sxid.pci_bus_id}){link}: {info.meaning}; {remedy}",
+        f"SXid {sxid.code} on {switch} ({sxid.pci_bus_id}){link}: {info.meaning}; {info.remedy(is_fatal)}",
         severity=CRITICAL if is_fatal else WARNING,
         details=_present(
             sxid=sxid.code,
@@ -120,6 +119,8 @@ def _sxid_row(sxid: Sxid, sequence: int) -> Row:
             switch=sxid.switch,
             link=sxid.link,
             is_fatal=is_fatal,
+            action=None if info.action == "IGNORE" else info.action,
+            mnemonic=info.mnemonic,
             text=sxid.text[:TEXT_CHARS_MAX],
             kmsg_sequence=sequence,
         ),

@@ -75,6 +75,10 @@ def test_a_log_without_errors_of_gpus_has_none(name: str) -> None:
         ),
         ("SXid (PCI:0000:00:00.0): 26008, SOE", Sxid(26008, "0000:00:00.0", "SOE")),
         (
+            "SXid (PCI:0000:00:00.0): 20012, Correctable, Link 07 RX CRC",
+            Sxid(20012, "0000:00:00.0", "RX CRC", is_fatal=False, link=7),
+        ),
+        (
             "NVRM: GPU 0000:3b:00.0: GPU has fallen off the bus.",
             FellOffBus("0000:3b:00.0", "NVRM: GPU 0000:3b:00.0: GPU has fallen off the bus."),
         ),

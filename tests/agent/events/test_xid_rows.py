@@ -118,12 +118,26 @@ def test_of_an_sxid_the_line_says_whether_it_is_fatal() -> None:
     assert fatal["severity"] == "critical"
     assert fatal["message"] == (
         "SXid 20034 on NVSwitch 3 (0000:c1:00.0), link 27: LTSSM Fault Up;"
-        " drain the node, then reset its GPUs and switches together, or reboot it"
+        " drain the node and reset the GPU of the link; if that fails, its GPUs and switches together"
+    )
+    details = json.loads(fatal["details"])
+    assert (details["action"], details["mnemonic"]) == (
+        "RESET_GPU",
+        "NVSWITCH_ERR_HW_DLPL_LTSSM_FAULT_UP",
     )
     other = row("nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): 20034, Non-fatal, Link 27 LTSSM")
     assert other["severity"] == "warning"
     silent = row("SXid (PCI:0000:c1:00.0): 20034, LTSSM")
     assert silent["severity"] == "critical"
+
+
+def test_an_sxid_that_is_not_fatal_still_has_its_action() -> None:
+    made = row("SXid (PCI:0000:c1:00.0): 11004, Non-fatal, Link 36 ingress invalid ACL (First)")
+    assert made["severity"] == "warning"
+    assert "check the fabric manager's partitions" in made["message"]
+    assert json.loads(made["details"])["action"] == "CHECK_FM_CONFIG"
+    corrected = row("SXid (PCI:0000:c1:00.0): 11012, Non-fatal, Link 36 ingress header ECC")
+    assert "action" not in json.loads(corrected["details"])
 
 
 def test_a_text_without_end_is_cut() -> None:

@@ -6,6 +6,7 @@ rollup, for hours that are not rolled up (`view_sql`: the view `waste` has both)
 (`spent_sql`). All reports, pages and messages take their dollars from these. docs/money.md explains it.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -105,6 +106,12 @@ _BY = (
     Column("username", _TEXT, "Who held the GPU, else whose job it was given to."),
     Column("slurm_job_id", _TEXT, "Slurm job that held it, else that it was given to."),
     Column("pod", _TEXT, "Kubernetes namespace/pod that held it, else that it was given to."),
+    Column(
+        "split_by",
+        _TEXT,
+        "How the time of a GPU that several had was divided: sm, by SM utilization of their processes; memory, by "
+        "GPU memory; even. NULL: one had it.",
+    ),
 )
 _TABLE = Table(
     "waste_1h",
@@ -182,8 +189,10 @@ def waste_sql(scope: WasteScope) -> str:
         f"WHERE {scope.nodes} AND (away_from IS NULL OR s.ts < away_from OR s.ts >= away_until)",
         "up": "SELECT DISTINCT node, ts FROM seen UNION "
         f"SELECT node, ts FROM host_1m WHERE {scope.when} AND samples > 0",
-        "held": _held_sql(scope),
+        "holders": _holders_sql(scope),
+        "held": _held_sql(),
         "given": _given_sql(scope),
+        "shares": _shares_sql(),
         "causes": _causes_sql(scope),
         "judged": _judged_sql(scope),
         "grid": _grid_sql(),
@@ -268,27 +277,84 @@ def _seen_sql(scope: WasteScope) -> str:
     )
 
 
-def _held_sql(scope: WasteScope) -> str:
-    """Holder of each GPU by minute: the process with most memory."""
-    owner = "{'username': username, 'slurm_job_id': slurm_job_id, 'pod': pod}"
-    return (
-        "SELECT coalesce(whole, gpu_uuid) AS gpu_uuid, ts, "
-        f"arg_max({owner}, (coalesce(gpu_memory_bytes_max, 0), pid)) AS holder "
+_OWNER = ("username", "slurm_job_id", "pod")
+MPS_SERVER = "nvidia-cuda-mps-server"
+"""Holds a context for its clients, and gets no share beside them."""
+
+
+def _struct(names: Iterable[str], prefix: str = "") -> str:
+    return "{" + ", ".join(f"'{name}': {prefix}{name}" for name in names) + "}"
+
+
+def _holders_sql(scope: WasteScope) -> str:
+    """Processes of each GPU by minute. Weights are integers, whose sums do not depend on the order of rows."""
+    is_client = f"if(process_name = '{MPS_SERVER}', 0, samples)"
+    processes = (
+        f"SELECT {', '.join(_OWNER)}, ts, coalesce(whole, gpu_uuid) AS gpu_uuid, "
+        f"round(1000 * coalesce(sm_util_percent_avg, 0) * {is_client})::BIGINT AS sm, "
+        f"round(coalesce(gpu_memory_bytes_avg, gpu_memory_bytes_max, 0) * {is_client})::BIGINT AS memory "
         f"FROM process_1m LEFT JOIN parts ON part = gpu_uuid "
         f"WHERE {scope.since(f'{SPARSE_MAX_MINUTES} MINUTE')} AND (samples = 1 OR {scope.when}) "
-        f"AND {scope.nodes} AND process_type IS DISTINCT FROM 'graphics' "
-        "GROUP BY ALL"
+        f"AND {scope.nodes} AND process_type IS DISTINCT FROM 'graphics'"
+    )
+    process = _struct((*_OWNER, "sm", "memory"))
+    return f"SELECT gpu_uuid, ts, list({process}) AS processes FROM ({processes}) GROUP BY ALL"
+
+
+def _held_sql() -> str:
+    """Holders of each GPU by minute; each has the part of the minute from `lo` to `hi`, of 1."""
+    owner = ", ".join(_OWNER)
+    owners = (
+        f"SELECT gpu_uuid, ts, {', '.join(f'p.{name} AS {name}' for name in _OWNER)}, "
+        "sum(p.sm) AS sm, sum(p.memory) AS memory "
+        "FROM (SELECT gpu_uuid, ts, unnest(processes) AS p FROM holders WHERE len(processes) > 1) GROUP BY ALL"
+    )
+    totals = (
+        "SELECT *, count(*) OVER minute AS all_owners, sum(sm) OVER minute AS all_sm, "
+        f"sum(memory) OVER minute AS all_memory FROM ({owners}) WINDOW minute AS (PARTITION BY gpu_uuid, ts)"
+    )
+    weights = (
+        "SELECT *, CASE WHEN all_owners = 1 THEN NULL WHEN all_sm > 0 THEN 'sm' "
+        "WHEN all_memory > 0 THEN 'memory' ELSE 'even' END AS split_by, "
+        "CASE split_by WHEN 'sm' THEN sm WHEN 'memory' THEN memory ELSE 1 END AS weight, "
+        "CASE split_by WHEN 'sm' THEN all_sm WHEN 'memory' THEN all_memory ELSE all_owners END AS all_weight "
+        f"FROM ({totals})"
+    )
+    limits = (
+        f"SELECT *, sum(weight) OVER (PARTITION BY gpu_uuid, ts ORDER BY {owner} ROWS UNBOUNDED PRECEDING) "
+        f"AS until FROM ({weights})"
+    )
+    only = "processes[1]."
+    return (
+        f"SELECT gpu_uuid, ts, {_struct(_OWNER, only)} AS holder, NULL AS split_by, 0 AS lo, 1 AS hi "
+        "FROM holders WHERE len(processes) = 1 UNION ALL "
+        f"SELECT gpu_uuid, ts, {_struct(_OWNER)}, split_by, (until - weight) / all_weight, until / all_weight "
+        f"FROM ({limits}) WHERE weight > 0"
     )
 
 
 def _given_sql(scope: WasteScope) -> str:
-    """Job to which a scheduler had allocated each GPU, by minute."""
-    owner = "{'username': username, 'slurm_job_id': slurm_job_id, 'pod': pod, 'team': team}"
-    return (
-        "SELECT coalesce(whole, gpu_uuid) AS gpu_uuid, date_trunc('minute', ts) AS ts, "
-        f"arg_max({owner}, (a.ts, owner)) AS receiver, bool_or(processes > 0) AS has_process "
+    """Jobs to which a scheduler had allocated each GPU, by minute, the newest first."""
+    owner = _struct((*_OWNER, "team"))
+    jobs = (
+        "SELECT coalesce(whole, gpu_uuid) AS gpu_uuid, date_trunc('minute', ts) AS minute, "
+        f"{owner} AS receiver, max(a.ts) AS newest, bool_or(processes > 0) AS has_process "
         f"FROM allocation_samples a LEFT JOIN parts ON part = gpu_uuid "
         f"WHERE {scope.when} AND {scope.nodes} GROUP BY ALL"
+    )
+    return (
+        "SELECT gpu_uuid, minute AS ts, list(receiver ORDER BY newest DESC, receiver DESC) AS receivers, "
+        f"bool_or(has_process) AS has_process FROM ({jobs}) GROUP BY ALL"
+    )
+
+
+def _shares_sql() -> str:
+    """Who had each GPU by minute: its holders, else the jobs that it was given to, where they are several."""
+    return (
+        "SELECT *, NULL AS receiver_at FROM held UNION ALL "
+        "SELECT gpu_uuid, ts, NULL, 'even', (n - 1) / jobs, n / jobs, n FROM (SELECT gpu_uuid, ts, "
+        "len(receivers) AS jobs, unnest(range(1, len(receivers) + 1)) AS n "
+        "FROM given ANTI JOIN held USING (gpu_uuid, ts) WHERE len(receivers) > 1)"
     )
 
 
@@ -365,7 +431,7 @@ def _grid_sql() -> str:
         "LEFT JOIN (SELECT * EXCLUDE (node) RENAME (simulated AS d_simulated, gpu AS d_gpu) "
         "FROM devices) USING (gpu_uuid) "
         "LEFT JOIN (SELECT *, true AS node_is_up FROM up) USING (node, ts) "
-        "LEFT JOIN (SELECT gpu_uuid, ts AS held_at, holder FROM held) USING (gpu_uuid, held_at) "
+        "LEFT JOIN (SELECT * RENAME (ts AS held_at) FROM shares) USING (gpu_uuid, held_at) "
         "LEFT JOIN (SELECT * RENAME (ts AS held_at) FROM given) USING (gpu_uuid, held_at) "
         f"LEFT JOIN judged USING (gpu_uuid, ts) {causes}"
     )
@@ -376,6 +442,10 @@ _NO_WORK = f"holder IS NULL AND memory_used_bytes_max < {CONTEXT_BYTES_MIN}"
 _BUSY = "coalesce(busy_seconds, 0)"
 _BLIND = "coalesce(unknown_seconds, 0)"
 _FACTS: tuple[dict[str, str], ...] = (
+    {
+        "receiver": "coalesce(receivers[receiver_at], "
+        "list_filter(receivers, lambda one: one.pod = holder.pod)[1], receivers[1])",
+    },
     {
         "is_held": "coalesce(holder IS NOT NULL OR has_process "
         f"OR memory_used_bytes_max > {HELD_BYTES_MIN}, false)",
@@ -437,6 +507,11 @@ def _claimed_sql() -> str:
         for before, name in zip(["", *names], names, strict=False)
     )
     last = names[-1]
+    # Rounded limits, so that the parts of a minute add up to it.
+    split = ", ".join(
+        f"if(split_by IS NULL, {name}_ms, round(hi * {name}_ms)::BIGINT - round(lo * {name}_ms)::BIGINT) AS {name}_ms"
+        for name in (*names, "productive", "busy")
+    )
     steps = [
         *(", ".join(f"{sql} AS {name}" for name, sql in step.items()) for step in _FACTS),
         asked,
@@ -447,7 +522,7 @@ def _claimed_sql() -> str:
     sql = "SELECT * FROM grid"
     for step in steps:
         sql = f"SELECT *, {step} FROM ({sql})"
-    return sql
+    return f"SELECT * REPLACE ({split}), lost_ms AS all_lost_ms FROM ({sql})"
 
 
 _IDLE = ("idle_held", "allocated_idle", "free")
@@ -471,17 +546,17 @@ def _hours_sql(scope: WasteScope) -> str:
             for column, condition in parts
         )
         sums.append(
-            f"sum(kwh * nullif({energy}, 0) / nullif(60000 - lost_ms, 0)) AS {label}_kwh"
+            f"sum(kwh * nullif({energy}, 0) / nullif(60000 - all_lost_ms, 0)) AS {label}_kwh"
             if label != "lost"
             else "NULL AS lost_kwh"
         )
     window = "minute" if scope.by_minute else "hour"
     return (
-        f"SELECT date_trunc('{window}', ts) AS ts, node, gpu_uuid, username, slurm_job_id, pod, "
+        f"SELECT date_trunc('{window}', ts) AS ts, node, gpu_uuid, username, slurm_job_id, pod, split_by, "
         "any_value(pod_team) AS pod_team, any_value(gpu) AS gpu, any_value(model) AS model, bool_or(simulated) AS simulated, "
         "any_value(usd_per_hour) AS price, any_value(usd_per_kwh) AS tariff, "
         f"any_value(co2_g_per_kwh) AS carbon, {', '.join(sums)} "
-        f"FROM claimed WHERE {scope.nodes} GROUP BY 1, 2, 3, 4, 5, 6"
+        f"FROM claimed WHERE {scope.nodes} GROUP BY 1, 2, 3, 4, 5, 6, 7"
     )
 
 
@@ -490,7 +565,7 @@ def _rows_sql(scope: WasteScope) -> str:
         f"{{'label': '{label}', 'ms': {label}, 'kwh': {label}_kwh::DOUBLE}}" for label in LABELS
     )
     return (
-        "SELECT ts, node, gpu_uuid, v.label AS label, username, slurm_job_id, pod, gpu, model, "
+        "SELECT ts, node, gpu_uuid, v.label AS label, username, slurm_job_id, pod, split_by, gpu, model, "
         "coalesce(pod_team, try_cast(n.labels AS JSON) ->> 'team') AS team, h.simulated AS simulated, "
         "v.ms / 1000 AS seconds, v.ms / 3.6e6 * price AS usd, v.kwh AS energy_kwh, "
         "v.kwh * tariff AS energy_usd, v.kwh * carbon / 1000 AS co2_kg "
@@ -544,7 +619,7 @@ def view_sql(running: str | None = None) -> str:
         "SELECT w.ts, w.label, "
         f"w.label NOT IN ({', '.join(repr(label) for label in NO_WASTE)}) AS is_waste, "
         "w.node, w.gpu, w.gpu_uuid, w.model, "
-        'w.username AS "user", coalesce(w.slurm_job_id, w.pod) AS job, w.team, w.simulated, '
+        'w.username AS "user", coalesce(w.slurm_job_id, w.pod) AS job, w.team, w.split_by, w.simulated, '
         "w.seconds / 3600 AS gpu_hours, w.usd, w.energy_kwh, w.energy_usd, w.co2_kg\n"
         f"FROM (SELECT {_NAMES} FROM waste_1h UNION ALL BY NAME {hours}) w;\n"
     )

@@ -39,7 +39,7 @@ def test_keys_are_required_columns(table: Table) -> None:
     # Time may be nobody's.
     optional = {
         "events": {"gpu_uuid"},
-        "waste_1h": {"username", "slurm_job_id", "pod"},
+        "waste_1h": {"username", "slurm_job_id", "pod", "split_by"},
     }.get(table.name, set())
     assert all(table.column(name).required or name in optional for name in table.key)
     assert len(set(table.names)) == len(table.names)

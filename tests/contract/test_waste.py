@@ -13,6 +13,7 @@ from gpuwarden.schema import TABLES
 from gpuwarden.waste import (
     CAUSES,
     LABELS,
+    MPS_SERVER,
     WASTE_1H,
     WasteScope,
     run_begin_sql,
@@ -260,17 +261,17 @@ def test_each_second_of_an_hour_gets_the_label_that_its_rows_support(
     assert labelled(database) == pytest.approx(expected)
 
 
-def test_time_belongs_to_whom_the_largest_process_is_of_else_the_job(
+def test_time_belongs_to_whose_process_holds_the_gpu_else_to_the_job(
     database: MemoryDatabase,
 ) -> None:
     put(
         database,
         gpu_1m=minutes(30, 30),
         process_1m=[
-            *processes(range(40), gpu_memory_bytes_max=100),
-            *processes(
-                range(30), gpu_memory_bytes_max=500, pid=8, username="eve", slurm_job_id=None
-            ),
+            *processes(range(30), username="eve", slurm_job_id=None),
+            *processes(range(30, 40)),
+            # All processes of one owner are one holder.
+            *processes(range(30, 40), pid=8),
         ],
         allocation_samples=allocations(),
         nodes=[TEAM_NODE],
@@ -285,6 +286,109 @@ def test_time_belongs_to_whom_the_largest_process_is_of_else_the_job(
         ("bob", "77", "busy"): 600,
     }
     assert {row["team"] for row in found.values()} == {"vision"}
+    assert {row["split_by"] for row in found.values()} == {None}
+
+
+def shared(**others: Row) -> list[Row]:
+    """Processes of several users on one GPU; a user's name is its job's, too."""
+    return [
+        row
+        for pid, (name, more) in enumerate(others.items())
+        for row in processes(pid=pid, username=name, slurm_job_id=name, **more)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("holders", "expected", "split_by"),
+    [
+        (
+            shared(
+                ada={"sm_util_percent_avg": 60.0, "gpu_memory_bytes_avg": 1e9},
+                bob={"sm_util_percent_avg": 20.0, "gpu_memory_bytes_avg": 9e9},
+            ),
+            {"ada": 2700, "bob": 900},
+            "sm",
+        ),
+        # Who ran nothing pays nothing where another ran; so does who came in the last ten seconds, nearly.
+        (
+            shared(
+                ada={"sm_util_percent_avg": 0.0},
+                bob={"sm_util_percent_avg": None},
+                eve={"sm_util_percent_avg": 50.0},
+                joe={"sm_util_percent_avg": 50.0, "samples": 1},
+            ),
+            {"eve": pytest.approx(3600 * 6 / 7, abs=0.06), "joe": pytest.approx(3600 / 7, abs=0.06)},
+            "sm",
+        ),
+        (
+            shared(
+                ada={"sm_util_percent_avg": 0.0, "gpu_memory_bytes_avg": 30e9},
+                bob={"gpu_memory_bytes_avg": 10e9},
+            ),
+            {"ada": 2700, "bob": 900},
+            "memory",
+        ),
+        (shared(ada={}, bob={}, eve={}), {"ada": 1200, "bob": 1200, "eve": 1200}, "even"),
+        (
+            shared(
+                ada={"gpu_memory_bytes_avg": 10e9},
+                root={"process_name": MPS_SERVER, "gpu_memory_bytes_avg": 30e6},
+            ),
+            {"ada": 3600},
+            "memory",
+        ),
+        (
+            shared(root={"process_name": MPS_SERVER, "gpu_memory_bytes_avg": 30e6}),
+            {"root": 3600},
+            None,
+        ),
+        (
+            shared(ada={}, bob={"process_type": "graphics", "gpu_memory_bytes_avg": 1e9}),
+            {"ada": 3600},
+            None,
+        ),
+    ],
+)  # fmt: skip
+def test_a_shared_gpu_is_split_by_sm_share_else_by_memory_and_says_which(
+    database: MemoryDatabase, holders: list[Row], expected: dict[str, Any], split_by: str | None
+) -> None:
+    # Each label is split alike: a third of the time is idle.
+    put(database, gpu_1m=minutes(20, 40, energy_joules_delta=36_000), process_1m=holders)
+    found = rows(database)
+    by_user: dict[str, float] = {}
+    for row in found:
+        by_user[row["username"]] = by_user.get(row["username"], 0) + row["seconds"]
+    assert by_user == expected
+    assert {row["split_by"] for row in found} == {split_by}
+    assert sum(round(1000 * row["seconds"]) for row in found) == 3_600_000
+    assert sum(row["energy_kwh"] for row in found) == pytest.approx(0.6)
+    idle = sum(row["seconds"] for row in found if row["label"] == "idle_held")
+    assert idle == 1200
+
+
+def test_a_gpu_given_to_several_jobs_that_nobody_uses_is_split_evenly(
+    database: MemoryDatabase,
+) -> None:
+    pods = [
+        allocations(scheduler="kubernetes", owner=f"ml/{name}/main", slurm_job_id=None,
+                    pod=f"ml/{name}", username=name, team=f"team-{name}")
+        for name in ("a", "b")
+    ]  # fmt: skip
+    held = processes(range(30), slurm_job_id=None, pod="ml/a", username="a")
+    put(
+        database,
+        gpu_1m=minutes(60, 0),
+        allocation_samples=pods[0] + pods[1],
+        process_1m=held,
+        nodes=[TEAM_NODE],
+    )
+    found = {(r["label"], r["pod"], r["team"], r["split_by"]): r["seconds"] for r in rows(database)}
+    assert found == {
+        # The team of each pod, whichever is the newer.
+        ("idle_held", "ml/a", "team-a", None): 1800,
+        ("allocated_idle", "ml/a", "team-a", "even"): 900,
+        ("allocated_idle", "ml/b", "team-b", "even"): 900,
+    }
 
 
 def test_the_team_of_a_pod_goes_before_the_nodes(database: MemoryDatabase) -> None:
@@ -466,8 +570,23 @@ def an_hour(draw: st.DrawFn) -> dict[str, list[Row]]:
     return {
         "gpus": [{**GPU, "gpu_uuid": uuid} for uuid in gpus],
         "gpu_1m": seen,
-        "process_1m": processes(range(draw(st.integers(0, 60)))),
-        "allocation_samples": allocations() * draw(st.integers(0, 1)),
+        "process_1m": [
+            row
+            for pid in range(draw(st.integers(0, 4)))
+            for row in processes(
+                range(draw(st.integers(0, 60))),
+                pid=pid,
+                username=draw(st.sampled_from("ab")),
+                slurm_job_id=draw(st.sampled_from(["1", None])),
+                samples=draw(st.sampled_from([2, 6])),
+                sm_util_percent_avg=draw(_MAYBE),
+                gpu_memory_bytes_avg=draw(_MAYBE),
+            )
+        ],
+        "allocation_samples": [
+            *allocations() * draw(st.integers(0, 1)),
+            *allocations(owner="78", slurm_job_id="78") * draw(st.integers(0, 1)),
+        ],
         "alerts": alerts,
     }
 

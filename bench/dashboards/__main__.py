@@ -124,7 +124,8 @@ async def opened(page: Page, url: str) -> dict[str, float]:
 async def checked(page: Page, url: str, size: FleetSize) -> list[str]:
     """Differences between what the page shows and what was made."""
     await page.goto(f"{url}/?colour=state&group=team")
-    await page.wait_for_selector("#waste .big", timeout=120_000)
+    for place in ("#waste li", "#totals li", "#trouble li", "#counted:not(:empty)"):
+        await page.wait_for_selector(place, timeout=120_000)
     wrong = []
     said = {
         name: await page.inner_text(f"#{name}")
@@ -132,8 +133,8 @@ async def checked(page: Page, url: str, size: FleetSize) -> list[str]:
     }
     for place, text in (
         ("counted", f"{size.reporting:,} of {size.gpus:,} GPUs reporting"),
-        ("totals", f"{size.idle:,}\nidle"),
-        ("totals", f"{size.alerting:,}\nGPUs with an alert"),
+        ("totals", f"Idle {size.idle:,}"),
+        ("totals", f"GPUs with an alert {size.alerting:,}"),
         ("legend", f"not reporting {size.gpus - size.reporting:,}"),
         ("trouble", f"{min(40, size.alerting):,} open incident"),
     ):

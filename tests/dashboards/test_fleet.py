@@ -95,12 +95,17 @@ async def test_names_are_in_the_order_of_the_map_until_it_says_another_version(q
     for gpu in (1, 0):
         add_gpu(db, "n2", gpu, 1)
     add_gpu(db, "n1", 0, 1)
+    add_gpu(db, "n0", 0, 1)
+    db.execute("DELETE FROM gpus WHERE node = 'n0'")
     db.execute(
         "INSERT INTO process_samples (ts, node, gpu, gpu_uuid, simulated, pid, username, slurm_job_id) SELECT"
         " now()::TIMESTAMP, 'n2', 1, 'GPU-n2-1', false, 7, 'ali', '70'"
     )
     names = json.loads(await read_names(querier))
     assert names["nodes"] == ["n1", "n2"]
+    assert names["hosts"] == ["n0"]  # it has no GPU
+    totals = (await read_fleet(querier, NOW))[1]
+    assert (totals["nodes"], totals["nodes_with_gpus"]) == (3, 2)
     assert [names["kinds"][kind] for kind in names["kind_of"]] == [
         {"gpus": [0], "models": ["H100"]},
         {"gpus": [0, 1], "models": ["H100", "H100"]},
@@ -205,3 +210,8 @@ async def test_what_is_wrong_comes_by_consequence_and_only_once(querier) -> None
     assert len(found.alerts) == LISTED_MAX
     assert found.alerts[0]["total"] == LISTED_MAX + 2
     assert "f0" not in {one["fingerprint"] for one in found.alerts}
+    assert [found.incidents[0][name] for name in ("total", "loud", "critical")] == [3, 3, 1]
+    db.execute("UPDATE incidents SET muted = 'silenced by a' WHERE id = 'slow'")
+    found, _ = await read_fleet(querier, NOW)
+    assert [one["id"] for one in found.incidents] == ["sick", "idle", "slow"]
+    assert [found.incidents[0][name] for name in ("total", "loud", "critical")] == [3, 2, 0]

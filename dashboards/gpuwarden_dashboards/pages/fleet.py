@@ -25,6 +25,7 @@ from gpuwarden_dashboards.read.fleet import (
     read_nodes,
 )
 from gpuwarden_dashboards.read.fleet_past import LARGE_GPUS, read_past, read_week
+from gpuwarden_dashboards.read.fleet_verdict import fleet_verdict
 from gpuwarden_dashboards.templates import Templates
 
 LIVE_S = 0.9
@@ -79,8 +80,14 @@ class FleetPage(Page):
     async def _fleet(self, request: web.Request) -> web.Response:
         async def make() -> dict[str, Any]:
             trouble, totals = await read_fleet(self._querier, self._clock.now())
-            more = {"totals": totals, "unjudged": self._unjudged, "page": self._templates.version}
-            return {**asdict(trouble), **more}
+            verdict = fleet_verdict(trouble, totals, self._unjudged)
+            return {
+                **asdict(trouble),
+                "totals": totals,
+                "verdict": asdict(verdict),
+                "unjudged": self._unjudged,
+                "page": self._templates.version,
+            }
 
         return await self._answer(request, "fleet", LIVE_S, make)
 

@@ -116,7 +116,8 @@ SUMS = f"""count(*) AS gpus, count(*) FILTER (state % 16 <> {NOT_REPORTING}) AS 
     count(DISTINCT node) FILTER (state % 16 <> {NOT_REPORTING}) AS nodes_reporting,
     (SELECT count(*) FROM nodes WHERE forgotten_at IS NULL) AS nodes"""
 """Columns of a SELECT that sums up rows of `cells_sql`."""
-_TOTALS = f"SELECT {SUMS} FROM ({cells_sql('NULL')})"
+_TOTALS = f"""SELECT {SUMS}, count(DISTINCT node) AS nodes_with_gpus,
+    (SELECT max(last_seen_at) FROM nodes WHERE forgotten_at IS NULL) AS newest_at FROM ({cells_sql("NULL")})"""
 
 _KINDS = f"""
 WITH expected AS (
@@ -129,6 +130,11 @@ WITH expected AS (
     FROM expected GROUP BY node
 )
 SELECT *, (SELECT {_VERSION} FROM expected) AS version FROM by_node ORDER BY node
+"""
+
+_HOSTS = """
+SELECT node FROM nodes WHERE forgotten_at IS NULL AND NOT EXISTS (FROM gpus WHERE gpus.node = nodes.node
+    AND mig_instance IS NULL AND replaced_by IS NULL) ORDER BY node
 """
 
 _HOLDERS = f"""
@@ -159,22 +165,24 @@ FROM nodes i LEFT JOIN drawn USING (node) LEFT JOIN nodes_now h ON h.node = i.no
 WHERE i.node IN (SELECT unnest($nodes))
 """
 _INCIDENTS = f"""
-SELECT id, rule, severity, place, summary, began_at, usd_per_hour, usd_so_far,
-    greatest(0, firing - roots) AS follows, simulated, muted, unknown_since, count(*) OVER () AS total
+SELECT id, rule, severity, place, summary, remedy, owner, began_at, usd_per_hour, usd_so_far,
+    greatest(0, firing - roots) AS follows, simulated, muted, unknown_since, count(*) OVER () AS total,
+    count(*) FILTER (muted IS NULL) OVER () AS loud,
+    count(*) FILTER (severity = 'critical' AND muted IS NULL) OVER () AS critical
 FROM incidents_now
-ORDER BY {WORST_FIRST}, usd_so_far DESC NULLS LAST, opened_at
+ORDER BY muted IS NOT NULL, {WORST_FIRST}, usd_so_far DESC NULLS LAST, opened_at
 LIMIT {LISTED_MAX}
 """
 
 _ALERTS = f"""
-SELECT fingerprint, rule, severity, node, gpu, summary, began_at, usd_per_hour, usd_so_far, simulated, muted,
-    unknown_since, stale_since, count(*) OVER () AS total
+SELECT fingerprint, rule, severity, node, gpu, summary, remedy, owner, began_at, usd_per_hour, usd_so_far, simulated,
+    muted, unknown_since, stale_since, count(*) OVER () AS total, count(*) FILTER (muted IS NULL) OVER () AS loud
 FROM alerts_now
 WHERE state = 'firing' AND (fingerprint, active_at) NOT IN (
     SELECT (fingerprint, active_at) FROM incident_alerts
     WHERE ended_at IS NULL AND incident IN (SELECT id FROM incidents WHERE state = 'open')
 )
-ORDER BY {WORST_FIRST}, usd_so_far DESC NULLS LAST, fired_at
+ORDER BY muted IS NOT NULL, {WORST_FIRST}, usd_so_far DESC NULLS LAST, fired_at
 LIMIT {LISTED_MAX}
 """
 _FOUND = f"""
@@ -215,8 +223,10 @@ async def read_map(querier: Querier, colour: str) -> str:
 
 
 async def read_names(querier: Querier) -> str:
-    """Nodes, labels, models, users and jobs of every GPU, as JSON. Raises QueryError."""
-    kinds, holders = await query_all(querier, [(_KINDS, None), (_HOLDERS, None)])
+    """Nodes, labels, models, users and jobs of every GPU, and nodes without one, as JSON. Raises QueryError."""
+    kinds, holders, hosts = await query_all(
+        querier, [(sql, None) for sql in (_KINDS, _HOLDERS, _HOSTS)]
+    )
     nodes, kind_of, label_of = [], [], []
     kind_codes: dict[str, int] = {}
     label_codes: dict[str, int] = {}
@@ -235,6 +245,7 @@ async def read_names(querier: Querier) -> str:
         "kind_of": kind_of,
         "labels": [json.loads(labels) for labels in label_codes],
         "label_of": label_of,
+        "hosts": [host for (host,) in hosts.rows],
     }
     said = json.dumps(head, separators=(",", ":"))
     return f'{said[:-1]},"holders":{held[0]},"holder_of":{held[1]}}}'

@@ -23,7 +23,7 @@ WEEK, YEAR = timedelta(days=7), timedelta(days=365)
 _EARLIEST = datetime.min.replace(tzinfo=UTC)
 NOT_WASTE: Sequence[str] = tuple(label for label in LABELS if label in NO_WASTE)
 WASTE_LABELS: Sequence[str] = tuple(label for label in LABELS if label not in NO_WASTE)
-_HOURS_A_MONTH = 730.5
+HOURS_A_MONTH = 730.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +121,7 @@ class Saving:
     @property
     def usd_per_month(self) -> float:
         """If it stays as it is."""
-        return self.usd_per_hour * _HOURS_A_MONTH
+        return self.usd_per_hour * HOURS_A_MONTH
 
     @property
     def message(self) -> str:

@@ -59,6 +59,12 @@ export function counted(count, word) {
   return `${count.toLocaleString("en")} ${count === 1 ? word : `${word}s`}`;
 }
 
+/** A text with its backquotes as code. */
+export function prose(text) {
+  const parts = text.split("`");
+  return parts.length % 2 ? parts.map((part, at) => (at % 2 ? make("code", {}, part) : part)) : [text];
+}
+
 /** Replace what is in an element, unless it is the same: focus and what is selected stay. */
 export function put(element, ...children) {
   const fresh = element.cloneNode(false);

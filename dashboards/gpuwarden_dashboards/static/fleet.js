@@ -3,7 +3,7 @@
 import { reading } from "./chart.js";
 import { counted, duration, make, put, usd } from "./elements.js";
 import { Fleet } from "./fleetdata.js";
-import { linkTo, showNodes, showTotals, showTrouble, showWaste } from "./fleetlists.js";
+import { linkTo, nodesInWords, showNodes, showTotals, showTrouble, showVerdict, showWaste } from "./fleetlists.js";
 import { FleetMap, HEAD, blocks, colourOf } from "./fleetmap.js";
 import { exactly, matching, parse } from "./fleetquery.js";
 import { ask, askNew, live } from "./live.js";
@@ -12,6 +12,7 @@ import { sparkline } from "./sparkline.js";
 
 const NODES_STEP = 25;
 const NODES_MAX = 100;
+const BESIDE_GPUS_MAX = 256; // the map of a larger fleet has the page's width
 const $ = (id) => document.getElementById(id);
 const terms = JSON.parse($("terms").textContent);
 const version = document.querySelector("meta[name=version]").content;
@@ -40,7 +41,7 @@ let unjudged = null;
 let week = null;
 let past = new Map();
 let details = new Map();
-let shown = { mask: null, groups: [], nodes: [] };
+let shown = { mask: null, groups: [], nodes: [], hosts: [] };
 
 const serverNow = () => Date.now() + offsetMs;
 
@@ -92,9 +93,8 @@ function narrow(text) {
 /** Draw all that depends on data, filter or grouping. */
 function show() {
   if (!fleet.nodes || fleet.colour === undefined) return;
-  const isEmpty = fleet.size === 0;
-  $("empty").hidden = !isEmpty;
-  $("fleet").hidden = isEmpty;
+  $("fleet").hidden = fleet.size === 0;
+  $("first").classList.toggle("wide", fleet.size > BESIDE_GPUS_MAX || fleet.size === 0);
   const wanted = parse(filter.value);
   const { mask, unknown } = wanted.length ? matching(fleet, wanted) : { mask: null, unknown: [] };
   const groups = fleet.grouped(grouping && (grouping === "state" || fleet.has(grouping)) ? grouping : "", mask);
@@ -119,7 +119,8 @@ function show() {
   const cells = groups.reduce((sum, one) => sum + one.cells.length, 0);
   const silent = [...fleet.silentSince.keys()].filter((gpu) => !mask || mask[gpu]).length;
   $("counted").textContent = unknown.length ? `no GPU has ${unknown.join(", ")}` : `${(cells - silent).toLocaleString("en")} of ${counted(cells, "GPU")} reporting`;
-  shown = { mask, groups, nodes: fleet.worstNodes(mask) };
+  $("clear").hidden = !filter.value;
+  shown = { mask, groups, nodes: fleet.worstNodes(mask), hosts: mask ? [] : fleet.hosts };
   const isFirst = details.size === 0;
   showList();
   if (isFirst) nodesAgain();
@@ -187,18 +188,20 @@ function showLegend(low, high, mask) {
     levels.has(3) ? make("button.plain", { type: "button", "data-key": "critical", "data-filter": "state=critical" }, make("span.swatch.critical"), "critical") : null);
 }
 
-function showList() {
+/** Names of the nodes that the list has: with GPUs, the worst first, then without. */
+function listedNodes() {
   const nodes = shown.nodes.slice(0, listed);
-  const [unit] = terms.colours[fleet.colour];
-  $("nodes-title").textContent = shown.nodes.length > nodes.length ? `Worst ${nodes.length} of ${counted(shown.nodes.length, "node")}` : counted(shown.nodes.length, "node");
-  $("more-nodes").hidden = nodes.length === shown.nodes.length || listed >= NODES_MAX;
-  $("nodes-colour").textContent = unit === "state" ? "state of each GPU" : `${colour.selectedOptions[0].text} of each GPU${{ percent: ", %", watts: ", W", celsius: ", °C", usd: ", $/h" }[unit] ?? ""}`;
-  const [low, high] = ENDS[fleet.colour](100);
-  showNodes($("nodes"), nodes, fleet, details, {
-    text: (gpu, isLong) => inWords(gpu, isLong),
-    shade: (gpu) => (unit === "percent" && !Number.isNaN(fleet.values[gpu]) ? `.u${Math.round((10 * (fleet.values[gpu] - low)) / (high - low))}` : ""),
-    now: serverNow(),
-  });
+  return { nodes, hosts: shown.hosts.slice(0, listed - nodes.length) };
+}
+
+function showList() {
+  const { nodes, hosts } = listedNodes();
+  const [all, here] = [shown.nodes.length + shown.hosts.length, nodes.length + hosts.length];
+  $("hosts").hidden = all === 0;
+  $("nodes-title").textContent = all > here ? `Worst ${here} of ${nodesInWords(all, shown.nodes.length)}` : nodesInWords(all, shown.nodes.length);
+  $("more-nodes").hidden = here === all || listed >= NODES_MAX;
+  $("narrow").hidden = here === all;
+  showNodes($("nodes"), nodes, hosts, fleet, details, serverNow());
 }
 
 function showGroups() {
@@ -231,14 +234,18 @@ async function lookAtFleet() {
   offsetMs = data.now - Date.now();
   ({ totals, unjudged } = data);
   document.title = `${data.incidents[0] ? `${data.incidents[0].total} open · ` : data.alerts[0] ? `${data.alerts[0].total} firing · ` : unjudged ? "not judged · " : ""}gpuwarden`;
-  $("as-of").textContent = `as of ${new Date(data.now).toISOString().slice(0, 19).replace("T", " ")} UTC ·`;
-  showTotals($("totals"), totals, past.get(""), unjudged, narrow);
+  $("as-of").textContent = `as of ${new Date(data.now).toISOString().slice(0, 19).replace("T", " ")} UTC`;
+  const isEmpty = !totals.nodes;
+  for (const [id, isHidden] of [["empty", !isEmpty], ["totals", isEmpty], ["trouble", isEmpty]]) $(id).hidden = isHidden;
+  showVerdict($("verdict"), data.verdict);
+  if (isEmpty) return;
+  showTotals($("totals"), totals, past.get(""), week, unjudged, narrow);
   showTrouble($("trouble"), data);
-  if (week) showWaste($("waste"), week, totals);
 }
 
 async function lookAtNodes() {
-  const names = shown.nodes.slice(0, listed).map((node) => fleet.nodes[node]);
+  const { nodes: listedNow, hosts } = listedNodes();
+  const names = [...listedNow.map((node) => fleet.nodes[node]), ...hosts];
   if (!names.length || document.hidden) return;
   const { nodes } = await ask(`/v1/map/nodes?${names.map((name) => `node=${encodeURIComponent(name)}`).join("&")}`);
   details = new Map(nodes.map((one) => [one.node, one]));
@@ -250,8 +257,8 @@ async function lookBack() {
   const [fresh, ...lines] = await Promise.all([askNew("/v1/fleet/week"), ...keys.map((key) => askNew(`/v1/fleet/past?by=${encodeURIComponent(key)}`))]);
   week = fresh ?? week;
   keys.forEach((key, number) => lines[number] && past.set(key, lines[number]));
-  if (week) showWaste($("waste"), week, totals);
-  if (totals) showTotals($("totals"), totals, past.get(""), unjudged, narrow);
+  if (week?.all.hours) showWaste($("waste"), week);
+  if (totals?.nodes) showTotals($("totals"), totals, past.get(""), week, unjudged, narrow);
   show();
 }
 
@@ -271,6 +278,7 @@ function drawScale() {
 }
 
 drawScale();
+for (const place of document.querySelectorAll("[data-origin]")) place.textContent = location.origin;
 const search = new Search(filter, $("suggestions"), () => fleet, chooseView);
 const mapAgain = live(2000, lookAtMap);
 live(2000, lookAtFleet);

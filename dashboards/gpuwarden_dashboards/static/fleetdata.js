@@ -22,6 +22,7 @@ export class Fleet {
     const sizes = names.kinds.map((kind) => kind.gpus.length);
     this.version = names.version;
     this.nodes = names.nodes;
+    this.hosts = names.hosts ?? []; // nodes without a GPU
     this.size = names.kind_of.reduce((sum, kind) => sum + sizes[kind], 0);
     this.most = Math.max(1, ...sizes);
     this.first = new Int32Array(names.nodes.length + 1);

@@ -1,9 +1,10 @@
 // Fills the lists around the map: totals, what is wrong, what it costs, and the worst nodes.
 
 import { reading } from "./chart.js";
-import { counted, duration, make, put, usd } from "./elements.js";
+import { counted, duration, make, prose, put, usd } from "./elements.js";
 import { sparkline } from "./sparkline.js";
 
+const SILENT_MS = 60e3;
 const PAGES = { user: "/users/", job: "/jobs/" };
 
 export function linkTo(kind, name) {
@@ -11,28 +12,50 @@ export function linkTo(kind, name) {
   return PAGES[kind] ? PAGES[kind] + encodeURIComponent(name).replaceAll("%2F", "/") : null;
 }
 
-/** Tiles. `past`: the fleet's lines or null; `unjudged`: why the absence of alerts says nothing now, or null; `onFilter(text)`
- * narrows the map. */
-export function showTotals(box, totals, past, unjudged, onFilter) {
-  const share = (count) => (totals.reporting ? `${Math.round((100 * count) / totals.reporting)} %` : "");
+/** The sentence that the page begins with: what is wrong, what it costs, what to do first. */
+export function showVerdict(box, verdict) {
+  box.className = `card verdict ${verdict.level}`.trim();
+  const { usd_per_hour: hourly, usd_per_month: monthly, path } = verdict;
+  put(box,
+    make("p.lead", {}, make("span.word", {}, verdict.word), " ", verdict.sentence),
+    hourly || verdict.action ? make("p", {},
+      hourly ? [make("b", {}, `${usd(hourly)}/h wasted now`), `, ${usd(monthly)} a month if nothing changes. `] : null,
+      verdict.action ? [make("b", {}, "First: "), prose(verdict.action), " "] : null,
+      verdict.owner ? ["Tell ", make("a", { href: linkTo("user", verdict.owner), "data-key": "verdict owner" }, verdict.owner), ". "] : null,
+      path ? make("a", { href: path, "data-key": "verdict" }, path.startsWith("/?") ? "show them" : path === "/collector" ? "the agents" : "evidence, acknowledge, silence") : null) : null);
+}
+
+/** "2 nodes: 1 with GPUs, 1 without". */
+export function nodesInWords(nodes, withGpus) {
+  const without = nodes - withGpus;
+  return without > 0 ? `${counted(nodes, "node")}: ${withGpus.toLocaleString("en")} with GPUs, ${without.toLocaleString("en")} without` : counted(nodes, "node");
+}
+
+/** Headline numbers, the heaviest first. `past`: the fleet's lines or null; `week`: its waste or null; `unjudged`: why the
+ * absence of alerts says nothing now, or null; `onFilter(text)` narrows the map. */
+export function showTotals(box, totals, past, week, unjudged, onFilter) {
+  const share = (part, whole) => (whole ? `${Math.round((100 * part) / whole)} %` : "");
   const lines = past?.groups[""];
   const hours = past ? Math.round((past.columns * past.step_s) / 3600) : 0;
   const line = (name, title, options) => (lines?.[name].some((value) => value !== null) ? sparkline(lines[name], { ...options, label: `${title} over the last ${hours} hours` }) : null);
   const all = totals.gpus === totals.reporting;
-  const isPriced = totals.usd_per_hour !== null;
+  const number = (value) => value.toLocaleString("en");
+  const perHour = totals.usd_per_hour;
+  const spent = week?.all;
+  const inWeek = !spent ? null : spent.usd === null ? `${spent.wasted_hours.toFixed(1)} h` : usd(spent.wasted_usd ?? 0);
+  const ofWeek = !spent ? "" : spent.usd === null ? `of ${counted(Math.round(spent.hours), "GPU hour")}` : `${share(spent.wasted_usd ?? 0, spent.usd)} of ${usd(spent.usd)}`;
   const tiles = [
-    [all ? totals.gpus.toLocaleString("en") : `${totals.reporting.toLocaleString("en")} of ${totals.gpus.toLocaleString("en")}`, `GPUs reporting, ${counted(totals.nodes, "node")}`, null, all ? null : 'state="not reporting"', all ? "" : "bad"],
-    [reading(totals.util_percent, "percent"), "utilization, mean", line("util_percent", "Utilization", { greatest: 100 })],
-    [totals.idle.toLocaleString("en"), `idle, ${share(totals.idle)}`, line("idle", "Idle GPUs", {}), "state=idle"],
-    [totals.throttled.toLocaleString("en"), "throttled by heat or power", null, "state=throttled", totals.throttled ? "bad" : ""],
-    [unjudged && !totals.alerting ? "–" : totals.alerting.toLocaleString("en"), unjudged ? "GPUs with an alert: not all judged" : "GPUs with an alert", null, "state=alerting", totals.alerting || unjudged ? "bad" : ""],
-    [reading(totals.power_watts, "watts"), "drawn by GPUs", line("power_watts", "Power", {})],
-    [isPriced ? `${usd(totals.usd_wasted_per_hour ?? 0)}/h` : "no prices", isPriced ? `wasted now, of ${usd(totals.usd_per_hour)}/h` : "set them to see what waste costs", null, null],
+    ["Wasted now", perHour === null ? "–" : `${usd(totals.usd_wasted_per_hour ?? 0)}/h`, perHour === null ? make("a", { href: "/collector#prices", "data-key": "prices" }, "set prices to see what waste costs") : `${share(totals.usd_wasted_per_hour ?? 0, perHour)} of ${usd(perHour)}/h`, null, null, ""],
+    ["Wasted in 7 days", inWeek ?? "–", make("a", { href: "/money", "data-key": "money" }, ofWeek || "money"), null, null, ""],
+    ["GPUs reporting", all ? number(totals.gpus) : `${number(totals.reporting)} of ${number(totals.gpus)}`, nodesInWords(totals.nodes, totals.nodes_with_gpus), null, all ? null : 'state="not reporting"', all ? "" : "bad"],
+    ["GPUs with an alert", unjudged && !totals.alerting ? "–" : number(totals.alerting), unjudged ? "not all judged" : totals.throttled ? `${number(totals.throttled)} throttled by heat or power` : "none is throttled", null, totals.alerting ? "state=alerting" : null, totals.alerting ? "bad" : ""],
+    ["Idle", number(totals.idle), share(totals.idle, totals.reporting) && `${share(totals.idle, totals.reporting)} of GPUs`, line("idle", "Idle GPUs", {}), totals.idle ? "state=idle" : null, ""],
+    ["Utilization", reading(totals.util_percent, "percent"), "mean of GPUs", line("util_percent", "Utilization", { greatest: 100 }), null, ""],
+    ["Power", reading(totals.power_watts, "watts"), "drawn by GPUs", line("power_watts", "Power", {}), null, ""],
   ];
-  put(box, tiles.map(([big, small, image, filter, kind]) => {
-    const item = make("li", { class: kind || null }, make("b", {}, big), filter ? make("button.plain", { type: "button", "data-key": filter, title: `show ${filter} on the map` }, small) : make("span", {}, small), image);
-    return item;
-  }));
+  put(box, tiles.map(([title, big, small, image, filter, kind]) => make("li", { class: kind || null },
+    filter ? make("span", {}, make("button.plain", { type: "button", "data-key": filter, title: `show ${filter} on the map` }, title)) : make("span", {}, title),
+    make("b", {}, big), make("span.soft", {}, small), image)));
   box.onclick = (event) => {
     const filter = event.target.closest("button")?.dataset.key;
     if (filter) onFilter(filter);
@@ -48,86 +71,99 @@ function tags(record) {
   ].filter(Boolean).map((text) => [" ", make("span.tag", { title: text === record.muted?.split(" ")[0] ? record.muted : null }, text)]);
 }
 
-function trouble(record, href, now) {
+function trouble(record, href, now, isInVerdict) {
   const cost = record.usd_per_hour === null ? null : make("span.cost", {}, make("b", {}, `${usd(record.usd_per_hour)}/h`), `, ${usd(record.usd_so_far)} so far`);
   return make(`li.alert.${record.severity}`, {},
     cost,
     make("a", { href, "data-key": href }, record.summary),
     tags(record).flat(),
-    make("div.soft", {}, make("span.level", {}, record.severity), ` · ${record.place ?? record.node ?? "fleet"}${record.gpu === null || record.gpu === undefined ? "" : ` GPU ${record.gpu}`} · for ${duration(now - record.began_at)}`));
+    record.remedy && !isInVerdict ? make("div.todo", {}, prose(record.remedy)) : null,
+    make("div.soft", {}, make("span.level", {}, record.severity), ` · ${record.place ?? record.node ?? "fleet"}${record.gpu === null || record.gpu === undefined ? "" : ` GPU ${record.gpu}`} · for ${duration(now - record.began_at)}`,
+      record.owner ? [" · ", make("a", { href: linkTo("user", record.owner), "data-key": `${href} owner` }, record.owner)] : null));
 }
 
 /** Incidents, and alerts in none of them. `unjudged`: why there may be others, or null. */
-export function showTrouble(box, { now, incidents, alerts, unjudged }) {
+export function showTrouble(box, { now, incidents, alerts, unjudged, verdict }) {
+  const row = (one, href) => trouble(one, href, now, href === verdict.path);
   const rows = [
-    ...incidents.map((one) => trouble(one, `/incidents/${encodeURIComponent(one.id)}`, now)),
-    ...alerts.slice(0, Math.max(0, 5 - incidents.length)).map((one) => trouble(one, `/alerts/${encodeURIComponent(one.fingerprint)}`, now)),
+    ...incidents.map((one) => row(one, `/incidents/${encodeURIComponent(one.id)}`)),
+    ...alerts.slice(0, Math.max(0, 5 - incidents.length)).map((one) => row(one, `/alerts/${encodeURIComponent(one.fingerprint)}`)),
   ];
   const open = incidents[0]?.total ?? 0;
+  const muted = open - (incidents[0]?.loud ?? 0);
   const single = alerts[0]?.total ?? 0;
   const more = [
     open ? make("a", { href: "/incidents" }, open > incidents.length ? `all ${counted(open, "incident")}` : "incidents and their history") : null,
     single ? make("a", { href: "/alerts" }, `${counted(single, "alert")} in no incident`) : null,
   ].filter(Boolean);
   put(box,
-    make("h2", {}, open ? `${counted(open, "open incident")}` : single ? counted(single, "alert") : "What is wrong"),
+    make("h2", {}, open ? `${counted(open, "open incident")}${muted ? `, ${muted.toLocaleString("en")} of them acknowledged or silenced` : ""}` : single ? counted(single, "alert") : "What is wrong"),
     unjudged ? make("p.unjudged", { role: "status" }, unjudged) : null,
     rows.length ? make("ul.plain-list", {}, rows) : unjudged ? null : make("p.well", {}, "Nothing is firing."),
     more.length ? make("p.soft", {}, more[0], more[1] ? [" · ", more[1]] : null) : null);
 }
 
-/** The cost of waste this week, by owner. */
-export function showWaste(box, week, totals) {
+/** Who wasted most this week. */
+export function showWaste(box, week) {
   const isPriced = week.all.usd !== null;
   const amount = (one) => (isPriced ? usd(one.wasted_usd ?? 0) : `${one.wasted_hours.toFixed(1)} h`);
-  const share = isPriced ? week.all.wasted_usd / week.all.usd : week.all.wasted_hours / week.all.hours;
   const lists = ["user", "team", "job"].filter((by) => week.top[by].length).map((by) => make("div", {},
-    make("h3", {}, `${by}s`),
+    make("h3", {}, make("a", { href: `/money?by=${by}`, "data-key": `by ${by}` }, `${by}s`)),
     make("ol", {}, week.top[by].map((one) => {
-      const href = linkTo(by, one.name) ?? `/?filter=${encodeURIComponent(`${by}="${one.name}"`)}`;
-      return make("li", {}, make("a", { href, "data-key": href }, one.name), make("span.number", {}, amount(one), make("span.soft", {}, ` ${(one.most ?? "").replace("_", " ")}`)));
+      const href = linkTo(by, one.name) ?? `/money?team=${encodeURIComponent(one.name)}&by=user`;
+      return make("li", {}, make("a", { href, "data-key": href }, one.name), make("span.number", {}, amount(one), make("span.soft", {}, ` ${(one.most ?? "").replaceAll("_", " ")}`)));
     }))));
+  box.hidden = false;
   put(box,
-    make("h2", {}, "Wasted this week"),
-    make("p", {},
-      make("b.big", {}, amount(week.all)),
-      Number.isFinite(share) ? ` of ${isPriced ? usd(week.all.usd) : `${week.all.hours.toFixed(0)} GPU hours`}, ${Math.round(100 * share)} %` : "",
-      isPriced && totals?.usd_wasted_per_hour ? make("span.soft", {}, `; ${usd(totals.usd_wasted_per_hour)}/h now`) : null,
-      " ", make("a", { href: "/money" }, "all")),
-    lists.length ? make("div.tops", {}, lists) : make("p.soft", {}, "No known owner wasted anything."));
+    make("h2", { id: "waste-title" }, "Who wasted most in 7 days"),
+    lists.length ? make("div.tops", {}, lists) : make("p.soft", {}, "No known owner wasted anything."),
+    make("p", {}, make("a", { href: "/money", "data-key": "all waste" }, "What was spent, wasted and can be saved")));
 }
 
-/** Rows of nodes. `details`: what /v1/map/nodes says by name; `text(gpu)`: the reading in words. */
-export function showNodes(table, nodes, fleet, details, { text, shade, now }) {
-  const rows = nodes.map((node) => {
-    const name = fleet.nodes[node];
+/** States of a node's GPUs in words: 6 busy, 2 idle. */
+function gpusInWords(fleet, node) {
+  const counts = new Map();
+  let [critical, warning] = [0, 0];
+  for (let at = fleet.first[node]; at < fleet.first[node + 1]; at += 1) {
+    const state = fleet.isSilent(at) ? "not reporting" : fleet.terms.states[fleet.states[at] & 15];
+    counts.set(state, (counts.get(state) ?? 0) + 1);
+    if (fleet.level(at) === 3) critical += 1;
+    else if (fleet.level(at) === 2) warning += 1;
+  }
+  return [
+    [...counts].map(([state, count]) => `${count} ${state === "unknown" ? "of unknown load" : state}`).join(", "),
+    critical ? make("span.tag.critical", {}, `${critical} critical`) : null,
+    warning ? make("span.tag.warning", {}, `${warning} warning`) : null,
+  ].filter(Boolean).flatMap((part, at) => (at ? [" ", part] : [part]));
+}
+
+/** Rows of nodes, what the map does not say of them: their hosts. `names`: nodes without GPUs, which come last; `details`: what
+ * /v1/map/nodes says by name. */
+export function showNodes(table, nodes, names, fleet, details, now) {
+  const row = (name, about, silence) => {
     const known = details.get(name);
-    const cells = [];
-    let silent = 0;
-    let since = Infinity;
-    for (let at = fleet.first[node]; at < fleet.first[node + 1]; at += 1) {
-      const level = fleet.level(at);
-      const isSilent = fleet.isSilent(at);
-      if (isSilent) {
-        silent += 1;
-        since = Math.min(since, fleet.silentSince.get(at) ?? Infinity);
-      }
-      cells.push(make(`a.gpu${isSilent ? ".silent" : ""}${level === 3 ? ".critical" : level === 2 ? ".warning" : ""}${isSilent ? "" : shade(at)}`,
-        { href: `${linkTo("node", name)}?gpu=${fleet.gpuOf[at]}`, "data-key": `${name} ${fleet.gpuOf[at]}`, title: text(at, true) }, isSilent ? "–" : text(at, false)));
-    }
-    const of = cells.length;
-    const state = silent
-      ? make("b.bad", {}, silent === of ? `not reporting${since < Infinity ? `, last ${duration(now - since)} ago` : ""}` : `${of - silent} of ${of} GPUs reporting`)
-      : known ? `${duration(now - known.last_seen_ms)} ago` : "";
     const number = (value, unit) => make("td.number", {}, known ? reading(value, unit) : "");
+    const age = known ? now - known.last_seen_ms : null;
     return make("tr", { "data-node": name },
       make("td", {}, make("a", { href: linkTo("node", name), "data-key": name }, name), known?.simulated ? [" ", make("span.tag", {}, "simulated")] : null),
-      make("td", {}, make("div.gpus", {}, cells)),
+      make("td", {}, about),
       number(known?.power_watts, "watts"),
       number(known?.cpu_util_percent, "percent"),
       number(known?.cpu_iowait_percent, "percent"),
       make("td.number", {}, known ? `${reading(known.memory_used_bytes, "bytes")}${known.memory_total_bytes ? ` of ${reading(known.memory_total_bytes, "bytes")}` : ""}` : ""),
-      make("td", {}, state));
-  });
-  put(table.tBodies[0], rows);
+      make("td", {}, silence ?? (age === null ? "" : age > SILENT_MS ? make("b.bad", {}, `${duration(age)} ago`) : `${duration(age)} ago`)));
+  };
+  put(table.tBodies[0],
+    nodes.map((node) => {
+      let [silent, since] = [0, Infinity];
+      for (let at = fleet.first[node]; at < fleet.first[node + 1]; at += 1) {
+        if (!fleet.isSilent(at)) continue;
+        silent += 1;
+        since = Math.min(since, fleet.silentSince.get(at) ?? Infinity);
+      }
+      const isGone = silent === fleet.first[node + 1] - fleet.first[node];
+      const silence = isGone ? make("b.bad", {}, `not reporting${since < Infinity ? `, last ${duration(now - since)} ago` : ""}`) : null;
+      return row(fleet.nodes[node], gpusInWords(fleet, node), silence);
+    }),
+    names.map((name) => row(name, "no GPU", null)));
 }

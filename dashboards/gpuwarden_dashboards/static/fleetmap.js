@@ -1,7 +1,7 @@
 // Draws every GPU of the fleet as a cell: a node is a block of cells, blocks stand in lines, groups below each other.
 // It is one image, without an element per cell; positions are computed.
 
-const PLANS = [[44, 16], [36, 16], [30, 15], [24, 15], [20, 14], [16, 14], [13, 13], [11, 0], [9, 0], [7, 0], [6, 0], [5, 0], [4, 0], [3, 0], [2, 0]];
+const PLANS = [[88, 18], [72, 18], [58, 17], [44, 16], [36, 16], [30, 15], [24, 15], [20, 14], [16, 14], [13, 13], [11, 0], [9, 0], [7, 0], [6, 0], [5, 0], [4, 0], [3, 0], [2, 0]];
 const HEIGHT_MAX = 460;
 export const HEAD = 34;
 const VALUES_MAX = 600;
@@ -256,10 +256,10 @@ export class FleetMap {
         const { x, y } = corner(plan, { group: number, at });
         const side = plan.cell - plan.gap;
         const isLight = !ofState && share[gpu] > 0.55;
-        pen.font = `${plan.cell > 32 ? 12 : 10}px system-ui, sans-serif`;
+        pen.font = `${plan.cell > 48 ? 16 : plan.cell > 32 ? 12 : 10}px system-ui, sans-serif`;
         pen.textAlign = "center";
         pen.fillStyle = share[gpu] !== share[gpu] || ofState ? style.getPropertyValue("--ink") : isLight ? "#111" : "#fff";
-        pen.fillText(text(gpu), x + side / 2, y + side / 2 + 4);
+        pen.fillText(text(gpu), x + side / 2, y + side / 2 + (plan.cell > 48 ? 6 : 4));
       });
     });
   }

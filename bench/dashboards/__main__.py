@@ -37,12 +37,13 @@ PAGES = ("/money?by=user", "/money?by=team&since=24h", "/money?by=label")
 
 
 @asynccontextmanager
-async def serving(nodes: int) -> AsyncIterator[tuple[str, psutil.Process]]:
-    """Address and process of a server with so many nodes."""
+async def serving(nodes: int, *more: str) -> AsyncIterator[tuple[str, psutil.Process]]:
+    """Address and process of a server with so many nodes; `more`: options of it."""
     with tempfile.TemporaryDirectory(prefix="bench-dashboards-") as folder:
         child = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "bench.dashboards.serve", str(Path(folder) / "store")),
             str(nodes),
+            *more,
             stdout=asyncio.subprocess.PIPE,
         )
         assert child.stdout is not None

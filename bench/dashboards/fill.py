@@ -102,6 +102,9 @@ def sample_sql(table: str, size: FleetSize, ts: str) -> str:
             (90 + 5.5 * {_UTIL} + {wobble})::FLOAT AS power_watts, (38 + {_UTIL} * 0.4 + i % 8)::FLOAT AS temperature_celsius,
             ((i * 7 % 90) * 1e9)::BIGINT AS memory_used_bytes, 85899345920::BIGINT AS memory_total_bytes,
             1755 AS sm_clock_mhz, CASE WHEN i % 97 = 5 AND i % 10 > 0 THEN 64 ELSE 0 END AS clocks_event_reasons""",
+        "gpu_detail_samples": f"""
+            node, gpu, gpu_uuid, ({_UTIL} * 0.8 + {wobble})::FLOAT AS sm_active_percent,
+            ((20 + {wobble}) * 1e9)::BIGINT AS nvlink_rx_bytes_per_second""",
         "process_samples": f"""
             node, gpu, gpu_uuid, 1000 + i AS pid, 'python' AS process_name, 'user' || {_JOB} % 23 AS username,
             (70000 + {_JOB})::VARCHAR AS slurm_job_id, 4e10::BIGINT AS gpu_memory_bytes""",

@@ -1,13 +1,15 @@
 """Serves the pages over a store of made-up rows, as the collector does: query processes, newest rows in files.
 
-    python -m bench.dashboards.serve FOLDER NODES [--stored]
+    python -m bench.dashboards.serve FOLDER NODES [--stored | --live]
 
-Fills the folder, prints the port in a line, and gives every GPU a new sample each second, until it is ended.
+Fills the folder, prints the port in a line, and gives every GPU a new sample each second, until it is ended. With
+`--live` they come as agents send them, five seconds at once, and of the last minutes too.
 What a collector does beside it (ingest, rollups, rules) it does not do.
 """
 
 import argparse
 import asyncio
+import time
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -36,6 +38,10 @@ from gpuwarden_dashboards.routes import routes
 LIMITS = EngineLimits(memory="2GiB", threads=1)
 LARGE_NODES = 5_000
 PROCESSES_S = 10
+BATCH_S = 5
+"""As agents send."""
+LIVE_PAST_S = 400
+LIVE_TABLES = ("gpu_samples", "gpu_detail_samples", "host_samples")
 
 
 def _size(nodes: int) -> FleetSize:
@@ -75,15 +81,40 @@ class Samples:
         for schema in SCHEMAS:
             self._db.register(f"as_{schema}", SCHEMAS[schema].empty_table())
 
-    def of(self, table: str) -> object:
-        """Rows of a table now, as Arrow in stored types."""
+    def of(self, table: str, seconds: range | None = None) -> object:
+        """Rows of a table now, or of each of these seconds, as Arrow in stored types."""
         select = sample_sql(table, self._size, "now()::TIMESTAMP")
+        if seconds is not None:
+            each = sample_sql(table, self._size, "instant")
+            times = f"SELECT make_timestamp(s * 1000000) AS instant FROM range({seconds.start}, {seconds.stop}) t(s)"
+            select = f"SELECT r.* FROM ({times}) s, LATERAL ({each}) r"
         found = self._db.execute(f"FROM as_{table} UNION ALL BY NAME ({select})").to_arrow_table()
         return found.select(SCHEMAS[table].names).cast(SCHEMAS[table])
 
 
-async def serve(folder: Path, nodes: int, *, is_stored: bool = False) -> None:
-    """Until it is cancelled. `is_stored`: samples of now are in segments too."""
+class Batches:
+    """Rows of every second, committed as agents send them: some seconds at once."""
+
+    def __init__(self, samples: Samples, database: Database) -> None:
+        self._samples = samples
+        self._database = database
+        self._until_s = int(time.time()) - LIVE_PAST_S
+
+    def commit(self) -> None:
+        """Rows of the whole seconds since the last time, once they are a batch."""
+        now_s = int(time.time())
+        if now_s - self._until_s < BATCH_S:
+            return
+        seconds = range(self._until_s, now_s)
+        rows = {name: self._samples.of(name, seconds) for name in LIVE_TABLES}
+        commit(self._database, Changes(appended=rows))
+        self._until_s = now_s
+
+
+async def serve(
+    folder: Path, nodes: int, *, is_stored: bool = False, is_live: bool = False
+) -> None:
+    """Until it is cancelled. `is_stored`: samples of now are in segments too; `is_live`: in batches."""
     size, clock = _size(nodes), SystemClock()
     database = Database.open(folder, LIMITS)
     fill(database, size, datetime.now(UTC))
@@ -94,6 +125,7 @@ async def serve(folder: Path, nodes: int, *, is_stored: bool = False) -> None:
     querier = SqlQuerier(worker, stats, clock, latest=latest, running=running)
     labels = SqlQuerier(worker, stats, clock, queries_max=1)
     samples = Samples(size)
+    batches = Batches(samples, database) if is_live else None
     await take_stored(latest, querier)
     await label_running(running, labels)
     app = web.Application()
@@ -113,6 +145,8 @@ async def serve(folder: Path, nodes: int, *, is_stored: bool = False) -> None:
             await asyncio.to_thread(latest.add, fresh)
             if is_stored:
                 await asyncio.to_thread(commit, database, Changes(appended=fresh))
+            if batches is not None:
+                await asyncio.to_thread(batches.commit)
             if second % PROCESSES_S == 0:
                 rows = {"process_samples": samples.of("process_samples")}
                 await asyncio.to_thread(commit, database, Changes(appended=rows))
@@ -134,9 +168,13 @@ def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__)
     arguments.add_argument("folder", type=Path)
     arguments.add_argument("nodes", type=int)
-    arguments.add_argument("--stored", action="store_true", help="put samples of now into segments")
+    kind = arguments.add_mutually_exclusive_group()
+    kind.add_argument("--stored", action="store_true", help="put samples of now into segments")
+    kind.add_argument(
+        "--live", action="store_true", help="put batches of every second into segments"
+    )
     args = arguments.parse_args()
-    asyncio.run(serve(args.folder, args.nodes, is_stored=args.stored))
+    asyncio.run(serve(args.folder, args.nodes, is_stored=args.stored, is_live=args.live))
 
 
 if __name__ == "__main__":

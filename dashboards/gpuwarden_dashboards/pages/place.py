@@ -1,17 +1,27 @@
 """Serves the pages of a node and of a GPU, and the data of their charts, map and tables."""
 
+import json
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
+from datetime import timedelta
 from typing import Any
 from urllib.parse import quote
 
 from aiohttp import web
 
-from gpuwarden.clock import from_ms, to_ms
-from gpuwarden.query import Record
-from gpuwarden_dashboards.http import NotKnownError, ParameterError, data, html, whole
-from gpuwarden_dashboards.pages.page import Page
+from gpuwarden.clock import Clock, from_ms, to_ms
+from gpuwarden.query import Querier, Record
+from gpuwarden_dashboards.http import (
+    NotKnownError,
+    ParameterError,
+    SharedAnswers,
+    data,
+    html,
+    whole,
+)
+from gpuwarden_dashboards.pages.page import JudgementOf, Page, judged
 from gpuwarden_dashboards.read.health import read_health
+from gpuwarden_dashboards.read.live import LIVE_SECONDS_MAX, read_live
 from gpuwarden_dashboards.read.place import GROUPS, NODE_GROUPS, PlaceNow, read_gpu_uuid, read_place
 from gpuwarden_dashboards.read.series import (
     GPUS_MAX,
@@ -23,13 +33,28 @@ from gpuwarden_dashboards.read.series import (
 )
 from gpuwarden_dashboards.read.timeline import read_coverage, read_timeline
 from gpuwarden_dashboards.read.topology import read_topology
-from gpuwarden_dashboards.templates import ABSENT, celsius, gigabytes, percent, power
+from gpuwarden_dashboards.templates import (
+    ABSENT,
+    Templates,
+    celsius,
+    gigabytes,
+    percent,
+    power,
+)
 
 _COLUMNS = 500
+_LIVE_AGE_S = 0.9
+"""Within it all pages that show the same live get one answer; they ask every two seconds."""
 
 
 class PlacePages(Page):
-    """GET /nodes/{node}, /gpus/{gpu_uuid}, /v1/series, /v1/timeline, /v1/health, /v1/coverage, /v1/topology."""
+    """GET /nodes/{node}, /gpus/{gpu_uuid}, /v1/series, /v1/live, /v1/timeline, /v1/health, /v1/coverage, /v1/topology."""
+
+    def __init__(
+        self, templates: Templates, querier: Querier, clock: Clock, judgement: JudgementOf = judged
+    ) -> None:
+        super().__init__(templates, querier, clock, judgement)
+        self._shared = SharedAnswers(clock)
 
     def routes(self) -> Iterable[web.RouteDef]:
         """The pages and their data."""
@@ -37,6 +62,7 @@ class PlacePages(Page):
             web.get("/nodes/{node}", self._node),
             web.get("/gpus/{gpu_uuid}", self._gpu),
             web.get("/v1/series", self._series),
+            web.get("/v1/live", self._live),
             web.get("/v1/timeline", self._timeline),
             web.get("/v1/health", self._health),
             web.get("/v1/coverage", self._coverage),
@@ -79,6 +105,27 @@ class PlacePages(Page):
         metrics = [name for name in request.query.get("metrics", "").split(",") if name]
         lines = await read_series(self._querier, place, metrics, span)
         return data({**_span_document(span), "lines": [asdict(line) for line in lines]})
+
+    async def _live(self, request: web.Request) -> web.Response:
+        place = _place_of(request)
+        metrics = [name for name in request.query.get("metrics", "").split(",") if name]
+        seconds = whole(request, "seconds", 60)
+        if not 1 <= seconds <= LIVE_SECONDS_MAX:
+            raise ParameterError(f"seconds must be 1 to {LIVE_SECONDS_MAX}")
+
+        async def made() -> str:
+            now = self._clock.now()
+            begin = now - timedelta(seconds=seconds)
+            rows = await read_live(self._querier, place, metrics, begin, now)
+            said = {
+                "begin_ms": to_ms(begin),
+                "now_ms": to_ms(now),
+                "rows": [asdict(r) for r in rows],
+            }
+            return json.dumps(said, separators=(",", ":"))
+
+        key = f"{place} {metrics} {seconds}"
+        return await self._shared.answer(request, key, _LIVE_AGE_S, made)
 
     async def _timeline(self, request: web.Request) -> web.Response:
         place, span = _place_of(request), self._span_of(request)

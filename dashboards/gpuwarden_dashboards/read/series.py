@@ -205,7 +205,7 @@ def _lines(
             ]
             yield DrawnSeries(
                 source.prefix + metric.name,
-                _unit(metric),
+                unit_of(metric),
                 record["of_node"],
                 record["of_gpu"],
                 record["of_uuid"],
@@ -214,7 +214,8 @@ def _lines(
             )
 
 
-def _unit(metric: Metric) -> str:
+def unit_of(metric: Metric) -> str:
+    """The unit of what is drawn: of a counter a rate."""
     return f"{metric.unit}/s" if metric.kind is Kind.COUNTER else metric.unit
 
 
@@ -224,8 +225,13 @@ def _spread(
     spread: list[float | None] = [None] * count
     for column, value in zip(columns, values, strict=True):
         if 0 <= column < count and value is not None:
-            spread[column] = float(f"{value:.{_DIGITS}g}")
+            spread[column] = rounded(value)
     return spread
+
+
+def rounded(value: float) -> float:
+    """With as many digits as a chart needs."""
+    return float(f"{value:.{_DIGITS}g}")
 
 
 def series_sql(
@@ -234,7 +240,7 @@ def series_sql(
     """SELECT of one row per line: `columns` with samples, and three lists for each metric."""
     by = ", ".join(source.by)
     if rollup is None:
-        table, values = source.table, [_of_samples(metric) for metric in metrics]
+        table, values = source.table, [of_samples(metric) for metric in metrics]
     else:
         part = next(part for part in rollup.parts if part.table == source.table)
         table = rollup.table.name
@@ -289,7 +295,8 @@ def _rollup(table: str, metric: Metric, resolution_s: int) -> Rollup | None:
     return max(fitting, key=lambda rollup: rollup.window_s, default=None)
 
 
-def _of_samples(metric: Metric) -> tuple[str, str, str]:
+def of_samples(metric: Metric) -> tuple[str, str, str]:
+    """SQL of the least, mean and greatest value of a row; of a counter its rate, over a window `w`."""
     if metric.kind is not Kind.COUNTER:
         value = f"{metric.name}::TINYINT" if metric.type is Type.BOOL else metric.name
         return value, value, value
@@ -312,4 +319,4 @@ def _of_rollup(metric: Metric, part: RollupPart, window_s: int) -> tuple[str, st
 def described() -> Iterator[dict[str, str]]:
     """Name, unit and meaning of all metrics, for the picker."""
     for name, (_, metric) in DRAWABLE.items():
-        yield {"name": name, "unit": _unit(metric), "meaning": metric.meaning}
+        yield {"name": name, "unit": unit_of(metric), "meaning": metric.meaning}

@@ -10,7 +10,7 @@ export const LEFT = 64;
 export const RIGHT = 8;
 export const TOP = 8;
 export const BOTTOM = 18;
-const COLOURS = 8;
+export const COLOURS = 8;
 
 let frame = 0;
 const waiting = new Set();
@@ -83,7 +83,7 @@ function ticks(least, greatest, count, unit) {
 
 const TIME_STEPS = [1, 5, 15, 30, 60, 300, 900, 1800, 3600, 7200, 21600, 43200, 86400, 172800, 345600, 604800, 2592000, 7776000];
 
-function timeTicks(begin, end, count) {
+export function timeTicks(begin, end, count) {
   const rough = (end - begin) / count / 1000;
   const step = (TIME_STEPS.find((seconds) => seconds >= rough) ?? 31536000) * 1000;
   const found = [];
@@ -333,6 +333,16 @@ export class Plot {
   }
 }
 
+/** The y axis of values. */
+export function rangeOf(values, unit) {
+  let least = values.length ? Math.min(...extremes(values)) : 0;
+  let greatest = values.length ? Math.max(...extremes(values)) : 1;
+  if (unit === "percent") [least, greatest] = [0, Math.max(100, greatest)];
+  else if (least >= 0 && (least < greatest * 0.6 || greatest - least < greatest * 0.1)) least = 0;
+  if (least === greatest) greatest = least + 1;
+  return { least, greatest, unit };
+}
+
 /** Lines. */
 export class Chart extends Plot {
   constructor(element, shared, title) {
@@ -364,12 +374,7 @@ export class Chart extends Plot {
     const unit = lines[0]?.unit ?? "";
     const values = [...this.shown, ...compare].flatMap((line) => [...line.least, ...line.greatest]).filter((value) => value !== null);
     if (threshold !== null) values.push(threshold);
-    let least = values.length ? Math.min(...extremes(values)) : 0;
-    let greatest = values.length ? Math.max(...extremes(values)) : 1;
-    if (unit === "percent") [least, greatest] = [0, Math.max(100, greatest)];
-    else if (least >= 0 && (least < greatest * 0.6 || greatest - least < greatest * 0.1)) least = 0;
-    if (least === greatest) greatest = least + 1;
-    this.range = { least, greatest, unit };
+    this.range = rangeOf(values, unit);
     const shown = this.shown.filter((line) => line.mean.some((value) => value !== null));
     this.box.setAttribute(
       "aria-label",

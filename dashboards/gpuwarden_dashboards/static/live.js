@@ -7,12 +7,12 @@ export function logIn() {
   location.href = `/login?next=${encodeURIComponent(location.pathname + location.search)}`;
 }
 
-/** JSON of a path. Throws an error for people. */
+/** JSON of a path. Throws an error for people, with the `status` of the answer. */
 export async function ask(path, signal) {
   const answer = await fetch(path, { signal, headers: { Accept: "application/json" } });
   if (answer.status === 401) logIn();
   const said = await answer.json().catch(() => ({}));
-  if (!answer.ok) throw new Error(said.error ?? `the collector answers ${answer.status}`);
+  if (!answer.ok) throw Object.assign(new Error(said.error ?? `the collector answers ${answer.status}`), { status: answer.status });
   return said;
 }
 

@@ -3,6 +3,7 @@
 import { Chart, Shared, clock, stamp } from "./chart.js";
 import { folded, make } from "./elements.js";
 import { ask, live } from "./live.js";
+import { GPUS_MAX, LiveCharts } from "./livecharts.js";
 import { Heat, Strips } from "./strips.js";
 import { draw as drawTopology, fill, plain } from "./topology.js";
 
@@ -34,6 +35,9 @@ if (followed) lengthS = Math.ceil((now() - Number(set.begin)) / 1000);
 const fixed = !followed && given.every((ms) => ms > 0) && !here.searchParams.has("last");
 const shared = new Shared(...(fixed ? given : [now() - lengthS * 1000, now()]));
 let following = !fixed;
+let liveCharts = null;
+// What a job did whose end is past does not move.
+const liveButton = set.job && !set.follow ? null : document.querySelector("#live");
 
 function figure(selector, kind, title) {
   const element = document.querySelector(selector);
@@ -53,9 +57,11 @@ function remember() {
   put("end", following ? "" : shared.end);
   put("metrics", [...charts.values()].filter((one) => one.added).map((one) => one.metrics[0]).join(","));
   put("compare", compare?.value);
+  put("live", liveCharts ? "1" : "");
   if (heatPicker) put("heat", heatPicker.selectedIndex ? heatPicker.value : "");
   history.replaceState(null, "", url);
-  for (const button of spans) button.setAttribute("aria-pressed", String(following && Number(button.dataset.seconds) === lengthS));
+  for (const button of spans) button.setAttribute("aria-pressed", String(!liveCharts && following && Number(button.dataset.seconds) === lengthS));
+  liveButton?.setAttribute("aria-pressed", String(Boolean(liveCharts)));
   for (const name of ["begin", "end"]) {
     const input = document.querySelector(`#${name}`);
     if (input && document.activeElement !== input) input.value = new Date(shared[name]).toISOString().slice(0, 16);
@@ -203,7 +209,7 @@ function show(series, timeline, others) {
     heat.set({ ...frame, lines: series.lines.filter((line) => line.metric === heatPicker.value).map((line) => ({ ...line, name: nameOf(line, [""]) })) });
   }
   const spanMs = shared.end - shared.begin;
-  said.textContent = `${new Date(shared.begin).toISOString().slice(0, 10)} ${clock(shared.begin, 1)} to ${clock(shared.end, spanMs)} UTC, a reading each ${series.resolution_s === 1 ? "second" : series.resolution_s === 60 ? "minute" : "hour"}`;
+  if (!liveCharts) said.textContent = `${new Date(shared.begin).toISOString().slice(0, 10)} ${clock(shared.begin, 1)} to ${clock(shared.end, spanMs)} UTC, a reading each ${series.resolution_s === 1 ? "second" : series.resolution_s === 60 ? "minute" : "hour"}`;
   tell(timeline.marks);
 }
 
@@ -313,10 +319,39 @@ function tell(marks) {
 }
 
 const again = live(5000, async () => {
-  if (following || !reading) await look();
+  if ((following && !liveCharts) || !reading) await look();
 });
 
+/** Charts that move, in place of those of a span. Of many GPUs the first. */
+function goLive() {
+  const element = make("section.charts", { id: "live-charts", "aria-label": "Live" });
+  page.before(element);
+  for (const still of [page, document.querySelector("#states")]) still.hidden = true;
+  const many = gpuCount > GPUS_MAX ? ` The first ${GPUS_MAX} of ${gpuCount} GPUs.` : "";
+  liveCharts = new LiveCharts({
+    element, nameOf, metrics: known,
+    groups: JSON.parse(document.querySelector("#groups").textContent),
+    place: uuids ? { ...place, gpu_uuid: uuids.split(",").slice(0, GPUS_MAX).join(",") } : place,
+    report: (text) => (said.textContent = `${text}${many} What stands below is as of ${clock(shared.end, 1)}.`),
+  });
+  liveCharts.shared.addEventListener("span", () => {
+    [shared.begin, shared.end] = [liveCharts.shared.begin, liveCharts.shared.end];
+    following = false;
+    refresh();
+  });
+  remember();
+  said.parentElement.scrollIntoView({ block: "start" });
+}
+
+function endLive() {
+  liveCharts?.stop();
+  liveCharts = null;
+  document.querySelector("#live-charts")?.remove();
+  for (const still of [page, document.querySelector("#states")]) still.hidden = false;
+}
+
 function refresh() {
+  endLive();
   slowAt = 0;
   remember();
   look().catch((error) => {
@@ -372,4 +407,9 @@ function listMetrics() {
   catalogue.querySelector("tbody").replaceChildren(...rows);
 }
 catalogue.addEventListener("toggle", listMetrics);
-remember();
+if (liveButton) {
+  liveButton.hidden = false;
+  liveButton.addEventListener("click", () => (liveCharts ? refresh() : goLive()));
+}
+if (liveButton && here.searchParams.has("live")) goLive();
+else remember();

@@ -1,5 +1,6 @@
 """Pages of incidents, alerts, silences and rules over real HTTP and a real DuckDB."""
 
+import re
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -105,6 +106,38 @@ async def test_incidents_are_listed_by_stage_filtered_and_ordered_by_consequence
         assert ('item-lost"' in found, 'item-idle"' in found) == (True, False), chosen
     assert "matches the filter" in await get(client, "/incidents?node=%3Cscript%3Ealert")
     assert "state must be one of" in await get(client, "/incidents?state=no", 400)
+
+
+async def test_lists_are_narrowed_by_text_team_and_time_and_each_filter_can_be_taken_away(
+    client, querier
+) -> None:
+    querier.db.execute(
+        "INSERT INTO nodes (node, agent_id, boot_id, simulated, labels)"
+        " VALUES ('n2', 'a', 'b', true, '{\"team\": \"vision\"}')"
+    )
+
+    async def found(path: str) -> set[str]:
+        return set(re.findall(r'id="item-(\w+)"', await get(client, path)))
+
+    assert await found("/incidents?q=HOT+gpu-3") == {"lost"}  # words in any order, also of labels
+    assert await found("/incidents?q=slow") == {"lost"}  # the text of an alert that follows
+    assert await found("/incidents?q=cold") == set()
+    assert await found("/incidents?team=vision&state=all") == {"acked"}
+    assert await found("/incidents?team=audio&state=all") == set()
+    assert await found("/incidents?state=all") == {"lost", "acked", "over"}
+    assert await found(f"/incidents?at={ago(20):%Y-%m-%dT%H:%M}") == {"lost", "acked", "over"}
+    assert await found(f"/incidents?at={ago(20):%Y-%m-%dT%H:%M}&state=ended") == {"over"}
+    assert await found(f"/incidents?at={ago(90):%Y-%m-%dT%H:%M}") == set()
+    assert "f1" in "".join(re.findall(r'id="item-(\w+)"', await get(client, "/alerts?q=slow")))
+    page = await get(client, "/incidents?q=hot&node=n*&severity=critical&since=30d")
+    for without in (
+        "node=n%2A&amp;severity=critical",
+        "severity=critical&amp;q=hot",
+        "node=n%2A&amp;q=hot",
+    ):
+        assert f'href="/incidents?{without}&amp;since=30d"' in page
+    assert 'href="/incidents?state=ended&amp;node=n%2A' in page
+    await get(client, "/incidents?at=yesterday", 400)
 
 
 async def test_lists_say_that_rules_have_not_run_instead_of_that_nothing_fires(querier) -> None:

@@ -2,19 +2,23 @@
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 from urllib.parse import urlencode
 
 from aiohttp import web
 
-from gpuwarden.alert import ALERT_FILTERS, Severity
+from gpuwarden.alert import Severity
 from gpuwarden.clock import from_ms, to_ms
 from gpuwarden.query import Record
-from gpuwarden_dashboards.http import NotKnownError, choice, html, whole
+from gpuwarden_dashboards.http import NotKnownError, choice, html, instant, whole
 from gpuwarden_dashboards.pages.page import Page
 from gpuwarden_dashboards.read.incidents import (
     ALERT_STAGES,
+    ANY_STAGE,
     INCIDENT_STAGES,
+    LIST_FILTERS,
     SINCE,
     Chosen,
     Episode,
@@ -25,6 +29,9 @@ from gpuwarden_dashboards.read.incidents import (
     read_incidents,
     read_silences,
 )
+
+SINCE_USUAL = "7d"
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class IncidentPages(Page):
@@ -43,15 +50,18 @@ class IncidentPages(Page):
     def render(self, listed: Listed, path: str, stages: Sequence[str]) -> str:
         """The HTML of a list; `path` says whether of incidents or alerts."""
         chosen = listed.chosen
-        kept = {**chosen.filters, **({"since": chosen.since} if chosen.since != "7d" else {})}
-        tabs = [
-            (stage, listed.found.get(stage, 0), f"{path}?{urlencode({'state': stage, **kept})}")
-            for stage in stages
-        ]
+        link = partial(_link, path, chosen, stages[0])
         return self._templates.render(
-            "incidents.html", listed=listed, tabs=tabs, path=path, filters=ALERT_FILTERS, sinces=SINCE,
-            severities=list(reversed(Severity)), unjudged=self._unjudged, at="/incidents",
-        )  # fmt: skip
+            "incidents.html",
+            listed=listed,
+            link=link,
+            path=path,
+            stages=stages,
+            sinces=SINCE,
+            severities=list(reversed(Severity)),
+            unjudged=self._unjudged,
+            at="/incidents",
+        )
 
     def render_one(self, episode: Episode, kind: str) -> str:
         """The HTML of one incident, or of one alert."""
@@ -120,11 +130,29 @@ class IncidentPages(Page):
 
 def _chosen(request: web.Request, stages: Sequence[str]) -> Chosen:
     filters = {
-        name: value for name in ALERT_FILTERS if (value := request.query.get(name, "").strip())
+        name: " ".join(value.split())
+        for name in LIST_FILTERS
+        if (value := request.query.get(name, "").strip())
     }
+    # Whatever was open at 03:00 may still be, or has ended.
+    at = instant(request, "at", EPOCH)
+    usual = stages[0] if at == EPOCH else ANY_STAGE
     return Chosen(
-        choice(request, "state", stages[0], stages), choice(request, "since", "7d", SINCE), filters
+        choice(request, "state", usual, stages),
+        choice(request, "since", SINCE_USUAL, SINCE),
+        filters,
+        None if at == EPOCH else at,
     )
+
+
+def _link(path: str, chosen: Chosen, usual: str, **changed: str | None) -> str:
+    """The address of this list with some parameters changed, without those that are as usual; None takes one away."""
+    at = chosen.at and f"{chosen.at:%Y-%m-%dT%H:%M}"
+    asked = {"state": chosen.stage, **chosen.filters, "since": chosen.since, "at": at, **changed}
+    first = ANY_STAGE if asked["at"] else usual
+    plain = {"state": first, "since": SINCE_USUAL}
+    kept = {name: value for name, value in asked.items() if value and plain.get(name) != value}
+    return f"{path}?{urlencode(kept)}" if kept else path
 
 
 def _labels(record: Record) -> Mapping[str, Any]:

@@ -16,9 +16,20 @@ MEMBERS_MAX = 300
 TIMELINE_MAX = 80
 SINCE = {"1h": timedelta(hours=1), **usage.SINCE}
 """How long ago listed incidents and alerts may have ended."""
-INCIDENT_STAGES = ("open", "acknowledged", "silenced", "ended")
-ALERT_STAGES = ("firing", "acknowledged", "silenced", "pending", "ended")
+ANY_STAGE = "all"
+INCIDENT_STAGES = ("open", "acknowledged", "silenced", "ended", ANY_STAGE)
+ALERT_STAGES = ("firing", "acknowledged", "silenced", "pending", "ended", ANY_STAGE)
+AROUND = timedelta(minutes=15)
+"""What was open within this of a chosen instant is listed."""
 
+_HAS_WORDS = """NOT list_contains(list_transform(string_split(lower($q), ' '), lambda word:
+    contains(lower(concat_ws(' ', summary, rule, labels, owner)), word)), false)"""
+LIST_FILTERS = {
+    **ALERT_FILTERS,
+    "team": "(coalesce(labels->>'$.team', '') = $team OR node IN (SELECT node FROM nodes WHERE labels->>'$.team' = $team))",
+    "q": _HAS_WORDS,
+}
+"""SQL conditions on `alerts` of the lists, by the name of a filter; `q`: all its words are in the text of an alert."""
 _STAGE = """
 CASE WHEN state IN ('resolved', 'merged') THEN 'ended' WHEN starts_with(muted, 'acknowledged') THEN 'acknowledged'
     WHEN muted IS NOT NULL THEN 'silenced' ELSE state END AS stage
@@ -26,22 +37,24 @@ CASE WHEN state IN ('resolved', 'merged') THEN 'ended' WHEN starts_with(muted, '
 _CHOSEN_INCIDENTS = f"""
 WITH chosen AS (
     SELECT *, {_STAGE} FROM incidents
-    WHERE state <> 'merged' AND (state = 'open' OR resolved_at >= $since::TIMESTAMP) {{where}}
+    WHERE state <> 'merged' AND (state = 'open' OR resolved_at >= $since::TIMESTAMP)
+        AND began_at <= $until::TIMESTAMP {{where}}
 )
 """
-_OF_ALERTS = """ AND id IN (SELECT incident FROM incident_alerts WHERE (fingerprint, active_at) IN
+_OF_ALERTS = """id IN (SELECT incident FROM incident_alerts WHERE (fingerprint, active_at) IN
     (SELECT (fingerprint, active_at) FROM alerts WHERE {condition}))"""
 _INCIDENTS = f"""
 SELECT c.*, i.usd_so_far, c.alerts - c.roots AS follows, count(*) OVER () AS total
 FROM chosen c LEFT JOIN incident_costs i ON i.incident = c.id
-WHERE stage = $stage
+WHERE $stage IN (stage, 'all')
 ORDER BY resolved_at DESC NULLS LAST, {WORST_FIRST}, usd_so_far DESC NULLS LAST, opened_at
 LIMIT {LISTED_MAX}
 """
 _CHOSEN_ALERTS = f"""
 WITH chosen AS (
     SELECT *, {_STAGE}, {PLACE_SQL} AS place, {USD_SO_FAR_SQL} AS usd_so_far FROM alerts
-    WHERE (state <> 'resolved' OR fired_at IS NOT NULL AND resolved_at >= $since::TIMESTAMP) {{where}}
+    WHERE (state <> 'resolved' OR fired_at IS NOT NULL AND resolved_at >= $since::TIMESTAMP)
+        AND began_at <= $until::TIMESTAMP {{where}}
 )
 """
 _ALERTS = f"""
@@ -50,7 +63,7 @@ FROM chosen c LEFT JOIN (
     SELECT m.fingerprint, m.active_at, max(m.incident) AS incident, arg_max(m.cause, m.incident) AS cause
     FROM incident_alerts m JOIN incidents i ON i.id = m.incident WHERE i.state <> 'merged' GROUP BY ALL
 ) m USING (fingerprint, active_at)
-WHERE stage = $stage
+WHERE $stage IN (stage, 'all')
 ORDER BY resolved_at DESC NULLS LAST, {WORST_FIRST}, usd_so_far DESC NULLS LAST, fired_at
 LIMIT {LISTED_MAX}
 """
@@ -88,6 +101,8 @@ class Chosen:
     stage: str
     since: str
     filters: Mapping[str, str]
+    at: datetime | None = None
+    """Only what was open around this instant; None: also what ended within `since`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,28 +151,35 @@ class Episode:
 
 async def read_incidents(querier: Querier, chosen: Chosen, now: datetime) -> Listed:
     """Incidents of a stage, worst first, ended ones newest first. Raises QueryError."""
-    of_alerts = [ALERT_FILTERS[name] for name in chosen.filters if name != "severity"]
-    where = _OF_ALERTS.format(condition=" AND ".join(of_alerts)) if of_alerts else ""
+    of_alerts = [LIST_FILTERS[name] for name in chosen.filters if name not in ("severity", "q")]
+    conditions = [_OF_ALERTS.format(condition=" AND ".join(of_alerts))] if of_alerts else []
     if "severity" in chosen.filters:
-        where += " AND severity = $severity"
+        conditions.append("severity = $severity")
+    if "q" in chosen.filters:
+        conditions.append(f"({_HAS_WORDS} OR {_OF_ALERTS.format(condition=_HAS_WORDS)})")
+    where = "".join(f" AND {one}" for one in conditions)
     return await _listed(querier, chosen, now, _CHOSEN_INCIDENTS.format(where=where), _INCIDENTS)
 
 
 async def read_alerts(querier: Querier, chosen: Chosen, now: datetime) -> Listed:
     """Alerts of a stage in the same order. Raises QueryError."""
-    where = "".join(f" AND {ALERT_FILTERS[name]}" for name in chosen.filters)
+    where = "".join(f" AND {LIST_FILTERS[name]}" for name in chosen.filters)
     return await _listed(querier, chosen, now, _CHOSEN_ALERTS.format(where=where), _ALERTS)
 
 
 async def _listed(
     querier: Querier, chosen: Chosen, now: datetime, among: str, listing: str
 ) -> Listed:
-    params = {**chosen.filters, "since": now - SINCE[chosen.since]}
+    since = now - SINCE[chosen.since] if chosen.at is None else chosen.at - AROUND
+    until = now + SINCE["24h"] if chosen.at is None else chosen.at + AROUND
+    params = {**chosen.filters, "since": since, "until": until}
     counts, records = await query_all(
         querier,
         [(among + _STAGES, params), (among + listing, {**params, "stage": chosen.stage})],
     )
-    return Listed(now, chosen, dict(counts.rows), records.records())
+    found = dict(counts.rows)
+    found[ANY_STAGE] = sum(found.values())
+    return Listed(now, chosen, found, records.records())
 
 
 async def read_incident(querier: Querier, wanted: str, now: datetime) -> Episode | None:

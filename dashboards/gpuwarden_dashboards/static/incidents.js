@@ -5,13 +5,14 @@ import { live } from "./live.js";
 import { acknowledge, mayChange } from "./silencing.js";
 
 const filters = document.querySelector("#filters");
-if (innerWidth > 800) document.querySelector("#filter").open = true;
+if (innerWidth > 1024) document.querySelector("#filter").open = true;
 const isIncidents = location.pathname === "/incidents";
 const may = mayChange();
 
 const again = live(5000, async () => {
   const found = await page();
   if (!found) return;
+  replace(found, "stages");
   replace(found, "list");
   document.title = found.title;
   enable();
@@ -48,10 +49,14 @@ document.addEventListener("click", async (event) => {
 });
 // Leave empty fields out of the address, which people share.
 filters.addEventListener("submit", () => {
-  for (const field of filters.elements) if (field.name && (!field.value || (field.name === "since" && field.value === "7d"))) field.disabled = true;
+  const at = filters.elements.at.value;
+  const usual = { since: "7d", state: at ? "all" : isIncidents ? "open" : "firing" };
+  // A new time leads to all that was open then.
+  if (at && at !== filters.elements.at.defaultValue) filters.elements.state.value = "all";
+  for (const field of filters.elements) if (field.name && (!field.value || field.value === usual[field.name])) field.disabled = true;
 });
 addEventListener("pageshow", () => {
   for (const field of filters.elements) field.disabled = false;
 });
-for (const choice of filters.querySelectorAll("select")) choice.addEventListener("change", () => filters.requestSubmit());
+filters.elements.since.addEventListener("change", () => filters.requestSubmit());
 enable();

@@ -1,11 +1,10 @@
 """Opens the page of the fleet, a node, a GPU, a job or a user in a browser: `gpuwarden open`."""
 
 import argparse
-import os
-import sys
 import webbrowser
 from urllib.parse import quote
 
+from gpuwarden_cli.browser import has_display
 from gpuwarden_cli.parser import Commands, add_command, add_url
 from gpuwarden_client.http import CallError, CollectorEndpoint, ask
 
@@ -38,7 +37,7 @@ def add_commands(commands: Commands) -> None:
 def run(args: argparse.Namespace) -> int:
     """Open the page, or print its address when there is no browser. Raises CallError."""
     address = CollectorEndpoint.of(args.url).url + path_of(args.place, args.url)
-    if args.print or not _has_screen() or not webbrowser.open(address):
+    if args.print or not has_display() or not webbrowser.open(address):
         print(address)
     return 0
 
@@ -58,12 +57,3 @@ def path_of(place: str | None, url: str | None) -> str:
         raise CallError(f"{place} may be {names}: say more of its name")
     page, name = found[0]
     return f"/{page}/{quote(name, safe='')}"
-
-
-def _has_screen() -> bool:
-    """Whether there is a display, so that no text browser takes the terminal."""
-    if sys.platform == "darwin":
-        return True
-    return bool(
-        os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY") or os.environ.get("BROWSER")
-    )

@@ -4,6 +4,7 @@ import argparse
 import asyncio
 import os
 import sys
+from collections.abc import Mapping
 from dataclasses import replace
 from importlib.util import find_spec
 from shutil import get_terminal_size
@@ -15,6 +16,7 @@ from gpuwarden.durations import seconds_of
 from gpuwarden.lifecycle import StartError
 from gpuwarden.settings import load
 from gpuwarden_cli.parser import Commands, add_command, add_url
+from gpuwarden_cli.top.theme import THEMES
 
 if TYPE_CHECKING:
     from gpuwarden_cli.top.request import RowSource
@@ -23,6 +25,7 @@ MISSING = (
     "gpuwarden top on a terminal needs the Python package 'textual', which is not installed: pip install"
     " 'gpuwarden[top]' (or --once, which prints one screen)"
 )
+THEME_VARIABLE = "GPUWARDEN_TOP_THEME"
 PIPE_SIZE = (120, 60)
 EVERY_S_LEAST = 0.5
 
@@ -40,7 +43,18 @@ def add_commands(commands: Commands) -> None:
     )
     made.add_argument("--backend", help="with --local: auto, nvml, simulator or replay (default auto)")  # fmt: skip
     made.add_argument("--every", default="2s", metavar="TIME", help="between refreshes (default 2s)")  # fmt: skip
-    made.add_argument("--once", action="store_true", help="print one screen and end")
+    made.add_argument(
+        "--once",
+        action="store_true",
+        help="print one screen and end; exits with 1 without an answer",
+    )
+    made.add_argument(
+        "--json", action="store_true", help="with --once: all rows as one JSON document"
+    )
+    made.add_argument(
+        "--theme", choices=tuple(THEMES),
+        help=f"colours (default {THEME_VARIABLE}, else terminal; mono where NO_COLOR is set)",
+    )  # fmt: skip
     add_url(made)
 
 
@@ -55,15 +69,26 @@ def run_top(args: argparse.Namespace) -> int:
         raise ValueError(f"--every {args.every} is not a duration of at least 500ms; write 2s")
     if args.backend and not args.local:
         raise ValueError("--backend chooses what --local reads: give both, or neither")
+    if args.json and not args.once:
+        raise ValueError("--json needs --once: it is one document, not a live view")
+    theme = theme_of(args.theme, os.environ)
     is_plain = args.once or not _is_terminal()
     if not is_plain and find_spec("textual") is None:
         raise StartError(MISSING)
     # Log lines would overwrite the screen.
     logs.setup("critical")
     source = _local(args) if args.local else _collector(args.url)
+    if args.json:
+        return _print_document(source, args.node)
     page = TopPage(TopView.GPUS if args.local or args.node else TopView.NODES, node=args.node)
     width, height = get_terminal_size(PIPE_SIZE)
-    state = State(source.name, width=width, height=height, every_s=every_s, page=page)
+    state = State(
+        source.name, width=width, height=height, every_s=every_s, page=page, theme=theme,
+        address=None if args.local else source.name,
+    )  # fmt: skip
+    if args.local and not is_plain:
+        # Of one host the graphs come first; escape leads to the list of its GPUs.
+        state = replace(state, page=TopPage(TopView.GPUS, graphs=source.node), back=(page,))
     if is_plain:
         return asyncio.run(print_screens(source, state, SystemClock(), is_once=args.once))
     from gpuwarden_cli.top.app import TopApp
@@ -71,6 +96,29 @@ def run_top(args: argparse.Namespace) -> int:
     app = TopApp(source, state, SystemClock())
     app.run()
     return app.return_code or 0
+
+
+def theme_of(chosen: str | None, environment: Mapping[str, str]) -> str:
+    """The theme of the flag, else of the environment; NO_COLOR is stronger. Raises ValueError."""
+    if environment.get("NO_COLOR"):
+        return "mono"
+    theme = chosen or environment.get(THEME_VARIABLE) or "terminal"
+    if theme not in THEMES:
+        raise ValueError(f"{THEME_VARIABLE} = {theme} is not a theme: {', '.join(THEMES)}")
+    return theme
+
+
+def _print_document(source: "RowSource", node: str | None) -> int:
+    from gpuwarden_cli.top.document import document_of, document_text
+    from gpuwarden_cli.top.request import SourceError
+
+    try:
+        document = asyncio.run(document_of(source, node, SystemClock()))
+    except SourceError as error:
+        print(f"gpuwarden: {error}", file=sys.stderr)
+        return 1
+    print(document_text(document), end="")
+    return 0
 
 
 def _is_terminal() -> bool:

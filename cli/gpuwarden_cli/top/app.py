@@ -7,7 +7,8 @@ the application first.
 import asyncio
 import signal
 import sys
-from collections.abc import Sequence
+import webbrowser
+from collections.abc import Mapping, Sequence
 
 from rich.segment import Segment
 from rich.style import Style
@@ -20,6 +21,7 @@ from textual.timer import Timer
 from textual.widget import Widget
 
 from gpuwarden.clock import Clock
+from gpuwarden_cli.browser import has_display
 from gpuwarden_cli.top.model import (
     AnswerArrived,
     AnswerFailed,
@@ -27,6 +29,7 @@ from gpuwarden_cli.top.model import (
     Clicked,
     EndTop,
     Event,
+    OpenPage,
     Pressed,
     Resized,
     State,
@@ -35,20 +38,22 @@ from gpuwarden_cli.top.model import (
     wait_s,
 )
 from gpuwarden_cli.top.request import Request, RowSource, SourceError
-from gpuwarden_cli.top.screen import Line, screen
-from gpuwarden_cli.top.text import ascii_only
+from gpuwarden_cli.top.screen import screen
+from gpuwarden_cli.top.text import Line, ascii_only
+from gpuwarden_cli.top.theme import THEMES
 
-_STYLES = {
-    "": Style(),
-    "bold": Style(bold=True),
-    "dim": Style(dim=True),
-    "good": Style(color="green"),
-    "warn": Style(color="yellow"),
-    "bad": Style(color="red", bold=True),
-    "selected": Style(reverse=True),
-    "title": Style(bold=True, underline=True),
-}
-"""Colours of the terminal's theme."""
+
+def _styles(theme: str) -> Mapping[str, Style]:
+    return {
+        name: Style(
+            color=look.color,
+            bold=look.is_bold,
+            dim=look.is_dim,
+            underline=look.is_underlined,
+            reverse=look.is_reversed,
+        )
+        for name, look in THEMES[theme].items()
+    }
 
 
 class Lines(Widget):
@@ -59,9 +64,11 @@ class Lines(Widget):
     )
     ALLOW_SELECT = False
 
-    def __init__(self, *, is_ascii: bool) -> None:
+    def __init__(self, theme: str, *, is_ascii: bool) -> None:
         super().__init__()
         self._is_ascii = is_ascii
+        self._theme = theme
+        self._styles = _styles(theme)
         self._lines: Sequence[Line] = ()
 
     @property
@@ -69,10 +76,13 @@ class Lines(Widget):
         """Text of the screen, without styles."""
         return "\n".join("".join(span.text for span in line).rstrip() for line in self._lines)
 
-    def show(self, lines: Sequence[Line]) -> None:
-        """Draw the lines that have changed."""
+    def show(self, lines: Sequence[Line], theme: str) -> None:
+        """Draw the lines that have changed; all in another theme."""
         before, self._lines = self._lines, lines
-        if len(before) != len(lines):
+        is_other = theme != self._theme
+        if is_other:
+            self._theme, self._styles = theme, _styles(theme)
+        if is_other or len(before) != len(lines):
             self.refresh()
             return
         changed = [y for y, line in enumerate(lines) if line != before[y]]
@@ -83,7 +93,9 @@ class Lines(Widget):
         """A line, for Textual."""
         line = self._lines[y] if y < len(self._lines) else ()
         segments = [
-            Segment(ascii_only(span.text) if self._is_ascii else span.text, _STYLES[span.style])
+            Segment(
+                ascii_only(span.text) if self._is_ascii else span.text, self._styles[span.style]
+            )
             for span in line
         ]
         return Strip(segments).adjust_cell_length(self.size.width, Style())
@@ -103,7 +115,7 @@ class TopApp(App[None]):
         self._clock = clock
         self._timer: Timer | None = None
         encoding = (getattr(sys.__stdout__, "encoding", None) or "utf-8").lower()
-        self.lines = Lines(is_ascii=not encoding.startswith("utf"))
+        self.lines = Lines(state.theme, is_ascii=not encoding.startswith("utf"))
 
     @property
     def state(self) -> State:
@@ -139,8 +151,8 @@ class TopApp(App[None]):
         self._happened(Pressed(event.key, event.character))
 
     def on_click(self, event: events.Click) -> None:
-        """Select the line."""
-        self._happened(Clicked(event.screen_y))
+        """Take a click."""
+        self._happened(Clicked(event.screen_y, event.screen_x))
 
     def on_mouse_scroll_down(self, _event: events.MouseScrollDown) -> None:
         """Move like the arrow key."""
@@ -158,9 +170,12 @@ class TopApp(App[None]):
                 case EndTop():
                     self.exit()
                     return
+                case OpenPage(address):
+                    if has_display():
+                        webbrowser.open(address)
                 case AskSource(request):
                     self.run_worker(self._ask(request), name="ask", exit_on_error=True)
-        self.lines.show(screen(self._state, now_s))
+        self.lines.show(screen(self._state, now_s), self._state.theme)
         self._wait(now_s)
 
     def _wait(self, now_s: float) -> None:

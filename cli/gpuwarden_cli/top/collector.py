@@ -10,11 +10,15 @@ from gpuwarden.clock import SystemClock
 from gpuwarden.query import Querier, QueryError
 from gpuwarden_agent.worker import Worker
 from gpuwarden_cli.read.remote import RemoteQuerier, unjudged_at
+from gpuwarden_cli.top.process_tree import PARTS, tree_sql
 from gpuwarden_cli.top.request import (
-    HISTORY_S,
+    GPU_METRICS,
+    HOST_METRICS,
     Answer,
     GpuAnswer,
     GpuRequest,
+    NodeAnswer,
+    NodeRequest,
     Request,
     Row,
     RowsAnswer,
@@ -28,8 +32,8 @@ from gpuwarden_client.http import CallError, CollectorEndpoint, RefusedError
 from gpuwarden_dashboards.read.fleet import STATES, SUMS, cells_sql
 
 TIMEOUT_S = 20.0
-PAST_S = 10.0
-"""Interval of process samples, in which the history of a GPU is read again."""
+PAST_S = 2.0
+"""Shortest interval in which a history is read again."""
 JUDGED_S = 2.0
 """Interval of queries of `/v1/judgement`."""
 _JOB = "coalesce(slurm_job_id, pod)"
@@ -127,7 +131,7 @@ rows_of AS (
 _OF_PROCESS = f"""
     node || '/' || coalesce(gpu::VARCHAR, gpu_uuid) AS place, node, gpu, gpu_uuid, pid,
     gpu_uuid || ' ' || pid AS process, username AS user, {_JOB} AS job, gpu_memory_bytes AS memory_bytes,
-    sm_util_percent AS sm_percent, cpu_percent, coalesce(command, process_name) AS command,
+    sm_util_percent AS sm_percent, cpu_percent, rss_bytes, coalesce(command, process_name) AS command,
     date_diff('second', started_at, now()::TIMESTAMP) AS age_s"""
 _PROCESSES = f"""
 {_newest("($node IS NULL OR node = $node)")},
@@ -173,6 +177,16 @@ _ROWS: Mapping[TopView, tuple[str, str, str]] = {
     ),
 }  # fmt: skip
 """By view: CTEs that end with `rows_of`, the text that is searched, and the default order."""
+_BIN = """least($bins - 1, floor($bins * (1 - date_diff('millisecond', ts, now()::TIMESTAMP) / ($span_s * 1000.0))))
+        ::INTEGER"""
+"""Step of a sample: the newest is $bins - 1."""
+_IN_SPAN = "ts > now()::TIMESTAMP - to_seconds($span_s)"
+_GPU_VALUES = {
+    "util_percent": "avg(util_percent)", "power_watts": "avg(power_watts)", "sm_clock_mhz": "avg(sm_clock_mhz)",
+    "temperature_celsius": "max(temperature_celsius)",
+    "memory_percent": "avg(100.0 * memory_used_bytes / nullif(memory_total_bytes, 0))",
+}  # fmt: skip
+"""SQL of a step of each metric."""
 _GPU_NOW = f"""
 WITH {_FLEET}
 SELECT
@@ -189,13 +203,10 @@ _GPU_PAST = f"""
 WITH {_held("(p.gpu_uuid = $gpu OR g.parent_gpu_uuid = $gpu)")},
 {_newest("(gpu_uuid = $gpu OR gpu_uuid IN (SELECT gpu_uuid FROM gpus WHERE parent_gpu_uuid = $gpu))")},
 bins AS (
-    SELECT least($bins - 1, floor($bins * (1 - date_diff('millisecond', ts, now()::TIMESTAMP) / {HISTORY_S * 1000}.0)))
-            ::INTEGER AS bin,
-        avg(util_percent) AS util_percent, avg(power_watts) AS power_watts, avg(sm_clock_mhz) AS sm_clock_mhz,
-        max(temperature_celsius) AS temperature_celsius,
-        avg(100.0 * memory_used_bytes / nullif(memory_total_bytes, 0)) AS memory_percent
+    SELECT {_BIN} AS bin,
+        {", ".join(f"{sql} AS {name}" for name, sql in _GPU_VALUES.items())}
     FROM gpu_samples
-    WHERE gpu_uuid = $gpu AND ts > now()::TIMESTAMP - INTERVAL {HISTORY_S} SECOND
+    WHERE gpu_uuid = $gpu AND {_IN_SPAN}
     GROUP BY bin
 )
 SELECT
@@ -203,6 +214,61 @@ SELECT
     (SELECT to_json(coalesce(list(p ORDER BY p.memory_bytes DESC NULLS LAST, p.pid), []))::VARCHAR
         FROM (SELECT {_OF_PROCESS} FROM newest) p) AS processes,
     (SELECT to_json(coalesce(first(h.holder), {{'user': NULL, 'job': NULL}}))::VARCHAR FROM held h) AS holder
+"""
+
+_NODE_NOW = f"""
+WITH {_FLEET}
+SELECT (SELECT to_json(t)::VARCHAR FROM totals t) AS totals,
+    (SELECT to_json(coalesce(list(f ORDER BY f.gpu, f.gpu_uuid), []))::VARCHAR
+        FROM fleet f WHERE node = $node) AS gpus
+"""
+
+
+def _rate_sql(*names: str) -> str:
+    """The sum of the rates of counters since the sample before; NULL where none is known."""
+    parts = [
+        f"CASE WHEN {name} >= lag({name}) OVER earlier THEN ({name} - lag({name}) OVER earlier) / seconds END"
+        for name in names
+    ]
+    return f"list_sum([{', '.join(parts)}])"
+
+
+_NODE_HOST = f"""
+WITH stepped AS (
+    SELECT {_BIN} AS bin, cpu_util_percent AS cpu_percent,
+        100.0 * memory_used_bytes / nullif(memory_total_bytes, 0) AS memory_percent,
+        {_rate_sql("disk_read_bytes_total", "disk_write_bytes_total")} AS disk_bytes_per_s,
+        {_rate_sql("network_rx_bytes_total", "network_tx_bytes_total")} AS network_bytes_per_s,
+        greatest(psi_cpu_some_percent, psi_io_some_percent, psi_memory_some_percent) AS pressure_percent
+    FROM (
+        SELECT *, nullif(date_diff('millisecond', lag(ts) OVER (ORDER BY ts), ts), 0) / 1000.0 AS seconds
+        FROM host_samples WHERE node = $node AND {_IN_SPAN}
+    )
+    WINDOW earlier AS (ORDER BY ts)
+)
+SELECT bin, {", ".join(f"avg({name}) AS {name}" for name in HOST_METRICS)}
+FROM stepped GROUP BY bin
+"""
+_TREE_PROCESSES = f"""
+SELECT {_OF_PROCESS}, {", ".join(PARTS)} FROM newest
+WHERE ($job IS NULL OR {_JOB} = $job) AND ($text = ''
+    OR contains(lower(concat_ws(' ', node || '/' || coalesce(gpu::VARCHAR, gpu_uuid), username, {_JOB}, command, pid)), $text))
+"""
+_NODE_PROCESSES = f"""
+WITH {_newest("node = $node")}
+SELECT {_OF_PROCESS} FROM newest ORDER BY memory_bytes DESC NULLS LAST, gpu_uuid, pid
+"""
+
+
+def _node_gpus_sql(metric: str) -> str:
+    """The history of a metric of each GPU of a node."""
+    return f"""
+WITH stepped AS (
+    SELECT gpu_uuid, {_BIN} AS bin, {_GPU_VALUES[metric]} AS value
+    FROM gpu_samples WHERE node = $node AND {_IN_SPAN} GROUP BY ALL
+)
+SELECT gpu_uuid, to_json(list(bin))::VARCHAR AS bins, to_json(list(value))::VARCHAR AS readings
+FROM stepped WHERE value IS NOT NULL GROUP BY gpu_uuid
 """
 
 
@@ -214,6 +280,8 @@ def rows_sql(request: RowsRequest) -> str:
 
     Processes have no totals.
     """
+    if request.is_tree:
+        return _tree_rows_sql(request)
     made, names, order = _ROWS[request.view]
     has_totals = request.view is not TopView.PROCESSES
     totals = "(SELECT to_json(t)::VARCHAR FROM totals t)" if has_totals else "NULL"
@@ -238,7 +306,19 @@ FROM (SELECT 1) LEFT JOIN page ON true ORDER BY line_
 """
 
 
-_Past = tuple[Mapping[str, Sequence[float | None]], Sequence[Row], Row]
+def _tree_rows_sql(request: RowsRequest) -> str:
+    return f"""
+WITH {_newest("($node IS NULL OR node = $node)")},
+{tree_sql(_TREE_PROCESSES, request)},
+page AS (SELECT * FROM tree ORDER BY line_ LIMIT $limit::BIGINT OFFSET $offset::BIGINT)
+SELECT NULL AS totals_, (SELECT count(*) FROM tree) AS count_, page.*
+FROM (SELECT 1) LEFT JOIN page ON true ORDER BY line_
+"""
+
+
+_Series = Mapping[str, Sequence[float | None]]
+_GpuPast = tuple[_Series, Sequence[Row], Row]
+_NodePast = tuple[_Series, _Series, Sequence[Row]]
 
 
 async def _known() -> str | None:
@@ -265,12 +345,18 @@ class CollectorSource:
         self._judged: tuple[str | None, float] = (None, 0.0)
         """The last answer of `/v1/judgement`, and until when it is valid."""
         self._clock = SystemClock()
-        self._of_gpu: tuple[GpuRequest, float, _Past] | None = None
+        self._of_gpu: tuple[GpuRequest, float, _GpuPast] | None = None
         """History of the GPU that is shown, and until when it is valid."""
+        self._of_node: tuple[NodeRequest, float, _NodePast] | None = None
 
     @property
     def name(self) -> str:
         return self._endpoint.url
+
+    @property
+    def node(self) -> str | None:
+        """None: it is of many nodes."""
+        return None
 
     async def run(self) -> None:
         """Wait; this source has no background work."""
@@ -283,6 +369,8 @@ class CollectorSource:
                     return await self._rows(request)
                 case GpuRequest():
                     return await self._gpu(request)
+                case NodeRequest():
+                    return await self._node(request)
                 case WhyRequest():
                     return WhyAnswer(await self._why(request.name))
         except (QueryError, RefusedError) as error:
@@ -295,6 +383,8 @@ class CollectorSource:
             "node": request.node, "job": request.job, "text": request.text.lower(),
             "limit": request.limit, "offset": request.offset,
         }  # fmt: skip
+        if request.is_tree:
+            params["toggled"] = json.dumps(sorted(request.toggled))
         found = await self._querier.query(rows_sql(request), params, timeout_s=TIMEOUT_S)
         records = found.records()
         rows: list[Row] = [
@@ -324,20 +414,45 @@ class CollectorSource:
         row = {**json.loads(record["gpu"]), **holder}
         return GpuAnswer(totals, row, series, processes, json.loads(record["alerts"]))
 
-    async def _past(self, request: GpuRequest) -> _Past:
+    async def _past(self, request: GpuRequest) -> _GpuPast:
         """History, processes and holder of a GPU; read again when they are old."""
         now_s = self._clock.monotonic()
         if self._of_gpu is not None and self._of_gpu[0] == request and now_s < self._of_gpu[1]:
             return self._of_gpu[2]
-        params = {"gpu": request.gpu_uuid, "bins": request.bins}
+        params = {"gpu": request.gpu_uuid, "bins": request.bins, "span_s": request.span_s}
         (record,) = (await self._querier.query(_GPU_PAST, params, timeout_s=TIMEOUT_S)).records()
-        series: dict[str, list[float | None]] = {}
-        for one in json.loads(record["bins"]):
-            for name, value in one.items():
-                if name != "bin" and 0 <= one["bin"] < request.bins:
-                    series.setdefault(name, [None] * request.bins)[one["bin"]] = value
+        series = _series_of(json.loads(record["bins"]), GPU_METRICS, request.bins)
         past = (series, json.loads(record["processes"]), json.loads(record["holder"] or "{}"))
-        self._of_gpu = (request, now_s + PAST_S, past)
+        self._of_gpu = (request, now_s + _valid_s(request), past)
+        return past
+
+    async def _node(self, request: NodeRequest) -> NodeAnswer:
+        now = await self._querier.query(_NODE_NOW, {"node": request.node}, timeout_s=TIMEOUT_S)
+        (record,) = now.records()
+        host, series, processes = await self._node_past(request)
+        totals = await self._totals(record["totals"])
+        return NodeAnswer(totals, json.loads(record["gpus"]), host, series, processes)
+
+    async def _node_past(self, request: NodeRequest) -> _NodePast:
+        """History of a host and its GPUs, and its processes; read again when they are old."""
+        now_s = self._clock.monotonic()
+        if self._of_node is not None and self._of_node[0] == request and now_s < self._of_node[1]:
+            return self._of_node[2]
+        node = {"node": request.node}
+        params = {**node, "bins": request.bins, "span_s": request.span_s}
+        asked = ((_NODE_HOST, params), (_node_gpus_sql(request.metric), params), (_NODE_PROCESSES, node))  # fmt: skip
+        host, gpus, processes = [
+            await self._querier.query(sql, those, timeout_s=TIMEOUT_S) for sql, those in asked
+        ]
+        series = {}
+        for record in gpus.records():
+            values: list[float | None] = [None] * request.bins
+            for at, value in zip(json.loads(record["bins"]), json.loads(record["readings"]), strict=True):  # fmt: skip
+                if 0 <= at < request.bins:
+                    values[at] = value
+            series[record["gpu_uuid"]] = values
+        past = (_series_of(host.records(), HOST_METRICS, request.bins), series, processes.records())
+        self._of_node = (request, now_s + _valid_s(request), past)
         return past
 
     async def _why(self, name: str) -> list[str]:
@@ -353,6 +468,23 @@ class CollectorSource:
         for record in found.records():
             lines += [*_why_lines(record), ""]
         return lines[:-1]
+
+
+def _series_of(
+    records: Sequence[Mapping[str, Any]], metrics: Sequence[str], bins: int
+) -> dict[str, list[float | None]]:
+    """Values by metric of records with a `bin`."""
+    series: dict[str, list[float | None]] = {name: [None] * bins for name in metrics}
+    for record in records:
+        if 0 <= record["bin"] < bins:
+            for name in metrics:
+                series[name][record["bin"]] = record[name]
+    return series
+
+
+def _valid_s(request: GpuRequest | NodeRequest) -> float:
+    """For how long a history is shown before it is read again: for a step of its graphs."""
+    return max(PAST_S, request.span_s / request.bins)
 
 
 def _why_lines(record: Mapping[str, Any]) -> list[str]:

@@ -34,6 +34,17 @@ def as_gib(value: float) -> str:
     return f"{value / 2**30:.1f}"
 
 
+def as_bytes_per_s(value: float) -> str:
+    """`812 B/s`, `3.4 MB/s`, `1.2 GB/s`."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if abs(value) < 999.5:
+            return (
+                f"{value:.0f} {unit}/s" if value >= 9.95 or unit == "B" else f"{value:.1f} {unit}/s"
+            )
+        value /= 1000
+    return f"{value:.1f} TB/s"
+
+
 def as_usd(value: float) -> str:
     """`2.95`, `29,500`."""
     return f"{value:,.2f}" if abs(value) < 1_000 else f"{value:,.0f}"
@@ -66,6 +77,8 @@ class ShownColumn:
     grows: bool = False
     most: int = 0
     """Largest width on a wide screen."""
+    first: int = 0
+    """Of the column that grows: the width that it gets before others get more."""
     level: Callable[[Row], str] | None = None
     """Style of its cells; None: none."""
 
@@ -148,8 +161,9 @@ COLUMNS: Mapping[TopView, Sequence[ShownColumn]] = {
         _right("memory_bytes", "GiB", 6, as_gib),
         _right("sm_percent", "SM%", 4),
         _right("cpu_percent", "CPU%", 5),
+        _right("rss_bytes", "RAM", 6, as_gib, from_width=104),
         _right("age_s", "age", 6, as_age),
-        ShownColumn("command", "command", 10, grows=True),
+        ShownColumn("command", "command", 10, grows=True, first=24),
     ),
     TopView.JOBS: (
         ShownColumn("job", "job", 16, most=36, grows=True),
@@ -174,13 +188,24 @@ COLUMNS: Mapping[TopView, Sequence[ShownColumn]] = {
         ShownColumn("summary", "summary", 20, grows=True),
     ),
 }
+TREE_COLUMNS = (
+    ShownColumn("place", "job, process", 24, most=32),
+    *(column for column in COLUMNS[TopView.PROCESSES] if column.key not in ("place", "job")),
+)
+"""The columns of the tree of processes."""
 
 
-def columns_of(view: TopView, width: int) -> list[tuple[ShownColumn, int]]:
+def columns_of(
+    view: TopView, width: int, *, is_tree: bool = False
+) -> list[tuple[ShownColumn, int]]:
     """The columns that fit a screen, with their widths; one cell separates them."""
-    shown = [
-        column for column in COLUMNS[view] if width >= column.from_width or not column.from_width
-    ]
+    return fitting(TREE_COLUMNS if is_tree else COLUMNS[view], width)
+
+
+def fitting(columns: Sequence[ShownColumn], width: int) -> list[tuple[ShownColumn, int]]:
+    """Those of the columns that fit a width, with their widths."""
+    width = max(1, width)
+    shown = [column for column in columns if width >= column.from_width]
     while len(shown) > 1 and sum(c.width + 1 for c in shown) > width + 1:
         # The first column identifies the row, and the growing one describes it: both stay.
         less = [c for c in shown[1:] if not c.grows] or shown[1:]
@@ -188,9 +213,37 @@ def columns_of(view: TopView, width: int) -> list[tuple[ShownColumn, int]]:
     room = max(0, width + 1 - sum(c.width + 1 for c in shown))
     grows = next((c for c in shown if c.grows), shown[0])
     widths = []
+    before = min(room, max(0, grows.first - grows.width))
+    room -= before
     for column in shown:
         more = min(room, max(0, column.most - column.width))
         widths.append(column.width + more)
         room -= more
-    widths[shown.index(grows)] += room
+    widths[shown.index(grows)] += room + before
     return list(zip(shown, widths, strict=True))
+
+
+def column_at(view: TopView, width: int, cell: int, *, is_tree: bool = False) -> str | None:
+    """Key of the column whose title is at a cell; None: between columns, or behind the last."""
+    for column, wide in columns_of(view, width, is_tree=is_tree):
+        if cell < wide:
+            return column.key if cell >= 0 else None
+        cell -= wide + 1
+    return None
+
+
+def tabs_of(view: TopView) -> list[tuple[TopView, str]]:
+    """The text of each view's tab; that of `view` is in brackets."""
+    return [
+        (one, f"[{number} {one.value}]" if one is view else f" {number} {one.value} ")
+        for number, one in enumerate(TopView, 1)
+    ]
+
+
+def tab_at(view: TopView, cell: int) -> TopView | None:
+    """The view whose tab is at a cell."""
+    for one, text in tabs_of(view):
+        if 0 <= cell < len(text):
+            return one
+        cell -= len(text)
+    return None

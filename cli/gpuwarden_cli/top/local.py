@@ -1,11 +1,10 @@
 """Reads the GPUs of this host with the agent's probes: a source without a collector.
 
-Every probe has the agent's runner, with a thread and a deadline. The newest rows, and half an hour of some readings
-of each GPU, stay in memory.
+Every probe has the agent's runner, with a thread and a deadline. The newest rows, and an hour of some readings of each
+GPU and of the host, stay in memory.
 """
 
 import asyncio
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
@@ -20,11 +19,16 @@ from gpuwarden_agent.probe import Row as ProbeRow
 from gpuwarden_agent.queue.rows import impossible_columns
 from gpuwarden_agent.sampling.health import HealthEvent
 from gpuwarden_agent.sampling.runner import ProbeRunner
+from gpuwarden_cli.top.history import CounterRates, ReadingHistory
+from gpuwarden_cli.top.process_tree import PARTS, tree_rows
 from gpuwarden_cli.top.request import (
-    HISTORY_S,
+    GPU_METRICS,
+    HOST_METRICS,
     Answer,
     GpuAnswer,
     GpuRequest,
+    NodeAnswer,
+    NodeRequest,
     Request,
     Row,
     RowsAnswer,
@@ -44,10 +48,10 @@ NEEDS_COLLECTOR = "this needs the history that a collector keeps: start one with
 _OF_GPU = ("util_percent", "memory_used_bytes", "power_watts", "temperature_celsius", "sm_clock_mhz")  # fmt: skip
 _OF_PROCESS = {
     "pid": "pid", "user": "username", "memory_bytes": "gpu_memory_bytes", "sm_percent": "sm_util_percent",
-    "cpu_percent": "cpu_percent", "process_name": "process_name",
+    "cpu_percent": "cpu_percent", "rss_bytes": "rss_bytes", "process_name": "process_name",
 }  # fmt: skip
 """Columns of `process_samples` by their names in the view."""
-_SERIES = ("util_percent", "power_watts", "temperature_celsius", "sm_clock_mhz", "memory_percent")
+_PRESSURES = ("psi_cpu_some_percent", "psi_io_some_percent", "psi_memory_some_percent")
 
 
 class LocalSource:
@@ -62,7 +66,12 @@ class LocalSource:
         self._clock = clock
         self._every_s = every_s
         self._latest = Latest(clock)
-        self._history: dict[str, deque[tuple[int, Mapping[str, float | None]]]] = {}
+        self._history: dict[str, ReadingHistory] = {}
+        """By GPU."""
+        self._host = ReadingHistory(HOST_METRICS)
+        self._rates = CounterRates()
+        self._drawn: tuple[NodeRequest, int, dict[str, list[float | None]]] | None = None
+        """Graphs of all GPUs, and until when (ms) they are valid."""
         self._is_read = asyncio.Event()
         """Set by the first samples."""
         self._first = "gpu_samples" if any("gpu_samples" in p.tables for p in probes) else "host_samples"  # fmt: skip
@@ -84,6 +93,11 @@ class LocalSource:
     @property
     def name(self) -> str:
         return self._name
+
+    @property
+    def node(self) -> str:
+        """This host."""
+        return self._node
 
     async def run(self) -> None:
         """Read the probes until cancelled."""
@@ -113,6 +127,8 @@ class LocalSource:
                 raise SourceError(NEEDS_COLLECTOR, is_refusal=True)
             case GpuRequest():
                 return self._gpu(request)
+            case NodeRequest():
+                return self._node_graphs(request)
             case RowsRequest():
                 return self._rows(request)
 
@@ -134,17 +150,35 @@ class LocalSource:
             self._latest.take(table, stamped)
             if table == self._first:
                 self._is_read.set()
-            if table == "gpu_samples":
-                for row in stamped:
-                    self._remember(ts_ms, row)
+            for row in stamped:
+                self._remember(table, ts_ms, row)
 
-    def _remember(self, ts_ms: int, row: ProbeRow) -> None:
-        values = {name: _number(row.get(name)) for name in _SERIES}
-        values["memory_percent"] = _share(row)
-        kept = self._history.setdefault(str(row["gpu_uuid"]), deque())
-        kept.append((ts_ms, values))
-        while kept and kept[0][0] <= ts_ms - HISTORY_S * 1000:
-            kept.popleft()
+    def _remember(self, table: str, ts_ms: int, row: ProbeRow) -> None:
+        if table == "gpu_samples":
+            values = {name: _number(row.get(name)) for name in GPU_METRICS}
+            values["memory_percent"] = _share(row)
+            uuid = str(row["gpu_uuid"])
+            if uuid not in self._history:
+                self._history[uuid] = ReadingHistory(GPU_METRICS)
+            self._history[uuid].add(ts_ms, values)
+        elif table == "host_samples":
+            self._host.add(ts_ms, self._host_values(ts_ms, row))
+
+    def _host_values(self, ts_ms: int, row: ProbeRow) -> dict[str, float | None]:
+        pressures = [v for name in _PRESSURES if (v := _number(row.get(name))) is not None]
+
+        def rate(one: str, other: str) -> float | None:
+            rates = [self._rates.rate(name, ts_ms, _number(row.get(name))) for name in (one, other)]
+            known = [value for value in rates if value is not None]
+            return sum(known) if known else None
+
+        return {
+            "cpu_percent": _number(row.get("cpu_util_percent")),
+            "memory_percent": _share(row),
+            "disk_bytes_per_s": rate("disk_read_bytes_total", "disk_write_bytes_total"),
+            "network_bytes_per_s": rate("network_rx_bytes_total", "network_tx_bytes_total"),
+            "pressure_percent": max(pressures, default=None),
+        }
 
     def _gpus(self) -> list[dict[str, Any]]:
         samples = {str(kept.row["gpu_uuid"]): kept.row for kept in self._latest.samples("gpu_samples")}  # fmt: skip
@@ -173,6 +207,7 @@ class LocalSource:
                 "process": f"{uuid} {row.get('pid')}",
                 "job": row.get("slurm_job_id") or row.get("pod"),
                 "command": row.get("command") or row.get("process_name"),
+                **{name: row.get(name) for name in PARTS},
                 "age_s": None if started is None else (now_ms - started) / 1000,
             }
             found.append({**_placed(row), **renamed, **own})
@@ -226,6 +261,11 @@ class LocalSource:
         rows = made[request.view]()
         if request.job is not None:
             rows = [row for row in rows if row.get("job") == request.job]
+        if request.is_tree:
+            chosen, _ = page_of(rows, RowsRequest(request.view, text=request.text, limit=len(rows)))
+            rows = tree_rows(chosen, request)
+            shown = rows[request.offset : request.offset + request.limit]
+            return RowsAnswer(self._totals(gpus), shown, len(rows))
         return RowsAnswer(self._totals(gpus), *page_of(rows, request))
 
     def _totals(self, gpus: Sequence[Row]) -> Row:
@@ -246,9 +286,29 @@ class LocalSource:
         gpus = self._gpus()
         row = next((gpu for gpu in gpus if gpu["gpu_uuid"] == request.gpu_uuid), None)
         processes = [p for p in self._processes() if p["gpu_uuid"] == request.gpu_uuid]
+        kept = self._history.get(request.gpu_uuid)
         now_ms = to_ms(self._clock.now())
-        kept = self._history.get(request.gpu_uuid, ())
-        return GpuAnswer(self._totals(gpus), row, _binned(kept, request.bins, now_ms), processes)
+        series = {
+            name: kept.binned(name, request.bins, request.span_s, now_ms)
+            for name in GPU_METRICS
+            if kept is not None
+        }
+        return GpuAnswer(self._totals(gpus), row, series, processes)
+
+    def _node_graphs(self, request: NodeRequest) -> NodeAnswer:
+        gpus = self._gpus()
+        if request.node != self._node:
+            return NodeAnswer(self._totals(gpus))
+        now_ms = to_ms(self._clock.now())
+        steps = (request.bins, request.span_s, now_ms)
+        drawn = self._drawn
+        # An hour of 128 GPUs is half a million values: they are summed once a step.
+        if drawn is None or drawn[0] != request or now_ms >= drawn[1]:
+            series = {uuid: kept.binned(request.metric, *steps) for uuid, kept in self._history.items()}  # fmt: skip
+            drawn = (request, now_ms + 1000 * request.span_s // request.bins, series)
+            self._drawn = drawn
+        host = {name: self._host.binned(name, *steps) for name in HOST_METRICS}
+        return NodeAnswer(self._totals(gpus), gpus, host, drawn[2], self._processes())
 
 
 def _untold(_probe: Probe, _event: HealthEvent) -> None:
@@ -333,21 +393,3 @@ def _share(row: ProbeRow) -> float | None:
 
 def _number(value: object) -> float | None:
     return float(value) if isinstance(value, int | float) else None
-
-
-def _binned(
-    kept: Sequence[tuple[int, Mapping[str, float | None]]] | deque[Any], bins: int, now_ms: int
-) -> dict[str, list[float | None]]:
-    """Means over equal time steps, the newest last."""
-    width_ms = HISTORY_S * 1000 / bins
-    sums: dict[str, list[list[float]]] = {name: [[] for _ in range(bins)] for name in _SERIES}
-    for ts_ms, values in kept:
-        at = bins - 1 - int(max(0, now_ms - ts_ms) / width_ms)
-        if at >= 0:
-            for name, value in values.items():
-                if value is not None:
-                    sums[name][at].append(value)
-    return {
-        name: [sum(one) / len(one) if one else None for one in steps]
-        for name, steps in sums.items()
-    }

@@ -5,15 +5,23 @@ more queries than the source answers. An answer stays on the screen until the ne
 answer.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeVar
+from urllib.parse import quote
 
-from gpuwarden_cli.top.columns import COLUMNS
+from gpuwarden_cli.top.columns import COLUMNS, TREE_COLUMNS, column_at, tab_at
+from gpuwarden_cli.top.pages import PageSize, gpu_lines, graphs_of_node, node_lines
+from gpuwarden_cli.top.panels import panel_at
 from gpuwarden_cli.top.request import (
+    GPU_METRICS,
     KEY,
+    SPANS_S,
     Answer,
     GpuAnswer,
     GpuRequest,
+    NodeAnswer,
+    NodeRequest,
     Request,
     Row,
     RowsAnswer,
@@ -22,11 +30,17 @@ from gpuwarden_cli.top.request import (
     WhyAnswer,
     WhyRequest,
 )
+from gpuwarden_cli.top.text import Line
+from gpuwarden_cli.top.theme import THEMES
 
 HEAD_LINES, FOOT_LINES = 5, 1
 """Lines above and below the rows."""
+ROWS_LEFT = 2
+"""Cells left of the columns of rows."""
+TABS_LINE, TITLES_LINE = 3, 4
+"""Lines of the head that a click can be on."""
 HISTORY_MAX = 240
-"""Refreshes in the sparkline of the fleet's utilization."""
+"""Refreshes in the graph of the fleet's utilization."""
 RETRY_MAX_S = 10.0
 SAID_EVERY_S = 1.0
 BUSY_SHARE = 0.1
@@ -34,8 +48,21 @@ BUSY_SHARE = 0.1
 PACE_MAX_S = 15.0
 """Longest interval that BUSY_SHARE can cause."""
 VIEWS = tuple(TopView)
-BINS_MAX = 180
+BINS = 240
+"""Most steps of a graph; a step has two seconds or more, so that a late reading leaves none empty."""
 TEXT_MAX = 64
+TOGGLED_MAX = 200
+"""Rows of the tree that can be opened or closed: their keys are part of each request."""
+NO_PAGES = "only a collector has pages: start one with `gpuwarden up`, and top without --local"
+_PAGES: Mapping[TopView, Sequence[tuple[str, str]]] = {
+    TopView.NODES: (("node", "nodes"),),
+    TopView.GPUS: (("gpu_uuid", "gpus"),),
+    TopView.PROCESSES: (("gpu_uuid", "gpus"), ("job", "jobs")),
+    TopView.JOBS: (("job", "jobs"),),
+    TopView.ALERTS: (("alert", "alerts"),),
+}
+"""Column and folder of the page of a row; the first that the row has."""
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +73,9 @@ class TopPage:
     node: str | None = None
     job: str | None = None
     gpu: str | None = None
-    """The GPU of a GPU page; None: rows."""
+    """The GPU of a GPU's page."""
+    graphs: str | None = None
+    """The node of a page of graphs."""
     text: str = ""
     sort: str = ""
     is_descending: bool = False
@@ -56,7 +85,12 @@ class TopPage:
     selected: str | None = None
     """Key of the selected row: the selection follows it while it is on the screen."""
     scrolled: int = 0
-    """Scrolled lines of a GPU page."""
+    """Scrolled lines of a page without rows."""
+
+    @property
+    def has_rows(self) -> bool:
+        """Whether it is rows of a view."""
+        return self.gpu is None and self.graphs is None
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +150,17 @@ class State:
     next_at_s: float = 0.0
     """When the page is requested again."""
     is_paused: bool = False
+    span_s: int = SPANS_S[1]
+    """Span of graphs."""
+    metric: str = GPU_METRICS[0]
+    """Metric of the graphs of a node's GPUs."""
+    is_tree: bool = False
+    """Whether processes are shown as a tree."""
+    toggled: frozenset[str] = frozenset()
+    """Rows of the tree that are not as at first."""
+    theme: str = "terminal"
+    address: str | None = None
+    """Address of the collector's pages; None: there are none."""
 
     @property
     def body_height(self) -> int:
@@ -126,11 +171,20 @@ class State:
     def request(self) -> Request:
         """The request for the page."""
         page = self.page
+        bins = min(BINS, self.span_s // 2)
         if page.gpu is not None:
-            return GpuRequest(page.gpu, min(BINS_MAX, max(10, self.width - 20)))
+            return GpuRequest(page.gpu, bins, self.span_s)
+        if page.graphs is not None:
+            return NodeRequest(page.graphs, self.metric, bins, self.span_s)
         return RowsRequest(
-            page.view, page.node, page.job, page.text, page.sort, page.is_descending, page.offset, self.body_height
+            page.view, page.node, page.job, page.text, page.sort, page.is_descending, page.offset, self.body_height,
+            self.has_tree, self.toggled if self.has_tree else frozenset(),
         )  # fmt: skip
+
+    @property
+    def has_tree(self) -> bool:
+        """Whether the page is the tree of processes."""
+        return self.is_tree and self.page.has_rows and self.page.view is TopView.PROCESSES
 
     @property
     def rows(self) -> RowsAnswer | None:
@@ -140,8 +194,7 @@ class State:
         theirs, mine = self.shown.request, self.request
         if not isinstance(theirs, RowsRequest) or not isinstance(mine, RowsRequest):
             return None
-        same = replace(theirs, offset=mine.offset, limit=mine.limit) == mine
-        return self.shown.answer if same else None
+        return self.shown.answer if _unplaced(theirs) == _unplaced(mine) else None
 
     @property
     def gpu(self) -> GpuAnswer | None:
@@ -151,6 +204,25 @@ class State:
             return None
         is_mine = isinstance(shown.request, GpuRequest) and shown.request.gpu_uuid == self.page.gpu
         return shown.answer if is_mine else None
+
+    @property
+    def node(self) -> NodeAnswer | None:
+        """The node of a page of graphs; None: not answered yet."""
+        shown = self.shown
+        if shown is None or not isinstance(shown.answer, NodeAnswer):
+            return None
+        is_mine = isinstance(shown.request, NodeRequest) and shown.request.node == self.page.graphs
+        return shown.answer if is_mine else None
+
+    @property
+    def page_lines(self) -> Sequence[Line] | None:
+        """All lines of a page without rows; None: not answered yet."""
+        size = PageSize(self.width, self.body_height, self.span_s)
+        if self.gpu is not None:
+            return gpu_lines(self.gpu, size)
+        if self.node is not None:
+            return node_lines(self.node, self.metric, size)
+        return None
 
     def row_at(self, place: int) -> Row | None:
         """The row at an index among all; None: not on this page."""
@@ -171,9 +243,10 @@ class Pressed:
 
 @dataclass(frozen=True, slots=True)
 class Clicked:
-    """A line of the screen was clicked."""
+    """A cell of the screen was clicked."""
 
     line: int
+    cell: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,7 +294,14 @@ class EndTop:
     """Quit."""
 
 
-Effect = AskSource | EndTop
+@dataclass(frozen=True, slots=True)
+class OpenPage:
+    """Open an address in a browser, if this host has one."""
+
+    address: str
+
+
+Effect = AskSource | EndTop | OpenPage
 
 
 def step(state: State, event: Event, now_s: float) -> tuple[State, Sequence[Effect]]:
@@ -229,10 +309,14 @@ def step(state: State, event: Event, now_s: float) -> tuple[State, Sequence[Effe
     match event:
         case Pressed("ctrl+c") | Pressed("q") if state.typing is None or event.key == "ctrl+c":
             return state, [EndTop()]
+        case Pressed("o") if state.typing is None and state.overlay is None:
+            state, address = _showed_page(state)
+            state, effects = _asking(state, now_s)
+            return state, [*effects, *([OpenPage(address)] if address else [])]
         case Pressed():
             state = _pressed(state, event, now_s)
-        case Clicked(line):
-            state = _clicked(state, line)
+        case Clicked():
+            state = _clicked(state, event, now_s)
         case Resized(width, height):
             state = _moved(replace(state, width=max(1, width), height=max(1, height)), 0)
         case AnswerArrived(request, answer):
@@ -297,11 +381,18 @@ def _answered(state: State, request: Request, answer: Answer, now_s: float) -> S
     return _settled(replace(state, shown=Shown(request, answer)))
 
 
+def _unplaced(request: RowsRequest) -> RowsRequest:
+    """The request without what changes as one moves on its page."""
+    return replace(request, offset=0, limit=0, toggled=frozenset())
+
+
 def _same_place(one: Request, other: Request) -> bool:
     if isinstance(one, RowsRequest) and isinstance(other, RowsRequest):
-        return replace(one, offset=0, limit=0) == replace(other, offset=0, limit=0)
+        return _unplaced(one) == _unplaced(other)
     if isinstance(one, GpuRequest) and isinstance(other, GpuRequest):
         return one.gpu_uuid == other.gpu_uuid
+    if isinstance(one, NodeRequest) and isinstance(other, NodeRequest):
+        return (one.node, one.metric) == (other.node, other.metric)
     return False
 
 
@@ -372,14 +463,28 @@ def _pressed(state: State, event: Pressed, now_s: float) -> State:
         case "escape" | "backspace":
             return _left(state, now_s)
         case "slash":
-            return replace(state, typing=state.page.text) if state.page.gpu is None else state
+            return replace(state, typing=state.page.text) if state.page.has_rows else state
+        case "g":
+            return _opened_graphs(state, now_s)
+        case "m":
+            metric = _next(GPU_METRICS, state.metric)
+            return _soon(replace(state, metric=metric), now_s) if state.page.graphs else state
+        case "s":
+            span_s = _next(SPANS_S, state.span_s)
+            return state if state.page.has_rows else _soon(replace(state, span_s=span_s), now_s)
         case "right" | "left":
             return _sorted(state, 1 if key == "right" else -1, now_s)
         case "r":
             page = replace(state.page, is_descending=not state.page.is_descending, offset=0, at=0)
-            return _soon(replace(state, page=page), now_s) if state.page.gpu is None else state
+            return _soon(replace(state, page=page), now_s) if state.page.has_rows else state
         case "w":
             return _asked_why(state)
+        case "t":
+            return _turned_to_tree(state, now_s)
+        case "space" if state.has_tree:
+            return _toggled(state, now_s)
+        case "c":
+            return replace(state, theme=_next(tuple(THEMES), state.theme))
         case "p" | "space":
             return _soon(replace(state, is_paused=not state.is_paused), now_s)
         case "question_mark" | "h":
@@ -398,10 +503,18 @@ HELP = (
     "left, right  sort by the column before or behind",
     "r            reverse the order",
     "/            search names: nodes, users, jobs, models",
+    "t            processes as a tree of jobs, and as a list",
+    "space        in the tree: open or close; else pause",
+    "g            graphs of the node: host and GPUs",
+    "m            another metric of the GPUs' graphs",
+    "s            another span of graphs: 1 min to 1 h",
+    "o            page of the selected node, GPU, job or alert",
     "w            why the selected GPU, node or job is slow",
+    "c            other colours",
     "p            pause, and continue",
     "+ -          refresh half or twice as often",
     "q            quit",
+    "mouse        title: sort; row: select, again: open; wheel",
     "",
     "idle: a kernel ran in less than 5 % of the time. throttled: heat or the power supply holds clocks down.",
     "not reporting, silent: no data for a minute.",
@@ -412,8 +525,9 @@ HELP = (
 
 def _moved(state: State, by: int) -> State:
     page, rows = state.page, state.rows
-    if page.gpu is not None:
-        return replace(state, page=replace(page, scrolled=max(0, min(page.scrolled + by, 200))))
+    if not page.has_rows:
+        most = max(0, len(state.page_lines or ()) - state.body_height)
+        return replace(state, page=replace(page, scrolled=max(0, min(page.scrolled + by, most))))
     count = rows.count if rows is not None else page.at + 1
     at = max(0, min(page.at + by, count - 1))
     height = state.body_height
@@ -422,14 +536,95 @@ def _moved(state: State, by: int) -> State:
     return _selected(replace(state, page=replace(page, at=at, offset=offset)))
 
 
-def _clicked(state: State, line: int) -> State:
-    number = line - HEAD_LINES
-    if state.overlay is not None or state.page.gpu is not None or not 0 <= number < state.body_height:  # fmt: skip
+def _next(those: Sequence[T], this: T) -> T:
+    return those[(those.index(this) + 1) % len(those)]
+
+
+def _clicked(state: State, click: Clicked, now_s: float) -> State:
+    """A tab opens its view, a title sorts, a row is selected and then opened, a graph of a GPU opens the GPU."""
+    if state.overlay is not None:
+        return replace(state, overlay=None, why=None)
+    if click.line == TABS_LINE:
+        view = tab_at(state.page.view, click.cell)
+        return state if view is None else _gone(state, TopPage(view), now_s, is_new=True)
+    number = click.line - HEAD_LINES
+    if state.page.has_rows and click.line == TITLES_LINE:
+        return _sorted_by(state, click.cell - ROWS_LEFT, now_s)
+    if not 0 <= number < state.body_height:
         return state
+    if not state.page.has_rows:
+        return _clicked_graph(state, number + state.page.scrolled, click.cell, now_s)
     place = state.page.offset + number
     if state.row_at(place) is None:
         return state
+    if place == state.page.at:
+        return _entered(state, now_s)
     return _selected(replace(state, page=replace(state.page, at=place)))
+
+
+def _clicked_graph(state: State, line: int, cell: int, now_s: float) -> State:
+    if state.node is None:
+        return state
+    size = PageSize(state.width, state.body_height, state.span_s)
+    graphs = graphs_of_node(state.node, state.metric, size)
+    panel = panel_at(graphs.groups, graphs.grid, line - graphs.first, cell)
+    if panel is None or panel.key is None:
+        return state
+    return _gone(state, TopPage(TopView.GPUS, gpu=panel.key), now_s)
+
+
+def _turned_to_tree(state: State, now_s: float) -> State:
+    """Processes as a tree, or as a list again."""
+    page = state.page
+    if not page.has_rows:
+        return state
+    is_tree = not state.has_tree
+    state = replace(state, is_tree=is_tree)
+    if page.view is not TopView.PROCESSES:
+        return _gone(state, TopPage(TopView.PROCESSES, node=page.node, job=page.job), now_s)
+    page = replace(page, offset=0, at=0, selected=None)
+    return _soon(replace(state, page=page), now_s)
+
+
+def _toggled(state: State, now_s: float) -> State:
+    """Open or close the selected row of the tree."""
+    row = state.row_at(state.page.at)
+    if row is None or row.get("is_open") is None:
+        return state
+    toggled = state.toggled ^ {row["process"]}
+    if len(toggled) > TOGGLED_MAX:
+        return state
+    return _soon(replace(state, toggled=toggled), now_s)
+
+
+def _showed_page(state: State) -> tuple[State, str | None]:
+    """The address of the page of what is shown or selected."""
+    path = _path(state.page, state.row_at(state.page.at))
+    if path is None:
+        return state, None
+    if state.address is None:
+        return replace(state, overlay=Overlay("page", (NO_PAGES,))), None
+    address = state.address + path
+    return replace(state, overlay=Overlay("page", (address,))), address
+
+
+def _path(page: TopPage, row: Row | None) -> str | None:
+    if page.gpu is not None or page.graphs is not None:
+        kind, name = ("gpus", page.gpu) if page.gpu is not None else ("nodes", page.graphs)
+        return f"/{kind}/{quote(str(name), safe='')}"
+    for key, kind in _PAGES[page.view]:
+        if row is not None and row.get(key) is not None:
+            return f"/{kind}/{quote(str(row[key]), safe='')}"
+    return None
+
+
+def _opened_graphs(state: State, now_s: float) -> State:
+    """The graphs of the node of the selected row, or of the GPU that is shown."""
+    row = state.gpu.row if state.gpu is not None else state.row_at(state.page.at)
+    node = None if row is None else row.get("node")
+    if node is None or state.page.graphs is not None:
+        return state
+    return _gone(state, TopPage(TopView.GPUS, graphs=str(node)), now_s)
 
 
 def _gone(state: State, page: TopPage, now_s: float, *, is_new: bool = False) -> State:
@@ -438,7 +633,7 @@ def _gone(state: State, page: TopPage, now_s: float, *, is_new: bool = False) ->
 
 
 def _left(state: State, now_s: float) -> State:
-    if state.page.text and state.page.gpu is None:
+    if state.page.text and state.page.has_rows:
         return _soon(replace(state, page=replace(state.page, text="", offset=0, at=0)), now_s)
     if not state.back:
         return state
@@ -447,10 +642,14 @@ def _left(state: State, now_s: float) -> State:
 
 
 def _entered(state: State, now_s: float) -> State:
+    if state.page.graphs is not None:
+        return _gone(state, TopPage(TopView.GPUS, node=state.page.graphs), now_s)
     row = state.row_at(state.page.at)
-    if row is None or state.page.gpu is not None:
+    if row is None or not state.page.has_rows:
         return state
     view = state.page.view
+    if row.get("depth") == 0:
+        return _toggled(state, now_s)
     if view is TopView.NODES:
         return _gone(state, TopPage(TopView.GPUS, node=row["node"]), now_s)
     if view is TopView.JOBS:
@@ -464,8 +663,8 @@ def _entered(state: State, now_s: float) -> State:
 
 def _asked_why(state: State) -> State:
     row = state.row_at(state.page.at)
-    name: str | None = state.page.gpu
-    title = "this GPU"
+    name: str | None = state.page.gpu or state.page.graphs
+    title = state.page.graphs or "this GPU"
     if name is None and row is not None:
         view = state.page.view
         name = row.get("job") if view is TopView.JOBS else row.get("gpu_uuid") or row.get("node")
@@ -490,13 +689,25 @@ def _over(state: State, event: Pressed) -> State:
 
 def _sorted(state: State, by: int, now_s: float) -> State:
     page = state.page
-    if page.gpu is not None:
+    if not page.has_rows:
         return state
-    keys = ["", *(column.key for column in COLUMNS[page.view])]
+    columns = TREE_COLUMNS if state.has_tree else COLUMNS[page.view]
+    keys = ["", *(column.key for column in columns)]
     sort = keys[(keys.index(page.sort) + by) % len(keys)] if page.sort in keys else ""
-    column = next((c for c in COLUMNS[page.view] if c.key == sort), None)
     # Numbers sort from the largest.
-    is_descending = column is not None and column.is_right
+    is_descending = any(c.key == sort and c.is_right for c in COLUMNS[page.view])
+    page = replace(page, sort=sort, is_descending=is_descending, offset=0, at=0, selected=None)
+    return _soon(replace(state, page=page), now_s)
+
+
+def _sorted_by(state: State, cell: int, now_s: float) -> State:
+    """Sort by the column whose title was clicked; the second time in reverse."""
+    page = state.page
+    sort = column_at(page.view, state.width - ROWS_LEFT, cell, is_tree=state.has_tree)
+    if sort is None:
+        return state
+    is_right = any(c.key == sort and c.is_right for c in COLUMNS[page.view])
+    is_descending = not page.is_descending if page.sort == sort else is_right
     page = replace(page, sort=sort, is_descending=is_descending, offset=0, at=0, selected=None)
     return _soon(replace(state, page=page), now_s)
 

@@ -20,8 +20,9 @@ from gpuwarden_cli.top.text import ascii_only
 
 
 async def print_screens(source: RowSource, state: State, clock: Clock, *, is_once: bool) -> int:
-    """Print screens until cancelled, or one; 1 when that one has no answer."""
+    """Print screens until cancelled, or one; 1 when that one has no answer. Raises BrokenPipeError."""
     is_ascii = not (sys.stdout.encoding or "utf-8").lower().startswith("utf")
+    broken: BrokenPipeError | None = None
     async with asyncio.TaskGroup() as group:
         running = group.create_task(source.run(), name="source")
         event: Event = Ticked()
@@ -39,11 +40,17 @@ async def print_screens(source: RowSource, state: State, clock: Clock, *, is_onc
             except SourceError as error:
                 event = AnswerFailed(asked, str(error), error.is_refusal)
             state, _ = step(state, event, clock.monotonic())
-            print(_text(state, clock.monotonic(), is_ascii=is_ascii), flush=True)
+            try:
+                print(_text(state, clock.monotonic(), is_ascii=is_ascii), flush=True)
+            except BrokenPipeError as error:
+                broken = error  # raised here, it would be inside a group
+                break
             if is_once:
                 break
             event = Ticked()
         running.cancel()
+    if broken is not None:
+        raise broken
     return 0 if state.problem is None else 1
 
 

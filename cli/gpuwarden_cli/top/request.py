@@ -6,8 +6,12 @@ from enum import StrEnum
 from typing import Any, Protocol
 
 Row = Mapping[str, Any]
-HISTORY_S = 1800
-"""Length of the history of a GPU."""
+SPANS_S = (60, 300, 1800, 3600)
+"""Spans of graphs."""
+GPU_METRICS = ("util_percent", "memory_percent", "power_watts", "temperature_celsius", "sm_clock_mhz")  # fmt: skip
+"""Readings of a GPU that have a history."""
+HOST_METRICS = ("cpu_percent", "memory_percent", "disk_bytes_per_s", "network_bytes_per_s", "pressure_percent")  # fmt: skip
+"""Readings of a host that have a history; pressure: the highest of CPU, I/O and memory, some tasks waiting."""
 
 
 class TopView(StrEnum):
@@ -44,6 +48,10 @@ class RowsRequest:
     is_descending: bool = False
     offset: int = 0
     limit: int = 20
+    is_tree: bool = False
+    """Processes below their job or user, and what they consist of below them."""
+    toggled: frozenset[str] = frozenset()
+    """Keys of rows of the tree that are not as at first: closed jobs and users, open processes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +60,17 @@ class GpuRequest:
 
     gpu_uuid: str
     bins: int
+    span_s: int = 1800
+
+
+@dataclass(frozen=True, slots=True)
+class NodeRequest:
+    """One node: its GPUs and processes, the host's history, and that of one metric of each GPU."""
+
+    node: str
+    metric: str
+    bins: int
+    span_s: int = 1800
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +80,7 @@ class WhyRequest:
     name: str
 
 
-Request = RowsRequest | GpuRequest | WhyRequest
+Request = RowsRequest | GpuRequest | NodeRequest | WhyRequest
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,13 +105,26 @@ class GpuAnswer:
 
 
 @dataclass(frozen=True, slots=True)
+class NodeAnswer:
+    """A node; without GPUs, processes and readings of the host it is unknown."""
+
+    totals: Row
+    gpus: Sequence[Row] = ()
+    host: Mapping[str, Sequence[float | None]] = field(default_factory=dict)
+    """Values by metric of the host, oldest first; None: no reading."""
+    series: Mapping[str, Sequence[float | None]] = field(default_factory=dict)
+    """Values of the metric by GPU."""
+    processes: Sequence[Row] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class WhyAnswer:
     """Lines of text that are not folded yet; indentation is kept."""
 
     lines: Sequence[str]
 
 
-Answer = RowsAnswer | GpuAnswer | WhyAnswer
+Answer = RowsAnswer | GpuAnswer | NodeAnswer | WhyAnswer
 
 
 class SourceError(Exception):
@@ -109,6 +141,11 @@ class RowSource(Protocol):
     @property
     def name(self) -> str:
         """Its name, for the first line."""
+        ...
+
+    @property
+    def node(self) -> str | None:
+        """The node, if it is of one alone."""
         ...
 
     async def run(self) -> None:

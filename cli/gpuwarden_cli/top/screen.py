@@ -1,51 +1,35 @@
 """Renders a state to the lines of the screen: pure. Colour is never the only sign."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from gpuwarden_cli.output import ABSENT, text_width
+from gpuwarden_cli.top.braille import graph
 from gpuwarden_cli.top.columns import (
     COLUMNS,
     ShownColumn,
     as_age,
-    as_gib,
     as_usd,
     as_watts,
     columns_of,
+    tabs_of,
 )
-from gpuwarden_cli.top.model import VIEWS, State
-from gpuwarden_cli.top.request import HISTORY_S, Row
-from gpuwarden_cli.top.text import clean, fitted, folded, sparkline
+from gpuwarden_cli.top.model import ROWS_LEFT, State
+from gpuwarden_cli.top.request import Row
+from gpuwarden_cli.top.text import Line, TextSpan, clean, fitted, folded
 
 _MARK = "> "
 """Marks the selected row."""
+assert len(_MARK) == ROWS_LEFT
 LATE_S = 3.0
 """The screen reports a request that takes longer."""
-KEYS = (
-    "enter open  esc back  1-5 views  ←→ sort  r reverse  / search  w why  p pause  ? help  q quit"
-)
-_KEYS_NARROW = "enter open  esc back  ←→ sort  / search  w why  ? help  q quit"
-SERIES = (
-    ("util_percent", "util %", 100.0),
-    ("memory_percent", "memory %", 100.0),
-    ("power_watts", "power W", None),
-    ("temperature_celsius", "temp °C", 100.0),
-    ("sm_clock_mhz", "clock MHz", None),
-)
-"""Sparklines of a GPU page: metric, title, and the value of a full bar (None: the highest)."""
-
-
-class TextSpan(NamedTuple):
-    """A piece of a line; `style`: "", bold, dim, good, warn, bad, selected or title."""
-
-    text: str
-    style: str = ""
-
-
-Line = tuple[TextSpan, ...]
-
-
+KEYS = "enter open  esc back  g graphs  ←→ sort  r reverse  / search  t tree  w why  o page  ? help  q quit"
+_KEYS_NARROW = "enter open  esc back  g graphs  ←→ sort  / search  w why  ? help  q quit"
+_KEYS_GRAPHS = "enter GPUs  esc back  m metric  s span  w why  o page  p pause  ? help  q quit"
+_KEYS_GPU = "esc back  g graphs of the node  s span  w why  o page  p pause  ? help  q quit"
 _GAP = TextSpan(" ")
+_BRANCH = ("", "  ", "    ")
+_SIGN = {True: "▾ ", False: "▸ ", None: "  "}
+"""Before rows of the tree that are open, closed, and with nothing below them."""
 
 
 def screen(state: State, now_s: float) -> list[Line]:
@@ -121,8 +105,10 @@ def _fleet(state: State, totals: Row) -> Line:
     if unknown := totals.get("unknown"):
         parts.append(TextSpan(f", {unknown:,} unknown"))
     used = sum(text_width(span.text) for span in parts)
-    if (room := min(len(state.history), state.width - used - 2)) >= 8:
-        parts.append(TextSpan("  " + sparkline(state.history[-room:], 100.0), "good"))
+    readings = min(len(state.history), 2 * (state.width - used - 2)) // 2 * 2
+    if readings >= 8:
+        (line,) = graph(state.history[-readings:], readings // 2, 1, 100.0)
+        parts.append(TextSpan(f"  {line}", "util_percent"))
     return tuple(parts)
 
 
@@ -156,20 +142,24 @@ def _money(totals: Row) -> Line:
 def _tabs(state: State) -> Line:
     page = state.page
     parts: list[TextSpan] = []
-    for number, view in enumerate(VIEWS, 1):
-        is_here = view is page.view
-        mark = f"[{number} {view.value}]" if is_here else f" {number} {view.value} "
-        parts.append(TextSpan(mark, "bold" if is_here else "dim"))
-    where = page.gpu or page.node or (f"job {page.job}" if page.job else None)
-    if page.gpu is None and where:
+    for view, text in tabs_of(page.view):
+        parts.append(TextSpan(text, "bold" if view is page.view else "dim"))
+    where = page.node or (f"job {page.job}" if page.job else None)
+    if page.has_rows and where:
         parts.append(TextSpan(f"  of {clean(where)}", "bold"))
     if page.text and state.typing is None:
         parts.append(TextSpan(f"  /{clean(page.text)}", "warn"))
     rows = state.rows
-    if page.gpu is None and rows is not None and rows.count > state.body_height:
-        last = min(page.offset + state.body_height, rows.count)
-        parts.append(TextSpan(f"  {page.offset + 1:,}-{last:,} of {rows.count:,}", "dim"))
+    if page.has_rows and rows is not None and rows.count > state.body_height:
+        parts.append(_part_text(page.offset, rows.count, state.body_height, ""))
+    if not page.has_rows and len(lines := state.page_lines or ()) > state.body_height:
+        parts.append(_part_text(page.scrolled, len(lines), state.body_height, "lines "))
     return tuple(parts)
+
+
+def _part_text(first: int, count: int, height: int, noun: str) -> TextSpan:
+    """Which part of a list is shown."""
+    return TextSpan(f"  {noun}{first + 1:,}-{min(first + height, count):,} of {count:,}", "dim")
 
 
 def _columns(state: State) -> Line:
@@ -178,7 +168,9 @@ def _columns(state: State) -> Line:
     if state.page.gpu is not None:
         row = state.gpu.row if state.gpu is not None else None
         return (TextSpan(_gpu_title(state.page.gpu, row), "title"),)
-    shown = columns_of(state.page.view, state.width - len(_MARK))
+    if state.page.graphs is not None:
+        return (TextSpan(clean(f"node {state.page.graphs}"), "title"),)
+    shown = columns_of(state.page.view, state.width - ROWS_LEFT, is_tree=state.has_tree)
     line = " "
     for column, width in shown:
         arrow = "▼" if state.page.is_descending else "▲"
@@ -199,14 +191,15 @@ def _gpu_title(gpu_uuid: str, row: Row | None) -> str:
 
 
 def _body(state: State) -> list[Line]:
-    if state.page.gpu is not None:
-        return _gpu_lines(state)[state.page.scrolled :]
+    if not state.page.has_rows:
+        lines = state.page_lines
+        return [(TextSpan("  …", "dim"),)] if lines is None else list(lines[state.page.scrolled :])
     rows = state.rows
     if rows is None:
         return [] if state.problem is not None else [(TextSpan("  …", "dim"),)]
     if rows.count == 0:
         return [(TextSpan(f"  {_nothing(state)}", "dim"),)]
-    shown = columns_of(state.page.view, state.width - len(_MARK))
+    shown = columns_of(state.page.view, state.width - ROWS_LEFT, is_tree=state.has_tree)
     last = min(state.page.offset + state.body_height, rows.count)
     return [_row(state, place, shown) for place in range(state.page.offset, last)]
 
@@ -235,86 +228,17 @@ def _row(state: State, place: int, shown: Sequence[tuple[ShownColumn, int]]) -> 
         if len(parts) > 1:
             parts.append(_GAP)
         style = "" if column.level is None else column.level(row)
-        text = fitted(column.text(row), width, is_right=column.is_right)
+        said = column.text(row)
+        if len(parts) == 1 and "depth" in row:
+            said = _BRANCH[row["depth"]] + _SIGN[row["is_open"]] + said
+        text = fitted(said, width, is_right=column.is_right)
+        if row.get("depth") == 0 and not style:
+            style = "bold"
         parts.append(TextSpan(text, style))
     if is_selected:
         text = "".join(span.text for span in parts)
         return (TextSpan(fitted(text, state.width), "selected"),)
     return tuple(parts)
-
-
-def _gpu_lines(state: State) -> list[Line]:
-    gpu = state.gpu
-    if gpu is None:
-        return [(TextSpan("  …", "dim"),)]
-    if gpu.row is None:
-        return [(TextSpan("  this GPU is unknown", "bad"),)]
-    lines: list[Line] = [_gpu_now(gpu.row), ()]
-    room = max(10, state.width - 20)
-    for name, title, top in SERIES:
-        values = list(gpu.series.get(name, ()))[-room:]
-        if not any(value is not None for value in values):
-            continue
-        newest = gpu.row.get(name)
-        shown = ABSENT if newest is None else f"{newest:,.0f}"
-        lines.append(
-            (TextSpan(f"{title:<10}{shown:>7}  "), TextSpan(sparkline(values, top), "good"))
-        )
-    if len(lines) > 2:
-        minutes = HISTORY_S // 60
-        lines.append((TextSpan(f"{'':<19}the last {minutes} minutes, newest at the right", "dim"),))
-    lines += [(), (TextSpan("processes", "bold"),)]
-    if not gpu.processes:
-        lines.append((TextSpan("  no process holds it"),))
-    for process in gpu.processes:
-        lines.append(_process_line(process))
-    lines += [(), (TextSpan("alerts", "bold"),)]
-    if (state.totals or {}).get("alerts") is None:
-        lines.append((TextSpan("  alerts need a collector"),))
-    elif not gpu.alerts:
-        unjudged = (state.totals or {}).get("unjudged")
-        lines.append((TextSpan(clean(f"  {unjudged or 'none fires'}")),))
-    for alert in gpu.alerts:
-        cost = "" if alert.get("usd") is None else f", ${as_usd(alert['usd'])} so far"
-        age = "" if alert.get("age_s") is None else f" for {as_age(alert['age_s'])}"
-        style = "bad" if alert.get("severity") == "critical" else "warn"
-        said = f"{alert.get('rule')}{age}{cost}: {alert.get('summary') or ''}"
-        first, *rest = folded(said, max(20, state.width - 12))
-        lines.append(
-            (TextSpan(f"  {clean(str(alert.get('severity'))):<9}", style), TextSpan(first))
-        )
-        lines += [(TextSpan(f"{'':<11}{more}"),) for more in rest]
-    return lines
-
-
-def _gpu_now(row: Row) -> Line:
-    parts = [TextSpan(clean(str(row.get("state") or ABSENT)), "bold")]
-    used, total = row.get("memory_used_bytes"), row.get("memory_total_bytes")
-    if used is not None and total:
-        parts.append(TextSpan(f"  {as_gib(used)} of {as_gib(total)} GiB"))
-    if row.get("power_watts") is not None:
-        parts.append(TextSpan(f"  {as_watts(row['power_watts'], ' ')}"))
-    if row.get("temperature_celsius") is not None:
-        parts.append(TextSpan(f"  {row['temperature_celsius']:.0f} °C"))
-    for name, text in (("user", "user {}"), ("job", "job {}")):
-        if row.get(name) is not None:
-            parts.append(TextSpan("  " + clean(text.format(row[name]))))
-    if row.get("usd_per_hour") is not None:
-        parts.append(TextSpan(f"  ${as_usd(row['usd_per_hour'])}/h"))
-    if row.get("usd_wasted"):
-        parts.append(TextSpan(f", ${as_usd(row['usd_wasted'])} of it wasted", "warn"))
-    return tuple(parts)
-
-
-def _process_line(row: Row) -> Line:
-    memory = row.get("memory_bytes")
-    held = ABSENT if memory is None else as_gib(memory)
-    cpu = ABSENT if row.get("cpu_percent") is None else f"{row['cpu_percent']:.0f}"
-    age = ABSENT if row.get("age_s") is None else as_age(row["age_s"])
-    user = fitted(str(row.get("user") or ABSENT), 10)
-    job = fitted(str(row.get("job") or ABSENT), 10)
-    said = f"  {row.get('pid'):>8}  {user} {job} {held:>6} GiB {cpu:>5} % CPU {age:>6}  "
-    return (TextSpan(said), TextSpan(clean(str(row.get("command") or ABSENT))))
 
 
 def _overlay(state: State) -> list[Line]:
@@ -333,4 +257,8 @@ def _overlay(state: State) -> list[Line]:
 def _foot(state: State) -> Line:
     if state.typing is not None:
         return (TextSpan(f"search: {clean(state.typing)}_", "bold"), TextSpan("  enter keeps, esc ends it", "dim"))  # fmt: skip
+    if state.page.graphs is not None:
+        return (TextSpan(_KEYS_GRAPHS, "dim"),)
+    if state.page.gpu is not None:
+        return (TextSpan(_KEYS_GPU, "dim"),)
     return (TextSpan(KEYS if state.width >= text_width(KEYS) else _KEYS_NARROW, "dim"),)

@@ -2,11 +2,26 @@
 
 from collections.abc import Sequence
 from functools import lru_cache
+from typing import NamedTuple
 
 from gpuwarden_cli.output import text_width
+from gpuwarden_cli.top.braille import ASCII_CELLS
 
 BARS = "▁▂▃▄▅▆▇█"
-_ASCII = str.maketrans("▁▂▃▄▅▆▇█…–°▲▼�·", "._-=+*##.-o^v?.")
+_ASCII: dict[int, int | str] = {
+    **str.maketrans("▁▂▃▄▅▆▇█…–°▲▼�·▾▸├└│←→×", "._-=+*##.-o^v?.v>|`|<>x"),
+    **ASCII_CELLS,
+}
+
+
+class TextSpan(NamedTuple):
+    """A piece of a line; `style`: a name of `theme.STYLES`."""
+
+    text: str
+    style: str = ""
+
+
+Line = tuple[TextSpan, ...]
 
 
 @lru_cache(4096)

@@ -37,7 +37,7 @@ def gpu(number: int, **more: object) -> Row:
 class FakeSource:
     """So many GPUs; `problem` is raised while it is set."""
 
-    name = "http://collector:8750"
+    name, node = "http://collector:8750", None
 
     def __init__(self, gpus: int = 10_000, change: Callable[[Row], Row] = lambda row: row) -> None:
         self.gpus = gpus

@@ -1,7 +1,6 @@
 """Results of top's queries over planted rows, in a DuckDB and, under the application, of a real collector over HTTP."""
 
 import asyncio
-from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -21,6 +20,8 @@ from gpuwarden_cli.top.model import State
 from gpuwarden_cli.top.request import (
     GpuAnswer,
     GpuRequest,
+    NodeAnswer,
+    NodeRequest,
     RowsAnswer,
     RowsRequest,
     SourceError,
@@ -33,70 +34,6 @@ from gpuwarden_rules.testing import MemoryDatabase
 
 NOW = datetime.now(UTC)
 pytestmark = pytest.mark.usefixtures("fresh_now")
-
-
-@pytest.fixture
-def fleet() -> Iterator[MemoryDatabase]:
-    database = MemoryDatabase()
-    _plant(database)
-    yield database
-    database.close()
-
-
-def _plant(database: MemoryDatabase) -> None:
-    """n0 and n1 with two GPUs each, of which n0's second idles and n1's second says no utilization; n2 is silent."""
-    seen = {"n0": 1, "n1": 1, "n2": 900}
-    database.insert(
-        "nodes",
-        [
-            {"node": node, "agent_id": "a", "boot_id": "b", "simulated": False, "labels": '{"rack": "r7"}',
-             "last_seen_at": NOW - timedelta(seconds=s)}
-            for node, s in seen.items()
-        ],
-    )  # fmt: skip
-    places = [(node, gpu) for node in seen for gpu in range(2)]
-    database.insert(
-        "gpus",
-        [
-            {"gpu_uuid": f"GPU-{node}-{gpu}", "node": node, "gpu": gpu, "model": "NVIDIA H100", "simulated": False,
-             "usd_per_hour": 3.0, "last_seen_at": NOW}
-            for node, gpu in places
-        ],
-    )  # fmt: skip
-    util = {("n0", 0): 90.0, ("n0", 1): 0.0, ("n1", 0): 70.0, ("n1", 1): None}
-    database.insert(
-        "gpu_samples",
-        [
-            {"ts": NOW - timedelta(seconds=s), "node": node, "gpu": gpu, "gpu_uuid": f"GPU-{node}-{gpu}",
-             "simulated": False, "util_percent": value, "power_watts": 300.0,
-             "memory_used_bytes": 20 * 2**30, "memory_total_bytes": 80 * 2**30}
-            for (node, gpu), value in util.items()
-            for s in (1, 2, 600)
-        ],
-    )  # fmt: skip
-    process = {"simulated": False, "process_name": "python", "gpu_memory_bytes": 2**30}
-    database.insert(
-        "process_samples",
-        [
-            {**process, "ts": NOW - timedelta(seconds=s), "node": node, "gpu": 0, "gpu_uuid": f"GPU-{node}-0", "pid": pid,
-             "username": "bob", "slurm_job_id": "77", "cpu_percent": float(s)}
-            for node, pid in (("n0", 5), ("n1", 6))
-            for s in (2, 12)
-        ],
-    )  # fmt: skip
-    alert = {
-        "rule": "gpu_hung", "consequence": "lost_work", "state": "firing", "labels": "{}", "summary": "It hangs",
-        "remedy": "", "began_at": NOW - timedelta(hours=2), "active_at": NOW, "fired_at": NOW, "seen_at": NOW,
-        "simulated": False,
-    }  # fmt: skip
-    database.insert(
-        "alerts",
-        [
-            {**alert, "fingerprint": "f1", "severity": "warning", "node": "n1", "gpu": 0, "gpu_uuid": "GPU-n1-0",
-             "usd_per_hour": 3.0, "owner": "bob"},
-            {**alert, "fingerprint": "f2", "severity": "critical", "rule": "node_down", "node": "n2"},
-        ],
-    )  # fmt: skip
 
 
 async def rows_of(database: MemoryDatabase, view: TopView, **more: Any) -> RowsAnswer:
@@ -210,6 +147,43 @@ async def test_a_gpu_has_history_processes_and_alerts(fleet: MemoryDatabase) -> 
     assert (await source.ask(GpuRequest("gone", 30))).row is None
 
 
+async def test_a_node_has_graphs_of_its_host_and_gpus_and_no_rate_without_two_readings(
+    fleet: MemoryDatabase,
+) -> None:
+    now = datetime.now(UTC)
+    host = {"node": "n0", "simulated": False, "memory_used_bytes": 1, "memory_total_bytes": 4}
+    fleet.insert(
+        "host_samples",
+        [
+            {**host, "ts": now - timedelta(seconds=5), "cpu_util_percent": 30.0, "disk_read_bytes_total": 1_000,
+             "disk_write_bytes_total": 500, "network_rx_bytes_total": 900, "psi_io_some_percent": 7.0,
+             "psi_cpu_some_percent": 3.0},
+            {**host, "ts": now - timedelta(seconds=3), "cpu_util_percent": 50.0, "disk_read_bytes_total": 3_000,
+             "disk_write_bytes_total": 700, "network_rx_bytes_total": 100},
+        ],
+    )  # fmt: skip
+    source = CollectorSource("http://unused", fleet)
+    node = await source.ask(NodeRequest("n0", "util_percent", 60, 60))
+    assert isinstance(node, NodeAnswer)
+    assert [row["place"] for row in node.gpus] == ["n0/0", "n0/1"]
+    read = {
+        name: [value for value in values if value is not None] for name, values in node.host.items()
+    }
+    assert read == {
+        "cpu_percent": [30.0, 50.0], "memory_percent": [25.0, 25.0], "disk_bytes_per_s": [1_100.0],
+        "network_bytes_per_s": [], "pressure_percent": [7.0],
+    }  # fmt: skip
+    assert [v for v in node.series["GPU-n0-0"] if v is not None] == [90.0, 90.0]
+    assert set(node.series) == {"GPU-n0-0", "GPU-n0-1"}
+    assert [row["pid"] for row in node.processes] == [5]
+    long = await source.ask(NodeRequest("n0", "power_watts", 60, 1800))
+    assert isinstance(long, NodeAnswer)
+    assert [v for v in long.series["GPU-n0-0"] if v is not None] == [300.0, 300.0]
+    unknown = await source.ask(NodeRequest("gone", "util_percent", 60, 60))
+    assert isinstance(unknown, NodeAnswer)
+    assert (unknown.gpus, unknown.processes, any(any(v) for v in unknown.host.values())) == ([], [], False)  # fmt: skip
+
+
 async def test_why_of_an_unknown_name_is_said_and_no_error(fleet: MemoryDatabase) -> None:
     answer = await CollectorSource("http://unused", fleet).ask(WhyRequest("n9"))
     assert "no GPU, node or running job is called 'n9'" in answer.lines[0]
@@ -241,7 +215,7 @@ async def test_the_application_shows_a_real_collector_and_finds_it_again(tmp_pat
             assert "n1/1" in app.lines.text
             await pilot.press("enter")
             await until(lambda: app.state.gpu is not None)
-            assert "util %" in app.lines.text
+            assert "utilization" in app.lines.text
             await pilot.press("escape")
             await until(lambda: app.state.rows is not None and app.state.rows.count == 2)
             await pilot.press("w")

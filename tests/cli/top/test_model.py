@@ -14,6 +14,7 @@ from gpuwarden_cli.top.model import (
     AskSource,
     Clicked,
     EndTop,
+    OpenPage,
     Pressed,
     Resized,
     State,
@@ -23,8 +24,12 @@ from gpuwarden_cli.top.model import (
     wait_s,
 )
 from gpuwarden_cli.top.request import (
+    GPU_METRICS,
+    HOST_METRICS,
     GpuAnswer,
     GpuRequest,
+    NodeAnswer,
+    NodeRequest,
     RowsAnswer,
     RowsRequest,
     TopView,
@@ -120,7 +125,7 @@ def test_the_selection_follows_its_row_and_ends_at_the_last() -> None:
 def test_enter_goes_in_and_escape_goes_back_to_where_one_was() -> None:
     driven = begun()
     driven.keys("down", "enter")
-    assert driven.asked[-1] == GpuRequest("GPU-1", 60)
+    assert driven.asked[-1] == GpuRequest("GPU-1", 150, 300)
     driven.do(AnswerArrived(driven.asked[-1], GpuAnswer(TOTALS, gpu(1))))
     assert driven.state.gpu is not None
     driven.keys("escape")
@@ -210,6 +215,91 @@ def test_paused_nothing_is_asked_until_a_key_needs_it() -> None:
     assert driven.state.asked is not None
 
 
+def test_a_click_opens_a_tab_sorts_by_a_title_selects_a_row_and_opens_it() -> None:
+    driven = begun()
+    driven.do(Clicked(4, 30))  # the title of a column of numbers
+    driven.answer()
+    first = driven.state.page.sort, driven.state.page.is_descending
+    assert first == ("util_percent", True)
+    driven.do(Clicked(4, 30))
+    driven.answer()
+    assert (driven.state.page.sort, driven.state.page.is_descending) == ("util_percent", False)
+    driven.do(Clicked(7))
+    assert driven.state.page.at == 2
+    driven.do(Clicked(7))
+    assert driven.state.page.gpu == "GPU-2"
+    driven.do(Clicked(3, 23))
+    assert driven.state.page == TopPage(TopView.PROCESSES)
+    driven.do(Clicked(3, 79))
+    assert driven.state.page.view is TopView.PROCESSES, "there is no tab"
+
+
+def node_answer(gpus: int) -> NodeAnswer:
+    rows = [gpu(n) for n in range(gpus)]
+    return NodeAnswer(TOTALS, rows, {"cpu_percent": [1.0] * 240}, {}, [])
+
+
+def test_graphs_of_a_node_have_a_span_and_a_metric_and_a_click_opens_their_gpu() -> None:
+    driven = begun()
+    driven.keys("g")
+    assert driven.asked[-1] == NodeRequest("gpu-00000", "util_percent", 150, 300)
+    driven.do(AnswerArrived(driven.asked[-1], node_answer(8)))
+    said = "\n".join("".join(span.text for span in line) for line in screen(driven.state, 0.0))
+    assert "CPU" in said and "GPU 7" in said and "-2m" in said
+    driven.keys("m", "s")
+    driven.do(AnswerArrived(driven.asked[-1], node_answer(8)))
+    assert driven.asked[-1] == NodeRequest("gpu-00000", "memory_percent", 240, 1800)
+    lines = ["".join(span.text for span in line) for line in screen(driven.state, 0.0)]
+    y = next(y for y, line in enumerate(lines) if "GPU 4" in line)
+    driven.do(Clicked(y, lines[y].index("GPU 4")))
+    assert driven.state.page.gpu == "GPU-4"
+    driven.keys("escape", "escape")
+    assert driven.state.page.has_rows
+
+
+def test_a_page_that_is_longer_than_the_screen_scrolls_to_its_last_line() -> None:
+    driven = begun()
+    driven.keys("g")
+    driven.do(AnswerArrived(driven.asked[-1], node_answer(128)))
+    assert "lines 1-18 of " in "".join(span.text for span in screen(driven.state, 0.0)[3])
+    driven.keys("end")
+    text = ["".join(span.text for span in line) for line in screen(driven.state, 0.0)]
+    assert text[-2] == "no process holds a GPU"
+    driven.keys("up")
+    assert driven.state.page.scrolled == len(driven.state.page_lines or ()) - 19
+
+
+def test_the_tree_is_asked_for_and_rows_of_it_open_and_close() -> None:
+    driven = begun()
+    driven.keys("3", "t")
+    driven.do(AnswerArrived(driven.state.asked, RowsAnswer(TOTALS, [], 0)))
+    asked = driven.state.asked
+    assert isinstance(asked, RowsRequest) and asked.is_tree and not asked.toggled
+    head = {"process": "job 7", "depth": 0, "is_open": True, "place": "job 7"}
+    driven.do(AnswerArrived(asked, RowsAnswer(TOTALS, [head], 1)))
+    assert "▾ job 7" in "".join(span.text for span in screen(driven.state, 0.0)[5])
+    driven.keys("space")
+    assert driven.state.asked.toggled == {"job 7"}
+    driven.do(AnswerArrived(driven.state.asked, RowsAnswer(TOTALS, [{**head, "is_open": False}], 1)))  # fmt: skip
+    assert "▸ job 7" in "".join(span.text for span in screen(driven.state, 0.0)[5])
+    driven.keys("enter")
+    assert driven.state.toggled == frozenset()
+    assert not driven.state.is_paused
+    driven.keys("t")
+    assert not driven.state.request.is_tree
+
+
+def test_the_page_of_what_is_selected_is_shown_and_opened() -> None:
+    driven = begun(address="http://c:8750")
+    assert OpenPage("http://c:8750/gpus/GPU-0") in driven.do(Pressed("o", "o"))
+    assert driven.state.overlay.lines == ("http://c:8750/gpus/GPU-0",)
+    driven.keys("x", "g")
+    assert OpenPage("http://c:8750/nodes/gpu-00000") in driven.do(Pressed("o", "o"))
+    local = begun()
+    assert local.do(Pressed("o", "o")) == []
+    assert "only a collector has pages" in local.state.overlay.lines[0]
+
+
 def test_q_and_control_c_end_it() -> None:
     driven = begun()
     assert driven.do(Pressed("q", "q")) == [EndTop()]
@@ -220,11 +310,12 @@ def test_q_and_control_c_end_it() -> None:
 KEYS = [
     "up", "down", "pageup", "pagedown", "home", "end", "enter", "escape", "slash", "left", "right", "r", "w", "p",
     "question_mark", "plus", "minus", "1", "2", "3", "4", "5", "tab", "shift+tab", "x", "backspace", "f5",
+    "g", "m", "s", "t", "o", "c", "space",
 ]  # fmt: skip
 EVENTS = st.one_of(
     st.sampled_from(KEYS).map(lambda key: Pressed(key, key if len(key) == 1 else None)),
     st.builds(Resized, st.integers(1, 250), st.integers(1, 80)),
-    st.builds(Clicked, st.integers(0, 80)),
+    st.builds(Clicked, st.integers(0, 80), st.integers(0, 250)),
     st.just(Ticked()),
     st.tuples(st.just("answer"), st.integers(0, 60)),
     st.just("fail"),
@@ -232,9 +323,12 @@ EVENTS = st.one_of(
 HOSTILE = st.text(max_size=30)
 
 
-@given(st.lists(EVENTS, max_size=40), HOSTILE)
+READINGS = st.lists(st.none() | st.floats(0, 1e12), max_size=20)
+
+
+@given(st.lists(EVENTS, max_size=40), HOSTILE, READINGS)
 def test_whatever_happens_the_screen_has_its_size_and_the_selection_is_a_row(
-    events: list[object], name: str
+    events: list[object], name: str, readings: list[float | None]
 ) -> None:
     driven = Driven()
     driven.do(Ticked())
@@ -248,14 +342,22 @@ def test_whatever_happens_the_screen_has_its_size_and_the_selection_is_a_row(
                 named = dict.fromkeys(("node", "place", "job", "alert", "process"), name)
                 count = event[1]
                 places = range(asked.offset, min(count, asked.offset + asked.limit))
-                rows = [{**gpu(n), **named} for n in places]
+                below = {"depth": asked.limit % 3, "is_open": None} if asked.is_tree else {}
+                rows = [{**gpu(n), **named, **below} for n in places]
                 totals = {**TOTALS, "util_percent": None}
                 driven.do(AnswerArrived(asked, RowsAnswer(totals, rows, count)), after_s=0.1)
                 if driven.state.rows is not None and driven.state.rows.count:
                     assert 0 <= driven.state.page.at < driven.state.rows.count
             elif isinstance(asked, GpuRequest):
                 row = {"place": name, "gpu_uuid": name}
-                driven.do(AnswerArrived(asked, GpuAnswer(TOTALS, row, {}, [{"pid": 1}], [{}])))
+                series = dict.fromkeys(GPU_METRICS, readings)
+                driven.do(AnswerArrived(asked, GpuAnswer(TOTALS, row, series, [{"pid": 1}], [{}])))
+            elif isinstance(asked, NodeRequest):
+                gpus = [{**gpu(n), "gpu_uuid": f"{name}{n}"} for n in range(event[1])]
+                host = dict.fromkeys(HOST_METRICS, readings)
+                series = {str(row["gpu_uuid"]): readings for row in gpus}
+                answer = NodeAnswer(TOTALS, gpus, host, series, [{"pid": 1, "command": name}])
+                driven.do(AnswerArrived(asked, answer))
             elif asked is not None:
                 driven.do(AnswerArrived(asked, WhyAnswer([name, name])))
         else:

@@ -1,6 +1,7 @@
 """The command itself: on a pseudo-terminal, which it must restore, on a dumb one, into a pipe, and called wrongly."""
 
 import fcntl
+import json
 import os
 import pty
 import select
@@ -12,6 +13,9 @@ import termios
 import time
 
 import pytest
+
+from gpuwarden_cli.commands.top import THEME_VARIABLE, theme_of
+from gpuwarden_cli.top.theme import THEMES
 
 COMMAND = [
     sys.executable,
@@ -126,6 +130,46 @@ def test_into_a_pipe_it_prints_one_screen_of_plain_text() -> None:
     assert "\x1b" not in done.stdout
 
 
+def test_json_has_every_list_and_an_absent_collector_is_exit_code_1() -> None:
+    def run(*flags: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run([*COMMAND, *flags, "--once", "--json"], capture_output=True, text=True, timeout=60, check=False)  # fmt: skip
+
+    done = run(*LOCAL)
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout)
+    assert document["version"] == 1
+    assert [row["gpu"] for row in document["gpus"]] == list(range(8))
+    absent = run("--url", "http://127.0.0.1:9")
+    assert (absent.returncode, absent.stdout) == (1, "")
+    assert absent.stderr.startswith("gpuwarden: no collector answers at http://127.0.0.1:9")
+    assert absent.stderr.count("\n") == 1
+
+
+def test_a_reader_that_goes_away_ends_it_without_an_error() -> None:
+    with subprocess.Popen(
+        [*COMMAND, *LOCAL, "--every", "500ms"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None and process.stderr is not None
+        process.stdout.readline()
+        process.stdout.close()
+        assert process.wait(60) == 0
+        assert process.stderr.read() == b""
+
+
+def test_themes_come_from_the_flag_else_the_environment_and_no_color_wins() -> None:
+    assert theme_of(None, {}) == "terminal"
+    assert theme_of(None, {THEME_VARIABLE: "light"}) == "light"
+    assert theme_of("colour-blind", {THEME_VARIABLE: "light"}) == "colour-blind"
+    assert theme_of("light", {"NO_COLOR": "1"}) == "mono"
+    with pytest.raises(
+        ValueError, match="GPUWARDEN_TOP_THEME = pink is not a theme: terminal, light"
+    ):
+        theme_of(None, {THEME_VARIABLE: "pink"})
+    for theme in THEMES.values():
+        assert set(theme) == set(THEMES["mono"]), "every theme has every style"
+    assert all(look.color is None for look in THEMES["mono"].values())
+
+
 def test_a_dumb_terminal_in_ascii_gets_screens_one_after_another() -> None:
     terminal = OnTerminal(
         [*COMMAND, *LOCAL, "--every", "500ms"], TERM="dumb", PYTHONIOENCODING="ascii"
@@ -145,6 +189,7 @@ def test_a_dumb_terminal_in_ascii_gets_screens_one_after_another() -> None:
     [
         (["--every", "soon"], "--every soon is not a duration of at least 500ms; write 2s"),
         (["--every", "1ms"], "--every 1ms is not a duration of at least 500ms; write 2s"),
+        (["--json"], "--json needs --once: it is one document, not a live view"),
         (["--backend", "nvml"], "--backend chooses what --local reads: give both, or neither"),
         (
             ["--url", "collector:8750", "--once"],

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from gpuwarden.diagnosis import HEALTHY, Bottleneck
+from gpuwarden.job_readings import job_is
 from gpuwarden.query import Querier, Record, query_all
-from gpuwarden_dashboards.read.series import GPUS_MAX, job_is
+from gpuwarden_dashboards.read.series import GPUS_MAX
 from gpuwarden_dashboards.read.usage import RUNNING, GpuUsage, summed, usage_sql, usages_of
 
 _SEARCHED = timedelta(days=90)

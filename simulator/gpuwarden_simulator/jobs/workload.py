@@ -62,6 +62,20 @@ class Job:
     pod: str | None = None
 
 
+class Stage(StrEnum):
+    """What a job that trains does at a time."""
+
+    LOADING = "loading"
+    WARM_UP = "warm-up"
+    TRAINING = "training"
+    CHECKPOINT = "checkpoint"
+    EVALUATION = "evaluation"
+
+
+EVALUATION_EACH = 4
+"""Each fourth checkpoint is followed by an evaluation."""
+
+
 class TreeLoad(NamedTuple):
     """Load of one process of a job and its descendants on the node. CPU: 100 is one core."""
 
@@ -207,14 +221,70 @@ def _idle_held(job: Job, _t: float, rng: random.Random) -> Demand:
     return Demand(gpu, tree._replace(memory_bytes=12 * GB))
 
 
+def stage(job: Job, at_ms: int) -> Stage:
+    """What a job that trains does in the second that ends at `at_ms`.
+
+    It loads for one to three minutes, warms up for as long, and then writes a checkpoint each 15 to 30 minutes;
+    some are followed by an evaluation of one to two minutes.
+    """
+    t, level = (at_ms - job.started_ms) / 1000, job.level
+    loads_s = 60 + 120 * level
+    if t < 2 * loads_s:
+        return Stage.LOADING if t < loads_s else Stage.WARM_UP
+    period_s, writes_s = 900 + 900 * level, 8 + 10 * level
+    number, since_s = divmod(t, period_s)
+    if number and since_s < writes_s:
+        return Stage.CHECKPOINT
+    if number and number % EVALUATION_EACH == 0 and since_s < writes_s + 60 + 60 * level:
+        return Stage.EVALUATION
+    return Stage.TRAINING
+
+
 def _training(job: Job, t: float, rng: random.Random) -> Demand:
-    """Steps shorter than a second, a dip at each evaluation of metrics, sometimes a checkpoint."""
+    """Steps shorter than a second, a dip at each reading of metrics, and the stages of a job's life."""
     level = job.level
     held = 0.62 + 0.3 * level
-    if t % (900 + 900 * level) < 8 + 10 * level:
+    now = stage(job, job.started_ms + round(1000 * t))
+    if now is Stage.CHECKPOINT:
         gpu = GpuLoad(6 * rng.random(), 1.0, 0.03, held, True, 2 * GB, 50 * MB)
         tree = TreeLoad(main_cpu_percent=97 - 6 * rng.random(), loader_workers=8)
         return Demand(gpu, tree._replace(write_bytes_per_second=1.2 * GB, memory_bytes=30 * GB))
+    if now is Stage.LOADING:
+        return _loading(held, t / (60 + 120 * level), rng)
+    asked = _steps(job, t, rng, held)
+    gpu = asked.gpu
+    if now is Stage.WARM_UP:
+        # Compilation between the first steps.
+        share = 0.35 + 0.3 * rng.random()
+        util, power_share = share * gpu.util_percent, share * gpu.power_share
+        return asked._replace(gpu=gpu._replace(util_percent=util, power_share=power_share))
+    if now is Stage.EVALUATION:
+        # A forward pass alone, without gradients to exchange.
+        link = 0.01 * gpu.nvlink_bytes_per_second
+        power_share = 0.7 * gpu.power_share
+        return asked._replace(
+            gpu=gpu._replace(power_share=power_share, nvlink_bytes_per_second=link)
+        )
+    return asked
+
+
+def _loading(held: float, share: float, rng: random.Random) -> Demand:
+    """Python imports, then weights are read and copied: memory fills, no kernel runs."""
+    gpu = GpuLoad(
+        memory_share=held * min(1.0, 0.1 + share), has_context=True, pcie_rx_bytes_per_second=1 * GB
+    )
+    tree = TreeLoad(
+        main_cpu_percent=92 - 8 * rng.random(),
+        other_cpu_percent=40,
+        read_bytes_per_second=600 * MB,
+        read_chars_per_second=900 * MB,
+        memory_bytes=30 * GB,
+    )
+    return Demand(gpu, tree)
+
+
+def _steps(job: Job, t: float, rng: random.Random, held: float) -> Demand:
+    level = job.level
     is_dip = t % (23 + 30 * level) < 1
     util = 84 + 8 * rng.random() if is_dip else 97.5 + 3.5 * rng.random()
     power_share = (0.43 + 0.6 * level) * (0.7 if is_dip else 1.0) + _spread(rng, 0.03)

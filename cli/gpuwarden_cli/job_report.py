@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
+from gpuwarden.job_phases import JobPhase, missing_readings, phases_of
+from gpuwarden.job_readings import read_job_readings
 from gpuwarden.query import Querier
 
 DETAIL = timedelta(minutes=30)
@@ -133,6 +135,9 @@ class JobReport:
     gpu_hours: float | None = None
     usd: float | None = None
     wasted_usd: float | None = None
+    phases: tuple[JobPhase, ...] = ()
+    missing: tuple[str, ...] = ()
+    """Readings that phases need, and no reading had."""
 
     @property
     def seconds(self) -> float:
@@ -213,11 +218,25 @@ async def read(
     trees = (await querier.query(_TREES, params)).records()
     money = (await querier.query(_MONEY, params)).records()
     verdicts = (await querier.query(_VERDICTS, params)).records()
+    phases, missing = await _read_phases(querier, job, facts, begin, end)
     return JobReport(
         job, facts, begin, end, nodes_of(gpus, noted, trees, (end - begin).total_seconds()),
         tuple(JobVerdict(r["bottleneck"], r["summary"], r["advice"], r["seconds"]) for r in verdicts),
-        **money[0],
+        phases=phases, missing=missing, **money[0],
     )  # fmt: skip
+
+
+async def _read_phases(
+    querier: Querier, job: str, facts: Mapping[str, Any], begin: datetime, end: datetime
+) -> tuple[tuple[JobPhase, ...], tuple[str, ...]]:
+    """Its phases, and the readings that no GPU or process of it had; nothing without any reading."""
+    gpus = [name for name in (facts["gpu_uuids"] or "").split(",") if name]
+    found = (await read_job_readings(querier, job, gpus, begin, end)).readings
+    if not found:
+        return (), ()
+    is_over = facts.get("ended_at") is not None
+    phases = phases_of(found, begin, end, submitted=facts.get("submitted_at"), is_over=is_over)
+    return tuple(phases), tuple(missing_readings(found))
 
 
 def nodes_of(

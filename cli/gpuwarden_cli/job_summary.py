@@ -13,6 +13,7 @@ from datetime import datetime
 from textwrap import wrap
 from typing import Any
 
+from gpuwarden.job_phases import shares
 from gpuwarden.sizes import size_text
 from gpuwarden_cli.job_report import JobReport
 
@@ -23,6 +24,8 @@ COMMENT_MAX = 60_000
 """Bytes: the column of Slurm's database takes 65,535."""
 WIDTH = 80
 BAR = 40
+PHASES_MAX = 12
+"""Most phases in the text."""
 IDLE_PERCENT = 1.0
 """A GPU that never exceeded this utilization was not used."""
 LOW_GPU, LOW_CPU, LOW_MEMORY, LOW_TIME = 0.15, 0.2, 0.2, 0.2
@@ -148,6 +151,7 @@ def screen(report: JobReport) -> str:
         _bar("GPU", report.gpu_share),
         _bar("GPU memory", report.gpu_memory_share),
     ]
+    lines += _phase_lines(report)
     lines += ["", _ruled("Per node")]
     for node in report.nodes:
         lines += _node_lines(report, node)
@@ -188,6 +192,30 @@ def _head(report: JobReport) -> list[str]:
         ("Cost", cost or None),
     ]
     return [f"  {name:>14}: {value}" for name, value in pairs if value]
+
+
+def _phase_lines(report: JobReport) -> list[str]:
+    """Time by phase, and then the first phases with their evidence."""
+    if not report.phases:
+        return []
+    lines = ["", _ruled("Phases")]
+    found = shares(report.phases)
+    whole = sum(found.values())
+    lines += [
+        f"  {phase:<12} {_span(seconds):>12}{_percent(seconds / whole)}"
+        for phase, seconds in found.items()
+    ]
+    lines.append("")
+    for one in report.phases[:PHASES_MAX]:
+        said = (
+            f"{one.begin:%m-%d %H:%M:%S}  {one.phase}: {one.evidence} ({one.confidence:.0%} sure)"
+        )
+        lines += wrap(said, WIDTH, initial_indent="  ", subsequent_indent=" " * 18)
+    if len(report.phases) > PHASES_MAX:
+        lines.append(f"  and {len(report.phases) - PHASES_MAX} more: --format json has all")
+    if report.missing:
+        lines += wrap(f"Not reported: {', '.join(report.missing)}.", WIDTH, initial_indent="  ", subsequent_indent="  ")  # fmt: skip
+    return lines
 
 
 def _node_lines(report: JobReport, node: Any) -> list[str]:
@@ -271,5 +299,16 @@ def record(report: JobReport) -> dict[str, Any]:
         "gpu_hours": report.gpu_hours,
         "usd": report.usd,
         "wasted_usd": report.wasted_usd,
+        "phases": [
+            {
+                "phase": str(one.phase),
+                "begin": one.begin.isoformat(),
+                "end": one.end.isoformat(),
+                "confidence": one.confidence,
+                "evidence": one.evidence,
+            }
+            for one in report.phases
+        ],
+        "not_reported": list(report.missing),
         "notes": notes(report),
     }

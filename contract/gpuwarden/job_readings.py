@@ -135,7 +135,7 @@ def _queries(job: str, part: ReadingPart) -> Sequence[str]:
 
 
 _STEP = f"make_timestamp((epoch_us(ts) - 1) // {_SAMPLES_S * 1_000_000} * {_SAMPLES_S * 1_000_000})"
-"""A sample tells of the time before it."""
+"""A sample reports the time before it."""
 _GPU_SAMPLES = f"""
 SELECT begin, avg(util) AS util_percent, avg(least) AS util_min_percent, avg(memory) AS memory_bytes,
     avg(power) AS power_watts, avg(slowed) AS throttled_share

@@ -1,10 +1,11 @@
 """Defines the port through which rules and dashboards read data: SQL in, rows out."""
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from datetime import datetime
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 ARROW_TYPE = "application/vnd.apache.arrow.stream"
 PARQUET_TYPE = "application/vnd.apache.parquet"
@@ -15,6 +16,8 @@ TRUNCATED = "gpuwarden.truncated"
 ERROR = "gpuwarden.error"
 """Key of the last line of NDJSON that ended with an error."""
 
+_First = TypeVar("_First")
+_Second = TypeVar("_Second")
 Record = dict[str, Any]
 """A row by the names of its columns."""
 
@@ -120,12 +123,29 @@ async def query_all(
     querier: Querier, asked: Iterable[tuple[str, Mapping[str, Any] | None]]
 ) -> list[Result]:
     """Run several queries concurrently. Raises as `query`."""
-    try:
+    with _first_error():
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(querier.query(sql, params)) for sql, params in asked]
-    except* QueryError as errors:
-        first: BaseException = errors
-        while isinstance(first, BaseExceptionGroup):
-            first = first.exceptions[0]
-        raise first from None
     return [task.result() for task in tasks]
+
+
+async def both(
+    first: Coroutine[Any, Any, _First], second: Coroutine[Any, Any, _Second]
+) -> tuple[_First, _Second]:
+    """Run two readers concurrently. Raises as `Querier.query`."""
+    with _first_error():
+        async with asyncio.TaskGroup() as group:
+            tasks = group.create_task(first), group.create_task(second)
+    return tasks[0].result(), tasks[1].result()
+
+
+@contextmanager
+def _first_error() -> Iterator[None]:
+    """Raise the first of a group of QueryErrors alone."""
+    try:
+        yield
+    except* QueryError as errors:
+        one: BaseException = errors
+        while isinstance(one, BaseExceptionGroup):
+            one = one.exceptions[0]
+        raise one from None

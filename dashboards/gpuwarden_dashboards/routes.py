@@ -12,6 +12,7 @@ from gpuwarden_dashboards.http import answering
 from gpuwarden_dashboards.pages.collector import CollectorPage
 from gpuwarden_dashboards.pages.fleet import FleetPage
 from gpuwarden_dashboards.pages.incidents import IncidentPages
+from gpuwarden_dashboards.pages.job import JobPages
 from gpuwarden_dashboards.pages.login import LoginPage
 from gpuwarden_dashboards.pages.money import MoneyPage
 from gpuwarden_dashboards.pages.page import JudgementOf, Page, judged
@@ -22,7 +23,7 @@ from gpuwarden_dashboards.pages.usage import UsagePages
 from gpuwarden_dashboards.templates import Templates
 
 _PAGES: Sequence[type[Page]] = (
-    FleetPage, PlacePages, MoneyPage, UsagePages, CollectorPage, IncidentPages, RulePages, SqlPage,
+    FleetPage, PlacePages, MoneyPage, JobPages, UsagePages, CollectorPage, IncidentPages, RulePages, SqlPage,
 )  # fmt: skip
 
 

@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from gpuwarden.job_phases import JobPhase, Phase
 from gpuwarden_cli.job_report import JobGpu, JobNode, JobReport, JobVerdict, nodes_of
 from gpuwarden_cli.job_summary import comment, notes, parse_comment, record, screen, summary
 
@@ -150,3 +151,25 @@ def test_the_control_group_counts_before_the_processes() -> None:
     first, second = nodes_of([], noted, trees, 100.0)
     assert (first.cpu_seconds, first.memory_used_bytes) == (30.0, 5)
     assert (second.cpu_seconds, second.cpus, second.memory_used_bytes) == (150.0, None, 7)
+
+
+def test_phases_are_shown_with_their_time_and_evidence() -> None:
+    minute = timedelta(minutes=1)
+    phases = tuple(
+        JobPhase(
+            phase,
+            BEGIN + number * minute,
+            BEGIN + (number + 1) * minute,
+            0.8,
+            "GPUs busy 97 % of the time",
+        )
+        for number, phase in enumerate((Phase.LOADING, *[Phase.TRAINING, Phase.IDLE] * 8))
+    )
+    made = report(phases=phases, missing=("NVLink traffic",))
+    text = screen(made)
+    assert "loading           0:01:00 (6%)" in text
+    assert "training          0:08:00 (47%)" in text
+    assert "11-23 08:00:00  loading: GPUs busy 97 % of the time (80% sure)" in text
+    assert "and 5 more" in text and "Not reported: NVLink traffic." in text
+    assert [one["phase"] for one in record(made)["phases"]] == [str(one.phase) for one in phases]
+    assert "Phases" not in screen(report())

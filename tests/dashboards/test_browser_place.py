@@ -139,10 +139,10 @@ async def test_a_gpu_its_node_job_and_user_are_shown_with_what_is_wrong(fleet) -
             "aria-label", "util, mean of each: n1 0 90 %; n1 1 60 %"
         )
         assert await page.locator("#heat canvas").first.evaluate(DRAWN)
-        await expect(page.locator("main")).to_contain_text("Running: since ")
+        await expect(page.locator("main")).to_contain_text("Running since ")
         workers = page.locator("figure", has_text="Data-loader workers").first
         await expect(workers.locator("figcaption")).to_contain_text("n1 1 python 8 4 processes")
-        await page.click("summary:text('evidence')")
+        await page.click("summary:text-is('evidence')")
         await expect(page.locator(".evidence")).to_contain_text("stall 30 %")
         await page.click(f"a:text('{EVIL}')")
         await expect(page.locator("main")).to_contain_text("1.0 hours ($3.00) were wasted")

@@ -6,7 +6,9 @@ import pytest
 
 from gpuwarden.clock import SystemClock
 from gpuwarden_dashboards.assets import load_assets
+from gpuwarden_dashboards.pages.job import JobPages
 from gpuwarden_dashboards.pages.usage import UsagePages, UsageRange
+from gpuwarden_dashboards.read.job import read_job
 from gpuwarden_dashboards.read.subject import evidence_share, read_extent, read_subject
 from gpuwarden_dashboards.read.usage import SORTS
 from gpuwarden_dashboards.templates import Templates
@@ -15,6 +17,7 @@ NOW = datetime(2026, 3, 2, 12, 30, tzinfo=UTC)
 BEGIN = NOW - timedelta(days=1)
 WEEK = UsageRange(BEGIN, NOW, "7d")
 PAGES = UsagePages(Templates(load_assets()), None, SystemClock())
+JOBS = JobPages(Templates(load_assets()), None, SystemClock())
 
 
 @pytest.fixture
@@ -81,12 +84,14 @@ async def test_a_job_is_told_with_its_gpus_verdict_and_cost(used) -> None:
     assert job.usage is not None
     assert job.usage.usd == 4.5
     assert [(change["usd"], change["hours"]) for change in job.changes] == [(2.5, 1.0)]
-    html = PAGES.render_subject(job, WEEK)
+    life = await read_job(used, "7", BEGIN, NOW, job.held, NOW)
+    assert life is not None
+    html = JOBS.render(life, WEEK)
     assert "More workers." in html
     assert '<rect class="value" width="75.0"' in html
     assert "time without work: 30 % (from 20 %)" in html
     assert "prefetch: batches come evenly" in html
-    assert "Ended</b>: from 2026-03-02 10:30 to 2026-03-02 11:11 UTC" in html
+    assert "Ended</b>: 2026-03-02 10:30 to 2026-03-02 11:11 UTC" in html
     assert 'data-gpu-uuids="GPU-n1-0"' in html
     user = await read_subject(used, "user", "alice", BEGIN, NOW)
     assert user is not None

@@ -6,13 +6,15 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from gpuwarden.diagnosis import HEALTHY, Bottleneck
-from gpuwarden.job_readings import job_is
+from gpuwarden.job_readings import MINUTES_UP_TO, job_is
 from gpuwarden.query import Querier, Record, query_all
 from gpuwarden_dashboards.read.series import GPUS_MAX
 from gpuwarden_dashboards.read.usage import RUNNING, GpuUsage, summed, usage_sql, usages_of
 
 _SEARCHED = timedelta(days=90)
 """How far back a job is searched without a given time."""
+_ENDS = timedelta(hours=3)
+"""Of a job that is longer than `MINUTES_UP_TO` the ends that are read by the minute, the rest by the hour."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +28,7 @@ class Subject:
     end: datetime
     usage: GpuUsage | None
     gpus: Sequence[Record]
-    """For a job with means over the time that it held them; for a user the last ones."""
+    """For a job with means over the time that it held them; for a user the last ones. `gpus_total` counts all."""
     jobs: Sequence[GpuUsage]
     """Jobs of a user."""
     users: Sequence[str]
@@ -45,6 +47,11 @@ class Subject:
             return self.begin, self.end
         last = max(gpu["last_at"] for gpu in self.gpus) + timedelta(minutes=1)
         return min(gpu["first_at"] for gpu in self.gpus), min(last, self.end)
+
+    @property
+    def gpus_total(self) -> int:
+        """Number of its GPUs, also of those that `gpus` leaves out."""
+        return self.gpus[0]["gpus_total"] if self.gpus else 0
 
     @property
     def nodes(self) -> Sequence[str]:
@@ -70,24 +77,57 @@ async def read_extent(
         {"job": job, "searched": now - _SEARCHED, "recent": now - timedelta(hours=3)},
     )
     begin, until = found.rows[0]
-    return None if begin is None else (begin, min(until, now))
+    if begin is None:
+        return None
+    until = min(until, now)
+    # Waste is known by the hour; where minutes are kept they have the ends.
+    ends = await querier.query(
+        f"""
+        SELECT min(ts) FILTER (ts < $early) AS begin, max(ts) + INTERVAL 1 MINUTE AS until FROM process_1m
+        WHERE {is_it} AND (ts >= $begin AND ts < $early OR ts >= $late AND ts < $until)
+        """,
+        {
+            "job": job, "begin": begin, "early": begin + timedelta(hours=1),
+            "late": until - timedelta(hours=1), "until": until,
+        },
+    )  # fmt: skip
+    first, last = ends.rows[0]
+    is_recent = now - until < timedelta(minutes=5)
+    return first or begin, until if is_recent or last is None else min(last, until)
 
 
-def _queries(name: str, *, is_job: bool) -> list[str]:
-    """GPUs held, diagnoses, what to change, usage, and what runs. Parameters: name, begin, end."""
-    mine = job_is(name, "name") if is_job else "username = $name"
-    when = "ts >= $begin AND ts < $end"
-    held = f"""
+def _held(mine: str, when: str, *, is_long: bool) -> str:
+    """CTE of the GPUs held: the last ones, and how many there are in all."""
+    rows = f"""
+        SELECT node, gpu, gpu_uuid, ts, username FROM process_1m WHERE {mine} AND {when}
+        UNION ALL
+        SELECT node, gpu, gpu_uuid, ts, username FROM process_samples
+        WHERE {mine} AND ts >= greatest($begin, $end - INTERVAL 10 MINUTE) AND ts < $end
+    """
+    if is_long:
+        ends = f"(ts < $begin + INTERVAL {_ENDS.seconds} SECOND OR ts >= $end - INTERVAL {_ENDS.seconds} SECOND)"
+        rows = f"""
+            {rows.replace(f"process_1m WHERE {mine}", f"process_1m WHERE {mine} AND {ends}")}
+            UNION ALL
+            SELECT node, gpu, gpu_uuid, unnest([ts, ts + INTERVAL 59 MINUTE]), username FROM waste_1h
+            WHERE {mine} AND {when} AND NOT {ends}
+        """
+    return f"""
         WITH held AS (
-            SELECT node, gpu, gpu_uuid, min(ts) AS first_at, max(ts) AS last_at, list(DISTINCT username) AS users
-            FROM (
-                SELECT node, gpu, gpu_uuid, ts, username FROM process_1m WHERE {mine} AND {when}
-                UNION ALL
-                SELECT node, gpu, gpu_uuid, ts, username FROM process_samples
-                WHERE {mine} AND ts >= greatest($begin, $end - INTERVAL 10 MINUTE) AND ts < $end
-            ) GROUP BY node, gpu, gpu_uuid ORDER BY last_at DESC LIMIT {GPUS_MAX}
+            SELECT node, gpu, gpu_uuid, min(ts) AS first_at, max(ts) AS last_at, list(DISTINCT username) AS users,
+                count(*) OVER () AS gpus_total
+            FROM ({rows}) GROUP BY node, gpu, gpu_uuid ORDER BY last_at DESC, node, gpu LIMIT {GPUS_MAX}
         )
     """
+
+
+def _queries(name: str, *, is_job: bool, is_long: bool) -> list[str]:
+    """GPUs held, diagnoses, what to change, usage, and what runs. Parameters: name, begin, end; `is_long`: read
+    hours instead of minutes."""
+    mine = job_is(name, "name") if is_job else "username = $name"
+    when = "ts >= $begin AND ts < $end"
+    held = _held(mine, when, is_long=is_long and is_job)
+    table = "gpu_1h" if is_long else "gpu_1m"
     # For a job the diagnosis of the whole, for a user those of all their GPUs.
     judged = "job IN ('Slurm job ' || $name, 'pod ' || $name)" if is_job else "owner = $name"
     healthy = tuple(str(one) for one in sorted((*HEALTHY, Bottleneck.UNKNOWN)))
@@ -102,7 +142,7 @@ def _queries(name: str, *, is_job: bool) -> list[str]:
                 max(memory_used_bytes_max) AS memory_bytes, avg(power_watts_avg) AS power_watts,
                 max(temperature_celsius_max) AS temperature_celsius, avg(sm_clock_mhz_avg) AS sm_clock_mhz,
                 sum(energy_joules_delta) / 3.6e6 AS kwh
-            FROM gpu_1m g JOIN held h ON g.gpu_uuid = h.gpu_uuid AND g.ts >= h.first_at AND g.ts <= h.last_at
+            FROM {table} g JOIN held h ON g.gpu_uuid = h.gpu_uuid AND g.ts >= h.first_at AND g.ts <= h.last_at
             WHERE g.{when} GROUP BY g.gpu_uuid
         ) m ON m.of_gpu = h.gpu_uuid ORDER BY node, gpu
         """,
@@ -119,9 +159,14 @@ def _queries(name: str, *, is_job: bool) -> list[str]:
         FROM diagnoses WHERE kind = 'gpu' AND {holds} AND advice IS NOT NULL AND bottleneck NOT IN {healthy}
         GROUP BY job, bottleneck ORDER BY usd DESC NULLS LAST, hours DESC LIMIT 12
         """,
-        usage_sql("job", "job = $name" if is_job else '"user" = $name'),
+        _whole_hours(usage_sql("job", "job = $name")) if is_job else usage_sql("job", '"user" = $name'),
         RUNNING,
     ]  # fmt: skip
+
+
+def _whole_hours(sql: str) -> str:
+    """The same of all hours that the time touches: a job begins within one."""
+    return sql.replace("ts >= $begin", "ts >= date_trunc('hour', $begin::TIMESTAMP)")
 
 
 async def read_subject(
@@ -130,7 +175,7 @@ async def read_subject(
     """A job or a user; None: no data in that time. Raises QueryError."""
     is_job = kind == "job"
     params = {"name": name, "begin": begin, "end": end}
-    queries = _queries(name, is_job=is_job)
+    queries = _queries(name, is_job=is_job, is_long=end - begin > MINUTES_UP_TO)
     asked = [(sql, {n: v for n, v in params.items() if f"${n}" in sql}) for sql in queries]
     found = await query_all(querier, asked)
     gpus, verdicts, changes, used, running = (result.records() for result in found)

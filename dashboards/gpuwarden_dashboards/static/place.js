@@ -17,6 +17,7 @@ const isOne = Boolean(set.gpuUuid);
 const gpuCount = set.gpuUuids ? uuids.split(",").length : Math.max(1, Number(set.gpus ?? 1));
 const known = new Map(JSON.parse(document.querySelector("#metrics").textContent).map((metric) => [metric.name, metric]));
 const siblings = JSON.parse(document.querySelector("#siblings")?.textContent ?? "{}");
+const phases = JSON.parse(document.querySelector("#phases")?.textContent ?? "[]");
 const charts = new Map();
 const picker = document.querySelector("#picker");
 const spans = document.querySelectorAll("[data-seconds]");
@@ -234,7 +235,7 @@ const REASONS = {
 function stateRows(timeline, { begin, step }, strips) {
   const at = (column) => begin + column * step;
   const run = ([first, count, label]) => ({ begin_ms: at(first), end_ms: at(first + count), label });
-  const rows = [];
+  const rows = phases.length ? [{ name: "phase", runs: phases.map((one) => ({ ...one, label: one.phase })) }] : [];
   const many = timeline.states.length > 16;
   for (const gpu of timeline.states) {
     const of = set.gpuUuids ? `${gpu.node} ${gpu.gpu}` : `GPU ${gpu.gpu}`;

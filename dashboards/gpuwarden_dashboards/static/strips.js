@@ -67,13 +67,16 @@ export class Strips extends Rows {
     if (x > this.width || x + width < LEFT) return;
     pen.globalAlpha = run.label === "busy" || run.severity || run.label === "throttled" || run.label === "held" ? 0.55 : 0.4;
     if (run.share !== undefined) pen.globalAlpha = 0.15 + 0.5 * run.share;
-    pen.fillStyle = run.severity
-      ? colour(`--${run.severity}`)
-      : run.verdict
-        ? colour(HEALTHY.includes(run.label) ? "--line-2" : run.label === "unknown" ? "--map-silent" : "--map-warning")
-        : run.share !== undefined
-          ? colour(run.share >= 0.99 ? "--line-2" : "--critical")
-          : stateColour(run.label, colour);
+    if (run.phase) pen.globalAlpha = 0.6;
+    pen.fillStyle = run.phase
+      ? colour(`--phase-${run.phase}`)
+      : run.severity
+        ? colour(`--${run.severity}`)
+        : run.verdict
+          ? colour(HEALTHY.includes(run.label) ? "--line-2" : run.label === "unknown" ? "--map-silent" : "--map-warning")
+          : run.share !== undefined
+            ? colour(run.share >= 0.99 ? "--line-2" : "--critical")
+            : stateColour(run.label, colour);
     pen.fillRect(x, y + 1, width, this.rowHigh - 3);
     // Hatched, so that it can be distinguished without colour.
     if (run.label === "throttled" || run.label === "held") this.hatch(pen, colour, x, y + 1, width);

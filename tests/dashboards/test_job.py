@@ -1,0 +1,154 @@
+"""A job's page is its life: phases, queue, what it waited for, incidents, cost to the cent, other runs."""
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from gpuwarden.clock import ManualClock
+from gpuwarden.job_phases import Phase
+from gpuwarden_dashboards.assets import load_assets
+from gpuwarden_dashboards.pages.job import JobPages
+from gpuwarden_dashboards.pages.usage import UsageRange
+from gpuwarden_dashboards.read.job import read_job
+from gpuwarden_dashboards.read.subject import read_extent
+from gpuwarden_dashboards.templates import Templates
+
+NOW = datetime(2026, 3, 2, 18, 0, tzinfo=UTC)
+BEGIN, END = datetime(2026, 3, 2, 10, 20, tzinfo=UTC), datetime(2026, 3, 2, 14, 40, tzinfo=UTC)
+MINUTES = 260
+
+
+def _slurm_times(hours: tuple[int, ...]) -> list[datetime]:
+    """Submission, start and end."""
+    start = NOW.replace(hour=hours[0], minute=15)
+    return [start - timedelta(minutes=30), start, NOW.replace(hour=hours[-1], minute=45)]
+
+
+@pytest.fixture
+def ran(querier):
+    """A job of two GPUs that loaded for 5 minutes, then trained, and waited for a disk; and two runs before it."""
+    db = querier.db
+    db.execute(
+        "INSERT INTO process_1m (ts, node, gpu, gpu_uuid, pid, simulated, samples, username, slurm_job_id, loader_workers_avg,"
+        " main_cpu_percent_avg, cpu_percent_avg, read_chars_delta, write_bytes_delta)"
+        " SELECT $1::TIMESTAMP + to_minutes(i), 'n1', g, 'GPU-' || g, 7 + g, false, 6, 'ada', '7', 8, if(i < 5, 95, 60), 200,"
+        " if(i < 5, 60e9, 1e9), if(i = 100, 12e9, 0) FROM range(260) a(i), range(2) b(g)",
+        [BEGIN],
+    )
+    db.execute(
+        "INSERT INTO gpu_1m (ts, node, gpu, gpu_uuid, simulated, samples, detail_samples, health_samples, util_percent_avg,"
+        " util_percent_min, memory_used_bytes_avg, power_watts_avg, idle_seconds, busy_seconds, unknown_seconds)"
+        " SELECT $1::TIMESTAMP + to_minutes(i), 'n1', g, 'GPU-' || g, false, 60, 6, 1, CASE WHEN i < 5 THEN 0 WHEN i = 100 THEN 70"
+        " ELSE 97 END, if(i < 5 OR i = 100, 0, 90), 6e10, if(i < 5, 90, 600), 0, 60, 0 FROM range(260) a(i), range(2) b(g)",
+        [BEGIN],
+    )
+    for job, hours, name in (
+        ("7", (10, 11, 12, 13, 14), "train"),
+        ("6", (2, 3), "train"),
+        ("5", (0,), "train"),
+        ("4", (1,), "other"),
+    ):
+        for hour in hours:
+            db.execute(
+                "INSERT INTO waste_1h (ts, label, node, gpu, gpu_uuid, username, slurm_job_id, simulated, seconds, usd)"
+                " SELECT $1::TIMESTAMP, l, 'n1', 0, 'GPU-0', 'ada', $2, false, s, s / 1800 FROM (VALUES ('productive', 2700), ('starved', 900)) t(l, s)",
+                [NOW.replace(hour=hour), job],
+            )
+        db.execute(
+            "INSERT INTO slurm_job_samples (ts, node, source, slurm_job_id, job_name, username, submitted_at, started_at, ended_at,"
+            " simulated) VALUES ($1, 'ctl', 'controller', $2, $3, 'ada', $4, $5, $6, false)",
+            [NOW, job, name, *_slurm_times(hours)],
+        )
+    db.execute(
+        "INSERT INTO diagnoses (subject, kind, bottleneck, confidence, summary, evidence, misses, stall, usd_per_hour, job, owner,"
+        " node, gpu, gpus, began_at, seen_at, ended_at, simulated) SELECT 'GPU-' || g, 'gpu', b, 1, 'Waits.', '[]', '[]', 0.5, 1.0,"
+        " 'Slurm job 7', 'ada', 'n1', g, 1, $1::TIMESTAMP + to_hours(h), $1, $1::TIMESTAMP + to_hours(h + 1), false"
+        " FROM (VALUES (0, 'storage_disk', 0), (1, 'storage_disk', 0), (0, 'compute_bound', 1)) t(g, b, h)",
+        [BEGIN],
+    )
+    db.execute(
+        "INSERT INTO alerts (fingerprint, rule, severity, consequence, state, node, gpu_uuid, labels, summary, remedy, began_at,"
+        " active_at, seen_at, simulated) VALUES ('f', 'r', 'warning', 'waste', 'resolved', 'n1', 'GPU-1', '{}', 's', '', $1, $1, $1, false)",
+        [BEGIN + timedelta(hours=1)],
+    )
+    for incident, at in (("i", BEGIN + timedelta(hours=1)), ("late", NOW)):
+        db.execute(
+            "INSERT INTO incidents (id, state, root, rule, severity, consequence, summary, remedy, place, labels, nodes, roots, alerts,"
+            " firing, simulated, began_at, opened_at) VALUES ($1, 'open', 'f', 'r', 'warning', 'waste', 'GPU 1 is slow.', '', 'n1', '{}',"
+            " 1, 1, 1, 1, false, $2, $2)",
+            [incident, at],
+        )
+        db.execute(
+            "INSERT INTO incident_alerts (incident, fingerprint, active_at, rule, labels, joined_at) VALUES ($1, 'f', $2, 'r', '{}', $2)",
+            [incident, BEGIN + timedelta(hours=1)],
+        )
+    return querier
+
+
+async def life_of(querier, begin: datetime = BEGIN, end: datetime = END):
+    life = await read_job(querier, "7", begin, end, (BEGIN, END), NOW)
+    assert life is not None
+    return life
+
+
+async def test_its_own_time_is_known_to_the_minute(ran) -> None:
+    assert await read_extent(ran, "7", NOW) == (BEGIN, END)
+
+
+async def test_phases_begin_with_the_queue_and_cover_the_job(ran) -> None:
+    life = await life_of(ran)
+    found = [(one.phase, round(one.seconds / 60)) for one in life.phases]
+    assert found == [
+        (Phase.QUEUE, 30), (Phase.RUNNING, 5), (Phase.LOADING, 5), (Phase.TRAINING, 95), (Phase.CHECKPOINT, 1),
+        (Phase.TRAINING, 159), (Phase.RUNNING, 5),
+    ]  # fmt: skip
+    assert life.queue_s == 1800
+    assert life.missing == ["SM activity", "NVLink traffic"]
+    part = await life_of(ran, BEGIN + timedelta(hours=1), END - timedelta(minutes=1))
+    assert [one.phase for one in part.phases] == [Phase.TRAINING, Phase.CHECKPOINT, Phase.TRAINING]
+
+
+async def test_its_cost_is_that_of_sql_whatever_part_of_an_hour_it_began_in(ran) -> None:
+    ((usd, hours, wasted),) = ran.db.execute(
+        "SELECT sum(usd), sum(gpu_hours), sum(usd) FILTER (is_waste) FROM waste WHERE job = '7'"
+    ).fetchall()
+    for begin, end in ((BEGIN, END), (BEGIN - timedelta(days=1), NOW)):
+        usage = (await life_of(ran, begin, end)).subject.usage
+        assert usage is not None
+        assert (usage.usd, usage.gpu_hours, usage.wasted_usd) == pytest.approx((usd, hours, wasted))
+    life = await life_of(ran)
+    assert life.runs[0].usd == pytest.approx(usd)
+    html = JobPages(Templates(load_assets()), None, ManualClock(NOW)).render(
+        life, UsageRange(BEGIN, END)
+    )
+    assert f"${usd:,.2f}" in html
+
+
+async def test_what_it_waited_for_and_its_incidents_are_those_of_its_gpus_and_its_time(ran) -> None:
+    life = await life_of(ran)
+    assert [(wait.words, wait.gpu_hours, wait.stalled_hours, wait.usd) for wait in life.waits] == [
+        ("disk", 2.0, 1.0, 2.0)
+    ]
+    assert [one["id"] for one in life.incidents] == ["i"]
+
+
+async def test_it_is_compared_with_runs_of_its_name(ran) -> None:
+    life = await life_of(ran)
+    assert life.are_of_name
+    assert [(run.job, run.seconds, run.gpu_hours, run.used_share) for run in life.runs] == [
+        ("7", 4 * 3600 + 1800, 5.0, 0.75), ("6", 3600 + 1800, 2.0, 0.75), ("5", 1800, 1.0, 0.75),
+    ]  # fmt: skip
+    assert life.typical is not None
+    assert (life.typical.gpu_hours, life.typical.usd_per_gpu_hour) == (1.5, 2.0)
+    ran.db.execute("UPDATE slurm_job_samples SET job_name = 'alone' WHERE slurm_job_id = '7'")
+    life = await life_of(ran)
+    assert not life.are_of_name
+    assert {run.job for run in life.others} == {"4", "5", "6"}
+
+
+async def test_a_job_that_wastes_a_fifth_of_its_hours_is_said_to(ran) -> None:
+    verdict = (await life_of(ran)).verdict
+    assert (verdict.level, verdict.word) == ("warning", "Wasted")
+    assert verdict.sentence.startswith(
+        "1.2 of 5.0 GPU hours (25 %) were starved: the GPU waits for data"
+    )

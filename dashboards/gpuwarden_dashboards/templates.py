@@ -63,6 +63,7 @@ class Templates:
             power=power,
             celsius=celsius,
             ago=ago,
+            at=at,
             since=_since,
             span=lambda seconds: ABSENT if seconds is None else readable(seconds),
             node_path=node_path,
@@ -98,6 +99,24 @@ def _since(instant: datetime | None, now: datetime) -> str:
 def percent(value: float | None) -> str:
     """`37 %`."""
     return ABSENT if value is None else f"{value:.0f} %"
+
+
+_AT = {
+    "minute": "%Y-%m-%d %H:%M UTC",
+    "second": "%Y-%m-%d %H:%M:%S UTC",
+    "clock": "%H:%M UTC",
+    "row": "%Y-%m-%d %H:%M:%S",
+    "moment": "%m-%d %H:%M:%S",
+    "short": "%m-%d %H:%M",
+}
+"""Forms of a time; the last three are for columns whose head has the zone. `times.js` has the same."""
+
+
+def at(instant: datetime, form: str = "minute") -> Markup:
+    """A time in UTC that `times.js` shows in the reader's zone."""
+    return Markup('<time datetime="{}" data-form="{}">{}</time>').format(
+        instant.isoformat(), form, instant.strftime(_AT[form])
+    )
 
 
 def usd(value: float | None) -> str:

@@ -126,7 +126,7 @@ class PlaceNow:
     gpu_uuid: str | None
     silent_since: datetime | None
     """Time of its last sample, if that is too long ago."""
-    facts: Sequence[tuple[str, str]]
+    facts: Sequence[tuple[str, str | datetime]]
     gpus: Sequence[Record]
     """All GPUs of the node."""
     mig: Sequence[Record]
@@ -305,7 +305,5 @@ def _spaced(name: str) -> str:
     return name.replace("_", " ")
 
 
-def _text_of(value: Any) -> str:
-    if isinstance(value, datetime):
-        return f"{value:%Y-%m-%d %H:%M:%S} UTC"
-    return str(value)
+def _text_of(value: Any) -> str | datetime:
+    return value if isinstance(value, datetime) else str(value)

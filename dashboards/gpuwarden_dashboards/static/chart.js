@@ -3,6 +3,9 @@
 
 import { folded, make } from "./elements.js";
 import { plainTable } from "./result.js";
+import { clock, fromWall, stamp, wall, zoneName } from "./times.js";
+
+export { clock, stamp };
 
 const HEIGHT = 150;
 const STRIP_HEIGHT = 7;
@@ -51,20 +54,6 @@ export function reading(value, unit) {
   return readable(value, unit).replace(/([kMGTP]) W$/, " $1W");
 }
 
-/** The parts of a date that the span needs. */
-export function clock(ms, spanMs) {
-  const text = new Date(ms).toISOString();
-  if (spanMs > 120 * 86400e3) return text.slice(0, 10);
-  if (spanMs > 2 * 86400e3) return text.slice(5, 16).replace("T", " ");
-  if (spanMs > 600e3) return text.slice(11, 16);
-  return text.slice(11, 19);
-}
-
-/** A time in full. */
-export function stamp(ms) {
-  return new Date(ms).toISOString().slice(0, 19).replace("T", " ");
-}
-
 /** The colour of a state of a GPU, or of a condition that holds. */
 export function stateColour(label, colour) {
   const names = { busy: "--line-0", idle: "--map-silent", unknown: "--map-absent", throttled: "--map-warning", held: "--warning" };
@@ -87,7 +76,8 @@ export function timeTicks(begin, end, count) {
   const rough = (end - begin) / count / 1000;
   const step = (TIME_STEPS.find((seconds) => seconds >= rough) ?? 31536000) * 1000;
   const found = [];
-  for (let at = Math.ceil(begin / step) * step; at < end; at += step) found.push(at);
+  // Round on the reader's clock, which may change within the span.
+  for (let at = Math.ceil(wall(begin) / step) * step; at < wall(end); at += step) found.push(fromWall(at));
   return found;
 }
 
@@ -139,7 +129,7 @@ export class Plot {
     shared.charts.push(this);
     const scheme = matchMedia("(prefers-color-scheme: dark)");
     scheme.addEventListener("change", () => this.draw());
-    addEventListener("themechange", () => this.draw());
+    for (const name of ["themechange", "zonechange"]) addEventListener(name, () => this.draw());
   }
 
   x(ms) {
@@ -529,7 +519,7 @@ export class Chart extends Plot {
     const { begin, step, columns, lines, compare } = this.data;
     const all = [...lines, ...compare.map((line) => ({ ...line, unit: this.range.unit }))];
     const every = Math.ceil(columns / 60);
-    const rows = [["time (UTC)", ...all.map((line) => line.name || this.title)]];
+    const rows = [[`time (${zoneName()})`, ...all.map((line) => line.name || this.title)]];
     for (let column = 0; column < columns; column += every) {
       const row = [stamp(begin + column * step)];
       for (const line of all) {

@@ -1,8 +1,8 @@
 // Draws when alerts fired as a strip for each place, with text for screen readers.
 
-import { clock } from "./chart.js";
 import { make, shape } from "./elements.js";
 import { duration } from "./result.js";
+import { clock, minute } from "./times.js";
 
 const ROWS_MAX = 60;
 const WIDTH = 1000;
@@ -34,9 +34,8 @@ export function strips(element, episodes, begin, end) {
     const bars = found.map((one) => {
       const from = Math.min(x(one.fired_at), WIDTH - 3);
       const lasted = duration(Math.round(((one.resolved_at ?? end) - one.fired_at) / 1000));
-      const at = new Date(one.fired_at).toISOString().slice(0, 16).replace("T", " ");
       return shape("rect", { x: from, y: 0, width: Math.max(3, x(one.resolved_at ?? end) - from), height: 12, class: `strip-${one.severity}` },
-        shape("title", {}, `${at} UTC, ${lasted}${one.resolved_at ? "" : ", ongoing"}: ${one.summary}`));
+        shape("title", {}, `${minute(one.fired_at)}, ${lasted}${one.resolved_at ? "" : ", ongoing"}: ${one.summary}`));
     });
     return make("li", {}, make("span", {}, name),
       shape("svg", { viewBox: `0 0 ${WIDTH} 12`, preserveAspectRatio: "none", role: "img", "aria-label": label },

@@ -9,6 +9,7 @@ import { exactly, matching, parse } from "./fleetquery.js";
 import { ask, askNew, live } from "./live.js";
 import { Search } from "./search.js";
 import { sparkline } from "./sparkline.js";
+import { stamp, zoneName } from "./times.js";
 
 const NODES_STEP = 25;
 const NODES_MAX = 100;
@@ -234,7 +235,7 @@ async function lookAtFleet() {
   offsetMs = data.now - Date.now();
   ({ totals, unjudged } = data);
   document.title = `${data.incidents[0] ? `${data.incidents[0].total} open · ` : data.alerts[0] ? `${data.alerts[0].total} firing · ` : unjudged ? "not judged · " : ""}gpuwarden`;
-  $("as-of").textContent = `as of ${new Date(data.now).toISOString().slice(0, 19).replace("T", " ")} UTC`;
+  $("as-of").textContent = `as of ${stamp(data.now)} ${zoneName()}`;
   const isEmpty = !totals.nodes;
   for (const [id, isHidden] of [["empty", !isEmpty], ["totals", isEmpty], ["trouble", isEmpty]]) $(id).hidden = isHidden;
   showVerdict($("verdict"), data.verdict);

@@ -1,6 +1,7 @@
 // Refreshes parts of a page from the collector, and keeps what is open and focused.
 
 import { logIn } from "./live.js";
+import { rewrite } from "./times.js";
 
 /** The page of this address as it is now; null: the browser leaves the page. Throws an error for people. */
 export async function page() {
@@ -17,6 +18,7 @@ export async function page() {
 /** Replace the element with this id by the one of the fresh page. */
 export function replace(found, id) {
   const [before, after] = [document.getElementById(id), found.getElementById(id)];
+  if (after) rewrite(after);
   if (!before || !after || before.innerHTML === after.innerHTML) return;
   const open = new Set([...before.querySelectorAll("details[open]")].map((one) => one.id));
   const picked = new Set([...before.querySelectorAll("input:checked")].map((one) => one.value));

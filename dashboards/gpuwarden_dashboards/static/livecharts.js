@@ -5,9 +5,10 @@
 // pixels of the screen. Nothing is asked or drawn while the page is hidden or scrolled away, or after half an hour
 // without a key, a pointer or scrolling.
 
-import { BOTTOM, COLOURS, Chart, LEFT, RIGHT, Shared, clock, rangeOf, readable, stamp, timeTicks } from "./chart.js";
+import { BOTTOM, COLOURS, Chart, LEFT, RIGHT, Shared, rangeOf, readable, timeTicks } from "./chart.js";
 import { make } from "./elements.js";
 import { ask } from "./live.js";
+import { clock, stamp, zoneName } from "./times.js";
 
 export const GPUS_MAX = 10;
 export const CHARTS_MAX = 6;
@@ -171,7 +172,7 @@ class MovingChart extends Chart {
   rows() {
     const { lines } = this.data;
     const newest = Math.max(...lines.map((line) => line.points.at.at(-1) ?? 0));
-    const rows = [["time", ...lines.map((line) => line.name || this.title)]];
+    const rows = [[`time (${zoneName()})`, ...lines.map((line) => line.name || this.title)]];
     for (let at = newest; at > newest - 60e3; at -= 1000) rows.push([stamp(at), ...lines.map((line) => readable(line.points.near(at, line.usual), line.unit))]);
     return rows;
   }

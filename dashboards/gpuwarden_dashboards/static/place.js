@@ -1,10 +1,11 @@
 // The page of a node, a GPU or a job: charts that share a cursor and a span, states, links, health, coverage.
 
-import { Chart, Shared, clock, stamp } from "./chart.js";
+import { Chart, Shared } from "./chart.js";
 import { folded, make } from "./elements.js";
 import { ask, live } from "./live.js";
 import { GPUS_MAX, LiveCharts } from "./livecharts.js";
 import { Heat, Strips } from "./strips.js";
+import { clock, fieldOf, ofField, stamp, zoneName } from "./times.js";
 import { draw as drawTopology, fill, plain } from "./topology.js";
 
 const WEEK = 7 * 86400e3;
@@ -65,7 +66,7 @@ function remember() {
   liveButton?.setAttribute("aria-pressed", String(Boolean(liveCharts)));
   for (const name of ["begin", "end"]) {
     const input = document.querySelector(`#${name}`);
-    if (input && document.activeElement !== input) input.value = new Date(shared[name]).toISOString().slice(0, 16);
+    if (input && document.activeElement !== input) input.value = fieldOf(shared[name]);
   }
 }
 
@@ -210,7 +211,7 @@ function show(series, timeline, others) {
     heat.set({ ...frame, lines: series.lines.filter((line) => line.metric === heatPicker.value).map((line) => ({ ...line, name: nameOf(line, [""]) })) });
   }
   const spanMs = shared.end - shared.begin;
-  if (!liveCharts) said.textContent = `${new Date(shared.begin).toISOString().slice(0, 10)} ${clock(shared.begin, 1)} to ${clock(shared.end, spanMs)} UTC, a reading each ${series.resolution_s === 1 ? "second" : series.resolution_s === 60 ? "minute" : "hour"}`;
+  if (!liveCharts) said.textContent = `${stamp(shared.begin)} to ${clock(shared.end, spanMs)} ${zoneName(shared.end)}, a reading each ${series.resolution_s === 1 ? "second" : series.resolution_s === 60 ? "minute" : "hour"}`;
   tell(timeline.marks);
 }
 
@@ -293,7 +294,7 @@ function showCoverage({ begin_ms: begin, step_ms: step, columns, tables }) {
     one.table, one.expected ? percent(one.taken / one.expected) : "–", one.expected.toLocaleString("en"), one.taken.toLocaleString("en"),
     ...["missed", "skipped", "late", "failed"].map((name) => one[name].toLocaleString("en")), stamp(Math.max(one.since_ms, begin)),
   ]);
-  fill(document.querySelector("#coverage"), plain("Coverage", ["table", "share", "expected", "taken", "missed", "skipped", "late", "failed", "counted since (UTC)"], rows));
+  fill(document.querySelector("#coverage"), plain("Coverage", ["table", "share", "expected", "taken", "missed", "skipped", "late", "failed", `counted since (${zoneName()})`], rows));
 }
 
 function showHealth({ now: looks, changes, meanings: meaning }) {
@@ -305,7 +306,7 @@ function showHealth({ now: looks, changes, meanings: meaning }) {
     change.text ?? `${change.before} → ${change.after}`, change.is_grave ? "grave" : "",
   ]);
   const nothing = make("p.soft", {}, looks.length ? "No counter of errors or repairs changed in this span, and there was no Xid." : "No health sample in this span.");
-  fill(document.querySelector("#health"), history.length ? plain("Health history", ["time (UTC)", "of", "what", "how it changed", ""], history, 3) : nothing, ...found);
+  fill(document.querySelector("#health"), history.length ? plain("Health history", [`time (${zoneName()})`, "of", "what", "how it changed", ""], history, 3) : nothing, ...found);
 }
 
 function tell(marks) {
@@ -373,7 +374,7 @@ for (const button of spans) {
 }
 document.querySelector("#range")?.addEventListener("submit", (event) => {
   event.preventDefault();
-  const [begin, end] = ["begin", "end"].map((name) => Date.parse(`${document.querySelector(`#${name}`).value}Z`));
+  const [begin, end] = ["begin", "end"].map((name) => ofField(document.querySelector(`#${name}`).value));
   if (begin < end) shared.show(begin, end);
 });
 for (const choice of [compare, heatPicker]) choice?.addEventListener("change", refresh);
@@ -408,6 +409,11 @@ function listMetrics() {
   catalogue.querySelector("tbody").replaceChildren(...rows);
 }
 catalogue.addEventListener("toggle", listMetrics);
+addEventListener("zonechange", () => {
+  slowAt = 0;
+  remember();
+  if (!liveCharts) look().catch(() => again());
+});
 if (liveButton) {
   liveButton.hidden = false;
   liveButton.addEventListener("click", () => (liveCharts ? refresh() : goLive()));

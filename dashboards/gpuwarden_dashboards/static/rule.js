@@ -2,6 +2,7 @@
 
 import { facts, folded, make } from "./elements.js";
 import { ask } from "./live.js";
+import { minute, stamp, zoneName } from "./times.js";
 import { duration, plainTable, scrolling } from "./result.js";
 import { placeOf, strips } from "./episodes.js";
 
@@ -78,7 +79,6 @@ function details(rule) {
   written.replaceChildren(...parts);
 }
 
-const at = (text) => text.slice(0, 16).replace("T", " ");
 const usd = (amount) => (amount === null ? "–" : `$${amount.toLocaleString("en", { minimumFractionDigits: 2, maximumFractionDigits: 2 })}`);
 
 function tell(test) {
@@ -86,7 +86,7 @@ function tell(test) {
   run.disabled = isRunning;
   cancel.hidden = bar.hidden = !isRunning;
   bar.value = test.progress;
-  const span = `${at(test.since)} to ${at(test.until)} UTC`;
+  const span = `${stamp(Date.parse(test.since)).slice(0, 16)} to ${minute(Date.parse(test.until))}`;
   const words = {
     running: test.progress ? `${Math.round(test.progress * 100)} % of ${span}` : "reading stored data",
     cancelled: "cancelled",
@@ -102,8 +102,8 @@ function tell(test) {
   result.replaceChildren();
   if (episodes.length) {
     strips(picture, episodes, Date.parse(test.since), Date.parse(test.until));
-    const rows = episodes.map((one) => [new Date(one.fired_at).toISOString().slice(0, 19).replace("T", " "), duration(Math.round(((one.resolved_at ?? Date.parse(test.until)) - one.fired_at) / 1000)) + (one.resolved_at ? "" : ", ongoing"), placeOf(one.labels), one.owner, usd(one.usd), one.summary]);
-    result.append(picture, cells(["fired (UTC)", "for", "where", "owner", "cost", "summary"], rows, "Backtest"));
+    const rows = episodes.map((one) => [stamp(one.fired_at), duration(Math.round(((one.resolved_at ?? Date.parse(test.until)) - one.fired_at) / 1000)) + (one.resolved_at ? "" : ", ongoing"), placeOf(one.labels), one.owner, usd(one.usd), one.summary]);
+    result.append(picture, cells([`fired (${zoneName()})`, "for", "where", "owner", "cost", "summary"], rows, "Backtest"));
   }
   result.append(make("p.soft", {}, `${test.evaluations} evaluations by ${test.queries} queries in ${test.seconds.toFixed(1)} s, at most ${duration(test.step_s)} apart; changes are known to within ${duration(test.resolution_s)}.`));
   return null;

@@ -2,6 +2,7 @@
 
 import { make } from "./elements.js";
 import { ask, logIn } from "./live.js";
+import { minute } from "./times.js";
 
 const KEY = "gpuwarden-author";
 const dialog = document.querySelector("#ask");
@@ -83,8 +84,7 @@ export function silence(texts, done) {
 
 /** The answers as a sentence. */
 export function said(made) {
-  const until = made[0].ends_at.slice(0, 16).replace("T", " ");
-  return `${made[0].fingerprint ? "acknowledged" : "silenced"} until ${until} UTC`;
+  return `${made[0].fingerprint ? "acknowledged" : "silenced"} until ${minute(Date.parse(made[0].ends_at))}`;
 }
 
 async function submit() {

@@ -24,6 +24,8 @@ from gpuwarden_dashboards.assets import load_assets
 from gpuwarden_dashboards.pages.money import MoneyPage, MoneyRange
 from gpuwarden_dashboards.read.fleet import read_fleet
 from gpuwarden_dashboards.read.money import MoneyQuestion, read_money
+from gpuwarden_dashboards.read.report import read_report
+from gpuwarden_dashboards.report import document
 from gpuwarden_dashboards.templates import Templates
 from gpuwarden_dashboards.templates import usd as dollars
 from gpuwarden_rules.definition.language import builtin_rules
@@ -47,7 +49,8 @@ KINDS = {
 }
 """Minutes of a GPU; `lost`: there are none."""
 Span = tuple[str, int]
-PAGE = MoneyPage(Templates(load_assets()), cast(Querier, None), SystemClock())
+PAGE_TEMPLATES = Templates(load_assets())
+PAGE = MoneyPage(PAGE_TEMPLATES, cast(Querier, None), SystemClock())
 
 
 class AlertsWriter:
@@ -151,6 +154,13 @@ class Week:
         (row,) = self.database.run(sql, {f"p{n}": value for n, value in enumerate(params)}).rows
         return row
 
+    def month_usd(self) -> float:
+        """What SQL has of the month that runs."""
+        (usd,) = self.one(
+            "SELECT sum(usd) FROM waste WHERE ts >= date_trunc('month', $p0::TIMESTAMP)", self.now
+        )
+        return float(usd or 0)
+
     def ask(self, sql: str, params: Mapping[str, Any] | None = None, **_: Any) -> QueryAnswer:
         """As the collector answers `gpuwarden report`."""
         bound = {k: datetime.fromisoformat(v["timestamp"]) for k, v in (params or {}).items()}
@@ -210,6 +220,14 @@ def report_and_page_say(
             html = PAGE.render(money, asked)
             assert f"<span>Spent</span><b>{dollars(usd)}</b>" in html
             assert f"<span>Wasted</span><b>{dollars(wasted)}</b>" in html
+            read_again = asyncio.run(read_report(database, asked.question, week.now))
+            printed = document(read_again, PAGE_TEMPLATES, UTC)
+            assert f"Spent<br><b>{dollars(usd)}</b>" in printed.html
+            assert f"Spent: {dollars(usd)} for" in printed.text
+            assert f"Wasted: {dollars(wasted)}, " in printed.text
+            forecast = read_again.money.forecast
+            assert forecast is not None
+            assert cents(forecast.so_far) == cents(week.month_usd())
 
 
 @pytest.mark.slow

@@ -50,6 +50,11 @@ _OF_VIEWS: Mapping[str, Mapping[str, str]] = {
     "slurm_nodes": {"told_by": "Node whose agent read the controller."},
     "node_labels": {"label": "Name of the label.", "value": "Value of the label."},
     "incident_costs": {"incident": "Id of the incident."},
+    "budgets_now": {
+        "spent_usd": "Dollars of this month (UTC) until now; NULL: no price is known.",
+        "forecast_usd": "Dollars of the whole month, if the hours that are left cost as those of the last seven days.",
+        "used_up_at": "When the budget will be used up; NULL: it is, or not in this month.",
+    },
 }
 """Meaning of columns that views compute; "": of several views."""
 _FIELD = re.compile(r"\bFI(?= \d)")

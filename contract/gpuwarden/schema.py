@@ -1,8 +1,8 @@
 """Defines the tables that rules, dashboards and users query: names, columns, types and keys are a public promise.
 
 Sample tables are made from the catalogue (`metrics.py`). What an agent may send is `WIRE_TABLES`;
-the rest is written by the collector. Views are in `views.sql` beside this file, but for `waste`, which
-`waste.py` makes. Time is UTC.
+the rest is written by the collector. Views are in `views.sql` beside this file, but for `waste` and
+`budgets_now`, which `waste.py` and `budgets.py` make. Time is UTC.
 """
 
 import re
@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from functools import cache
 from typing import NamedTuple
 
+from gpuwarden.budgets import BUDGETS, budgets_view_sql
 from gpuwarden.collector_samples import COLLECTOR_SAMPLES
 from gpuwarden.metrics import METRICS, Metric, Type
 from gpuwarden.query_log import QUERY_LOG
@@ -391,7 +392,7 @@ TABLES: dict[str, Table] = {
     WASTE_1H.table.name: WASTE_1H.table,
     **{
         table.name: table
-        for table in (COLLECTOR_SAMPLES, QUERY_LOG, ALERTS, INCIDENTS, INCIDENT_ALERTS, SILENCES, ANNOTATIONS, DIAGNOSES)
+        for table in (COLLECTOR_SAMPLES, QUERY_LOG, ALERTS, INCIDENTS, INCIDENT_ALERTS, SILENCES, ANNOTATIONS, DIAGNOSES, BUDGETS)
     },
 }
 # fmt: on
@@ -431,6 +432,7 @@ UPSERTED = frozenset(
         "silences",
         "annotations",
         "diagnoses",
+        "budgets",
     }
 )
 """Tables whose rows change, with their key as primary key. Sample tables have no index: it would cost more than
@@ -463,7 +465,8 @@ def views_sql() -> str:
     """`CREATE OR REPLACE VIEW` statements of the public views."""
     from importlib.resources import files  # imported here: it loads zipfile and tempfile
 
-    return f"{view_sql()}\n{(files('gpuwarden') / 'views.sql').read_text()}"
+    views = (files("gpuwarden") / "views.sql").read_text()
+    return f"{view_sql()}\n{views}\n{budgets_view_sql()}"
 
 
 def view_words() -> Iterator[tuple[str, frozenset[str]]]:

@@ -4,6 +4,7 @@ Every text from outside is escaped. Scripts and styles are files of this server:
 inline code.
 """
 
+from collections.abc import Mapping
 from datetime import datetime
 from functools import partial
 from typing import Any
@@ -15,10 +16,14 @@ from markupsafe import Markup, escape
 from gpuwarden import __version__
 from gpuwarden.access import CALLER, LOGIN_PATH
 from gpuwarden.durations import readable
+from gpuwarden.waste import LABELS, TITLES
 from gpuwarden_dashboards.assets import Assets
 from gpuwarden_dashboards.grafana.links import dashboard_url
 
 ABSENT = "–"
+LABEL_TITLES: Mapping[str, str] = {**{n: n.replace("_", " ") for n in LABELS}, **TITLES}
+"""Labels of waste in words."""
+NO_PRICE = "No price of these GPUs is known: set one in the prices file (docs/money.md, Prices)."
 MENU = (
     ("Fleet", "/"),
     ("Incidents", "/incidents"),

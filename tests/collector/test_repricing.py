@@ -1,11 +1,12 @@
 """Another book of prices counts for the GPUs that are known, and for those that come."""
 
+from dataclasses import replace
 from typing import Any
 
 from tests.collector.made_up_store import asked, put
 
 from gpuwarden.clock import ManualClock
-from gpuwarden_collector.ingest.prices import PriceBook, PriceEntry
+from gpuwarden_collector.ingest.prices import MonthlyBudget, PriceBook, PriceEntry
 from gpuwarden_collector.ingest.writer import Writer, load_known, reprice
 from gpuwarden_collector.stats import Stats
 from gpuwarden_collector.storage.database import Database
@@ -48,3 +49,20 @@ async def test_a_running_writer_takes_changed_prices(
     assert await writer.take_prices(BOOK) == 0
     await writer.stop()
     assert [cost for cost, _ in costs(database)] == [2.5, 2.5, None]
+
+
+def test_budgets_are_those_of_the_file_now(database: Database, clock: ManualClock) -> None:
+    known = load_known(database, clock.now())
+    sql = "SELECT kind, name, usd_per_month FROM budgets ORDER BY ALL"
+    first = MonthlyBudget("team", "vision", 100.0)
+    for budgets in (
+        (first, MonthlyBudget("fleet", "", 5e4)),
+        (replace(first, usd_per_month=7.0),),
+        (),
+    ):
+        reprice(database, known, PriceBook(budgets=budgets))
+        shown = [(one.kind, one.name, one.usd_per_month) for one in budgets]
+        assert asked(database, sql) == sorted(shown)
+    revision = database.state.changes("budgets", -1, 0).revision  # type: ignore[union-attr]
+    reprice(database, known, PriceBook())
+    assert database.state.changes("budgets", -1, 0).revision == revision  # type: ignore[union-attr]

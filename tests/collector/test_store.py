@@ -55,6 +55,7 @@ def test_a_new_folder_gets_all_tables_and_views(tmp_path: Path) -> None:
         "incidents_now",
         "incident_costs",
         "waste",
+        "budgets_now",
     }
     assert set(TABLES) | views == {row[0] for row in shown}
     counts = ", ".join(f"(SELECT count(*) FROM {name})" for name in (*TABLES, *views))

@@ -214,3 +214,63 @@ async def test_any_time_is_answered_with_some_bars(spent, times, by) -> None:
     assert nothing == ("begin=0001-01-01&end=0001" in times or "begin=9999" in times)
     assert nothing or f"Dollars by {by}</h2>" in html
     assert html.count('class="hit"') <= 600
+
+
+def budget(querier, kind: str, name: str, usd: float) -> None:
+    querier.db.execute("INSERT INTO budgets VALUES (?, ?, ?)", [kind, name, usd])
+
+
+async def test_a_budget_is_forecast_as_the_page_forecasts_the_same_filter(spent) -> None:
+    spent.db.execute("UPDATE waste_1h SET team = 'vision' WHERE username = 'alice'")
+    for kind, name, usd in (
+        ("team", "vision", 20.0), ("user", "alice", 5.0), ("label", "free", 400.0), ("fleet", "", 100.0), ("team", "none", 7.0),
+    ):  # fmt: skip
+        budget(spent, kind, name, usd)
+    money = await read_money(spent, QUESTION, NOW)
+    found = {(one.kind, one.name): one for one in money.budgets}
+    assert len(found) == 5
+    for (kind, name), one in found.items():
+        only = {} if kind == "fleet" else {kind: name}
+        asked = await read_money(spent, MoneyQuestion(BEGIN, END, "job", only), NOW)
+        if name == "none":
+            assert (one.spent_usd, one.forecast_usd, asked.forecast) == (0, 0, None)
+            continue
+        assert asked.forecast is not None
+        assert one.spent_usd == asked.forecast.so_far
+        assert one.forecast_usd == pytest.approx(asked.forecast.whole)
+        assert only == {} or [b.name for b in asked.budgets] == [name]
+    alice = found["user", "alice"]
+    assert (alice.spent_usd, alice.severity, alice.outlook) == (5.5, "critical", "used up")
+    vision = found["team", "vision"]
+    assert (vision.severity, vision.used_up_at is not None) == ("warning", True)
+    rate = (vision.forecast_usd - 5.5) / (
+        (datetime(2026, 4, 1, tzinfo=UTC) - NOW) / timedelta(hours=1)
+    )
+    at = NOW + timedelta(hours=(20.0 - 5.5) / rate)
+    assert abs(vision.used_up_at - at) < timedelta(seconds=1)
+    assert vision.outlook == f"will be used up on {at:%B} {at.day}"
+    assert found["label", "free"].severity is None
+
+
+async def test_the_page_shows_budgets_that_belong_to_its_filter(spent) -> None:
+    budget(spent, "user", "<alice>", 5.0)
+    html = await asked(spent, "/money")
+    assert "Budgets of this month" in html
+    assert "user &lt;alice&gt;" in html
+    assert "0% expected by the end of the month" in html
+    assert "Budgets of this month" not in await asked(spent, "/money?user=bob")
+    spent.db.execute("DELETE FROM budgets")
+    assert "Budgets" not in await asked(spent, "/money")
+
+
+async def test_the_spending_of_simulated_gpus_is_no_budgets_beside_real_ones(spent) -> None:
+    budget(spent, "fleet", "", 1000.0)
+    add(spent, 2, "free", "sim", None, None, 3600, 100.0, simulated=True)
+    (one,) = (await read_money(spent, QUESTION, NOW)).budgets
+    assert one.spent_usd == 7.5
+    spent.db.execute("DELETE FROM waste_1h WHERE NOT simulated")
+    (one,) = (await read_money(spent, QUESTION, NOW)).budgets
+    assert one.spent_usd == 100.0
+    spent.db.execute("UPDATE waste_1h SET usd = NULL")
+    (one,) = (await read_money(spent, QUESTION, NOW)).budgets
+    assert (one.spent_usd, one.forecast_usd, one.outlook) == (None, None, "no price is known")

@@ -51,7 +51,13 @@ SAYS_NOT_ALL = frozenset(
         "GET /v1/silences/preview",
         "GET /v1/fleet/past",
         *(f"GET /v1/{name}" for name in ("series", "timeline", "health", "coverage", "map/nodes")),
-        *("GET /money", "GET /v1/money.csv", "GET /jobs/{name}", "GET /users/{name}"),
+        *(
+            "GET /money",
+            "GET /money/report",
+            "GET /v1/money.csv",
+            "GET /jobs/{name}",
+            "GET /users/{name}",
+        ),
     }
 )
 """Whose schema allows what has no meaning: a text that is not SQL, an end before the begin."""

@@ -1,4 +1,4 @@
-"""Reports waste, efficiency, energy, and what a job used: `gpuwarden report waste|efficiency|energy|job`.
+"""Reports money, waste, efficiency, energy, and what a job used: `gpuwarden report money|waste|efficiency|energy|job`.
 
 `gpuwarden.waste_report` and `gpuwarden_cli.job_report` have the SQL.
 """
@@ -8,6 +8,7 @@ import asyncio
 import json
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 from gpuwarden.clock import SystemClock
@@ -52,7 +53,9 @@ ORDER BY is_total, gpu_hours DESC, name
 
 def add_commands(commands: Commands) -> None:
     """Add the commands to the parser."""
-    group = add_group(commands, "report", "report waste, efficiency, energy, and what a job used")
+    group = add_group(
+        commands, "report", "report money, waste, efficiency, energy, and what a job used"
+    )
     for name, run, text in (
         ("waste", waste, "GPU hours by use, and what was wasted"),
         ("efficiency", efficiency, "how busy the GPUs were, and the cost of a productive hour"),
@@ -62,11 +65,49 @@ def add_commands(commands: Commands) -> None:
         add_flags(made)
         add_format(made)
         add_url(made)
+    _add_money(group)
     text = "what a job used of CPUs, memory and GPUs on each node, and what to change"
     made = add_command(group, "job", job, text)
     made.add_argument("job", metavar="JOB", help="a Slurm job id, or a pod as namespace/name")
     add_format(made, ("table", "json"))
     add_url(made)
+
+
+def _add_money(group: Commands) -> None:
+    text = "what a time cost, what was wasted, what to do, budgets, incidents: to print or send"
+    made = add_command(
+        group, "money", money, text, "The default time is the last whole week, from Monday."
+    )
+    time = made.add_mutually_exclusive_group()
+    time.add_argument("--week", action="store_true", help="the last whole week (default)")
+    time.add_argument("--month", action="store_true", help="the last whole month")
+    time.add_argument("--begin", metavar="DATE", help="first day, or time, UTC: 2026-03-01")
+    made.add_argument(
+        "--end", metavar="DATE", help="with --begin: the end, not included (default now)"
+    )
+    made.add_argument("--by", choices=(*BY, "label"), default="team", help="lines (default team)")
+    made.add_argument(
+        "--html", type=Path, metavar="FILE", help="write HTML to a file; its print is made for PDF"
+    )
+    add_url(made)
+
+
+def money(args: argparse.Namespace) -> int:
+    """Run `gpuwarden report money`: print the report of a time, or write it as HTML."""
+    from gpuwarden_cli.money_report import made, span
+
+    now = SystemClock().now()
+    begin, end = span(args, now)
+    document = asyncio.run(made(RemoteQuerier(args.url), begin, end, args.by, now))
+    if args.html is None:
+        print(document.text, end="")
+        return 0
+    try:
+        args.html.write_text(document.html, encoding="utf-8")
+    except OSError as error:
+        raise CallError(f"{args.html}: {error.strerror}") from error
+    print(f"{document.title}\nwritten to {args.html}")
+    return 0
 
 
 def waste(args: argparse.Namespace) -> int:

@@ -41,6 +41,7 @@ NEEDS: dict[tuple[str, str], Need] = {
     ("GET", "/jobs/{name}"): Scope.READ,
     ("GET", "/users/{name}"): Scope.READ,
     ("GET", "/money"): Scope.READ,
+    ("GET", "/money/report"): Scope.READ,
     ("GET", "/v1/money.csv"): Scope.READ,
     ("GET", "/collector"): Scope.READ,
     ("GET", "/sql"): Scope.READ,

@@ -414,6 +414,7 @@ ENDPOINTS: Mapping[tuple[str, str], Endpoint] = {
     ("GET", "/jobs/{name}"): _page("A job.", *_USAGE),
     ("GET", "/users/{name}"): _page("A user.", *_USAGE),
     ("GET", "/money"): _page("What GPUs cost and waste.", *_MONEY),
+    ("GET", "/money/report"): _page("The same as a report to print.", *_MONEY),
     ("GET", "/v1/money.csv"): Endpoint("Its lines.", ("text/csv",), query=_MONEY, errors=(400, 503)),
     ("GET", "/collector"): _page(
         "The collector and its agents.",

@@ -1,7 +1,7 @@
 """Finds the price of a GPU hour with its source, and the price and emissions of energy, in a book of prices.
 
 The order is: the first entry of the prices file that matches; `[prices]` of the settings; the default of the model
-catalogue. docs/money.md describes the file. All but `load_book` is pure.
+catalogue. docs/money.md describes the file, which has budgets, too. All but `load_book` is pure.
 """
 
 import math
@@ -15,10 +15,11 @@ from json import loads
 from pathlib import Path
 from typing import Any
 
+from gpuwarden.budgets import BUDGET_KINDS
 from gpuwarden.durations import seconds_of
 from gpuwarden.lifecycle import StartError
 from gpuwarden.models import GpuModel, find_model
-from gpuwarden.waste import FORGOTTEN_AFTER_DAYS
+from gpuwarden.waste import FORGOTTEN_AFTER_DAYS, LABELS
 
 HOURS_A_YEAR = 8766.0
 SIMULATED_SILENCE = timedelta(minutes=10)
@@ -99,6 +100,17 @@ class PriceEntry:
 
 
 @dataclass(frozen=True, slots=True)
+class MonthlyBudget:
+    """What a team, user, account, label of waste or the fleet may cost in a calendar month."""
+
+    kind: str
+    """One of `BUDGET_KINDS`."""
+    name: str
+    """Empty: the fleet's."""
+    usd_per_month: float
+
+
+@dataclass(frozen=True, slots=True)
 class PriceBook:
     """All prices of a collector."""
 
@@ -109,6 +121,7 @@ class PriceBook:
     sites: tuple[Site, ...] = ()
     """The first one that matches a node overrides `energy`."""
     billing: Billing = Billing()
+    budgets: tuple[MonthlyBudget, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,12 +254,13 @@ def load_book(path: Path | None, by_model: Mapping[str, float]) -> PriceBook:
     except tomllib.TOMLDecodeError as error:
         raise PricesError(f"{path}: not valid TOML: {error}") from error
     top = _Table(path.name, str(path), 1, document)
-    top.refuse_others("energy", "site", "billing", "price")
+    top.refuse_others("energy", "site", "billing", "price", "budget")
     energy = _energy(_Table(path.name, str(path), _line(text, "[energy]"), top.table("energy")))
     billing = _billing(_Table(path.name, str(path), _line(text, "[billing]"), top.table("billing")))
     sites = tuple(_site(table, energy) for table in _tables(top, "site", text))
     entries = tuple(_entry(table) for table in _tables(top, "price", text))
-    return PriceBook(entries, by_model, energy, sites, billing)
+    budgets = _budgets(_tables(top, "budget", text))
+    return PriceBook(entries, by_model, energy, sites, billing, budgets)
 
 
 def _tables(top: "_Table", name: str, text: str) -> list["_Table"]:
@@ -382,6 +396,28 @@ def _billing(table: _Table) -> Billing:
         otherwise.after_stop if stop is None else stop,
         otherwise.after_silence if silence is None else silence,
     )
+
+
+def _budgets(tables: Iterable[_Table]) -> tuple[MonthlyBudget, ...]:
+    found: dict[tuple[str, str], MonthlyBudget] = {}
+    names = [kind for kind in BUDGET_KINDS if kind != "fleet"]
+    for table in tables:
+        table.refuse_others(*names, "usd_per_month")
+        kinds = [kind for kind in names if kind in table.values]
+        if len(kinds) > 1:
+            raise PricesError(
+                f"{table.where}: a budget has at most one of {', '.join(names)}; this has {len(kinds)}"
+            )
+        kind = kinds[0] if kinds else "fleet"
+        name = table.text(kind) or ""
+        if kind == "label" and name not in LABELS:
+            raise table.wrong(kind, f"one of {', '.join(LABELS)}")
+        if (kind, name) in found:
+            whose = f"{kind} {name}".rstrip()
+            raise PricesError(f"{table.where}: the budget of {whose} stands twice")
+        amount = table.needed("usd_per_month", table.number("usd_per_month", above=True))
+        found[kind, name] = MonthlyBudget(kind, name, amount)
+    return tuple(found.values())
 
 
 _WHAT = ("usd_per_hour", "instance_usd_per_hour", "owned_usd")

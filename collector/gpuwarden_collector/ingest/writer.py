@@ -11,11 +11,12 @@ import threading
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 from enum import Enum
 from typing import Any, TypeVar
 
+from gpuwarden.budgets import BUDGETS
 from gpuwarden.clock import Clock
 from gpuwarden.models import MODELS
 from gpuwarden.schema import EVENTS
@@ -544,7 +545,7 @@ def _settle(answer: asyncio.Future[Any], result: Any, error: Exception | None) -
 
 
 def reprice(frames: FrameLog, known: Known, prices: PriceBook) -> int:
-    """Set the price of each GPU from the book; returns the number of prices that have changed.
+    """Set the price of each GPU, and the budgets, from the book; returns the number of prices that have changed.
 
     Call it in the writer, or before it starts. Raises StoreUnavailableError and RowsRefusedError, and then changes
     nothing.
@@ -563,6 +564,10 @@ def reprice(frames: FrameLog, known: Known, prices: PriceBook) -> int:
     if changed:
         commit(frames, Changes(upserted={"gpus": inventory_table("gpus", changed)}))
         known.items["gpus"].update(changed)
+    budgets = [asdict(budget) for budget in prices.budgets]
+    if sorted(frames.state.rows(BUDGETS.name), key=str) != sorted(budgets, key=str):
+        with frames.state.writing() as writing:
+            writing.replace(BUDGETS.name, budgets)
     return len(changed)
 
 

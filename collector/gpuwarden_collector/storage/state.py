@@ -495,6 +495,12 @@ class Writing:
             self._note_deletion(name)
         return gone
 
+    def replace(self, name: str, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Make these the only rows of a public table."""
+        self._connection.execute(f"DELETE FROM {name}")
+        self._note_deletion(name)
+        self.upsert(name, pa.Table.from_pylist([*rows], schema=SCHEMAS[name]))
+
     def forget_silent(self, before: datetime, now: datetime) -> dict[str, set[str]]:
         """Delete GPUs that were last seen before that and are not billed at `now`, and nodes that are left without GPUs;
         keys by table. Imported GPUs were never seen and stay."""

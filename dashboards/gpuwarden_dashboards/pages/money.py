@@ -10,19 +10,21 @@ from urllib.parse import urlencode
 
 from aiohttp import web
 
-from gpuwarden.waste import LABELS, TITLES
-from gpuwarden_dashboards.http import choice, fixed_range, given_range, html
+from gpuwarden.waste import LABELS
+from gpuwarden_dashboards.http import SECURITY_POLICY, choice, fixed_range, given_range, html
 from gpuwarden_dashboards.pages.page import Page
 from gpuwarden_dashboards.read.money import (
     BY,
     LINES_MAX,
-    NOT_WASTE,
     WASTE_LABELS,
     Money,
     MoneyQuestion,
     read_money,
 )
+from gpuwarden_dashboards.read.report import read_report
 from gpuwarden_dashboards.read.usage import SORTS
+from gpuwarden_dashboards.report import STACK, STYLE_HASH, document
+from gpuwarden_dashboards.templates import LABEL_TITLES, NO_PRICE
 
 RANGES: Mapping[str, str] = {
     "24h": "last 24 h", "7d": "last 7 days", "30d": "last 30 days", "month": "this month", "last-month": "last month",
@@ -43,13 +45,13 @@ ADVICE: Mapping[str, str] = {
 """Advice by label of waste."""
 PAGES = {"user": "/users/", "job": "/jobs/", "node": "/nodes/"}
 """Pages of a name."""
+REPORT_POLICY = SECURITY_POLICY.replace("style-src 'self'", f"style-src 'sha256-{STYLE_HASH}'")
+"""The report is one file that needs no other: its style sheet is in it."""
 HOUR = timedelta(hours=1)
 LATEST = datetime(9999, 12, 31, 23, tzinfo=UTC)
 """The last whole hour that a datetime can be."""
 _STEPS = (1, 2, 2.5, 5, 10)
 _LEAST = 1e-6
-STACK: Sequence[str] = (*NOT_WASTE, *WASTE_LABELS)
-"""Labels in the order of a bar, from below."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,12 +107,13 @@ def ticks(most: float) -> Sequence[float]:
 
 
 class MoneyPage(Page):
-    """GET /money and /v1/money.csv."""
+    """GET /money, /money/report and /v1/money.csv."""
 
     def routes(self) -> Iterable[web.RouteDef]:
-        """The page, and its lines as CSV."""
+        """The page, the same as a report to print, and its lines as CSV."""
         return [
             web.get("/money", self._show),
+            web.get("/money/report", self._report),
             web.get("/v1/money.csv", self._csv),
         ]
 
@@ -119,7 +122,7 @@ class MoneyPage(Page):
         values = [bar.usd if money.has_prices else bar.hours for bar in money.bars]
         return self._templates.render(
             "money.html", money=money, asked=asked, groups=tuple(BY), ranges=RANGES, stack=STACK,
-            waste_labels=WASTE_LABELS, titles={**{n: n.replace("_", " ") for n in LABELS}, **TITLES},
+            waste_labels=WASTE_LABELS, titles=LABEL_TITLES, no_price=NO_PRICE,
             labels=tuple(LABELS), meanings=LABELS, advice=ADVICE, pages=PAGES, lines_max=LINES_MAX,
             ticks=ticks(max((value or 0.0 for value in values), default=0.0)), at="/money",
         )  # fmt: skip
@@ -128,6 +131,13 @@ class MoneyPage(Page):
         asked = self._asked(request)
         money = await read_money(self._querier, asked.question, self._clock.now())
         return html(self.render(money, asked))
+
+    async def _report(self, request: web.Request) -> web.Response:
+        asked = self._asked(request)
+        report = await read_report(self._querier, asked.question, self._clock.now())
+        answer = html(document(report, self._templates, UTC, "").html)
+        answer.headers["Content-Security-Policy"] = REPORT_POLICY
+        return answer
 
     async def _csv(self, request: web.Request) -> web.Response:
         asked = self._asked(request)

@@ -8,9 +8,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 
+from gpuwarden.budgets import forecast_sql
 from gpuwarden.query import Querier, Record, query_all, text_sql, timestamp_sql
 from gpuwarden.waste import LABELS, NO_WASTE
 from gpuwarden.waste_report import BY as REPORT_BY
+from gpuwarden_dashboards.read.budgets import BudgetUse, read_budgets
 from gpuwarden_dashboards.read.usage import GpuUsage, by_name, known_sum, sorted_usage, summed
 
 BY: Mapping[str, str] = {**REPORT_BY, "label": "label"}
@@ -151,6 +153,8 @@ class Money:
     savings: Sequence[Saving]
     forecast: Forecast | None
     is_simulated: bool
+    budgets: Sequence[BudgetUse] = ()
+    """Those that the question is about, those in most danger first."""
 
     @property
     def has_prices(self) -> bool:
@@ -195,18 +199,11 @@ ORDER BY usd_per_hour DESC LIMIT 100
 
 async def read_money(querier: Querier, question: MoneyQuestion, now: datetime) -> Money:
     """What was asked. Raises QueryError."""
-    month = now.replace(day=1, hour=0, minute=0, second=0, microsecond=0)
-    since = min(month, now - WEEK)
-    spent = (
-        f"SELECT simulated, sum(usd) FILTER (ts >= {timestamp_sql(month)}) AS of_month, "
-        f"sum(usd) FILTER (ts >= {timestamp_sql(now - WEEK)}) AS of_week, min(ts) FILTER (ts >= {timestamp_sql(now - WEEK)}) AS first "
-        f"FROM waste WHERE ts >= {timestamp_sql(since)} AND {question.where} GROUP BY simulated"
-    )
     asked = [
         _of_names_and_bars(question),
         _of_names_and_bars(question.before),
         _OPEN,
-        spent,
+        forecast_sql(timestamp_sql(now), question.where),
     ]
     found = await query_all(
         querier, [(sql, {} if sql is _OPEN else question.params) for sql in asked]
@@ -228,7 +225,8 @@ async def read_money(querier: Querier, question: MoneyQuestion, now: datetime) -
         bars=_bars(question, in_time),
         lines=[replace(line, trend=trends.get(line.usage.name, ())) for line in lines],
         savings=[] if question.only else _savings(open_ones),
-        forecast=_forecast(spending, month, now),
+        forecast=_forecast(spending),
+        budgets=await read_budgets(querier, now, question.only),
         is_simulated=is_simulated,
     )
 
@@ -294,12 +292,7 @@ def _savings(rows: Sequence[Record]) -> Sequence[Saving]:
     ]  # fmt: skip
 
 
-def _forecast(rows: Sequence[Record], month: datetime, now: datetime) -> Forecast | None:
-    if not rows or rows[0]["of_week"] is None:
+def _forecast(rows: Sequence[Record]) -> Forecast | None:
+    if not rows or rows[0]["forecast_usd"] is None:
         return None
-    row = rows[0]
-    so_far = row["of_month"] or 0.0
-    hours = max((now - row["first"]) / timedelta(hours=1), 1.0)
-    following = (month + timedelta(days=32)).replace(day=1)
-    left = (following - now) / timedelta(hours=1)
-    return Forecast(so_far, so_far + row["of_week"] / hours * left)
+    return Forecast(rows[0]["spent_usd"], rows[0]["forecast_usd"])

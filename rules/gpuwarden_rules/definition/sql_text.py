@@ -50,6 +50,7 @@ _LIVE_VIEWS = frozenset(
         "alerts_now",
         "incidents_now",
         "incident_costs",
+        "budgets_now",
     }
 )
 _CALLED = frozenset({"now", "today", "random", "setseed", "uuid", "uuidv4", "uuidv7"})

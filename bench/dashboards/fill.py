@@ -21,11 +21,14 @@ class FleetSize:
 
     nodes: int
     minute_hours: int = 8
+    gpus_max: int | None = None
+    """The last node has fewer GPUs, so that there are this many; None: each has 8."""
 
     @property
     def gpus(self) -> int:
         """GPUs of all nodes."""
-        return self.nodes * PER_NODE
+        gpus = self.nodes * PER_NODE
+        return gpus if self.gpus_max is None else min(gpus, self.gpus_max)
 
     @property
     def silent_nodes(self) -> list[int]:

@@ -1,10 +1,11 @@
 """Takes a picture of every page, in light and dark, on a desktop and a phone, into a folder, for people to look at.
 
-    python -m bench.dashboards.pictures FOLDER [--url http://127.0.0.1:8750] [--only money gpu] [--gpus 16] [--fleets 0 1 125]
+    python -m bench.dashboards.pictures FOLDER [--states fleet empty one] [--only fleet gpu] [--views light-390] [--url URL]
 
-Without `--url` a collector with simulated GPUs and two hours of history is started, and then servers of `serve.py` with so
-many nodes of 8 GPUs, whose first page is taken. Each picture is checked: an error of a script, a failed request, or
-a page that scrolls sideways at 320 px ends the run with 1. `index.html` in the folder shows all.
+State `fleet` is all pages of a collector with simulated GPUs and two hours of history, or of that at `--url`; the others
+are in `states.py`, and have few pages each. All states take some minutes, which the options shorten. Each page is
+checked: an error of a script, a failed request, one that scrolls sideways at 320 px, or a serious fault that
+axe-core finds ends the run with 1. `index.html` in the folder shows all.
 """
 
 import argparse
@@ -17,13 +18,14 @@ import sys
 import tempfile
 import time
 import urllib.parse
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.dashboards.__main__ import serving
+from axe_playwright_python.base import AXE_FILE_PATH
+from bench.dashboards.states import STATES, in_state
 from bench.this_host import free_port
-from playwright.async_api import Browser, Response, TimeoutError, async_playwright
+from playwright.async_api import Browser, Page, Response, TimeoutError, async_playwright
 
 from gpuwarden_client.http import CallError, ask
 
@@ -41,15 +43,18 @@ class View:
     width: int
     height: int
     scheme: str
+    has_axe: bool = False
+    """Checked by axe-core, for which the pages' policy is off: the check is a script."""
 
 
 VIEWS = (
     View("light-1440", 1440, 900, "light"),
-    View("dark-1440", 1440, 900, "dark"),
-    View("light-390", 390, 844, "light"),
+    View("dark-1440", 1440, 900, "dark", has_axe=True),
+    View("light-390", 390, 844, "light", has_axe=True),
     View("dark-390", 390, 844, "dark"),
+    View("light-320", 320, 700, "light"),
 )
-NARROW = View("light-320", 320, 700, "light")
+FLEET = "fleet"
 
 
 def paths(url: str) -> dict[str, str]:
@@ -70,7 +75,10 @@ def paths(url: str) -> dict[str, str]:
         "sql": "/sql?q=" + urllib.parse.quote("SELECT node, gpu, util_percent, power_watts FROM gpus_now ORDER BY power_watts DESC"),
         "collector": "/collector",
         "login": "/login",
+        "login-refused": "/login?why=scope",
         "absent": "/no-such-page",
+        "unknown-incident": "/incidents/none",
+        "wrong-time": "/money?begin=yesterday",
     }  # fmt: skip
     of_row = {
         "incident": (f"SELECT id {worst}", "/incidents/{}"),
@@ -86,18 +94,21 @@ def paths(url: str) -> dict[str, str]:
     return found
 
 
-async def taken(browser: Browser, url: str, name: str, view: View, folder: Path) -> list[str]:
-    """Take a picture; what is wrong with the page."""
+async def taken(
+    browser: Browser, url: str, name: str, view: View, folder: Path, expected: Collection[int] = ()
+) -> list[str]:
+    """Take a picture; what is wrong with the page. `expected`: statuses of requests that may fail."""
     context = await browser.new_context(
         viewport={"width": view.width, "height": view.height},
         color_scheme=view.scheme,  # type: ignore[arg-type]
+        bypass_csp=view.has_axe,
     )
     page = await context.new_page()
     wrong: list[str] = []
     page.on("pageerror", lambda error: wrong.append(f"{name} {view.name}: {error}"))
 
     def note(answer: Response) -> None:
-        if answer.status >= 400 and answer.url != url:
+        if answer.status >= 400 and answer.url != url and answer.status not in expected:
             wrong.append(f"{name} {view.name}: {answer.status} of {answer.url}")
 
     page.on("response", note)
@@ -109,8 +120,21 @@ async def taken(browser: Browser, url: str, name: str, view: View, folder: Path)
     if width > view.width:
         wrong.append(f"{name} {view.name}: it is {width} px wide")
     await page.screenshot(path=folder / f"{name}-{view.name}.png", full_page=True)
+    if view.has_axe:
+        wrong += [f"{name} {view.name}: {fault}" for fault in await faults(page)]
     await context.close()
     return wrong
+
+
+async def faults(page: Page) -> list[str]:
+    """Serious faults that axe-core finds."""
+    await page.evaluate(AXE_FILE_PATH.read_text())
+    found = await page.evaluate("axe.run({resultTypes: ['violations']})")
+    return [
+        f"{one['id']}: {one['nodes'][0]['html'][:160]}"
+        for one in found["violations"]
+        if one["impact"] in ("serious", "critical")
+    ]
 
 
 @contextlib.asynccontextmanager
@@ -156,26 +180,53 @@ def index(folder: Path) -> str:
     return f"<!doctype html><meta charset=utf-8><title>pictures</title><style>{style}</style>{''.join(figures)}"
 
 
-async def of_pages(browser: Browser, url: str, only: Sequence[str], folder: Path) -> list[str]:
-    """Take all pages in all views."""
+async def of_pages(
+    browser: Browser,
+    url: str,
+    pages: Mapping[str, str],
+    views: Sequence[View],
+    folder: Path,
+    expected: Collection[int] = (),
+) -> list[str]:
+    """Take pages in some views."""
     wrong: list[str] = []
-    for name, path in (await asyncio.to_thread(paths, url)).items():
-        if only and name not in only:
-            continue
-        for view in (*VIEWS, NARROW):
-            wrong += await taken(browser, url + path, name, view, folder)
+    for name, path in pages.items():
+        for view in views:
+            wrong += await taken(browser, url + path, name, view, folder, expected)
         print(name, flush=True)
     return wrong
 
 
+async def of_state(browser: Browser, state: str, given: argparse.Namespace) -> list[str]:
+    """Take the pages of a state."""
+    views = [view for view in VIEWS if view.name in given.views]
+
+    def chosen(pages: Mapping[str, str]) -> dict[str, str]:
+        return {name: path for name, path in pages.items() if not given.only or name in given.only}
+
+    if state != FLEET:
+        of = STATES[state]
+        pages = {f"{state}-{name}": path for name, path in chosen(of.pages).items()}
+        async with in_state(of) as url:
+            return await of_pages(browser, url, pages, views, given.folder, of.expected)
+    running = contextlib.nullcontext(given.url) if given.url else simulated(given.gpus)
+    async with running as url:
+        pages = chosen(await asyncio.to_thread(paths, url))
+        return await of_pages(browser, url, pages, views, given.folder)
+
+
 async def main(argv: Sequence[str] | None = None) -> int:
     """Take the pictures; 1: a page is wrong."""
+    states, views = (FLEET, *STATES), [view.name for view in VIEWS]
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--url", help="of a running collector, instead of a simulated one")
-    parser.add_argument("--only", nargs="+", default=[], help="pages by name")
-    parser.add_argument("--gpus", type=int, default=16, help="simulated ones; 0: none")
-    parser.add_argument("--fleets", type=int, nargs="*", default=[0, 1, 125], help="nodes")
+    parser.add_argument("--states", nargs="+", default=states, choices=states)
+    parser.add_argument(
+        "--only", nargs="+", default=[], help="pages by name, as pictures have them"
+    )
+    parser.add_argument("--views", nargs="+", default=views, choices=views)
+    parser.add_argument("--gpus", type=int, default=16, help="simulated ones of state fleet")
     given = parser.parse_args(argv)
     given.folder.mkdir(parents=True, exist_ok=True)
     wrong: list[str] = []
@@ -183,16 +234,8 @@ async def main(argv: Sequence[str] | None = None) -> int:
         browser = await driver.chromium.launch(
             executable_path=shutil.which("chromium"), args=["--no-sandbox"]
         )
-        if given.url:
-            wrong += await of_pages(browser, given.url, given.only, given.folder)
-        else:
-            if given.gpus:
-                async with simulated(given.gpus) as url:
-                    wrong += await of_pages(browser, url, given.only, given.folder)
-            for nodes in given.fleets:
-                async with serving(nodes) as (url, _):
-                    for view in VIEWS:
-                        wrong += await taken(browser, url, f"fleet-of-{nodes}", view, given.folder)
+        for state in given.states:
+            wrong += await of_state(browser, state, given)
         await browser.close()
     (given.folder / "index.html").write_text(index(given.folder))
     print("\n".join(wrong) or f"{len([*given.folder.glob('*.png')])} pictures in {given.folder}")

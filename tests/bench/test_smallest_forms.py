@@ -55,7 +55,7 @@ SLOW = (
     Form("bench.dashboards.live", "--seconds 4 --viewers 1", r"main thread of a page [\d.]+ %"),
     Form(
         "bench.dashboards.pictures",
-        f"{tempfile.gettempdir()}/gpuwarden-pictures --gpus 0 --fleets 1",
+        f"{tempfile.gettempdir()}/gpuwarden-pictures --states one broken --only fleet --views light-1440 dark-1440",
         r"\d+ pictures in ",
     ),
     Form("bench.promql.dashboard", "--gpus 16 --hours 1 --runs 1", r"all at once +[\d.]+"),

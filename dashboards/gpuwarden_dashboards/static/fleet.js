@@ -120,6 +120,7 @@ function show() {
   const cells = groups.reduce((sum, one) => sum + one.cells.length, 0);
   const silent = [...fleet.silentSince.keys()].filter((gpu) => !mask || mask[gpu]).length;
   $("counted").textContent = unknown.length ? `no GPU has ${unknown.join(", ")}` : `${(cells - silent).toLocaleString("en")} of ${counted(cells, "GPU")} reporting`;
+  $("controls").hidden = fleet.size === 1 && !filter.value;
   $("clear").hidden = !filter.value;
   shown = { mask, groups, nodes: fleet.worstNodes(mask), hosts: mask ? [] : fleet.hosts };
   const isFirst = details.size === 0;

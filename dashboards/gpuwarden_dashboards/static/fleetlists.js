@@ -89,6 +89,8 @@ export function showTrouble(box, { now, incidents, alerts, unjudged, verdict }) 
     ...incidents.map((one) => row(one, `/incidents/${encodeURIComponent(one.id)}`)),
     ...alerts.slice(0, Math.max(0, 5 - incidents.length)).map((one) => row(one, `/alerts/${encodeURIComponent(one.fingerprint)}`)),
   ];
+  // Beside a tall map the place below a short list is for the waste.
+  box.parentElement.classList.toggle("short", rows.length <= 2);
   const open = incidents[0]?.total ?? 0;
   const muted = open - (incidents[0]?.loud ?? 0);
   const single = alerts[0]?.total ?? 0;
@@ -131,7 +133,7 @@ function gpusInWords(fleet, node) {
     else if (fleet.level(at) === 2) warning += 1;
   }
   return [
-    [...counts].map(([state, count]) => `${count} ${state === "unknown" ? "of unknown load" : state}`).join(", "),
+    fleet.terms.states.filter((state) => counts.has(state)).map((state) => `${counts.get(state)} ${state === "unknown" ? "of unknown load" : state}`).join(", "),
     critical ? make("span.tag.critical", {}, `${critical} critical`) : null,
     warning ? make("span.tag.warning", {}, `${warning} warning`) : null,
   ].filter(Boolean).flatMap((part, at) => (at ? [" ", part] : [part]));

@@ -58,6 +58,7 @@ SLOW = (
         f"{tempfile.gettempdir()}/gpuwarden-pictures --states one broken --only fleet --views light-1440 dark-1440",
         r"\d+ pictures in ",
     ),
+    Form("bench.dashboards.tasks", "--state many --tasks sick weeks", r"2 tasks done"),
     Form("bench.promql.dashboard", "--gpus 16 --hours 1 --runs 1", r"all at once +[\d.]+"),
     Form("bench.remote_write", "--gpus 8 --seconds 10 --rounds 1", r"as rows come +[\d.]+"),
     Form("bench.remote_write_minutes", "--gpus 8 --runs 1", r"all +[1-9]\d+ +[\d.]+"),

@@ -20,7 +20,7 @@ TABS_MAX = 60
 
 
 async def tabbed_to(page, selector: str) -> int:
-    """Press Tab until the focus is on the element; how often. Each focus on the way is to be seen."""
+    """Press Tab until the focus is on the element; how often. Each focus on the way must be visible."""
     for pressed in range(1, TABS_MAX):
         await page.keyboard.press("Tab")
         focus = await page.evaluate(FOCUS)
@@ -77,6 +77,11 @@ async def test_a_fleet_is_read_and_an_incident_acknowledged_without_a_mouse() ->
         await tabbed_to(page, ".filter a")
         await page.keyboard.press("Enter")
         await page.wait_for_url("**/incidents?state=ended")
+
+        await page.goto(f"{url}/nodes/gpu-00003")
+        await tabbed_to(page, "a[href*=matcher]")
+        await page.keyboard.press("Enter")
+        await playwright.expect(page.locator("#ask-matchers")).to_have_value("node=gpu-00003")
 
         await page.goto(f"{url}/money")
         await tabbed_to(page, ".stack a")

@@ -9,6 +9,7 @@ from gpuwarden.query import Querier, Record, query_all
 from gpuwarden_dashboards.read.fleet import SILENT_AFTER
 
 AGENTS_MAX = 100
+PRICES_MAX = 30
 BEHIND_S = 30.0
 COVERED_PERCENT = 99.0
 STATES = {
@@ -48,6 +49,11 @@ _LOST = f"""
 SELECT node, string_agg(DISTINCT kind, ', ' ORDER BY kind) AS kinds, arg_max(message, ts) AS message
 FROM events WHERE ts > $now::TIMESTAMP - INTERVAL 1 DAY AND kind IN ({", ".join(f"'{k}'" for k in _LOSSES)})
 GROUP BY node
+"""
+_PRICES = f"""
+SELECT model, usd_per_hour, price_basis, count(*) AS gpus FROM gpus
+WHERE mig_instance IS NULL AND replaced_by IS NULL GROUP BY model, usd_per_hour, price_basis
+ORDER BY usd_per_hour NULLS FIRST, gpus DESC, model LIMIT {PRICES_MAX}
 """
 
 
@@ -89,6 +95,8 @@ class CollectorState:
     """The agents that match, worst first."""
     found: int
     """How many match."""
+    prices: Sequence[Record] = ()
+    """Prices of GPUs by model, with where each comes from; first those that have none."""
 
 
 async def read_collector(
@@ -98,7 +106,8 @@ async def read_collector(
     QueryError."""
     asked = [(_COLLECTORS, {"now": now}), (_DAY, {"now": now}), (_NODES, None)]
     asked += [(sql, {"now": now}) for sql in (_NEWEST, _COVERAGE, _LOST)]
-    collectors, day, nodes, newest, coverage, lost = (
+    asked += [(_PRICES, None)]
+    collectors, day, nodes, newest, coverage, lost, prices = (
         result.records() for result in await query_all(querier, asked)
     )
     days = {one["collector"]: one for one in day}
@@ -121,6 +130,7 @@ async def read_collector(
         counts,
         asked_for[:AGENTS_MAX],
         len(asked_for),
+        prices,
     )
 
 

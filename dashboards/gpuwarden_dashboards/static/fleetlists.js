@@ -45,7 +45,7 @@ export function showTotals(box, totals, past, week, unjudged, onFilter) {
   const inWeek = !spent ? null : spent.usd === null ? `${spent.wasted_hours.toFixed(1)} h` : usd(spent.wasted_usd ?? 0);
   const ofWeek = !spent ? "" : spent.usd === null ? `of ${counted(Math.round(spent.hours), "GPU hour")}` : `${share(spent.wasted_usd ?? 0, spent.usd)} of ${usd(spent.usd)}`;
   const tiles = [
-    ["Wasted now", perHour === null ? "–" : `${usd(totals.usd_wasted_per_hour ?? 0)}/h`, perHour === null ? make("a", { href: "/collector#prices", "data-key": "prices" }, "set prices to see what waste costs") : `${share(totals.usd_wasted_per_hour ?? 0, perHour)} of ${usd(perHour)}/h`, null, null, ""],
+    ["Wasted now", perHour === null ? "–" : `${usd(totals.usd_wasted_per_hour ?? 0)}/h`, perHour === null ? make("a", { href: "/collector#prices", "data-key": "prices" }, "set prices to see what waste costs") : [`${share(totals.usd_wasted_per_hour ?? 0, perHour)} of `, make("a", { href: "/collector#prices", "data-key": "prices", title: "where prices come from" }, `${usd(perHour)}/h`)], null, null, ""],
     ["Wasted in 7 days", inWeek ?? "–", make("a", { href: "/money", "data-key": "money" }, ofWeek || "money"), null, null, ""],
     ["GPUs reporting", all ? number(totals.gpus) : `${number(totals.reporting)} of ${number(totals.gpus)}`, nodesInWords(totals.nodes, totals.nodes_with_gpus), null, all ? null : 'state="not reporting"', all ? "" : "bad"],
     ["GPUs with an alert", unjudged && !totals.alerting ? "–" : number(totals.alerting), unjudged ? "not all judged" : totals.throttled ? `${number(totals.throttled)} throttled by heat or power` : "none is throttled", null, totals.alerting ? "state=alerting" : null, totals.alerting ? "bad" : ""],
@@ -100,7 +100,7 @@ export function showTrouble(box, { now, incidents, alerts, unjudged, verdict }) 
   ].filter(Boolean);
   put(box,
     make("h2", {}, open ? `${counted(open, "open incident")}${muted ? `, ${muted.toLocaleString("en")} of them acknowledged or silenced` : ""}` : single ? counted(single, "alert") : "What is wrong"),
-    unjudged ? make("p.unjudged", { role: "status" }, unjudged) : null,
+    unjudged ? make("p.unjudged", { role: "status" }, verdict.sentence === unjudged ? "Nothing is known yet." : unjudged) : null,
     rows.length ? make("ul.plain-list", {}, rows) : unjudged ? null : make("p.well", {}, "Nothing is firing."),
     more.length ? make("p.soft", {}, more[0], more[1] ? [" · ", more[1]] : null) : null);
 }

@@ -17,6 +17,10 @@ function after(text) {
   again();
 }
 
+// A link to silence something has its matchers.
+const given = JSON.parse(document.querySelector("#actions").dataset.matchers);
+if (given.length && mayChange()) silence(given, (made) => after(said(made)));
+
 document.addEventListener("click", async (event) => {
   const { id, dataset } = event.target;
   if (id === "silence") silence(JSON.parse(document.querySelector("#actions").dataset.matchers), (made) => after(said(made)));

@@ -73,6 +73,8 @@ def paths(url: str) -> dict[str, str]:
         "money": "/money",
         "money-month": "/money?since=month&by=label",
         "sql": "/sql?q=" + urllib.parse.quote("SELECT node, gpu, util_percent, power_watts FROM gpus_now ORDER BY power_watts DESC"),
+        "dashboards": "/dashboards",
+        "dashboard-absent": "/dashboards/no-such-dashboard",
         "collector": "/collector",
         "login": "/login",
         "login-refused": "/login?why=scope",

@@ -28,6 +28,7 @@ MENU = (
     ("Fleet", "/"),
     ("Incidents", "/incidents"),
     ("Money", "/money"),
+    ("Dashboards", "/dashboards"),
     ("Rules", "/rules"),
     ("SQL", "/sql"),
     ("Collector", "/collector"),

@@ -80,12 +80,18 @@ async def no_queries(_request: web.Request) -> web.Response:
     return web.json_response({"queries": []})
 
 
+async def no_annotations(_request: web.Request) -> web.Response:
+    """`GET /v1/annotations` where none is written."""
+    return web.json_response({"annotations": [], "truncated": False})
+
+
 @asynccontextmanager
 async def served(querier, port=0, judgement=judged):
     app = web.Application()
     app.add_routes(routes(querier, SystemClock(), judgement))
     app.router.add_post("/v1/sql", answering(querier))
     app.router.add_get("/v1/queries", no_queries)
+    app.router.add_get("/v1/annotations", no_annotations)
     runner = web.AppRunner(app, shutdown_timeout=1)
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", port)

@@ -120,7 +120,7 @@ async def test_a_gpu_its_node_job_and_user_are_shown_with_what_is_wrong(fleet) -
         added = page.locator("#charts figure").last
         await expect(added).to_contain_text("Rows remapped because of corrected errors.")
         assert "metrics=remapped_rows_corrected_total" in page.url
-        await added.locator("button").click()
+        await added.locator("button", has_text="remove").click()
         assert "metrics=" not in page.url
         await page.select_option("#compare", "week")
         await page.wait_for_url("**compare=week**")

@@ -86,6 +86,8 @@ NEEDS: dict[tuple[str, str], Need] = {
     ("GET", "/v1/queries"): Scope.READ,
     ("POST", "/v1/queries"): Scope.READ,  # their number and size are bounded
     ("DELETE", "/v1/queries/{name}"): Scope.READ,  # their own queries; an admin all
+    ("GET", "/dashboards"): Scope.READ,
+    ("GET", "/dashboards/{name}"): Scope.READ,
     ("GET", "/v1/dashboards"): Scope.READ,
     ("GET", "/v1/dashboards/{name}"): Scope.READ,
     ("GET", "/v1/dashboards/{name}/versions"): Scope.READ,

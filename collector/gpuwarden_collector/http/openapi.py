@@ -420,6 +420,8 @@ ENDPOINTS: Mapping[tuple[str, str], Endpoint] = {
         "The collector and its agents.",
         _one_of("state", "all", "silent", "behind", "gaps", "losses", "old"), "filter",
     ),
+    ("GET", "/dashboards"): _page("Dashboards of people's own."),
+    ("GET", "/dashboards/{name}"): _page("A dashboard."),
     ("GET", "/sql"): _page("SQL.", "q"),
     ("GET", "/login"): _page("Asks for a token.", "next", "why"),
     ("POST", "/login"): Endpoint(

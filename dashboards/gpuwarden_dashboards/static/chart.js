@@ -89,6 +89,7 @@ export class Shared extends EventTarget {
     this.end = end;
     this.cursor = null;
     this.charts = [];
+    this.annotations = [];
   }
 
   point(ms) {
@@ -171,7 +172,46 @@ export class Plot {
     pen.clearRect(0, 0, this.width, this.height);
     pen.font = "11px system-ui, sans-serif";
     this.drawNow(pen, (name) => style.getPropertyValue(name));
+    this.drawAnnotations(pen, style.getPropertyValue("--accent"));
     this.drawCaption();
+  }
+
+  /** What people wrote onto the time axis: lines, a shade for a time, and on charts the text where there is room. */
+  drawAnnotations(pen, colour) {
+    const right = this.width - RIGHT;
+    let free = LEFT;
+    pen.save();
+    [pen.fillStyle, pen.strokeStyle, pen.lineWidth] = [colour, colour, 1];
+    pen.setLineDash([2, 3]);
+    [pen.textAlign, pen.textBaseline] = ["left", "alphabetic"];
+    for (const one of this.shared.annotations) {
+      const [from, until] = [this.x(one.begin_ms), this.x(one.end_ms ?? one.begin_ms)];
+      if (until < LEFT || from > right) continue;
+      pen.globalAlpha = 0.1;
+      if (one.end_ms) pen.fillRect(Math.max(LEFT, from), TOP, Math.min(right, until) - Math.max(LEFT, from), this.height - TOP - BOTTOM);
+      pen.globalAlpha = 1;
+      const x = Math.round(from) + 0.5;
+      if (x < LEFT) continue;
+      pen.beginPath();
+      pen.moveTo(x, TOP);
+      pen.lineTo(x, this.height - BOTTOM);
+      pen.stroke();
+      if (!(this instanceof Chart) || x < free || right - x < 40) continue;
+      let text = one.text;
+      while (text.length > 2 && pen.measureText(text).width > Math.min(160, right - x - 4)) text = `${text.replace(/…$/, "").slice(0, -1)}…`;
+      pen.fillText(text, x + 3, TOP + 20);
+      free = x + pen.measureText(text).width + 9;
+    }
+    pen.restore();
+  }
+
+  /** Annotations near the cursor, for the caption. */
+  annotated() {
+    const { cursor, begin, end, annotations } = this.shared;
+    if (cursor === null || !this.width) return [];
+    const near = (4 * (end - begin)) / this.width;
+    const there = annotations.filter((one) => one.begin_ms - near < cursor && cursor < (one.end_ms ?? one.begin_ms) + near);
+    return there.slice(-3).map((one) => [one.text, "mark annotation"]);
   }
 
   /** Hours and dates below; `draw` what is clipped to the span. */
@@ -194,7 +234,7 @@ export class Plot {
 
   /** Keep elements that exist, so that a button keeps the focus. */
   drawCaption() {
-    const entries = [[this.title, ""], ...this.entries(this.columnAtCursor())];
+    const entries = [[this.title, ""], ...this.entries(this.columnAtCursor()), ...this.annotated()];
     entries.forEach(([text, classes, isShown], number) => {
       const tag = isShown !== undefined ? "button" : number ? "span" : "b";
       let entry = this.caption.children[number];

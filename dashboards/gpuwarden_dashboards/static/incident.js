@@ -1,5 +1,6 @@
 // The page of an incident or an alert: its charts, the rows of its rule, and its actions.
 
+import { Annotations } from "./annotations.js";
 import { Chart, Shared } from "./chart.js";
 import { page, replace } from "./fresh.js";
 import { facts, folded, make } from "./elements.js";
@@ -51,7 +52,9 @@ async function draw(box, details, charts) {
     const title = one.metric.replace(/^host\./, "").replace(/_(percent|watts|celsius|bytes|mhz)$/, "").replace(/_/g, " ");
     return { ...one, place, chart: new Chart(figure, shared, title) };
   }));
+  const annotations = new Annotations(shared, box, node ? { node } : {});
   async function look() {
+    annotations.look();
     const clocks = ofGpu.some((one) => one.metric.endsWith("clock_mhz")) && gpuUuid;
     const span = { begin: Math.round(shared.begin), end: Math.round(shared.end), columns: Math.max(50, Math.min(1000, box.clientWidth - 60)) };
     const reasons = clocks ? (await ask(`/v1/timeline?${new URLSearchParams({ gpu_uuid: gpuUuid, ...span })}`)).strips : [];

@@ -16,6 +16,21 @@ export async function ask(path, signal) {
   return said;
 }
 
+/** Change something by a JSON document; the answer's JSON. An error for people has `status` and what else was answered. */
+export async function change(method, path, document_) {
+  const body = document_ === undefined ? undefined : JSON.stringify(document_);
+  const answer = await fetch(path, { method, body, headers: { "Content-Type": "application/json", Accept: "application/json" } });
+  if (answer.status === 401) logIn();
+  const said = await answer.json().catch(() => ({}));
+  if (!answer.ok) throw Object.assign(new Error(said.error ?? `the collector answers ${answer.status}`), said, { status: answer.status });
+  return said;
+}
+
+/** Whether the reader's token may change dashboards and annotations. */
+export function mayEdit() {
+  return ["edit", "admin"].includes(document.documentElement.dataset.scope);
+}
+
 const seen = new Map();
 
 /** As `ask`; null if the answer has not changed since the last time. */

@@ -1,9 +1,11 @@
 // The page of a node, a GPU or a job: charts that share a cursor and a span, states, links, health, coverage.
 
+import { Annotations } from "./annotations.js";
 import { Chart, Shared } from "./chart.js";
 import { folded, make } from "./elements.js";
 import { ask, live } from "./live.js";
 import { GPUS_MAX, LiveCharts } from "./livecharts.js";
+import { pinButton } from "./pin.js";
 import { Heat, Strips } from "./strips.js";
 import { clock, fieldOf, ofField, stamp, zoneName } from "./times.js";
 import { draw as drawTopology, fill, plain } from "./topology.js";
@@ -45,6 +47,8 @@ function figure(selector, kind, title) {
   const element = document.querySelector(selector);
   return element && new kind(element, shared, title);
 }
+const about = set.job ? { job: set.job } : { node: set.node, ...(set.gpu ? { gpu: Number(set.gpu) } : {}) };
+const annotations = new Annotations(shared, page, about);
 const states = figure("#states", Strips, "States");
 const coverage = figure("#coverage-strips", Strips, "Share of the samples that were due");
 const heat = figure("#heat", Heat, "");
@@ -82,6 +86,12 @@ function add(title, metrics, added = false) {
   charts.set(title, { metrics, added, chart: new Chart(element, shared, title) });
   const described = meanings(metrics);
   element.append(described);
+  const chart = String(new URLSearchParams({ ...place, metrics: metrics.join(",") })).replaceAll("%2C", ",");
+  const pin = pinButton("pin", () => ({ title: [set.node, set.gpu && `GPU ${set.gpu}`, set.job && `job ${set.job}`, title].filter(Boolean).join(" ").slice(0, 80), kind: "chart", chart }));
+  if (pin) {
+    pin.setAttribute("aria-label", `pin the chart ${title} to a dashboard`);
+    element.append(pin);
+  }
   if (!added) return;
   described.open = true;
   const remove = () => {
@@ -138,6 +148,7 @@ async function look() {
     compared(metrics, columns, signal),
   ];
   if (now() - slowAt > SLOW_MS) asked.push(lookSlowly(columns, signal));
+  annotations.look();
   const [series, timeline, others] = await Promise.all(asked);
   show(series, timeline, others);
 }

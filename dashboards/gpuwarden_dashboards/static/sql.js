@@ -1,9 +1,12 @@
 // The SQL page: an editor that completes tables and columns, the result as a table and a chart, downloads, saved queries, a link.
 
+import { Annotations } from "./annotations.js";
 import { bars, barsOf } from "./bars.js";
 import { Chart, Shared } from "./chart.js";
 import { facts, folded, make } from "./elements.js";
+import { linesOf, measuresOf } from "./lines.js";
 import { ask as askFor, logIn } from "./live.js";
+import { pinButton } from "./pin.js";
 import { table } from "./result.js";
 
 const SHOWN_MAX = 2000;
@@ -172,48 +175,6 @@ async function run() {
 
 // --- chart
 
-/** Positions of the columns with measurements. */
-export function measuresOf(columns) {
-  const isNumber = (one) => /^(U?(TINY|SMALL|BIG|HUGE)?INT(EGER)?|FLOAT|DOUBLE|DECIMAL|REAL)/.test(one.type);
-  return columns.flatMap((one, at) => (isNumber(one) && !/^(gpu|pid|rank|link)$/.test(one.name) ? [at] : []));
-}
-
-/** Lines over time of a result: a line for each number, and for each value of a text column; null: nothing to draw.
- * `only`: the place of the one number that is drawn; null: all. */
-export function linesOf(columns, rows, only = null) {
-  const time = columns.findIndex((one) => /^(TIMESTAMP|DATE)/.test(one.type));
-  const all = measuresOf(columns);
-  const numbers = only === null ? all : [only];
-  if (time < 0 || !numbers.length || rows.length < 2) return null;
-  const texts = columns.flatMap((one, at) => (at !== time && !all.includes(at) ? [at] : []));
-  const times = rows.map((row) => Date.parse(row[time]));
-  const there = times.filter((ms) => !Number.isNaN(ms));
-  const begin = there.reduce((a, b) => Math.min(a, b), Infinity);
-  const end = there.reduce((a, b) => Math.max(a, b), -Infinity);
-  if (!(end > begin)) return null;
-  const distinct = new Set(there).size;
-  const count = Math.min(600, distinct);
-  const step = (end - begin) / Math.max(1, count - 1);
-  const lines = new Map();
-  rows.forEach((row, number) => {
-    const column = Math.round((times[number] - begin) / step);
-    if (Number.isNaN(column)) return;
-    for (const at of numbers) {
-      const name = [...texts.map((text) => row[text]), ...(numbers.length > 1 || !texts.length ? [columns[at].name] : [])].join(" · ");
-      const line = lines.get(name) ?? { name, unit: "", sum: Array(count).fill(0), n: Array(count).fill(0), least: Array(count).fill(null), greatest: Array(count).fill(null) };
-      lines.set(name, line);
-      const value = row[at];
-      if (value === null || column >= count) continue;
-      line.sum[column] += value;
-      line.n[column] += 1;
-      line.least[column] = line.least[column] === null ? value : Math.min(line.least[column], value);
-      line.greatest[column] = line.greatest[column] === null ? value : Math.max(line.greatest[column], value);
-    }
-  });
-  const drawn = [...lines.values()].slice(0, 16).map((line) => ({ ...line, mean: line.sum.map((sum, at) => (line.n[at] ? sum / line.n[at] : null)) }));
-  return { begin: begin - step / 2, step, columns: count, lines: drawn };
-}
-
 /** Offer a choice of one number; over time also all. */
 function offer() {
   const before = measure.value;
@@ -224,6 +185,18 @@ function offer() {
   const same = options.find((one) => one.value === before);
   if (same) measure.value = before;
 }
+
+/** The kind of panel that shows the result as this page does. */
+function kindNow() {
+  const at = measure.value === "" ? null : Number(measure.value);
+  if (!answer) return "table";
+  if (linesOf(answer.columns, answer.rows, at)) return "line";
+  if (answer.rows.length === 1 && at !== null) return "number";
+  return at !== null && barsOf(answer.columns, answer.rows, at) ? "bar" : "table";
+}
+
+const pinned = pinButton("pin to a dashboard", () => ({ title: "", kind: kindNow(), sql: editor.value }));
+if (pinned) document.querySelector("#share").after(pinned);
 
 function draw() {
   figure.replaceChildren();
@@ -237,6 +210,9 @@ function draw() {
   const chart = new Chart(figure, shared, "over time");
   shared.addEventListener("span", () => chart.draw());
   chart.set(data);
+  const annotations = new Annotations(shared, chart.caption);
+  shared.addEventListener("span", () => annotations.look());
+  annotations.look();
 }
 
 // --- downloads, the link, saved queries, the schema

@@ -1,0 +1,424 @@
+// A dashboard: asks for the panels in view, follows the time, is edited and saved as a version, and shown on a wall.
+
+import { Annotations } from "./annotations.js";
+import { Shared } from "./chart.js";
+import { make, put } from "./elements.js";
+import { ask, change, live, logIn, mayEdit } from "./live.js";
+import { PanelView, usesRange } from "./panel.js";
+import { editPanel } from "./panelform.js";
+import { create, pathOf } from "./pin.js";
+import { clock, fieldOf, ofField, stamp, zoneName } from "./times.js";
+
+const TURN_MS = 2500;
+const AT_ONCE = 3;
+const ROWS_MAX = 5000;
+const METRICS_MAX = 40;
+const part = (id) => document.querySelector(`#${id}`);
+const grid = part("board");
+const outcome = part("outcome");
+const kinds = grid.dataset.kinds.split(",");
+const [columns, rows] = [grid.dataset.columns, grid.dataset.rows].map(Number);
+const spans = document.querySelectorAll("[data-seconds]");
+const here = new URL(location.href);
+const wantedVersion = here.searchParams.get("version");
+
+let name = grid.dataset.name;
+let board = null; // the answer of the collector
+let draft = null; // the document that is edited; null: it is only shown
+let isChanged = false;
+let views = [];
+
+// --- the span
+
+let lengthS = Number(here.searchParams.get("last")) || 3600;
+const given = ["begin", "end"].map((key) => Number(here.searchParams.get(key)));
+let following = !given.every((ms) => ms > 0) || here.searchParams.has("last");
+const shared = new Shared(...(following ? [Date.now() - lengthS * 1000, Date.now()] : given));
+const annotations = new Annotations(shared, grid);
+
+function remember() {
+  const url = new URL(location.href);
+  const set = (key, value) => (value ? url.searchParams.set(key, value) : url.searchParams.delete(key));
+  url.pathname = `/dashboards/${name}`;
+  set("last", following ? lengthS : "");
+  set("begin", following ? "" : shared.begin);
+  set("end", following ? "" : shared.end);
+  set("edit", "");
+  set("wall", isWall ? "1" : "");
+  history.replaceState(null, "", url);
+  for (const button of spans) button.setAttribute("aria-pressed", String(following && Number(button.dataset.seconds) === lengthS));
+  for (const key of ["begin", "end"]) {
+    if (document.activeElement !== part(key)) part(key).value = fieldOf(shared[key]);
+  }
+}
+
+// --- asking
+
+const watching = new IntersectionObserver((entries) => {
+  for (const entry of entries) {
+    const view = views.find((one) => one.element === entry.target);
+    if (view) view.isVisible = entry.isIntersecting;
+  }
+  if (entries.some((entry) => entry.isIntersecting)) again();
+}, { rootMargin: "80px" });
+
+/** Run jobs, a few at a time. */
+async function inTurn(jobs) {
+  const waiting = [...jobs];
+  const worker = async () => {
+    while (waiting.length) await waiting.shift()();
+  };
+  await Promise.all(Array.from({ length: AT_ONCE }, worker));
+}
+
+async function rowsOf(sql, begin, end) {
+  const at = (ms) => ({ timestamp: new Date(ms).toISOString() });
+  const values = { begin: at(begin), end: at(end) };
+  const params = Object.fromEntries(Object.entries(values).filter(([key]) => new RegExp(`\\$${key}\\b`).test(sql)));
+  const answer = await fetch("/v1/sql", {
+    method: "POST",
+    headers: { "Content-Type": "application/json", Accept: "application/json" },
+    body: JSON.stringify({ sql, params, row_limit: ROWS_MAX }),
+  });
+  if (answer.status === 401) logIn();
+  const said = await answer.json();
+  if (!answer.ok) throw new Error([said.error, said.hint].filter(Boolean).join("; "));
+  return said;
+}
+
+/** Requests that panels share: charts of one place, panels with the same SQL. */
+function grouped(due) {
+  const groups = [];
+  for (const view of due) {
+    const isChart = view.panel.kind === "chart";
+    const key = isChart ? JSON.stringify(view.wanted.place) : view.panel.sql;
+    const metrics = isChart ? view.wanted.metrics : [];
+    const group = groups.find((one) => one.isChart === isChart && one.key === key && new Set([...one.metrics, ...metrics]).size <= METRICS_MAX);
+    if (group) {
+      group.views.push(view);
+      for (const metric of metrics) group.metrics.add(metric);
+    } else groups.push({ isChart, key, metrics: new Set(metrics), views: [view] });
+  }
+  return groups;
+}
+
+async function fill(group, begin, end) {
+  const { views: asked } = group;
+  for (const view of asked) view.askedAt = Date.now();
+  try {
+    if (group.isChart) {
+      const wide = Math.max(...asked.map((view) => view.columns));
+      const query = new URLSearchParams({ ...asked[0].wanted.place, metrics: [...group.metrics].join(","), begin: Math.round(begin), end: Math.round(end), columns: wide });
+      const series = await ask(`/v1/series?${query}`);
+      for (const view of asked) view.drawSeries(series);
+    } else {
+      const found = await rowsOf(asked[0].panel.sql, begin, end);
+      for (const view of asked) view.drawRows(found);
+    }
+    for (const view of asked) view.answeredAt = Date.now();
+    return true;
+  } catch (error) {
+    if (error instanceof TypeError) throw error;
+    for (const view of asked) view.failed(error.message);
+    return true;
+  }
+}
+
+async function look() {
+  if (!board) await open();
+  if (!board) return;
+  const now = Date.now();
+  if (following) [shared.begin, shared.end] = [now - lengthS * 1000, now];
+  const spanMs = shared.end - shared.begin;
+  const due = views.filter((view) => view.isDue(now, spanMs, following));
+  let away = null;
+  await inTurn(grouped(due).map((group) => () => fill(group, shared.begin, shared.end).catch((error) => {
+    away = error;
+  })));
+  for (const view of views) view.tellAge(Date.now(), spanMs);
+  if (away) throw away;
+  if (due.length) {
+    part("as-of").textContent = `as of ${clock(Date.now(), 1)} ${zoneName()}`;
+    await annotations.look();
+  }
+}
+
+function invalidate() {
+  for (const view of views) if (usesRange(view.panel)) view.askedAt = null;
+  again();
+}
+
+// --- showing
+
+function document_() {
+  return draft ?? board.dashboard;
+}
+
+function show() {
+  for (const view of views) view.forget();
+  watching.disconnect();
+  const before = new Map(views.map((view) => [view.panel, view]));
+  views = document_().panels.map((panel) => {
+    const kept = before.get(panel);
+    const view = kept?.chart || kept?.answeredAt ? kept : new PanelView(panel, shared);
+    if (view.chart === null) view.askedAt = null;
+    return view;
+  });
+  if (views.length) grid.replaceChildren(...views.map((view) => view.element));
+  else grid.replaceChildren(make("p.soft", {}, draft ? "No panel yet: add one, or pin charts of other pages." : "No panel yet."));
+  for (const view of views) {
+    watching.observe(view.element);
+    tool(view);
+  }
+  part("title").textContent = document_().title;
+  document.title = `${document_().title} · gpuwarden`;
+  part("editing").hidden = part("keys").hidden = draft === null;
+  part("edit").hidden = draft !== null || !mayEdit() || !board.version;
+  again();
+}
+
+async function open() {
+  const version = wantedVersion ? `?version=${encodeURIComponent(wantedVersion)}` : "";
+  try {
+    board = await ask(`${pathOf(name)}${version}`);
+  } catch (error) {
+    if (error instanceof TypeError) throw error;
+    const button = make("button", { type: "button", click: () => makeIt().catch(failed) }, "make it");
+    grid.replaceChildren(make("p", {}, `${error.message}. `, make("a", { href: "/dashboards" }, "All dashboards"), " ", mayEdit() ? button : null));
+    part("tools").hidden = true;
+    return;
+  }
+  if (board.version !== board.newest) outcome.textContent = `This is version ${board.version}; the newest is ${board.newest}.`;
+  if (here.searchParams.has("edit") && mayEdit()) begin();
+  else show();
+  remember();
+  await showVersions();
+}
+
+async function makeIt() {
+  location.href = `/dashboards/${await create({ title: name, panels: [] })}?edit=1`;
+}
+
+// --- editing
+
+function failed(error) {
+  outcome.className = "failed";
+  outcome.textContent = error.problems ? error.problems.join("\n") : error.message;
+}
+
+function said(...content) {
+  outcome.className = "";
+  outcome.replaceChildren(...content);
+}
+
+function begin() {
+  draft = structuredClone(board.dashboard);
+  isChanged = false;
+  part("name").value = draft.title;
+  show();
+}
+
+function changed() {
+  isChanged = true;
+  show();
+}
+
+/** Do something to the panel of a view, and keep the focus on it. */
+function act(view, how) {
+  const { panels } = draft;
+  const at = panels.indexOf(view.panel);
+  const to = { earlier: at - 1, later: at + 1 }[how];
+  const resize = (key, by, most) => {
+    view.panel[key] = Math.min(most, Math.max(1, (view.panel[key] ?? { width: 6, height: 4 }[key]) + by));
+    view.size();
+    isChanged = true;
+    view.chart?.draw();
+  };
+  if (to !== undefined) {
+    if (to < 0 || to >= panels.length) return;
+    panels.splice(to, 0, panels.splice(at, 1)[0]);
+    isChanged = true;
+    views.splice(to, 0, views.splice(at, 1)[0]);
+    const target = grid.children[at < to ? to + 1 : to] ?? null;
+    const focused = document.activeElement;
+    grid.insertBefore(view.element, target);
+    (view.element.contains(focused) ? focused : view.body).focus();
+  } else if (how === "wider" || how === "narrower") resize("width", how === "wider" ? 1 : -1, columns);
+  else if (how === "taller" || how === "shorter") resize("height", how === "taller" ? 1 : -1, rows);
+  else if (how === "remove") {
+    panels.splice(at, 1);
+    changed();
+    (views[Math.min(at, views.length - 1)]?.body ?? part("add")).focus();
+  } else if (how === "change") {
+    editPanel(view.panel, { kinds, columns, rows }, (made) => {
+      panels[at] = made;
+      changed();
+      views[at].body.focus();
+    });
+  }
+}
+
+const TOOLS = [["earlier", "←"], ["later", "→"], ["narrower", "⇤"], ["wider", "⇥"], ["shorter", "⤒"], ["taller", "⤓"], ["change", "edit"], ["remove", "✕"]];
+
+function tool(view) {
+  view.tools.hidden = draft === null;
+  view.tools.replaceChildren(...(draft === null ? [] : TOOLS.map(([how, sign]) =>
+    make("button", { type: "button", "aria-label": `${how} ${view.panel.title}`, title: how, click: () => act(view, how) }, sign))));
+}
+
+grid.addEventListener("keydown", (event) => {
+  const view = views.find((one) => one.body === event.target);
+  if (!draft || !view || event.ctrlKey || event.metaKey || event.altKey) return;
+  const plain = { ArrowLeft: "earlier", ArrowUp: "earlier", ArrowRight: "later", ArrowDown: "later", Enter: "change", Delete: "remove" };
+  const shifted = { ArrowLeft: "narrower", ArrowRight: "wider", ArrowUp: "shorter", ArrowDown: "taller" };
+  const how = (event.shiftKey ? shifted : plain)[event.key];
+  if (!how) return;
+  event.preventDefault();
+  act(view, how);
+});
+
+/** Save the draft as the version after `changes`. */
+async function save(changes) {
+  try {
+    draft.title = part("name").value.trim();
+    const saved = await change("PUT", `${pathOf(name)}?version=${changes}`, draft);
+    board = { ...saved, newest: saved.version, dashboard: draft };
+    [draft, isChanged] = [null, false];
+    said(`Saved as version ${saved.version}.`);
+    show();
+    await showVersions();
+  } catch (error) {
+    failed(error);
+    if (error.status !== 409 || error.newest === undefined) return;
+    outcome.append(" ", make("button", { type: "button", click: () => theirs() }, "discard mine and show theirs"), " ",
+      make("button", { type: "button", click: () => save(error.newest) }, "save mine after theirs"));
+  }
+}
+
+async function theirs() {
+  [draft, isChanged, board] = [null, false, null];
+  said();
+  await open();
+}
+
+async function showVersions() {
+  const { versions } = await ask(`${pathOf(name)}/versions`);
+  part("versions").hidden = versions.length < 2;
+  put(part("versions").querySelector("ul"), versions.map((one) => {
+    const by = [`version ${one.version}`, one.deleted ? "deleted" : `${one.panels} panels`, one.author, `${stamp(Date.parse(one.saved_at))} ${zoneName()}`].filter(Boolean).join(", ");
+    const isOld = one.version !== board.newest && !one.deleted;
+    return make("li", {}, isOld ? make("a", { href: `?version=${one.version}` }, by) : by, " ",
+      isOld && mayEdit() ? make("button.plain", { type: "button", "aria-label": `restore version ${one.version}`, click: () => restore(one.version).catch(failed) }, "restore") : null);
+  }));
+}
+
+async function restore(version) {
+  const { dashboard } = await ask(`${pathOf(name)}?version=${version}`);
+  await change("PUT", `${pathOf(name)}?version=${board.newest}`, dashboard);
+  location.href = `/dashboards/${name}`;
+}
+
+part("edit").addEventListener("click", begin);
+part("save").addEventListener("click", () => part("name").reportValidity() && save(board.newest));
+part("discard").addEventListener("click", () => {
+  [draft, isChanged] = [null, false];
+  said();
+  show();
+});
+part("add").addEventListener("click", () => editPanel({ kind: "line" }, { kinds, columns, rows }, (made) => {
+  draft.panels.push(made);
+  changed();
+  views.at(-1).element.scrollIntoView({ block: "nearest" });
+  views.at(-1).body.focus();
+}));
+part("name").addEventListener("input", () => {
+  isChanged = true;
+});
+part("delete").addEventListener("click", () => {
+  const sure = async () => {
+    await change("DELETE", `${pathOf(name)}?version=${board.newest}`);
+    isChanged = false;
+    location.href = "/dashboards";
+  };
+  said("It can be restored for 30 days. ", make("button", { type: "button", click: () => sure().catch(failed) }, "delete it now"));
+});
+addEventListener("beforeunload", (event) => {
+  if (isChanged) event.preventDefault();
+});
+part("export").addEventListener("click", () => {
+  const file = new Blob([JSON.stringify(document_(), null, 2), "\n"], { type: "application/json" });
+  const link = make("a", { href: URL.createObjectURL(file), download: `${name}.json` });
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(link.href), 60e3);
+});
+
+// --- the wall
+
+let isWall = here.searchParams.get("wall") === "1";
+const turnS = Number(/^(\d{1,4})s?$/.exec(here.searchParams.get("rotate") ?? "")?.[1] ?? 0);
+
+function hang() {
+  document.documentElement.classList.toggle("wall", isWall);
+  for (const view of views) view.chart?.draw();
+}
+
+async function rotate() {
+  if (document.hidden || draft) return;
+  const { dashboards } = await ask("/v1/dashboards");
+  const chosen = here.searchParams.get("names")?.split(",");
+  const names = chosen?.filter((one) => dashboards.some((each) => each.name === one)) ?? dashboards.map((one) => one.name);
+  const next = names[(names.indexOf(name) + 1) % names.length];
+  if (next === undefined || next === name) return;
+  const found = await ask(pathOf(next));
+  [name, board] = [next, found];
+  show();
+  remember();
+}
+
+part("wall").addEventListener("click", () => {
+  isWall = true;
+  // Browsers allow the whole screen after a click alone; without it the wall fills the window.
+  document.documentElement.requestFullscreen?.().catch(() => {});
+  hang();
+  remember();
+});
+document.addEventListener("keydown", (event) => {
+  if (event.key !== "Escape" || !isWall) return;
+  isWall = false;
+  hang();
+  remember();
+});
+document.addEventListener("fullscreenchange", () => {
+  if (document.fullscreenElement || !isWall) return;
+  isWall = false;
+  hang();
+  remember();
+});
+hang();
+
+shared.addEventListener("span", () => {
+  following = false;
+  remember();
+  invalidate();
+});
+for (const button of spans) {
+  button.addEventListener("click", () => {
+    following = true;
+    lengthS = Number(button.dataset.seconds);
+    [shared.begin, shared.end] = [Date.now() - lengthS * 1000, Date.now()];
+    remember();
+    invalidate();
+  });
+}
+part("range").addEventListener("submit", (event) => {
+  event.preventDefault();
+  const [from, to] = ["begin", "end"].map((key) => ofField(part(key).value));
+  if (from < to) shared.show(from, to);
+});
+addEventListener("zonechange", () => {
+  remember();
+  if (board) showVersions().catch(failed);
+});
+const again = live(TURN_MS, look);
+// A rotation that fails is tried at the next turn; the panels say when they are old.
+if (isWall && turnS >= 5) setInterval(() => rotate().catch(() => {}), turnS * 1000);

@@ -65,6 +65,7 @@ NEEDS: dict[tuple[str, str], Need] = {
     ("GET", "/v1/map/nodes"): Scope.READ,
     ("GET", "/v1/search"): Scope.READ,
     ("GET", "/v1/series"): Scope.READ,
+    ("GET", "/v1/live"): Scope.READ,
     ("GET", "/v1/timeline"): Scope.READ,
     ("GET", "/v1/health"): Scope.READ,
     ("GET", "/v1/coverage"): Scope.READ,

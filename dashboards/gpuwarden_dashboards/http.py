@@ -121,7 +121,9 @@ def answering(templates: Templates, handler: Handler) -> Handler:
             status, reason = 503, f"the data cannot be read now: {error}"
         if request.path.startswith("/v1/"):
             return web.json_response({"error": reason, "status": status}, status=status)
-        page = html(templates.render("error.html", title=_TITLES[status], reason=reason))
+        page = html(
+            templates.render("error.html", title=_TITLES[status], reason=reason, status=status)
+        )
         page.set_status(status)
         return page
 

@@ -230,7 +230,10 @@ let namesAt = 0;
 const latest = new Map();
 
 async function lookAtFleet() {
-  const data = await askNew("/v1/fleet");
+  const data = await askNew("/v1/fleet").catch((error) => {
+    if (!totals) showVerdict($("verdict"), { level: "critical", word: "No answer", sentence: `The fleet cannot be shown: ${error.message}.`, action: "This page tries again. `gpuwarden doctor` on the collector's host says what is wrong with it.", path: "" });
+    throw error;
+  });
   if (!data) return;
   if (data.page !== version) location.reload();
   offsetMs = data.now - Date.now();

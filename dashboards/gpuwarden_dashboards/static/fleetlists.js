@@ -20,7 +20,7 @@ export function showVerdict(box, verdict) {
     make("p.lead", {}, make("span.word", {}, verdict.word), " ", verdict.sentence),
     hourly || verdict.action ? make("p", {},
       hourly ? [make("b", {}, `${usd(hourly)}/h wasted now`), `, ${usd(monthly)} a month if nothing changes. `] : null,
-      verdict.action ? [make("b", {}, "First: "), prose(verdict.action), " "] : null,
+      verdict.action ? [make("b", {}, "First: "), ...prose(verdict.action), " "] : null,
       verdict.owner ? ["Tell ", make("a", { href: linkTo("user", verdict.owner), "data-key": "verdict owner" }, verdict.owner), ". "] : null,
       path ? make("a", { href: path, "data-key": "verdict" }, path.startsWith("/?") ? "show them" : path === "/collector" ? "the agents" : "evidence, acknowledge, silence") : null) : null);
 }
@@ -39,17 +39,18 @@ export function showTotals(box, totals, past, week, unjudged, onFilter) {
   const hours = past ? Math.round((past.columns * past.step_s) / 3600) : 0;
   const line = (name, title, options) => (lines?.[name].some((value) => value !== null) ? sparkline(lines[name], { ...options, label: `${title} over the last ${hours} hours` }) : null);
   const all = totals.gpus === totals.reporting;
+  const isKnown = totals.reporting > 0; // what no GPU reports is not 0
   const number = (value) => value.toLocaleString("en");
   const perHour = totals.usd_per_hour;
   const spent = week?.all;
   const inWeek = !spent ? null : spent.usd === null ? `${spent.wasted_hours.toFixed(1)} h` : usd(spent.wasted_usd ?? 0);
   const ofWeek = !spent ? "" : spent.usd === null ? `of ${counted(Math.round(spent.hours), "GPU hour")}` : `${share(spent.wasted_usd ?? 0, spent.usd)} of ${usd(spent.usd)}`;
   const tiles = [
-    ["Wasted now", perHour === null ? "–" : `${usd(totals.usd_wasted_per_hour ?? 0)}/h`, perHour === null ? make("a", { href: "/collector#prices", "data-key": "prices" }, "set prices to see what waste costs") : [`${share(totals.usd_wasted_per_hour ?? 0, perHour)} of `, make("a", { href: "/collector#prices", "data-key": "prices", title: "where prices come from" }, `${usd(perHour)}/h`)], null, null, ""],
+    ["Wasted now", perHour === null || !isKnown ? "–" : `${usd(totals.usd_wasted_per_hour ?? 0)}/h`, perHour === null ? make("a", { href: "/collector#prices", "data-key": "prices" }, "set prices to see what waste costs") : [isKnown ? `${share(totals.usd_wasted_per_hour ?? 0, perHour)} of ` : "all cost ", make("a", { href: "/collector#prices", "data-key": "prices", title: "where prices come from" }, `${usd(perHour)}/h`)], null, null, ""],
     ["Wasted in 7 days", inWeek ?? "–", make("a", { href: "/money", "data-key": "money" }, ofWeek || "money"), null, null, ""],
     ["GPUs reporting", all ? number(totals.gpus) : `${number(totals.reporting)} of ${number(totals.gpus)}`, nodesInWords(totals.nodes, totals.nodes_with_gpus), null, all ? null : 'state="not reporting"', all ? "" : "bad"],
-    ["GPUs with an alert", unjudged && !totals.alerting ? "–" : number(totals.alerting), unjudged ? "not all judged" : totals.throttled ? `${number(totals.throttled)} throttled by heat or power` : "none is throttled", null, totals.alerting ? "state=alerting" : null, totals.alerting ? "bad" : ""],
-    ["Idle", number(totals.idle), share(totals.idle, totals.reporting) && `${share(totals.idle, totals.reporting)} of GPUs`, line("idle", "Idle GPUs", {}), totals.idle ? "state=idle" : null, ""],
+    ["GPUs with an alert", (unjudged || !isKnown) && !totals.alerting ? "–" : number(totals.alerting), unjudged ? "not all judged" : !isKnown ? "none reports" : totals.throttled ? `${number(totals.throttled)} throttled by heat or power` : "none is throttled", null, totals.alerting ? "state=alerting" : null, totals.alerting ? "bad" : ""],
+    ["Idle", isKnown ? number(totals.idle) : "–", share(totals.idle, totals.reporting) && `${share(totals.idle, totals.reporting)} of GPUs`, line("idle", "Idle GPUs", {}), totals.idle ? "state=idle" : null, ""],
     ["Utilization", reading(totals.util_percent, "percent"), "mean of GPUs", line("util_percent", "Utilization", { greatest: 100 }), null, ""],
     ["Power", reading(totals.power_watts, "watts"), "drawn by GPUs", line("power_watts", "Power", {}), null, ""],
   ];
@@ -85,6 +86,7 @@ function trouble(record, href, now, isInVerdict) {
 /** Incidents, and alerts in none of them. `unjudged`: why there may be others, or null. */
 export function showTrouble(box, { now, incidents, alerts, unjudged, verdict }) {
   const row = (one, href) => trouble(one, href, now, href === verdict.path);
+  const isWell = ["good", "info"].includes(verdict.level);
   const rows = [
     ...incidents.map((one) => row(one, `/incidents/${encodeURIComponent(one.id)}`)),
     ...alerts.slice(0, Math.max(0, 5 - incidents.length)).map((one) => row(one, `/alerts/${encodeURIComponent(one.fingerprint)}`)),
@@ -101,7 +103,7 @@ export function showTrouble(box, { now, incidents, alerts, unjudged, verdict }) 
   put(box,
     make("h2", {}, open ? `${counted(open, "open incident")}${muted ? `, ${muted.toLocaleString("en")} of them acknowledged or silenced` : ""}` : single ? counted(single, "alert") : "What is wrong"),
     unjudged ? make("p.unjudged", { role: "status" }, verdict.sentence === unjudged ? "Nothing is known yet." : unjudged) : null,
-    rows.length ? make("ul.plain-list", {}, rows) : unjudged ? null : make("p.well", {}, "Nothing is firing."),
+    rows.length ? make("ul.plain-list", {}, rows) : unjudged ? null : isWell ? make("p.well", {}, "Nothing is firing.") : make("p.soft", {}, "No alert fires."),
     more.length ? make("p.soft", {}, more[0], more[1] ? [" · ", more[1]] : null) : null);
 }
 

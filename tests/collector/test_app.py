@@ -452,6 +452,12 @@ async def test_other_routes_are_served_beside_the_api_and_faults_do_not_end_it(
             }
         async with session.get(collector.url + "/nothing") as answer:
             assert await answer.json() == {"error": "there is nothing at /nothing", "status": 404}
+        browser = {"Accept": "text/html,*/*"}
+        async with session.get(collector.url + "/no<b>", headers=browser) as answer:
+            assert (answer.status, answer.content_type) == (404, "text/html")
+            assert "There is nothing at /no&lt;b&gt;." in await answer.text()
+        async with session.get(collector.url + "/v1/nothing", headers=browser) as answer:
+            assert answer.content_type == "application/json"
         async with session.get(collector.url + "/v1/ingest") as answer:
             assert answer.status == 405
             assert answer.headers["Allow"] == "POST"

@@ -1,8 +1,9 @@
 """Serves the HTTP API: ingest, health, metrics and nodes; docs/api.md describes it.
 
-Every error is answered with `{"error": "one sentence", "status": n}`.
+Every error is answered with `{"error": "one sentence", "status": n}`, where a browser asks for a page with a page.
 """
 
+import html
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, assert_never
@@ -122,7 +123,7 @@ class Api:
             except web.HTTPException as error:
                 if error.status < 400:
                     raise
-                answer = error_response(error.status, _sentence(request, error))
+                answer = _error_answer(request, error)
                 if "Allow" in error.headers:
                     answer.headers["Allow"] = error.headers["Allow"]
                 return answer
@@ -158,6 +159,19 @@ def error_response(
     headers = {} if retry_after_s is None else {"Retry-After": str(retry_after_s)}
     said = {"error": reason, "status": status, **({"checks": list(checks)} if checks else {})}
     return web.json_response(said, status=status, headers=headers)
+
+
+def _error_answer(request: web.Request, error: web.HTTPException) -> web.Response:
+    """JSON, or for a person who mistyped the address of a page, a page."""
+    reason = _sentence(request, error)
+    is_page = request.method == "GET" and not request.path.startswith(("/v1/", "/api/"))
+    if not is_page or "text/html" not in request.headers.get("Accept", ""):
+        return error_response(error.status, reason)
+    text = f"""<!doctype html><html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width">
+<meta name="color-scheme" content="light dark"><title>{error.status} · gpuwarden</title>
+<h1>{html.escape(error.reason)}</h1><p>{html.escape(reason[:1].upper() + reason[1:])}.</p><p><a href="/">The fleet</a></p></html>"""
+    headers = {"Content-Security-Policy": "default-src 'none'", "X-Content-Type-Options": "nosniff"}
+    return web.Response(text=text, status=error.status, content_type="text/html", headers=headers)
 
 
 def closing(request: web.Request, answer: web.Response) -> web.Response:

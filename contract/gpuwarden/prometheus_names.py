@@ -107,6 +107,7 @@ DCGM = {
     "mhz": Scale("MHz"),
     "celsius": Scale("C"),
     "watts": Scale("W"),
+    "volts": Scale("V"),
     "bytes": Scale("MiB", over=2**20),
     "joules": Scale("mJ", times=1000),
     "seconds": Scale("ns", times=10**9),

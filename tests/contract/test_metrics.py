@@ -22,7 +22,7 @@ from gpuwarden.metrics import (
 
 TABLES_OF_GPUS = ("gpu_samples", "gpu_detail_samples", "gpu_health_samples")
 ALL = [(table, metric) for table, metrics in METRICS.items() for metric in metrics]
-UNITS = {"percent", "bytes", "watts", "joules", "celsius", "mhz", "seconds"}
+UNITS = {"percent", "bytes", "watts", "joules", "celsius", "mhz", "seconds", "volts"}
 
 
 @each(("table", "metric"), ALL)

@@ -133,7 +133,7 @@ def test_every_metric_of_the_host_and_of_a_full_featured_gpu_is_there(start_ms: 
     reading = SimulatedNode("n", 2, H100, 1).read(start_ms)
     assert set(reading["host_samples"][0]) == {m.name for m in METRICS["host_samples"]}
     not_nvlink_4 = {m.name for m in METRICS["link_samples"] if "NVLink 5" in m.source}
-    passive = {"fan_percent"}
+    passive = {"fan_percent", "voltage_volts"}
     retired = {m.name for m in METRICS["gpu_health_samples"] if m.name.startswith("retired_")}
     for table, absent in (
         ("gpu_samples", set[str]()),

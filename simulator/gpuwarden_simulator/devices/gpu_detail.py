@@ -8,11 +8,18 @@ Activity is spread as in AcmeTrace: at a utilization of 98 % a third to nine ten
 import random
 from typing import NamedTuple
 
+from gpuwarden.models import GpuModel
 from gpuwarden_agent.probe import Row
 from gpuwarden_simulator.devices.gpu import IDLE, GpuLoad, GpuState
 from gpuwarden_simulator.devices.hardware import SimulatedGpu, has_fan, is_amd, is_geforce
 
 PCIE_LANE_BYTES_PER_SECOND = {1: 0.25e9, 2: 0.5e9, 3: 0.985e9, 4: 1.969e9, 5: 3.938e9}
+
+MIB, GIB = 1 << 20, 1 << 30
+BAR1_IDLE_BYTES, BAR1_BUSY_BYTES = 1 * MIB, 3 * MIB
+"""What nvidia-smi -q has of an H100 without and with a process."""
+BAR1_SMALL_BYTES = 256 * MIB
+"""Of a T4, and of a GeForce without resizable BAR."""
 
 OCCUPANCY_SHARE = 0.28
 """Resident warps of a working SM, as a share of the maximum."""
@@ -62,7 +69,8 @@ def template(device: SimulatedGpu) -> Row:
         "pcie_replays_total": 0,
     }
     if is_amd(model):
-        return row
+        return row | {"bar1_total_bytes": model.memory_gib * GIB}
+    row["bar1_total_bytes"] = _bar1_bytes(model)
     row["pcie_replay_rollovers_total"] = 0
     if generation.has_gpm:
         row |= dict.fromkeys(_HOPPER_PCIE_COUNTERS, 0) | dict.fromkeys(_UNUSED_PIPES, 0.0)
@@ -132,7 +140,8 @@ def detail_row(
     if pcie is not WELL:
         _add_pcie_trouble(row, pcie)
     if is_amd(device.model):
-        return row
+        return row | {"bar1_used_bytes": state.memory_used_bytes}
+    row["bar1_used_bytes"] = BAR1_IDLE_BYTES if is_idle else BAR1_BUSY_BYTES
     if links_down:
         row["nvlinks_active"] = device.model.nvlinks - links_down
     row["video_clock_mhz"] = max(int(state.sm_clock_mhz * 0.78), 405) // 15 * 15
@@ -165,6 +174,13 @@ def _add_pcie_trouble(row: Row, pcie: PcieTrouble) -> None:
         row["pcie_bad_dllps_total"] = replays // 3
         row["pcie_l0_to_recovery_total"] = replays // 4
         row["pcie_correctable_errors_total"] = row["pcie_receiver_errors_total"] = replays
+
+
+def _bar1_bytes(model: GpuModel) -> int:
+    """A window of a power of two, into which all memory fits: 128 GiB of an H100 with 80 GB."""
+    if is_geforce(model) or model.name == "T4-16GB":
+        return BAR1_SMALL_BYTES
+    return GIB << (model.memory_gib - 1).bit_length()
 
 
 def sm_active_percent(util_percent: float, power_share: float) -> float:

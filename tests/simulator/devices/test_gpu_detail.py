@@ -110,6 +110,22 @@ def test_the_margin_is_that_of_real_devices() -> None:
     assert 55 <= row["temperature_margin_celsius"] <= 62  # type: ignore[operator]
 
 
+@pytest.mark.parametrize(
+    ("model", "total", "busy"),
+    [
+        ("H100-SXM", 128 << 30, 3 << 20),
+        ("A100-SXM-40GB", 64 << 30, 3 << 20),
+        ("T4", 256 << 20, 3 << 20),
+    ],
+)
+def test_the_window_to_the_memory_is_that_of_real_boards(model: str, total: int, busy: int) -> None:
+    """nvidia-smi -q: 131072 MiB of an H100, 65536 MiB of an A100 40GB, 256 MiB of a T4."""
+    idle = look(model, GpuLoad())
+    assert (idle["bar1_total_bytes"], idle["bar1_used_bytes"]) == (total, 1 << 20)
+    at_work = look(model, GpuLoad(util_percent=90, power_share=0.5, has_context=True))
+    assert at_work["bar1_used_bytes"] == busy
+
+
 def test_trouble_of_the_link_lowers_it_and_counts_its_errors() -> None:
     row = look("H100-SXM", GpuLoad(), pcie=PcieTrouble(3, 8, 40))
     assert (row["pcie_generation"], row["pcie_width"], row["pcie_replays_total"]) == (3, 8, 40)

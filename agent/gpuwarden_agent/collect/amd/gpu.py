@@ -273,11 +273,15 @@ class AmdGpuProbe:
             "pcie_l0_to_recovery_total": number(metrics, "pcie_l0_to_recov_count_acc"),
             "pcie_naks_sent_total": number(metrics, "pcie_nak_sent_count_acc"),
             "pcie_naks_received_total": number(metrics, "pcie_nak_rcvd_count_acc"),
+            "bar1_total_bytes": read(device / "mem_info_vis_vram_total", parse.positive),
+            "bar1_used_bytes": read(device / "mem_info_vis_vram_used", parse.number),
             "video_clock_mhz": max(video, default=number(metrics, "current_vclk0")),
         }
         if sensors:
             values["graphics_clock_mhz"] = read(sensors.folder / "freq1_input", parse.mhz)
             values["fan_percent"] = read(sensors.folder / "pwm1", parse.fan_percent)
+            # https://docs.kernel.org/gpu/amdgpu/thermal.html
+            values["voltage_volts"] = read(sensors.folder / "in0_input", parse.volts)
         return values
 
     def _device_values(self, metrics: Metrics) -> dict[str, Value]:

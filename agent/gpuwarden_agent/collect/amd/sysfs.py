@@ -78,6 +78,12 @@ def celsius(text: str) -> float | None:
     return value / 1000 if value else None
 
 
+def volts(text: str) -> float | None:
+    """A voltage from millivolts; None for 0, which a gated core has."""
+    value = positive(text)
+    return None if value is None else value / 1000
+
+
 def mhz(text: str) -> int:
     """A clock from hertz; a gated clock has 0."""
     return number(text) // 1_000_000

@@ -317,6 +317,7 @@ CALLS: dict[str, tuple[Call, ...]] = {
         _call("temperature_margin_celsius", "nvmlDeviceGetMarginTemperature", reading="margin_celsius"),
         _call("pcie_generation", "nvmlDeviceGetCurrPcieLinkGeneration", value=number_or_none),
         _call("pcie_width", "nvmlDeviceGetCurrPcieLinkWidth", value=number_or_none),
+        _call(("bar1_total_bytes", "bar1_used_bytes"), "nvmlDeviceGetBAR1MemoryInfo", reading="bar1_memory", plain=lambda m: (m.bar1Total, m.bar1Used)),
     ),
     "link_samples": (
         _call("active", "nvmlDeviceGetNvLinkState", reading="is_nvlink_active", plain=bool),

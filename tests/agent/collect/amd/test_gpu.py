@@ -382,7 +382,13 @@ def test_an_mi300x_says_how_long_it_was_held_down(tmp_path: Path, clock: ManualC
 def test_a_radeon_has_a_fan_and_the_reason_of_its_clocks(
     tmp_path: Path, clock: ManualClock
 ) -> None:
-    device = plant(tmp_path, RX6700XT | {"hwmon/pwm1": "51"})
+    more = {
+        "hwmon/pwm1": "51",
+        "hwmon/in0_input": "856",
+        "mem_info_vis_vram_total": "268435456",
+        "mem_info_vis_vram_used": "17776640",
+    }
+    device = plant(tmp_path, RX6700XT | more)
     (device / "gpu_metrics").write_bytes(
         gpu_metrics((1, 3), indep_throttle_status=1 << 36, current_vclk0=500)
     )
@@ -390,6 +396,8 @@ def test_a_radeon_has_a_fan_and_the_reason_of_its_clocks(
     assert reading["gpu_samples"][0]["clocks_event_reasons"] == 0x20
     (row,) = reading["gpu_detail_samples"]
     assert (row["fan_percent"], row["video_clock_mhz"]) == (20.0, 500)
+    assert row["voltage_volts"] == 0.856
+    assert (row["bar1_total_bytes"], row["bar1_used_bytes"]) == (268_435_456, 17_776_640)
     assert (row["pcie_replays_total"], row["pcie_generation"]) == (0, 4)
     assert reading["link_samples"] == []
 

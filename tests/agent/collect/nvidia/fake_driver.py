@@ -78,6 +78,7 @@ H100_IDLE: dict[str, Any] = {
     "margin_celsius": 46,
     "pcie_generation": 5,
     "pcie_width": 16,
+    "bar1_memory": (131072 * MIB, 1 * MIB),
     "pcie_replays": 9,
     "is_gpm_supported": True,
     "is_nvlink_active": dict.fromkeys(range(18), True),

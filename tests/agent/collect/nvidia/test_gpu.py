@@ -391,7 +391,10 @@ def test_all_rows_of_an_h100_fit_the_tables(clock: ManualClock) -> None:
             assert None not in row.values()
     (detail,) = reading["gpu_detail_samples"]
     stamped = {"ts", "node", "simulated", "mig_instance"}
-    assert set(WIRE_TABLES["gpu_detail_samples"].names) - detail.keys() == stamped | {"fan_percent"}
+    assert set(WIRE_TABLES["gpu_detail_samples"].names) - detail.keys() == stamped | {
+        "fan_percent",
+        "voltage_volts",
+    }
 
 
 def test_mig_devices_are_in_each_table_beside_their_gpu(clock: ManualClock) -> None:

@@ -343,6 +343,9 @@ HOST_METRICS: tuple[Metric, ...] = (
     _slow("nfs_metadata_total", I64, "operations", COUNTER, "/proc/self/mountstats LOOKUP, GETATTR, ACCESS, OPEN, READDIR*", "NFS metadata calls, all mounts: many small files."),
     _slow("nfs_metadata_seconds_total", F64, "seconds", COUNTER, "/proc/self/mountstats, as nfs_metadata_total", "Time that NFS metadata calls took."),
     _slow("nfs_retransmissions_total", I64, "operations", COUNTER, "/proc/self/mountstats", "NFS requests sent again: the network or the server loses them."),
+    Metric("spool_batches", I32, "batches", GAUGE, "the agent's spool", "Batches that waited in the agent's spool when this row was put into it; in the newest host row of each batch.",
+           limits=NOT_NEGATIVE, summary=("max",)),
+    Metric("spool_bytes", I64, "bytes", GAUGE, "the agent's spool", "Size of these batches; at spool_bytes_max the oldest is dropped.", limits=NOT_NEGATIVE, summary=("max",)),
 )
 
 PROCESS_METRICS: tuple[Metric, ...] = (

@@ -212,3 +212,24 @@ async def test_of_what_never_reported_no_samples_are_read(querier) -> None:
         (True, False),
         (False, True),
     ]
+
+
+async def test_what_waits_in_the_spool_of_the_agent_is_said(querier) -> None:
+    now = datetime.now(UTC).replace(tzinfo=None)
+    add_gpu(querier, 0)
+    add_gpu_node = "INSERT INTO nodes (node, agent_id, boot_id, simulated, last_seen_at) VALUES ('n1', 'a', 'b', true, ?)"
+    querier.db.execute(add_gpu_node, [now])
+    app = web.Application()
+    app.add_routes(routes(querier, SystemClock()))
+    async with TestClient(TestServer(app)) as client:
+        for second, batches, said in (
+            (3, None, None),
+            (2, 1, "Nothing waits in the agent's spool"),
+            (1, 12, "12 batches (3.0 MiB) wait in the agent's spool"),
+        ):
+            querier.db.execute(
+                "INSERT INTO host_samples (ts, node, simulated, spool_batches, spool_bytes) VALUES (?, 'n1', true, ?, ?)",
+                [now - timedelta(seconds=second), batches, batches and batches * 2**18],
+            )
+            html = (await (await client.get("/nodes/n1")).text()).replace("&#39;", "'")
+            assert (said in html) if said else ("agent's spool" not in html)

@@ -105,6 +105,7 @@ class Flusher:
         )
 
     async def _put(self, rows: TakenRows, *, is_last: bool) -> None:
+        self._add_depth(rows)
         body = encode(rows.by_table)
         put = await self._worker.submit(
             self._spool.put, body, rows.count, last_ts_ms=rows.last_ts_ms, is_last=is_last
@@ -122,6 +123,12 @@ class Flusher:
         if put.dropped:
             self._report_dropped(put.dropped)
         self._sealed.set()
+
+    def _add_depth(self, rows: TakenRows) -> None:
+        """Say in the newest row of the host what waits in the spool."""
+        if host := rows.by_table.get("host_samples"):
+            depth = {"spool_batches": self._spool.count, "spool_bytes": self._spool.size_bytes}
+            host[-1] = host[-1] | depth
 
     def _keep_open(self, rows: TakenRows, error: SpoolError) -> None:
         lost = self._batch.put_back(rows)

@@ -98,6 +98,7 @@ SELECT gpu, bottleneck, summary, advice, usd_per_hour, began_at FROM diagnoses
 WHERE kind = 'gpu' AND ended_at IS NULL AND {where} AND seen_at > now()::TIMESTAMP - INTERVAL 10 MINUTE
 ORDER BY usd_per_hour DESC NULLS LAST, gpu
 """
+_SPOOL = "SELECT spool_batches, spool_bytes FROM nodes_now WHERE node = $node"
 _SUBJECT = "subject IN (SELECT unnest($gpu_uuids))"
 
 
@@ -142,6 +143,8 @@ class PlaceNow:
     week_usd: float | None = None
     """What it cost in seven days; None: no known price."""
     week_wasted_usd: float | None = None
+    spool: Record | None = None
+    """`spool_batches` and `spool_bytes` of its agent; None: not known now."""
 
     @property
     def verdict(self) -> PlaceVerdict:
@@ -257,9 +260,12 @@ async def read_place(querier: Querier, place: Place, now: datetime) -> PlaceNow 
         (_GPUS, {"node": item["node"]}),
         (_DIAGNOSES.format(where=where if place.node else _SUBJECT), params),
         (_WEEK.format(where=where), params),
+        (_SPOOL, {"node": item["node"]}),
     )
     found = await query_all(querier, queries)
-    processes, alerts, mig, beside, gpus, diagnoses, week = (result.records() for result in found)
+    processes, alerts, mig, beside, gpus, diagnoses, week, spool = (
+        result.records() for result in found
+    )
     uuid, parent = item.get("gpu_uuid"), item.get("parent_gpu_uuid")
     if uuid is not None:
         mig = [one for one in mig if one["gpu"] == item["gpu"]]
@@ -284,6 +290,7 @@ async def read_place(querier: Querier, place: Place, now: datetime) -> PlaceNow 
         diagnoses,
         week[0]["usd"],
         week[0]["wasted_usd"],
+        next((one for one in spool if one["spool_batches"] is not None), None),
     )
 
 

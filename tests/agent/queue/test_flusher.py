@@ -75,6 +75,24 @@ async def test_a_batch_holds_samples_events_and_the_inventory_that_changed(
     assert rig.sealed.is_set()
 
 
+async def test_the_newest_row_of_the_host_says_what_waits_in_the_spool(
+    rig: Rig, decode_body: Decode
+) -> None:
+    for at in (1000, 2000):
+        rig.sample(at)
+    await rig.flusher.seal()
+    (before,) = rig.spool.oldest(9)
+    rig.sample(3000)
+    await rig.flusher.seal()
+    _, second = rig.spool.oldest(9)
+    first_rows, second_rows = (
+        decode_body(batch.body)["host_samples"].to_pylist() for batch in (before, second)
+    )
+    assert [row.get("spool_batches") for row in first_rows] == [None, 0]
+    assert [row.get("spool_bytes") for row in first_rows] == [None, 0]
+    assert (second_rows[0]["spool_batches"], second_rows[0]["spool_bytes"]) == (1, len(before.body))
+
+
 async def test_nothing_is_sealed_when_there_is_nothing(rig: Rig) -> None:
     await rig.flusher.seal()
     await rig.flusher.seal()

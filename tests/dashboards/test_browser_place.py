@@ -67,6 +67,29 @@ def fleet(querier):
     return querier
 
 
+ODD = """async (base) => {
+  const { median, oddity } = await import(`${base}/beside.js`);
+  return median([3, 1, 2]) === 2 && median([4, 1, 2, 3]) === 2.5 && median([]) === null
+    && oddity(70, 100, 2) === "30 % below the median" && oddity(130, 100, 2) === "30 % above the median"
+    && oddity(90, 100, 1) === "" && oddity(70, 100, 20) === "" && oddity(null, 100, 1) === "";
+}"""
+
+
+async def is_compared(page) -> None:
+    """With the GPUs of its node, one under the other, and with others of its model, of which there are too few."""
+    expect = playwright.expect
+    await page.select_option("#beside-of", "node")
+    beside = page.locator("#beside li")
+    await expect(beside).to_have_count(2)
+    await expect(beside.nth(1)).to_contain_text("n1 GPU 1")
+    await expect(beside.nth(1)).to_contain_text("60 %")
+    await page.check("#band")
+    await expect(page.locator("#band-why")).to_have_text("fewer than 4 others of its model report")
+    assert "beside=node" in page.url and "band=1" in page.url
+    icon = await page.locator("link[rel=icon]").get_attribute("href")
+    assert await page.evaluate(ODD, icon.rpartition("/")[0])
+
+
 async def hides_a_line(page, url: str) -> None:
     """With the mouse, and back with a key."""
     expect = playwright.expect
@@ -128,6 +151,8 @@ async def test_a_gpu_its_node_job_and_user_are_shown_with_what_is_wrong(fleet) -
         while "state: " not in await caption.inner_text():  # drawn again, the cursor is gone
             await states.press("ArrowLeft")
             await page.wait_for_timeout(200)
+
+        await is_compared(page)
 
         await page.goto(f"{url}/money")
         await page.keyboard.press("/")

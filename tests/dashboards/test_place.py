@@ -175,6 +175,7 @@ async def test_data_of_pages_are_served_and_wrong_questions_refused(querier) -> 
             (f"/v1/coverage?node=n1&{span}&columns=10", "tables"),
             (f"/v1/topology?node=n1&end={HOUR.begin_ms}", "gpus"),
             (f"/v1/timeline?gpu_uuid=GPU-1,GPU-2&{span}", "states"),
+            (f"/v1/series/model?gpu_uuid=GPU-1&metrics=power_watts&{span}", "lines"),
         ):
             answer = await client.get(path)
             assert answer.status == 200, await answer.text()
@@ -182,6 +183,8 @@ async def test_data_of_pages_are_served_and_wrong_questions_refused(querier) -> 
         for path, reason in (
             ("/v1/topology", "node is missing"),
             ("/v1/health?begin=1&end=2", "either node or gpu_uuid"),
+            ("/v1/series/model?gpu_uuid=a,b&metrics=power_watts", "give one gpu_uuid"),
+            ("/v1/series/model?node=n1&metrics=power_watts", "give one gpu_uuid"),
             ("/money?begin=yesterday", "begin must be a time"),
             ("/money?begin=2026-03-02&end=2026-03-01", "the end must be after the begin"),
             ("/money?sort=colour", "sort must be one of name, usd"),

@@ -69,6 +69,7 @@ NEEDS: dict[tuple[str, str], Need] = {
     ("GET", "/v1/timeline"): Scope.READ,
     ("GET", "/v1/health"): Scope.READ,
     ("GET", "/v1/coverage"): Scope.READ,
+    ("GET", "/v1/series/model"): Scope.READ,
     ("GET", "/v1/topology"): Scope.READ,
     ("POST", "/v1/sql"): Scope.READ,
     **{

@@ -22,6 +22,7 @@ from gpuwarden_dashboards.http import (
 from gpuwarden_dashboards.pages.page import JudgementOf, Page, judged
 from gpuwarden_dashboards.read.health import read_health
 from gpuwarden_dashboards.read.live import LIVE_SECONDS_MAX, read_live
+from gpuwarden_dashboards.read.model_band import band_span, read_model_band
 from gpuwarden_dashboards.read.place import GROUPS, NODE_GROUPS, PlaceNow, read_gpu_uuid, read_place
 from gpuwarden_dashboards.read.series import (
     GPUS_MAX,
@@ -43,12 +44,17 @@ from gpuwarden_dashboards.templates import (
 )
 
 _COLUMNS = 500
+BESIDE = (
+    ("util_percent", "utilization"), ("power_watts", "power"), ("temperature_celsius", "temperature"),
+    ("sm_clock_mhz", "SM clock"), ("memory_used_bytes", "memory used"), ("sm_active_percent", "SMs active"),
+)  # fmt: skip
+"""Metrics by which other GPUs are shown beside one."""
 _LIVE_AGE_S = 0.9
 """Within it all pages that show the same live get one answer; they ask every two seconds."""
 
 
 class PlacePages(Page):
-    """GET /nodes/{node}, /gpus/{gpu_uuid}, /v1/series, /v1/live, /v1/timeline, /v1/health, /v1/coverage, /v1/topology."""
+    """GET /nodes/{node}, /gpus/{gpu_uuid}, /v1/series and what else its charts need."""
 
     def __init__(
         self, templates: Templates, querier: Querier, clock: Clock, judgement: JudgementOf = judged
@@ -62,6 +68,7 @@ class PlacePages(Page):
             web.get("/nodes/{node}", self._node),
             web.get("/gpus/{gpu_uuid}", self._gpu),
             web.get("/v1/series", self._series),
+            web.get("/v1/series/model", self._model),
             web.get("/v1/live", self._live),
             web.get("/v1/timeline", self._timeline),
             web.get("/v1/health", self._health),
@@ -79,6 +86,7 @@ class PlacePages(Page):
             tiles=[tile(gpu) for gpu in place.gpus],
             groups=groups,
             metrics=list(described()),
+            beside_metrics=BESIDE,
         )
 
     async def _node(self, request: web.Request) -> web.Response:
@@ -126,6 +134,14 @@ class PlacePages(Page):
 
         key = f"{place} {metrics} {seconds}"
         return await self._shared.answer(request, key, _LIVE_AGE_S, made)
+
+    async def _model(self, request: web.Request) -> web.Response:
+        place, span = _place_of(request), band_span(self._span_of(request))
+        if len(place.gpu_uuids) != 1:
+            raise ParameterError("give one gpu_uuid")
+        metrics = [name for name in request.query.get("metrics", "").split(",") if name]
+        band = await read_model_band(self._querier, place.gpu_uuids[0], metrics, span)
+        return data({**_span_document(span), **asdict(band)})
 
     async def _timeline(self, request: web.Request) -> web.Response:
         place, span = _place_of(request), self._span_of(request)

@@ -193,7 +193,7 @@ def _lines(
     for record in result.records():
         for number, metric in enumerate(metrics):
             spread = [
-                _spread(record["columns"], record[f"{how}_{number}"], columns)
+                rounded_columns(record["columns"], record[f"{how}_{number}"], columns)
                 for how in ("least", "mean", "greatest")
             ]
             yield DrawnSeries(
@@ -208,13 +208,15 @@ def _lines(
 
 
 def unit_of(metric: Metric) -> str:
+    """The unit in which a metric is drawn: a counter as its rate."""
     """The unit of what is drawn: of a counter a rate."""
     return f"{metric.unit}/s" if metric.kind is Kind.COUNTER else metric.unit
 
 
-def _spread(
+def rounded_columns(
     columns: Sequence[int], values: Sequence[float | None], count: int
 ) -> list[float | None]:
+    """A list with a value for each column, None where there is none."""
     spread: list[float | None] = [None] * count
     for column, value in zip(columns, values, strict=True):
         if 0 <= column < count and value is not None:
@@ -237,7 +239,7 @@ def series_sql(
     else:
         part = next(part for part in rollup.parts if part.table == source.table)
         table = rollup.table.name
-        values = [_of_rollup(metric, part, rollup.window_s) for metric in metrics]
+        values = [rollup_columns(metric, part, rollup.window_s) for metric in metrics]
     of = {
         "node": "node",
         "gpu": "gpu" if source.is_of_gpus else "NULL",
@@ -300,7 +302,8 @@ def of_samples(metric: Metric) -> tuple[str, str, str]:
     return rate, rate, rate
 
 
-def _of_rollup(metric: Metric, part: RollupPart, window_s: int) -> tuple[str, str, str]:
+def rollup_columns(metric: Metric, part: RollupPart, window_s: int) -> tuple[str, str, str]:
+    """SQL of least, mean and greatest of a metric in rows of a rollup."""
     made = {s.how: s.column.name for s in part.summaries if s.source == metric.name}
     if "delta" in made:
         rate = f"{made['delta']} / {window_s}"

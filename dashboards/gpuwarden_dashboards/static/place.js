@@ -1,6 +1,7 @@
 // The page of a node, a GPU or a job: charts that share a cursor and a span, states, links, health, coverage.
 
 import { Annotations } from "./annotations.js";
+import { askBeside, showBeside } from "./beside.js";
 import { Chart, Shared } from "./chart.js";
 import { folded, make } from "./elements.js";
 import { ask, live } from "./live.js";
@@ -28,6 +29,8 @@ const said = document.querySelector("#span");
 const happened = document.querySelector("#happened");
 const compare = document.querySelector("#compare");
 const heatPicker = document.querySelector("#heat-metric");
+const bandBox = document.querySelector("#band");
+const besides = ["#beside-of", "#beside-metric"].map((one) => document.querySelector(one));
 
 const here = new URL(location.href);
 const onlyGpu = here.searchParams.get("gpu");
@@ -53,6 +56,9 @@ const states = figure("#states", Strips, "States");
 const coverage = figure("#coverage-strips", Strips, "Share of the samples that were due");
 const heat = figure("#heat", Heat, "");
 if (compare) compare.value = here.searchParams.get("compare") ?? "";
+if (bandBox) bandBox.checked = here.searchParams.has("band");
+if (besides[0]) besides[0].value = here.searchParams.get("beside") ?? "";
+if (besides[1] && here.searchParams.has("by")) besides[1].value = here.searchParams.get("by");
 if (heatPicker) heatPicker.value = here.searchParams.get("heat") ?? heatPicker.value;
 
 function remember() {
@@ -63,6 +69,9 @@ function remember() {
   put("end", following ? "" : shared.end);
   put("metrics", [...charts.values()].filter((one) => one.added).map((one) => one.metrics[0]).join(","));
   put("compare", compare?.value);
+  put("band", bandBox?.checked ? "1" : "");
+  put("beside", besides[0]?.value);
+  if (besides[1]) put("by", besides[0].value && besides[1].selectedIndex ? besides[1].value : "");
   put("live", liveCharts ? "1" : "");
   if (heatPicker) put("heat", heatPicker.selectedIndex ? heatPicker.value : "");
   history.replaceState(null, "", url);
@@ -146,11 +155,30 @@ async function look() {
     ask(query("/v1/series", { metrics: metrics.join(","), columns }), signal),
     ask(query("/v1/timeline", { columns }), signal),
     compared(metrics, columns, signal),
+    banded(metrics, signal),
+    lookBeside(signal),
   ];
   if (now() - slowAt > SLOW_MS) asked.push(lookSlowly(columns, signal));
   annotations.look();
-  const [series, timeline, others] = await Promise.all(asked);
-  show(series, timeline, others);
+  const [series, timeline, others, model] = await Promise.all(asked);
+  show(series, timeline, others, model);
+}
+
+/** How other GPUs of the model did, where that is asked for. */
+async function banded(metrics, signal) {
+  if (!bandBox?.checked) return null;
+  const wanted = metrics.filter((name) => !name.includes("."));
+  return wanted.length ? ask(query("/v1/series/model", { metrics: wanted.join(","), columns: 120 }), signal) : null;
+}
+
+async function lookBeside(signal) {
+  const element = document.querySelector("#beside");
+  if (!element) return;
+  const uuids = siblings[besides[0].value] ?? [];
+  element.hidden = !uuids.length;
+  if (!uuids.length) return;
+  const all = [...new Set([set.gpuUuid, ...uuids])];
+  showBeside(element, await askBeside(all, besides[1].value, shared, signal), set.gpuUuid, all.length);
 }
 
 /** Lines to compare with: the same time a week before, or other GPUs. */
@@ -199,7 +227,16 @@ function compareLines(others, wanted) {
   }));
 }
 
-function show(series, timeline, others) {
+/** The band of a chart with one metric: that of several would be drawn over each other. */
+function bandLines(model, wanted) {
+  const line = model?.lines.find((one) => one.metric === wanted[0]);
+  if (!line) return [];
+  return [{ ...line, name: `${wanted.length > 1 ? `${shortName(wanted[0])}, ` : ""}10 to 90 % of ${model.gpus} others of the model`, kind: "band", begin: model.begin_ms, step: model.step_ms }];
+}
+
+function show(series, timeline, others, model) {
+  const why = document.querySelector("#band-why");
+  if (why) why.textContent = model?.reason ?? "";
   const frame = { begin: series.begin_ms, step: series.step_ms, columns: series.columns };
   const marks = timeline.marks.filter((mark) => mark.kind !== "diagnosis" && mark.severity !== "info");
   const strips = timeline.strips.map((strip) => ({ ...strip, name: isOne || strip.gpu === null ? strip.name : `GPU ${strip.gpu}: ${strip.name}` }));
@@ -210,7 +247,7 @@ function show(series, timeline, others) {
       .map((line) => ({ ...line, name: nameOf(line, wanted) }));
     const isHost = /^(host|infiniband)\./.test(wanted[0]);
     chart.set({
-      ...frame, lines, compare: compareLines(others, wanted),
+      ...frame, lines, compare: [...bandLines(model, wanted), ...compareLines(others, wanted)],
       marks: isHost ? marks.filter((mark) => mark.gpu === null) : marks,
       strips: isHost ? [] : [...state, ...(isOne && wanted.some((name) => name.endsWith("clock_mhz")) ? strips : [])],
     });
@@ -388,7 +425,7 @@ document.querySelector("#range")?.addEventListener("submit", (event) => {
   const [begin, end] = ["begin", "end"].map((name) => ofField(document.querySelector(`#${name}`).value));
   if (begin < end) shared.show(begin, end);
 });
-for (const choice of [compare, heatPicker]) choice?.addEventListener("change", refresh);
+for (const choice of [compare, heatPicker, bandBox, ...besides]) choice?.addEventListener("change", refresh);
 picker.addEventListener("input", () => {
   const metric = known.get(picker.value.trim());
   document.querySelector("#meaning").textContent = metric ? `${metric.meaning} (${metric.unit.replace(/_/g, " ")})` : "";

@@ -345,9 +345,11 @@ def _quiet_run(
     first = [step.reading for step in run if step.reading]
     memory = [one.memory_bytes for one in first if one.memory_bytes is not None]
     released = bool(memory) and usual.memory is not None and memory[-1] < usual.memory / 2
+    # Memory that was given back is filled again: processes started again.
+    emptied = bool(memory) and usual.memory is not None and min(memory) < usual.memory / 2
     if has_worked and is_end and (released or _length(run) <= HUNG_FROM_S):
         return [step.named(Phase.END, True, released if memory else None) for step in run]
-    if not has_worked or released:
+    if not has_worked or emptied:
         loading = [step.named(*_loading(step.reading, usual)) for step in run]
         return _filled(loading, Phase.LOADING)
     main = _mean(first, "main_cpu_percent")

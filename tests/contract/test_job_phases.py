@@ -73,6 +73,8 @@ def told(*minutes: tuple[JobReading, int], is_over: bool = True) -> list[tuple[P
         ([(WORKING, 5), (STILL, 1), (WORKING, 5)], [(Phase.TRAINING, 11)]),
         # The processes are gone, and loading begins again.
         ([(WORKING, 5), (replace(LOADS, memory_bytes=1e9), 3), (WORKING, 5)], [(Phase.TRAINING, 5), (Phase.LOADING, 3), (Phase.TRAINING, 5)]),
+        # They fill the memory until it is as usual.
+        ([(WORKING, 5), (replace(LOADS, memory_bytes=1e9), 1), (replace(LOADS, memory_bytes=6e10), 1), (WORKING, 5)], [(Phase.TRAINING, 5), (Phase.LOADING, 2), (Phase.TRAINING, 5)]),
     ],
 )  # fmt: skip
 def test_what_readings_tell_is_named(

@@ -152,3 +152,18 @@ async def test_a_job_that_wastes_a_fifth_of_its_hours_is_said_to(ran) -> None:
     assert verdict.sentence.startswith(
         "1.2 of 5.0 GPU hours (25 %) were starved: the GPU waits for data"
     )
+
+
+async def test_an_alert_that_began_after_it_left_its_gpus_is_not_its_own(ran) -> None:
+    ran.db.execute("UPDATE alerts SET state = 'firing', fired_at = began_at, resolved_at = NULL")
+    life = await life_of(ran)
+    assert [one["fingerprint"] for one in life.subject.alerts] == ["f"]
+    assert life.verdict.word == "Warning"
+    ran.db.execute("UPDATE alerts SET began_at = $1", [END + timedelta(minutes=5)])
+    assert (await life_of(ran)).subject.alerts == []
+
+
+async def test_its_begin_is_that_of_its_first_process(ran) -> None:
+    started = BEGIN + timedelta(seconds=40)
+    ran.db.execute("UPDATE process_1m SET started_at = $1", [started])
+    assert await read_extent(ran, "7", NOW) == (started, END)

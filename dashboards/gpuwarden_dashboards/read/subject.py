@@ -83,7 +83,9 @@ async def read_extent(
     # Waste is known by the hour; where minutes are kept they have the ends.
     ends = await querier.query(
         f"""
-        SELECT min(ts) FILTER (ts < $early) AS begin, max(ts) + INTERVAL 1 MINUTE AS until FROM process_1m
+        SELECT min(greatest(ts, coalesce(started_at, ts))) FILTER (ts < $early) AS begin,
+            max(ts) + INTERVAL 1 MINUTE AS until
+        FROM process_1m
         WHERE {is_it} AND (ts >= $begin AND ts < $early OR ts >= $late AND ts < $until)
         """,
         {
@@ -181,14 +183,16 @@ async def read_subject(
     gpus, verdicts, changes, used, running = (result.records() for result in found)
     if not gpus and not used and not verdicts:
         return None
-    concerned, of = (
-        ("gpu_uuid IN (SELECT unnest($of))", [gpu["gpu_uuid"] for gpu in gpus])
-        if is_job
-        else ("owner = $of", name)
-    )
+    concerned = "owner = $of"
+    asked_of: dict[str, object] = {"of": name}
+    if is_job:
+        # What began after it left its GPUs is another's.
+        left = max((gpu["last_at"] for gpu in gpus), default=end) + timedelta(minutes=1)
+        concerned = "gpu_uuid IN (SELECT unnest($of)) AND began_at < $left"
+        asked_of = {"of": [gpu["gpu_uuid"] for gpu in gpus], "left": left}
     alerts = await querier.query(
         f"SELECT * FROM alerts_now WHERE state = 'firing' AND {concerned} ORDER BY fired_at LIMIT 50",
-        {"of": of},
+        asked_of,
     )
     is_running = is_job and name in {one["job"] for one in running}
     usage = summed(name, used, is_running) if used else None

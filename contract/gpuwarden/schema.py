@@ -148,6 +148,7 @@ INFINIBAND_SAMPLES = Table("infiniband_samples", "InfiniBand or RoCE port and te
     Column("link_layer", Type.STRING, "InfiniBand or Ethernet."),
     Column("state", Type.STRING, "down, init, armed, active or active_defer."),
     Column("physical_state", Type.STRING, "State from the kernel: LinkUp, Polling, Disabled..."),
+    Column("numa_node", Type.INT16, "NUMA node of the adapter; traffic of GPUs of another one crosses the sockets."),
     *_columns(METRICS["infiniband_samples"]),
 ))
 

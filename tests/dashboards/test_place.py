@@ -88,7 +88,7 @@ async def test_coverage_is_by_table_and_column_and_counts_a_minute_once(querier)
 async def test_topology_has_links_with_rates_and_errors_ways_and_ports(querier) -> None:
     peers = '{"0000:2a:00.0": "NV18", "0000:ff:00.0": "SYS"}'
     add_gpu(querier, 0, pci_bus_id="0000:1a:00.0", peers=peers, numa_node=0)
-    add_gpu(querier, 1, pci_bus_id="0000:2a:00.0", numa_node=1)
+    add_gpu(querier, 1, pci_bus_id="0000:2a:00.0", numa_node=1, cpu_affinity="32-63")
     querier.db.execute(
         "INSERT INTO gpus (gpu_uuid, node, gpu, mig_instance, parent_gpu_uuid, simulated)"
         " VALUES ('MIG-1', 'n1', 1, '1/0', 'GPU-2', false)"
@@ -103,7 +103,7 @@ async def test_topology_has_links_with_rates_and_errors_ways_and_ports(querier) 
             )  # fmt: skip
         add(
             querier, "infiniband_samples", second,
-            device="mlx5_0", port=1, state="active", tx_bytes_total=5 * second, rx_bytes_total=None,
+            device="mlx5_0", port=1, state="active", numa_node=1, tx_bytes_total=5 * second, rx_bytes_total=None,
         )  # fmt: skip
     found = await read_topology(querier, "n1", BEGIN + timedelta(seconds=599))
     assert [gpu["gpu"] for gpu in found.gpus] == [0, 1]
@@ -118,6 +118,7 @@ async def test_topology_has_links_with_rates_and_errors_ways_and_ports(querier) 
     assert (first["errors"], second["errors"]) == ({}, {"crc_flit_errors_total": 1})
     (port,) = found.ports
     assert (port["tx_bytes_per_second"], port["rx_bytes_per_second"]) == (5.0, None)
+    assert (port["numa_node"], found.gpus[1]["cpu_affinity"]) == (1, "32-63")
 
 
 @pytest.mark.parametrize("length", [timedelta(minutes=10), timedelta(days=2)])

@@ -43,7 +43,7 @@ class Topology:
 async def read_topology(querier: Querier, node: str, end: datetime) -> Topology:
     """The topology at `end`. Raises QueryError."""
     gpus_sql = f"""
-        SELECT g.gpu, g.gpu_uuid, g.model, g.pci_bus_id, g.numa_node, g.nvlinks, g.pcie_generation_max,
+        SELECT g.gpu, g.gpu_uuid, g.model, g.pci_bus_id, g.numa_node, g.cpu_affinity, g.nvlinks, g.pcie_generation_max,
             g.pcie_width_max, g.peers, g.parent_gpu_uuid, g.mig_instance, g.memory_total_bytes, d.* EXCLUDE (of_gpu)
         FROM gpus g LEFT JOIN (
             SELECT gpu_uuid AS of_gpu, pcie_generation, pcie_width, pcie_rx_bytes_per_second, pcie_tx_bytes_per_second
@@ -56,7 +56,7 @@ async def read_topology(querier: Querier, node: str, end: datetime) -> Topology:
         "link_samples", _LINK_ERRORS, "version, remote_type, remote_pci_bus_id, active, speed_bytes_per_second"
     )  # fmt: skip
     ports_sql = _counted_sql(
-        "infiniband_samples", _PORT_ERRORS, "link_layer, state, physical_state, rate_bits_per_second"
+        "infiniband_samples", _PORT_ERRORS, "link_layer, state, physical_state, numa_node, rate_bits_per_second"
     )  # fmt: skip
     params = {"node": node, "end": end}
     found = await query_all(querier, [(sql, params) for sql in (gpus_sql, links_sql, ports_sql)])

@@ -58,7 +58,7 @@ export function draw(place, data, chosen) {
   if (!gpus.length) return;
   const groups = bundles(links);
   const far = [...new Set(groups.filter((one) => one.remoteType !== "gpu").map((one) => one.remote ?? one.remoteType ?? "?"))].sort();
-  const numas = [...new Set(gpus.map((gpu) => gpu.numa_node))].sort();
+  const numas = [...new Set([...gpus, ...ports.filter((port) => port.numa_node !== null)].map((one) => one.numa_node))].sort();
   const gpuWidth = Math.min(110, WIDTH / gpus.length - 8);
   const gpuX = (number) => ((number + 0.5) * WIDTH) / gpus.length;
   const gpuY = far.length ? 130 : 50;
@@ -111,6 +111,8 @@ export function draw(place, data, chosen) {
     const width = Math.min(110, WIDTH / ports.length - 8);
     const x = ((number + 0.5) * WIDTH) / ports.length - width / 2;
     const bad = (port.state ?? "active") !== "active" || Object.keys(port.errors).length > 0;
+    const socket = numas.indexOf(port.numa_node);
+    if (socket >= 0 && port.numa_node !== null) shape(svg, "path", { d: `M${x + width / 2} ${hostY + 50} L${((socket + 0.5) * WIDTH) / numas.length} ${hostY + 30}`, class: "pcie" });
     const made = box(svg, x, hostY + 50, width, 52, [port.device, `${port.state ?? "?"} ${bits(port.rate_bits_per_second)}`, `tx ${rate(port.tx_bytes_per_second)}`], `far${bad ? " bad" : ""}`);
     tip(made, `${port.device} port ${port.port}: ${port.state ?? "?"}, ${port.physical_state ?? "?"}; rx ${rate(port.rx_bytes_per_second)}; ${wrong(port.errors) || "no errors in the last hour"}`);
   });
@@ -145,8 +147,9 @@ function tables(gpus, groups, ports, ways, byBus) {
       `${one.up} of ${one.links.length}`, rate(one.speed), rate(one.tx), rate(one.rx), wrong(one.errors) || "none",
     ])));
   }
-  found.push(table("PCIe as a table", ["GPU", "bus id", "NUMA node", "now", "possible", "rx", "tx"], gpus.map((gpu) => [
-    `GPU ${gpu.gpu}`, gpu.pci_bus_id ?? "–", gpu.numa_node ?? "–", `${gpu.pcie_generation ?? "?"}.0 x${gpu.pcie_width ?? "?"}`,
+  const beside = (gpu) => [...new Set(ports.filter((port) => port.numa_node !== null && port.numa_node === gpu.numa_node).map((port) => port.device))];
+  found.push(table("PCIe as a table", ["GPU", "bus id", "NUMA node", "its CPUs", "its adapters", "now", "possible", "rx", "tx"], gpus.map((gpu) => [
+    `GPU ${gpu.gpu}`, gpu.pci_bus_id ?? "–", gpu.numa_node ?? "–", gpu.cpu_affinity ?? "–", beside(gpu).join(", ") || "–", `${gpu.pcie_generation ?? "?"}.0 x${gpu.pcie_width ?? "?"}`,
     gpu.pcie_generation_max ? `${gpu.pcie_generation_max}.0 x${gpu.pcie_width_max}` : "–", rate(gpu.pcie_rx_bytes_per_second), rate(gpu.pcie_tx_bytes_per_second),
   ])));
   if (ways.length) {
@@ -156,8 +159,8 @@ function tables(gpus, groups, ports, ways, byBus) {
     ])));
   }
   if (ports.length) {
-    found.push(table("network adapters as a table", ["port", "layer", "state", "rate", "tx", "rx", "errors in the last hour"], ports.map((port) => [
-      `${port.device}/${port.port}`, port.link_layer ?? "–", `${port.state ?? "–"} (${port.physical_state ?? "–"})`, bits(port.rate_bits_per_second),
+    found.push(table("network adapters as a table", ["port", "NUMA node", "layer", "state", "rate", "tx", "rx", "errors in the last hour"], ports.map((port) => [
+      `${port.device}/${port.port}`, port.numa_node ?? "–", port.link_layer ?? "–", `${port.state ?? "–"} (${port.physical_state ?? "–"})`, bits(port.rate_bits_per_second),
       rate(port.tx_bytes_per_second), rate(port.rx_bytes_per_second), wrong(port.errors) || "none",
     ])));
   }

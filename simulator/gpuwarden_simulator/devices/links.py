@@ -171,6 +171,10 @@ class Adapters:
         """Name of an adapter as the kernel gives it."""
         return f"mlx5_{number}"
 
+    def numa_node(self, number: int) -> int:
+        """NUMA node of an adapter: that of the GPU beside it."""
+        return 0 if number < (self.count + 1) // 2 else 1
+
 
 def adapters_of(model: GpuModel, gpus: int) -> Adapters:
     """One adapter beside each GPU on boards of large nodes, two GPUs an adapter on Volta's."""
@@ -211,6 +215,7 @@ def port_row(adapters: Adapters, number: int, port: Port, trouble: PortTrouble |
         "link_layer": "InfiniBand",
         "state": "active",
         "physical_state": "LinkUp",
+        "numa_node": adapters.numa_node(number),
         "rate_bits_per_second": adapters.bits_per_second,
         "tx_bytes_total": sent,
         "rx_bytes_total": sent,

@@ -125,3 +125,9 @@ def test_a_port_that_is_down_drops_what_it_had_to_carry() -> None:
     row = port_row(adapters, 3, port, down)
     assert (port.tx_bytes, row["state"], row["device"]) == (carried, "down", "mlx5_3")
     assert row["tx_discards_total"] > 0  # type: ignore[operator]
+
+
+def test_an_adapter_is_on_the_numa_node_of_the_gpu_beside_it() -> None:
+    adapters = adapters_of(model_named("H100-SXM"), 8)
+    nodes = [port_row(adapters, n, Port(0, 0.0), None)["numa_node"] for n in range(8)]
+    assert nodes == [0, 0, 0, 0, 1, 1, 1, 1]

@@ -88,6 +88,11 @@ def parse_count(text: str) -> int | None:
     return int(word)
 
 
+def parse_numa_node(text: str) -> int | None:
+    """A NUMA node; None: the platform has none (-1)."""
+    return None if text.strip() == "-1" else parse_count(text)
+
+
 def parse_word(text: str) -> str | None:
     """A name; None: empty."""
     return text.strip() or None
@@ -135,6 +140,9 @@ class InfiniBandProbe(HostedProbe):
             "link_layer": self._files.read(folder / "link_layer", parse_word),
             "state": state,
             "physical_state": physical_state,
+            "numa_node": self._files.read(
+                self._folder / device / "device/numa_node", parse_numa_node
+            ),
         }
         files = dict(_LINK)
         if physical_state == _LINK_UP or (physical_state is None and state == "active"):

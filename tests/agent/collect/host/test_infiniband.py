@@ -105,6 +105,19 @@ def test_a_file_that_is_missing_takes_no_other_reading_with_it(tmp_path: Path, f
     assert not probe.failed
 
 
+@pytest.mark.parametrize(("text", "node"), [("1", 1), ("0", 0), ("-1", None)])
+def test_an_adapter_says_its_numa_node_if_the_host_has_several(
+    tmp_path: Path, text: str, node: int | None
+) -> None:
+    plant(tmp_path, UP)
+    device = tmp_path / "class/infiniband/mlx5_0/device"
+    device.mkdir()
+    (device / "numa_node").write_text(f"{text}\n")
+    probe = InfiniBandProbe(tmp_path)
+    assert rows(probe) == [UP_ROW if node is None else UP_ROW | {"numa_node": node}]
+    assert not probe.failed
+
+
 def test_a_port_without_a_link_is_a_row_without_rate_and_traffic(tmp_path: Path) -> None:
     plant(tmp_path, UP | {"state": "1: DOWN", "phys_state": "2: Polling"})
     assert rows(InfiniBandProbe(tmp_path)) == [

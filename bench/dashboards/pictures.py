@@ -72,6 +72,8 @@ def paths(url: str) -> dict[str, str]:
         "rules": "/rules",
         "money": "/money",
         "money-month": "/money?since=month&by=label",
+        "report": "/money/report",
+        "dashboards": "/dashboards",
         "sql": "/sql?q=" + urllib.parse.quote("SELECT node, gpu, util_percent, power_watts FROM gpus_now ORDER BY power_watts DESC"),
         "dashboards": "/dashboards",
         "dashboard-absent": "/dashboards/no-such-dashboard",

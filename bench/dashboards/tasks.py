@@ -117,14 +117,19 @@ async def pin(hand: Hand) -> str:
     await hand.click("nav a:text('SQL')")
     await hand.fill("#sql", "SELECT node, gpu, power_watts FROM gpus_now")
     await hand.click("#run")
-    await hand.click("button:text('pin')")
-    return await hand.read("dialog[open]")
+    await hand.read("#outcome", has="rows")
+    await hand.click("button:text('pin to a dashboard')")
+    await hand.fill("dialog [name=title]", "Power of each GPU")
+    await hand.fill("dialog [name=fresh]", "Wall")
+    await hand.click("dialog button:text-is('pin')")
+    await hand.click("dialog a:text('open the dashboard')")
+    return await hand.read("main", has="Power of each GPU")
 
 
 async def report(hand: Hand) -> str:
     """The report of the week, to print or to send."""
     await hand.click("nav a:text('Money')")
-    await hand.click("main a[href*=report]")
+    await hand.click("main a:text-is('Report')")
     return await hand.read("main")
 
 

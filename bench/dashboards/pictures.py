@@ -1,4 +1,4 @@
-"""Takes a picture of every page, in light and dark, on a desktop and a phone, into a folder, for people to look at.
+"""Takes a picture of every page, in light and dark, on a desktop, a phone and paper, into a folder, for people to look at.
 
     python -m bench.dashboards.pictures FOLDER [--states fleet empty one] [--only fleet gpu] [--views light-390] [--url URL]
 
@@ -45,6 +45,8 @@ class View:
     scheme: str
     has_axe: bool = False
     """Checked by axe-core, for which the pages' policy is off: the check is a script."""
+    is_print: bool = False
+    """As on paper: A4, landscape."""
 
 
 VIEWS = (
@@ -53,6 +55,7 @@ VIEWS = (
     View("light-390", 390, 844, "light", has_axe=True),
     View("dark-390", 390, 844, "dark"),
     View("light-320", 320, 700, "light"),
+    View("print", 1123, 794, "light", is_print=True),
 )
 FLEET = "fleet"
 
@@ -73,7 +76,6 @@ def paths(url: str) -> dict[str, str]:
         "money": "/money",
         "money-month": "/money?since=month&by=label",
         "report": "/money/report",
-        "dashboards": "/dashboards",
         "sql": "/sql?q=" + urllib.parse.quote("SELECT node, gpu, util_percent, power_watts FROM gpus_now ORDER BY power_watts DESC"),
         "dashboards": "/dashboards",
         "dashboard-absent": "/dashboards/no-such-dashboard",
@@ -120,6 +122,8 @@ async def taken(
     with contextlib.suppress(TimeoutError):  # pages that follow the fleet ask on
         await page.wait_for_load_state("networkidle", timeout=QUIET_MS)
     await page.wait_for_timeout(SETTLED_MS)
+    if view.is_print:
+        await page.emulate_media(media="print")
     width = await page.evaluate("document.documentElement.scrollWidth")
     if width > view.width:
         wrong.append(f"{name} {view.name}: it is {width} px wide")

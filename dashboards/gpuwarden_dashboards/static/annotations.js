@@ -5,6 +5,7 @@ import { ask, change, mayEdit } from "./live.js";
 import { ofField, stamp, zoneName } from "./times.js";
 
 const OLD_MS = 15e3;
+const WINDOW_MIN_MS = 86400e3; // a span of live charts that has not begun ends near 1970
 
 /** The annotations of the charts of `shared`, listed in a part after `after`. `place`: parameters of the request, and what
  * new ones are about: node, gpu, job; {} for all. */
@@ -12,7 +13,7 @@ export class Annotations {
   constructor(shared, after, place = {}) {
     this.shared = shared;
     this.place = place;
-    this.asked = null;
+    this.asked = this.other = null;
     this.list = make("ul.plain-list");
     this.outcome = make("p.soft", { role: "status" });
     this.title = make("summary", {}, "annotations");
@@ -20,9 +21,18 @@ export class Annotations {
     after.after(this.part);
   }
 
+  /** Draw them on the charts of another span, too, and list those of that one; null: no longer. */
+  also(shared) {
+    [this.other, this.asked] = [shared, null];
+  }
+
+  get span() {
+    return this.other?.end > WINDOW_MIN_MS ? this.other : this.shared;
+  }
+
   /** Ask for those of the span, unless that was just done. */
   async look() {
-    const { begin, end } = this.shared;
+    const { begin, end } = this.span;
     const { asked } = this;
     const now = Date.now();
     if (asked && now - asked.at < OLD_MS && begin >= asked.begin && end <= asked.end) return;
@@ -39,9 +49,12 @@ export class Annotations {
   }
 
   show(found) {
-    this.shared.annotations = found;
-    for (const chart of this.shared.charts) chart.draw();
-    const { begin, end } = this.shared;
+    for (const shared of [this.shared, this.other]) {
+      if (!shared) continue;
+      shared.annotations = found;
+      for (const chart of shared.charts) chart.draw();
+    }
+    const { begin, end } = this.span;
     // A page that follows the time is a moment behind.
     const until = end > Date.now() - 60e3 ? Date.now() + 1000 : end;
     const there = found.filter((one) => one.begin_ms < until && (one.end_ms ?? one.begin_ms) >= begin);

@@ -5,7 +5,7 @@
 // pixels of the screen. Nothing is asked or drawn while the page is hidden or scrolled away, or after half an hour
 // without a key, a pointer or scrolling.
 
-import { BOTTOM, COLOURS, Chart, LEFT, RIGHT, Shared, rangeOf, readable, timeTicks } from "./chart.js";
+import { BOTTOM, COLOURS, Chart, LEFT, RIGHT, Shared, TOP, rangeOf, readable, timeTicks } from "./chart.js";
 import { make } from "./elements.js";
 import { ask } from "./live.js";
 import { clock, stamp, zoneName } from "./times.js";
@@ -115,12 +115,32 @@ class MovingChart extends Chart {
     pen.textAlign = "center";
     for (const at of timeTicks(begin, begin + WINDOW_MS + RESERVE_MS, Math.max(2, this.width / 110)))
       pen.fillText(clock(at, 1), (at - begin) * this.pixelsPerMs, this.height - 4);
+    this.drawWritten(pen, colour("--accent"));
     this.drawn = 0;
     const { shown } = this;
     this.data.lines.forEach((line, number) => {
       if (shown.includes(line)) this.drawPoints(pen, line, colour(`--line-${number % COLOURS}`));
     });
     this.move();
+  }
+
+  /** They move with the lines. */
+  drawAnnotations() {}
+
+  drawWritten(pen, colour) {
+    pen.save();
+    pen.fillStyle = pen.strokeStyle = colour;
+    pen.textAlign = "left";
+    pen.setLineDash([2, 3]);
+    for (const one of this.shared.annotations) {
+      const x = Math.round((one.begin_ms - this.origin) * this.pixelsPerMs) + 0.5;
+      pen.beginPath();
+      pen.moveTo(x, TOP);
+      pen.lineTo(x, this.height - BOTTOM);
+      pen.stroke();
+      pen.fillText(one.text.length > 30 ? `${one.text.slice(0, 29)}…` : one.text, x + 3, TOP + 20);
+    }
+    pen.restore();
   }
 
   drawPoints(pen, { points, gap }, colour) {

@@ -370,6 +370,7 @@ function tell(marks) {
 
 const again = live(5000, async () => {
   if ((following && !liveCharts) || !reading) await look();
+  else if (liveCharts) annotations.look();
 });
 
 /** Charts that move, in place of those of a span. Of many GPUs the first. */
@@ -384,6 +385,7 @@ function goLive() {
     place: uuids ? { ...place, gpu_uuid: uuids.split(",").slice(0, GPUS_MAX).join(",") } : place,
     report: (text) => (said.textContent = `${text}${many} What stands below is as of ${clock(shared.end, 1)}.`),
   });
+  annotations.also(liveCharts.shared);
   liveCharts.shared.addEventListener("span", () => {
     [shared.begin, shared.end] = [liveCharts.shared.begin, liveCharts.shared.end];
     following = false;
@@ -395,6 +397,7 @@ function goLive() {
 
 function endLive() {
   liveCharts?.stop();
+  annotations.also(null);
   liveCharts = null;
   document.querySelector("#live-charts")?.remove();
   for (const still of [page, document.querySelector("#states")]) still.hidden = false;

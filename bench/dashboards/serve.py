@@ -19,6 +19,7 @@ from bench.dashboards.fill import FleetSize, alerts, inventory, rollups, sample_
 
 from gpuwarden.clock import SystemClock
 from gpuwarden.schema import UPSERTED
+from gpuwarden_collector.http.annotations import annotation_routes
 from gpuwarden_collector.http.bodies import BodyReader
 from gpuwarden_collector.http.sql import SqlEndpoint
 from gpuwarden_collector.ops.query_log import QueryLog, QueryService
@@ -133,7 +134,8 @@ async def serve(
     query_log = QueryLog("bench", Nowhere(), clock)  # type: ignore[arg-type]
     queries = QueryService(querier, QueryQueue(2), query_log, stats)
     sql = SqlEndpoint(queries, bodies, send_s=30)
-    app.add_routes([*routes(querier, clock), *sql.routes()])
+    notes = annotation_routes(database.state, clock)
+    app.add_routes([*routes(querier, clock), *sql.routes(), *notes])
     runner = web.AppRunner(app)
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", 0)

@@ -159,7 +159,7 @@ export class PanelView {
     if (kind === "number") return this.number(rows.at(-1)[at], columns[at].name, unit);
     if (kind === "map") return this.map(columns, rows, at, unit);
     const found = barsOf(columns, rows, at);
-    return found ? bars(found, columns[at].name) : make("p.failed", {}, "Bars need a column of text and numbers of at least 0: use kind table.");
+    return found ? bars(found, columns[at].name, Math.max(240, this.body.clientWidth - 24)) : make("p.failed", {}, "Bars need a column of text and numbers of at least 0: use kind table.");
   }
 
   number(value, name, unit) {

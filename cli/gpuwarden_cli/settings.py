@@ -68,6 +68,14 @@ def notify_of(path: Path) -> "Notify":
         return load(path)
 
 
+def notify_file_of(args: argparse.Namespace) -> Path:
+    """The file of receivers of --file, else of the collector's settings. Raises StartError."""
+    path: Path | None = args.file or collector_settings(args).notify_file
+    if path is None:
+        raise StartError("no file of receivers: use --file, or set notify_file of the collector")
+    return path
+
+
 @contextmanager
 def _first_problem(check: str) -> Iterator[None]:
     """Raise StartError for a RuleFileError; `check` is the command that lists all problems."""

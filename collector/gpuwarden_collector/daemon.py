@@ -84,6 +84,8 @@ class Collector:
     """Calls a listener when events are stored."""
     seal: Callable[[], Awaitable[int]]
     """Moves all rows in segments to the lake; returns their number."""
+    claim: Callable[[str], Awaitable[bool]]
+    """Claims what only one collector of a lake may do; whether it is this one's. Raises QueryError."""
     postgres: tuple[str, int] | None
     """Address and port for PostgreSQL's clients; None: not served."""
 
@@ -128,9 +130,7 @@ async def running(
         intake = stages.start_intake(stack, settings, writer, disk, clock, stats)
         _, bodies, decode_pool, quota, no_room = intake
         ingest = Ingest(writer, bodies, decode_pool, stats, clock, no_room, clock_check, quota)
-        receiving = stages.start_receiver(
-            stack, settings, sample_front, intake, timetable, stats, clock
-        )
+        receiving = stages.start_receiver(stack, settings, sample_front, intake, timetable, stats, clock)  # fmt: skip
         pacing = stages.start_pacing(timetable, stats, clock)
 
         # Observe the collector itself.
@@ -176,6 +176,7 @@ async def running(
                 take_prices=partial(stages.take_prices, settings, writer),
                 events=queriers.events,
                 seal=store.storage.seal,
+                claim=store.storage.claim,
                 postgres=postgres,
             )
     log.info("collector stopped", extra={"batches": stats.batches, "rows": stats.rows_total})

@@ -14,6 +14,7 @@ from datetime import datetime, timedelta, tzinfo
 
 from markupsafe import Markup
 
+from gpuwarden.untrusted_text import printable
 from gpuwarden_dashboards.read.budgets import BudgetUse
 from gpuwarden_dashboards.read.money import NOT_WASTE, WASTE_LABELS, MoneyBar
 from gpuwarden_dashboards.read.report import MoneyReport
@@ -217,7 +218,8 @@ def _text(report: MoneyReport, title: str, zone: tzinfo, link: str | None) -> st
         _sick(report),
         [link] if link else [],
     ]
-    return "\n\n".join("\n".join(lines) for lines in sections if lines) + "\n"
+    # Names come from processes: they must not act on a terminal, nor make lines of their own.
+    return "\n\n".join("\n".join(map(printable, lines)) for lines in sections if lines) + "\n"
 
 
 def _totals(report: MoneyReport) -> list[str]:

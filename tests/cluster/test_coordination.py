@@ -148,3 +148,53 @@ def test_an_open_turn_keeps_nothing_from_being_vacuumed(join: Join, conninfo: st
         "AND (backend_xmin IS NOT NULL OR backend_xid IS NOT NULL)"
     )
     assert ask(conninfo, sql) == 0
+
+
+def test_a_claim_is_of_the_first_collector_also_after_its_restart(
+    join: Join, conninfo: str
+) -> None:
+    a, b = join(), join()
+    assert a.claim("report o'clock", "A")
+    assert not b.claim("report o'clock", "B")
+    a.close()
+    assert join().claim("report o'clock", "A"), "of the same collector"
+    assert b.claim("report of the next week", "B")
+    assert ask(conninfo, "SELECT count(*) FROM gpuwarden_claims") == 2
+
+
+def test_of_many_at_once_one_gets_the_claim(join: Join) -> None:
+    collectors = {name: join() for name in "ABCD"}
+    answers: dict[str, bool] = {}
+    errors: list[StoreUnavailableError] = []
+
+    def claim(name: str) -> None:
+        while name not in answers:
+            try:
+                answers[name] = collectors[name].claim("report", name)
+            except (
+                StoreUnavailableError
+            ) as error:  # two made the table at the same moment: as a collector, try again
+                errors.append(error)
+
+    threads = [threading.Thread(target=claim, args=[name]) for name in collectors]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(answers.values()) == [False, False, False, True]
+
+
+def test_a_claim_waits_for_the_server(tmp_path: Path) -> None:
+    address = address_of(
+        Path("/srv"),
+        "postgres:host=127.0.0.1 port=1 dbname=x user=x connect_timeout=1",
+        "/srv/lake",
+        {},
+    )
+    away = Coordination(address)
+    with pytest.raises(StoreUnavailableError):
+        away.claim("report", "A")
+    away.close()
+    alone = Coordination(local_address(tmp_path))
+    assert alone.claim("report", "A")
+    alone.close()

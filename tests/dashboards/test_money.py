@@ -257,7 +257,7 @@ async def test_the_page_shows_budgets_that_belong_to_its_filter(spent) -> None:
     html = await asked(spent, "/money")
     assert "Budgets of this month" in html
     assert "user &lt;alice&gt;" in html
-    assert "0% expected by the end of the month" in html
+    assert "0 % expected by the end of the month" in html
     assert "Budgets of this month" not in await asked(spent, "/money?user=bob")
     spent.db.execute("DELETE FROM budgets")
     assert "Budgets" not in await asked(spent, "/money")

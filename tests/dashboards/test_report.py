@@ -93,6 +93,15 @@ async def test_mail_programs_show_all_of_it_and_no_name_becomes_markup(spent) ->
     assert len(html) < 100_000, "Gmail cuts a mail at 102 KB"
 
 
+async def test_a_name_cannot_act_on_a_terminal_nor_make_a_line(spent) -> None:
+    spent.db.execute(
+        "UPDATE waste_1h SET team = 'a\x1b[2J' || chr(10) || 'Spent: $0.00' WHERE team <> 'vision'"
+    )
+    text = (await made(spent)).text
+    assert "\x1b" not in text
+    assert "\nSpent: $0" not in text
+
+
 async def test_a_filter_leaves_out_what_has_no_team(spent) -> None:
     found = await made(spent, "user", {"team": "vision"})
     assert "About: team vision." in found.text

@@ -10,7 +10,7 @@ from gpuwarden.clock import SystemClock
 from gpuwarden.lifecycle import StartError
 from gpuwarden_cli.output import counted, render, terminal_width
 from gpuwarden_cli.parser import Commands, add_command, add_format, add_group
-from gpuwarden_cli.settings import collector_settings, notify_of
+from gpuwarden_cli.settings import notify_file_of, notify_of
 
 if TYPE_CHECKING:
     from gpuwarden_rules.notify.receivers.receiver import Outcome
@@ -64,6 +64,7 @@ def remarks(notify: "Notify") -> list[str]:
     routes = notify.policy.routes
     used = {name for route in routes for name in route.receivers}
     used |= {name for digest in notify.digests for name in digest.receivers}
+    used |= {name for report in notify.reports for name in report.receivers}
     lines = [
         f"note: no route leads to {plan.name!r}"
         for plan in notify.receivers
@@ -78,7 +79,7 @@ def remarks(notify: "Notify") -> list[str]:
 
 def notify_test(args: argparse.Namespace) -> int:
     """Send a test message to the receivers and print their answers; 1 when one failed."""
-    notify = notify_of(_file_of(args))
+    notify = notify_of(notify_file_of(args))
     names = [plan.name for plan in notify.receivers]
     wanted = args.receiver or names
     for name in wanted:
@@ -89,14 +90,6 @@ def notify_test(args: argparse.Namespace) -> int:
     columns = ["receiver", "took_it", "answer"]
     print(render(columns, rows, args.format, width=terminal_width()), end="")
     return 0 if all(row[1] for row in rows) else 1
-
-
-def _file_of(args: argparse.Namespace) -> Path:
-    """The file of --file, else of the collector's settings. Raises StartError."""
-    path: Path | None = args.file or collector_settings(args).notify_file
-    if path is None:
-        raise StartError("no file of receivers: use --file, or set notify_file of the collector")
-    return path
 
 
 async def _send(notify: "Notify", names: list[str]) -> "list[tuple[str, Outcome]]":

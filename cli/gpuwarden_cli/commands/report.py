@@ -17,6 +17,7 @@ from gpuwarden.waste_report import BY, NOBODY, asked_sql, energy_report_sql, was
 from gpuwarden_cli.output import render, terminal_width
 from gpuwarden_cli.parser import Commands, add_command, add_format, add_group, add_since, add_url
 from gpuwarden_cli.read.remote import RemoteQuerier
+from gpuwarden_cli.settings import notify_file_of, notify_of
 from gpuwarden_client.http import CallError, ask, timestamp_param
 
 TOTAL = "total"
@@ -74,7 +75,7 @@ def add_commands(commands: Commands) -> None:
 
 
 def _add_money(group: Commands) -> None:
-    text = "what a time cost, what was wasted, what to do, budgets, incidents: to print or send"
+    text = "what a time cost, what was wasted, what to do, budgets, incidents: to print or mail"
     made = add_command(
         group, "money", money, text, "The default time is the last whole week, from Monday."
     )
@@ -89,16 +90,29 @@ def _add_money(group: Commands) -> None:
     made.add_argument(
         "--html", type=Path, metavar="FILE", help="write HTML to a file; its print is made for PDF"
     )
+    made.add_argument(
+        "--mail", metavar="RECEIVER", help="send it now by a receiver of the notification file"
+    )
+    made.add_argument(
+        "--file", type=Path, metavar="FILE", help="of receivers (default: the collector's)"
+    )
+    made.add_argument("--config", type=Path, metavar="FILE", help="TOML file of the collector")
     add_url(made)
 
 
 def money(args: argparse.Namespace) -> int:
-    """Run `gpuwarden report money`: print the report of a time, or write it as HTML."""
-    from gpuwarden_cli.money_report import made, span
+    """Run `gpuwarden report money`: print the report of a time, write it as HTML, or send it; 1 when it was not sent."""
+    from gpuwarden_cli.money_report import made, sent, span
 
     now = SystemClock().now()
     begin, end = span(args, now)
-    document = asyncio.run(made(RemoteQuerier(args.url), begin, end, args.by, now))
+    notify = notify_of(notify_file_of(args)) if args.mail is not None else None
+    link = notify.style.link if notify else None
+    document = asyncio.run(made(RemoteQuerier(args.url), begin, end, args.by, now, link=link))
+    if notify is not None:
+        is_sent, answer = asyncio.run(sent(notify, args.mail, document, (begin, end)))
+        print(f"{document.title}\n{args.mail}: {answer}")
+        return 0 if is_sent else 1
     if args.html is None:
         print(document.text, end="")
         return 0

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from gpuwarden_rules.incidents.service import IncidentService
     from gpuwarden_rules.notify.notifier import Notifier
     from gpuwarden_rules.notify.receivers.receiver import Receiver
+    from gpuwarden_rules.notify.reports import Claim
     from gpuwarden_rules.notify.settings import Notify
     from gpuwarden_rules.notify.silence_service import OwnSilences
 
@@ -78,8 +80,9 @@ class Notifications:
         silences: "OwnSilences",
         querier: "Querier",
         stop: asyncio.Event,
+        claim: "Claim",
     ) -> None:
-        """Notify until `stop`. `silences`: those of the rules."""
+        """Notify until `stop`. `silences`: those of the rules; `claim`: decides which collector of a lake reports."""
         if self._asked is None:
             return
         async with asyncio.TaskGroup() as group:
@@ -87,7 +90,7 @@ class Notifications:
             while not stop.is_set():
                 self._ending = asyncio.Event()
                 before = self._notifier
-                self._notifier = self._notifier_of(incidents, silences, querier)
+                self._notifier = self._notifier_of(incidents, silences, querier, claim)
                 if before:
                     self._notifier.continue_stats(before)
                 await self._notifier.run(self._ending)
@@ -98,11 +101,17 @@ class Notifications:
         self._ending.set()
 
     def _notifier_of(
-        self, incidents: "IncidentService", silences: "OwnSilences", querier: "Querier"
+        self,
+        incidents: "IncidentService",
+        silences: "OwnSilences",
+        querier: "Querier",
+        claim: "Claim",
     ) -> "Notifier":
+        from gpuwarden_cli.money_report import mailed
         from gpuwarden_rules.notify.notifier import Notifier
         from gpuwarden_rules.notify.outbox import FILE_NAME, Outbox
         from gpuwarden_rules.notify.receivers.alertmanager_silences import AlertmanagerSilences
+        from gpuwarden_rules.notify.reports import ScheduledReports
         from gpuwarden_rules.notify.silence_service import SilenceSync
 
         assert self._asked is not None
@@ -119,6 +128,7 @@ class Notifications:
                 for plan in notify.receivers
                 if plan.shares_silences
             ],
+            ScheduledReports(notify.reports, partial(mailed, querier, notify.style.link), claim),
         )
 
     def _read(self, path: Path) -> "tuple[Notify, dict[str, Receiver]]":

@@ -4,7 +4,7 @@ The collector listens before the rules have started: until then they answer 503,
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from aiohttp.web import AbstractRouteDef
@@ -36,6 +36,7 @@ class RunningRules:
     incidents: IncidentService
     diagnoser: Diagnoser
     backtester: Backtester
+    claim: Callable[[str], Awaitable[bool]]
 
 
 class RuleServices:
@@ -71,7 +72,9 @@ class RuleServices:
         diagnoser = Diagnoser(collector.beside, collector.diagnoses, clock)
         # A person waits for a backtest, so it has the querier of people.
         backtester = Backtester(collector.querier, clock)
-        self._running = RunningRules(engine, reloader, incidents, diagnoser, backtester)
+        self._running = RunningRules(
+            engine, reloader, incidents, diagnoser, backtester, collector.claim
+        )
 
     async def run(self, querier: Querier, reload: asyncio.Event, stop: asyncio.Event) -> None:
         """Run them until `stop`; when `reload` is set, read rules, receivers and prices again."""
@@ -83,7 +86,8 @@ class RuleServices:
             group.create_task(running.incidents.run(stop), name="incidents")
             group.create_task(running.backtester.run(stop), name="backtests")
             group.create_task(
-                notifications.run(running.incidents, running.engine, querier, stop), name="notify"
+                notifications.run(running.incidents, running.engine, querier, stop, running.claim),
+                name="notify",
             )
             reloading = group.create_task(running.reloader.reload_whenever(reload), name="reload")
             await stop.wait()

@@ -1,6 +1,6 @@
-"""Coordinates the collectors of one lake through PostgreSQL: elects the maintenance leader, and orders seals.
+"""Coordinates the collectors of one lake through PostgreSQL: elects the maintenance leader, orders seals, takes claims.
 
-Both are advisory locks. A session of its own holds each lock while a transaction is open on it; when a
+The first two are advisory locks. A session of its own holds each lock while a transaction is open on it; when a
 collector dies, its session ends and the lock is free. At READ COMMITTED an idle transaction holds no
 snapshot, so PostgreSQL can vacuum.
 """
@@ -8,7 +8,7 @@ snapshot, so PostgreSQL can vacuum.
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 
 import duckdb
 
@@ -24,6 +24,11 @@ _MAINTAINING, _SEALING = 1, 2
 SEAL_WAIT_S = 60.0
 """Longest wait for other collectors to finish sealing."""
 _LOOK_S = 0.2
+_CLAIMS = (
+    "CREATE TABLE IF NOT EXISTS gpuwarden_claims (name TEXT PRIMARY KEY, collector TEXT NOT NULL, "
+    "claimed_at TIMESTAMPTZ NOT NULL DEFAULT now())"
+)
+_OLD_CLAIMS = "DELETE FROM gpuwarden_claims WHERE claimed_at < now() - INTERVAL '400 days'"
 
 
 class Coordination:
@@ -55,6 +60,29 @@ class Coordination:
             except duckdb.Error:
                 self._forget()
                 return False
+
+    def claim(self, name: str, collector: str) -> bool:
+        """Claim what only one collector may do; whether it is this one's, also if it was claimed before.
+
+        Raises StoreUnavailableError when PostgreSQL does not answer.
+        """
+        if not self.is_shared:
+            return True
+        insert = (
+            f"INSERT INTO gpuwarden_claims (name, collector) VALUES ({text_sql(name)}, {text_sql(collector)}) "
+            "ON CONFLICT (name) DO NOTHING"
+        )
+        find = f"SELECT collector FROM gpuwarden_claims WHERE name = {text_sql(name)}"
+        try:
+            with self._turn:
+                cursor = self._cursor()
+            with closing(cursor):
+                for sql in (_CLAIMS, _OLD_CLAIMS, insert):
+                    cursor.execute("CALL postgres_execute('server', $1)", [sql])
+                found = scalar(cursor, "SELECT * FROM postgres_query('server', $1)", [find])
+        except duckdb.Error as error:
+            raise StoreUnavailableError(one_line(error)) from error
+        return bool(found == collector)
 
     @contextmanager
     def sealing(self, *, is_exclusive: bool) -> Iterator["SealingTurn"]:

@@ -97,6 +97,7 @@ class Upkeep:
             "trust_clock": self._trust_clock,
             "seal": lambda: self._sealer.run_once(is_forced=True),
             "backup": lambda: self._copier.copy(),
+            "claim": self._claim,
             "maintain": lambda: self._maintainer.run_as_asked(),
             "stop": self.stop,
         }
@@ -148,6 +149,12 @@ class Upkeep:
         timetable.every("roll_up", ROLL_LOOK_S, roller.roll_due, late_s=None)
         timetable.every("join", JOIN_LOOK_S, self._join, late_s=None)
         timetable.every("memory", GIVE_BACK_S, self._give_back)
+
+    async def _claim(self, name: str) -> bool:
+        """Raises StoreUnavailableError."""
+        assert self._store is not None
+        store = self._store
+        return await asyncio.to_thread(store.coordination.claim, name, store.collector)
 
     async def _join(self) -> None:
         """Join rows while no seal runs, which would delete segments and their joined rows."""

@@ -12,6 +12,7 @@ from typing import Any
 
 from gpuwarden import lifecycle
 from gpuwarden.lifecycle import StartError
+from gpuwarden.query import QueryError
 from gpuwarden_collector.processes.channel import Channel, ChannelError
 from gpuwarden_collector.processes.forkserver import ProcessHandle, spawn_storage
 from gpuwarden_collector.storage.commit import UpkeepWriter
@@ -271,6 +272,13 @@ class StorageProcess:
         await self.look()
         return rows
 
+    async def claim(self, name: str) -> bool:
+        """Claim what only one collector of the lake may do; whether it is this one's. Raises QueryError."""
+        try:
+            return bool(await self._call_open("claim", name))
+        except StoreUnavailableError as error:
+            raise QueryError(f"no claim can be made: {error}") from error
+
     async def backup(self) -> dict[str, Any]:
         """Make a copy for a backup: `path`, or `error`; for the control socket."""
         return await self._answer("backup")
@@ -330,11 +338,11 @@ class StorageProcess:
             finally:
                 handle.close()
 
-    async def _call_open(self, name: str) -> Any:
+    async def _call_open(self, name: str, *arguments: Any) -> Any:
         """Call once the process is open; as `_call`."""
         if not self._is_open:
             raise StoreUnavailableError("the storage process is being started")
-        return await self._call(name)
+        return await self._call(name, *arguments)
 
     async def _call(self, name: str, *arguments: Any) -> Any:
         """Call a function of the process. Raises the store's errors, StoreUnavailableError when it has ended."""

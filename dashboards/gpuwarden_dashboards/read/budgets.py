@@ -59,7 +59,7 @@ class BudgetUse:
             return "used up"
         if self.used_up_at is not None:
             return f"will be used up on {self.used_up_at:%B} {self.used_up_at.day}"
-        return f"{self.forecast_share:.0%} expected by the end of the month"
+        return f"{100 * self.forecast_share:.0f} % expected by the end of the month"
 
 
 async def read_budgets(

@@ -72,14 +72,19 @@ def due_at(plan: DigestPlan, now: datetime) -> datetime:
     return today.astimezone(now.tzinfo)
 
 
+def settled_due_at(plan: DigestPlan, now: datetime) -> datetime:
+    """The last instant at which the digest was due and all its hours are labelled."""
+    return due_at(plan, now - SETTLED_AFTER)
+
+
 def is_due(plan: DigestPlan, done_ms: int | None, now: datetime) -> bool:
     """Whether the digest was not made since it was due. Without `done_ms` it waits for the next day's time."""
-    return done_ms is not None and done_ms < to_ms(due_at(plan, now - SETTLED_AFTER))
+    return done_ms is not None and done_ms < to_ms(settled_due_at(plan, now))
 
 
 async def made(plan: DigestPlan, querier: Querier, now: datetime) -> list[Notification]:
     """Messages with the digest of the last 24 hours, one for each receiver. Raises QueryError."""
-    due = due_at(plan, now - SETTLED_AFTER)
+    due = settled_due_at(plan, now)
     until = due.replace(minute=0, second=0, microsecond=0)
     digest = await read(querier, until - SPAN, until, plan.top)
     return [

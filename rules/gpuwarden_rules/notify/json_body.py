@@ -7,7 +7,7 @@ from typing import Any
 from gpuwarden.alert import Alert
 from gpuwarden.clock import iso_text
 from gpuwarden.incident import Incident
-from gpuwarden_rules.notify.message import Digest, Notification
+from gpuwarden_rules.notify.message import Digest, MailedReport, Notification
 from gpuwarden_rules.notify.sentences import Style, rendered
 
 VERSION = 1
@@ -36,6 +36,7 @@ def body_of(message: Notification, style: Style) -> dict[str, Any]:
         "firing": [_alert(alert, message.made_at) for alert in message.firing],
         "resolved": [_alert(alert, message.made_at) for alert in message.resolved],
         "digest": _digest(message.digest) if message.digest else None,
+        "report": _report(message.report) if message.report else None,
     }
 
 
@@ -86,6 +87,14 @@ def _alert(alert: Alert, now: datetime) -> dict[str, Any]:
         "fired_at": iso_text(alert.fired_at) if alert.fired_at else None,
         "resolved_at": iso_text(alert.resolved_at) if alert.resolved_at else None,
         "simulated": alert.simulated,
+    }
+
+
+def _report(report: MailedReport) -> dict[str, Any]:
+    return {
+        "since": iso_text(report.since),
+        "until": iso_text(report.until),
+        "html": report.html,
     }
 
 

@@ -1,4 +1,4 @@
-"""Defines messages to receivers: about an incident, a digest, or a test.
+"""Defines messages to receivers: about an incident, a digest, a report, or a test.
 
 A message is stored as JSON, and rendered when it is sent.
 """
@@ -24,6 +24,7 @@ class MessageKind(StrEnum):
 
     INCIDENT = "incident"
     DIGEST = "digest"
+    REPORT = "report"
     TEST = "test"
 
 
@@ -69,6 +70,17 @@ class Digest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MailedReport:
+    """A report of money, rendered: it says what was known when it was made."""
+
+    since: datetime
+    until: datetime
+    title: str
+    text: str
+    html: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Notification:
     """A message to one receiver. Instants are aware, in UTC."""
 
@@ -97,6 +109,7 @@ class Notification:
     handle: str | None = None
     """The receiver's handle of the message that this one replaces; None: there is none."""
     digest: Digest | None = None
+    report: MailedReport | None = None
 
     @property
     def severity(self) -> Severity | None:

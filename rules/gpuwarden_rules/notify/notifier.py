@@ -6,7 +6,7 @@ that fails does not delay others. The outbox is used on one thread only.
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -31,6 +31,7 @@ from gpuwarden_rules.notify.receivers.receiver import (
     Receiver,
     backoff_s,
 )
+from gpuwarden_rules.notify.reports import ScheduledReports, due
 from gpuwarden_rules.notify.settings import Notify
 from gpuwarden_rules.notify.silence_service import SilenceSync
 from gpuwarden_rules.notify.silence_sync import SyncState
@@ -71,6 +72,7 @@ class Notifier:
         querier: Querier,
         clock: Clock,
         syncs: Sequence[SilenceSync] = (),
+        reports: ScheduledReports | None = None,
     ) -> None:
         """`view`: the current incidents; None: not known yet. `syncs`: Alertmanagers whose silences are ours, too."""
         self._notify = notify
@@ -87,7 +89,9 @@ class Notifier:
         self._state: dict[str, IncidentNotice] = {}
         self._digests: dict[str, int] = {}
         self._is_stuck = False
-        self._is_digest_late = False
+        self._reports = reports
+        self._late: set[str] = set()
+        """Digests and reports that are due and could not be made."""
         self.stats = {name: ReceiverStats() for name in receivers}
         self.unrouted = 0
         """Open incidents that match no route, at the last update."""
@@ -150,7 +154,7 @@ class Notifier:
         done = await self._on_thread(partial(self._plan, view, self._clock.now()))
         self._state, self.unrouted, self.muted = done.state, done.unrouted, done.muted
         self._announce(done.messages)
-        await self._make_digests()
+        await self._make_scheduled()
         return done.wake_at
 
     async def _load(self) -> None:
@@ -183,30 +187,52 @@ class Notifier:
             return UPDATE_S
         return min(UPDATE_S, (wake_at - self._clock.now()).total_seconds())
 
-    async def _make_digests(self) -> None:
+    async def _make_scheduled(self) -> None:
+        """Make the digests and reports that are due, and store each with the note that it is made."""
         now = self._clock.now()
         for planned in self._notify.digests:
-            done_ms = self._digests.get(planned.name)
-            messages: list[Notification] = []
-            if done_ms is not None:
-                if not digest.is_due(planned, done_ms, now):
-                    continue
-                try:
-                    messages = await digest.made(planned, self._querier, now)
-                except QueryError as error:
-                    if not self._is_digest_late:
-                        log.error(
-                            "digest not made; will retry",
-                            extra={"digest": planned.name, "reason": str(error)},
-                        )
-                    self._is_digest_late = True
-                    continue
-                self._is_digest_late = False
-            done = {planned.name: to_ms(now)}
-            store = partial(self.outbox.commit, {}, {}, messages, digests=done)
-            await self._on_thread(store)
-            self._digests |= done
-            self._announce(messages)
+            if digest.is_due(planned, self._done_ms(planned.name), now):
+                make = partial(digest.made, planned, self._querier, now)
+                # Not the time at which it is made: the next one may be due by then.
+                await self._make(planned.name, make, digest.settled_due_at(planned, now))
+            else:
+                await self._begin(planned.name, now)
+        for one in self._reports.plans if self._reports else ():
+            assert self._reports is not None
+            period = due(one, self._done_ms(one.name), now)
+            if period is not None:
+                make = partial(self._reports.made, one, period, now)
+                await self._make(one.name, make, period.due_at)
+            else:
+                await self._begin(one.name, now)
+
+    def _done_ms(self, name: str) -> int | None:
+        return self._digests.get(name)
+
+    async def _begin(self, name: str, now: datetime) -> None:
+        """Note when something new was first seen: it is due at its next time."""
+        if name not in self._digests:
+            await self._done(name, [], now)
+
+    async def _make(
+        self, name: str, make: Callable[[], Awaitable[list[Notification]]], due_at: datetime
+    ) -> None:
+        try:
+            messages = await make()
+        except QueryError as error:
+            if name not in self._late:
+                extra = {"due": name, "reason": str(error)}
+                log.error("digest or report not made; will retry", extra=extra)
+            self._late.add(name)
+            return
+        self._late.discard(name)
+        await self._done(name, messages, due_at)
+
+    async def _done(self, name: str, messages: Sequence[Notification], at: datetime) -> None:
+        done = {name: to_ms(at)}
+        await self._on_thread(partial(self.outbox.commit, {}, {}, messages, digests=done))
+        self._digests |= done
+        self._announce(messages)
 
     def _announce(self, messages: Sequence[Notification]) -> None:
         for receiver in {message.receiver for message in messages}:

@@ -5,7 +5,7 @@ One SQLite file `notify.sqlite` (WAL, synchronous=FULL) in the data folder:
     messages  sequence, id, receiver, grp, is_repeat, made_ms, attempts, body (JSON, `message.py`)
     notices   key, body: the planner's state, `planner.IncidentNotice` as JSON
     handles   receiver, grp, handle, made_ms: a receiver's handle of a message that can be replaced
-    digests   name, done_ms: when each digest was made
+    digests   name, done_ms: when the last of each digest and report was due, or when it was first seen
     silences  receiver, body: which silences an Alertmanager has, `silence_sync.SyncState` as JSON
 
 Invariants
@@ -130,7 +130,7 @@ class Outbox:
         return notices
 
     def digests(self) -> dict[str, int]:
-        """When each digest was made, in ms since the epoch, by name."""
+        """When the last of each digest and report was due, or when it was first seen, in ms since the epoch, by name."""
         return dict(self._db.execute("SELECT name, done_ms FROM digests"))
 
     def sync_state(self, receiver: str) -> SyncState | None:

@@ -60,6 +60,9 @@ def rendered(message: Notification, form: str, style: Style) -> RenderedMessage:
         case MessageKind.DIGEST:
             assert message.digest is not None
             title, paragraphs = _digest(message.digest, style)
+        case MessageKind.REPORT:
+            assert message.report is not None
+            title, paragraphs = message.report.title, message.report.text.strip().split("\n")[1:]
         case MessageKind.INCIDENT:
             title, paragraphs = _incident(message, style)
     # A title is a mail header, and names in it come from processes.
@@ -67,7 +70,7 @@ def rendered(message: Notification, form: str, style: Style) -> RenderedMessage:
     paragraphs = [_without_mentions(printable(text, keeps="\n")) for text in paragraphs]
     if form == "short":
         return RenderedMessage(title, _short(title, paragraphs))
-    if style.link:
+    if style.link and message.kind is not MessageKind.REPORT:
         paragraphs.append(style.link)
     if form == "markdown":
         return RenderedMessage(title, "\n\n".join(map(_markdown, paragraphs)))

@@ -1,4 +1,4 @@
-"""Reads the notification file: receivers, routes, owners and digests. Problems have line and column.
+"""Reads the notification file: receivers, routes, owners, digests and reports. Problems have line and column.
 
     timezone: Europe/Berlin                 for times in messages (default UTC)
     link: https://gpuwarden.example.com     the page, at the end of each message
@@ -19,6 +19,8 @@
     owners: {address: "{user}@example.com", exceptions: {root: ops@example.com}}
     digests:
       - {receivers: [hook], at: "08:00", top: 5}
+    reports:
+      - {receivers: [managers], every: week, day: monday, at: "08:00", by: team, only: {team: vision}}
 
 `${NAME}` in a text is an environment variable, `${file:PATH}` the content of a file. No message of this
 module shows their values. `docs/notifications.md` describes every key.
@@ -26,7 +28,7 @@ module shows their values. `docs/notifications.md` describes every key.
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, time, tzinfo
 from fnmatch import translate
@@ -37,14 +39,18 @@ from zoneinfo import ZoneInfo
 from yaml.nodes import Node, ScalarNode, SequenceNode
 
 from gpuwarden.durations import seconds_of
+from gpuwarden.waste_report import BY
 from gpuwarden_rules.definition.yaml_positions import YamlReader, read_text
 from gpuwarden_rules.notify.digest import DigestPlan
 from gpuwarden_rules.notify.receivers.factory import KINDS, UPDATING, ReceiverPlan
+from gpuwarden_rules.notify.reports import DAYS, EVERY, ReportPlan
 from gpuwarden_rules.notify.routing import Owners, Recipient, Route, RoutingPolicy
 from gpuwarden_rules.notify.sentences import FORMS, Style
 
 DURATION_S_MAX = 30 * 86400.0
 TOP_MAX = 20
+REPORTED_BY = (*BY, "label")
+REPORTED_AT = time(8)
 _REFERENCE = re.compile(r"\$\{([^{}]*)\}")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}\Z")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
@@ -59,6 +65,7 @@ class Notify:
     policy: RoutingPolicy
     style: Style
     digests: tuple[DigestPlan, ...] = ()
+    reports: tuple[ReportPlan, ...] = ()
 
 
 def load(path: Path) -> Notify:
@@ -85,7 +92,7 @@ class _File(YamlReader):
         nodes = self.fields(
             root,
             required=("receivers",),
-            optional=("timezone", "link", "routes", "owners", "digests"),
+            optional=("timezone", "link", "routes", "owners", "digests", "reports"),
         )
         receivers = self._receivers(nodes.get("receivers"))
         names = tuple(receivers)
@@ -101,6 +108,9 @@ class _File(YamlReader):
                 nodes["receivers"],
                 f"{personal[0]} has {{owner}} in its address: `owners` is missing",
             )
+        reports = [
+            self._report(node, names, zone, personal) for node in self.items(nodes.get("reports"))
+        ]
         recipients = {
             r.name: Recipient(
                 r.wants_resolved, r.name in personal, r.kind == "alertmanager", r.kind in UPDATING
@@ -112,6 +122,7 @@ class _File(YamlReader):
             policy=RoutingPolicy(recipients, routes, owners),
             style=Style(zone, self._web_address(nodes.get("link"))),
             digests=tuple(digests),
+            reports=tuple(reports),
         )
 
     def _receivers(self, node: Node | None) -> dict[str, ReceiverPlan]:
@@ -248,19 +259,66 @@ class _File(YamlReader):
         nobody = self._resolved(nodes.get("nobody"))
         return Owners(template, known, nobody)
 
-    def _digest(self, node: Node, names: tuple[str, ...], zone: tzinfo) -> DigestPlan:
-        nodes = self.fields(node, required=("receivers", "at"), optional=("top",))
-        at = self._plain(nodes["at"]) if "at" in nodes else None
+    def _report(
+        self, node: Node, names: tuple[str, ...], zone: tzinfo, personal: list[str]
+    ) -> ReportPlan:
+        optional = ("every", "day", "at", "by", "only")
+        nodes = self.fields(node, required=("receivers",), optional=optional)
+        receivers = self._named(nodes.get("receivers"), names)
+        for name in personal:
+            if name in receivers:
+                self.note(nodes["receivers"], f"{name} is personal: a report has no owner")
+        every = self._one_of(nodes.get("every"), EVERY, "week")
+        only = {}
+        for by, (key, value) in self.entries(nodes.get("only")).items():
+            if by not in REPORTED_BY:
+                self.note(key, f"{by!r} must be one of {', '.join(REPORTED_BY)}")
+            only[by] = self._plain(value) or ""
+        return ReportPlan(
+            receivers=receivers,
+            every=every,
+            day=self._day(nodes.get("day"), every),
+            at=self._time_of_day(nodes["at"]) if "at" in nodes else REPORTED_AT,
+            zone=zone,
+            by=self._one_of(nodes.get("by"), REPORTED_BY, "team"),
+            only=only,
+        )
+
+    def _day(self, node: Node | None, every: str) -> int:
+        """Number of the weekday, or day of the month."""
+        if every == "week":
+            return DAYS.index(self._one_of(node, DAYS, DAYS[0]))
+        day = self.scalar(node) if node is not None else 1
+        if isinstance(day, bool) or not isinstance(day, int) or not 1 <= day <= 28:
+            assert node is not None
+            self.note(node, "the day of a month must be from 1 to 28")
+            return 1
+        return day
+
+    def _one_of(self, node: Node | None, words: Sequence[str], usual: str) -> str:
+        if node is None:
+            return usual
+        word = self.text(node)
+        if word is not None and word not in words:
+            self.note(node, f"{word!r} must be one of {', '.join(words)}")
+        return word if word is not None and word in words else usual
+
+    def _time_of_day(self, node: Node) -> time:
+        at = self._plain(node)
         match = _AT.match(at or "")
         if at is not None and match is None:
-            self.note(nodes["at"], f"{at!r} is not a time of day such as 08:00")
+            self.note(node, f"{at!r} is not a time of day such as 08:00")
+        return time(int(match[1]), int(match[2])) if match else time()
+
+    def _digest(self, node: Node, names: tuple[str, ...], zone: tzinfo) -> DigestPlan:
+        nodes = self.fields(node, required=("receivers", "at"), optional=("top",))
         top = self.scalar(nodes["top"]) if "top" in nodes else 5
         if isinstance(top, bool) or not isinstance(top, int) or not 1 <= top <= TOP_MAX:
             self.note(nodes["top"], f"must be a whole number from 1 to {TOP_MAX}")
             top = 5
         return DigestPlan(
             receivers=self._named(nodes.get("receivers"), names),
-            at=time(int(match[1]), int(match[2])) if match else time(),
+            at=self._time_of_day(nodes["at"]) if "at" in nodes else time(),
             zone=zone,
             top=top,
         )

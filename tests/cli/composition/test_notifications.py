@@ -32,6 +32,11 @@ rules:
 DEADLINE_S = 30
 
 
+async def always(name: str) -> bool:
+    """Claims of a collector that has its lake alone."""
+    return True
+
+
 def test_a_wrong_file_stops_the_start_with_one_line(tmp_path) -> None:
     path = tmp_path / "notify.yaml"
     path.write_text("receivers: [{name: a}, {name: b}]")
@@ -43,7 +48,7 @@ def test_a_wrong_file_stops_the_start_with_one_line(tmp_path) -> None:
 
 async def test_without_a_file_nobody_is_told(tmp_path) -> None:
     notifications = Notifications(None, tmp_path, SystemClock())
-    await notifications.run(None, None, None, asyncio.Event())
+    await notifications.run(None, None, None, asyncio.Event(), always)
     assert notifications.figures() == ""
     assert list(tmp_path.iterdir()) == []
 
@@ -69,7 +74,7 @@ async def running(
     async with asyncio.TaskGroup() as group:
         group.create_task(engine.run(stop))
         group.create_task(incidents.run(stop))
-        group.create_task(notifications.run(incidents, engine, database, stop))
+        group.create_task(notifications.run(incidents, engine, database, stop, always))
         try:
             yield
         finally:

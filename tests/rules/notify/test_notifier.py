@@ -205,6 +205,20 @@ async def test_a_digest_comes_at_its_time_once(tmp_path, database) -> None:
     assert again.notifier._receivers["a"].got == []
 
 
+async def test_a_late_digest_is_not_the_one_that_was_due_a_moment_ago(tmp_path, database) -> None:
+    text = "digests: [{receivers: [a], at: 15:00}]"
+    world = World(tmp_path, {"a": Scripted()}, database, text=text)
+    got = world.notifier._receivers["a"].got
+    async with world.running():
+        await world.notifier.update()
+        world.clock.advance(86_400 + 59 * 60)  # 15:02
+        await world.until(lambda: got)
+        world.clock.advance(SETTLED_AFTER.total_seconds())
+        await world.until(lambda: len(got) == 2)
+    first = START.replace(hour=15, minute=0)
+    assert [message.digest.until for message in got] == [first, first + timedelta(days=1)]
+
+
 class NoAnswer:
     """A Querier whose store is away."""
 
@@ -220,7 +234,7 @@ async def test_a_digest_that_cannot_be_made_is_made_when_it_can(tmp_path, databa
         await world.notifier.update()
         world.clock.advance(3600 + SETTLED_AFTER.total_seconds())
         await world.notifier.update()
-        assert "digest not made" in caplog.text
+        assert "digest or report not made" in caplog.text
         world.notifier._querier = database
         await world.until(lambda: world.notifier._receivers["a"].got)
 

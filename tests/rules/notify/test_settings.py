@@ -33,6 +33,10 @@ routes:
 owners: {address: "{user}@example.com", exceptions: {root: ops@example.com}, nobody: all@example.com}
 digests:
   - {receivers: [hook], at: 08:30, top: 3}
+reports:
+  - {receivers: [hook]}
+  - {receivers: [out], every: week, day: friday, at: "17:00", by: user, only: {team: vision}}
+  - {receivers: [out], every: month, day: 3}
 """
 
 
@@ -51,6 +55,22 @@ def test_a_file_with_every_key_is_read_without_showing_secrets(tmp_path) -> None
     assert notify.style.zone == ZoneInfo("Europe/Berlin")
     (digest,) = notify.digests
     assert (digest.at, digest.top, digest.receivers) == (time(8, 30), 3, ("hook",))
+    usual, friday, monthly = notify.reports
+    assert (usual.every, usual.day, usual.at, usual.by, usual.only) == (
+        "week",
+        0,
+        time(8),
+        "team",
+        {},
+    )
+    assert (friday.day, friday.at, friday.by, friday.only) == (
+        4,
+        time(17),
+        "user",
+        {"team": "vision"},
+    )
+    assert (monthly.every, monthly.day, monthly.zone) == ("month", 3, ZoneInfo("Europe/Berlin"))
+    assert len({plan.name for plan in notify.reports}) == 3
     found = list(notify.policy.routes_of(make_alert(node="hgx-1")))
     assert [name for name, _ in found] == ["oncall", "hook", "am"]
     pace = found[0][1].pace(Severity.CRITICAL)
@@ -124,6 +144,16 @@ def test_a_mistake_of_a_receiver_has_its_place(text, problem) -> None:
         ("link: example.com", "must be an address that begins with http://"),
         ("owners: {address: x@example.com}", "the address has no {user}"),
         ("digests: [{receivers: [a], at: 25:00}]", "n.yaml:2:32: '25:00' is not a time of day"),
+        ("reports: [{receivers: [b]}]", "n.yaml:2:24: unknown receiver 'b'"),
+        ("reports: [{receivers: [a], every: day}]", "'day' must be one of week, month"),
+        ("reports: [{receivers: [a], day: 3}]", "n.yaml:2:33: "),
+        ("reports: [{receivers: [a], day: mon}]", "'mon' must be one of monday, tuesday,"),
+        (
+            "reports: [{receivers: [a], every: month, day: 31}]",
+            "the day of a month must be from 1 to 28",
+        ),
+        ("reports: [{receivers: [a], at: 8}]", "'8' is not a time of day such as 08:00"),
+        ("reports: [{receivers: [a], only: {colour: red}}]", "'colour' must be one of user,"),
         ("digests: [{receivers: [a], at: '08:00', top: 0}]", "must be a whole number from 1 to 20"),
         ("silence: 1", "unknown key 'silence'; known: receivers, timezone, link, routes"),
     ],

@@ -22,6 +22,7 @@ from gpuwarden_rules.notify.receivers.receiver import (
     Outcome,
     shortened,
 )
+from gpuwarden_rules.notify.receivers.smtp_mail import send_mail
 from gpuwarden_rules.notify.sentences import Style, rendered
 
 if TYPE_CHECKING:
@@ -57,6 +58,11 @@ class AppriseService:
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     def _send(self, message: Notification) -> Outcome:
+        if message.report is not None:
+            service = _opened(self._url)
+            server = service[0] if service else None
+            if type(server).__name__ == "NotifyEmail":
+                return send_mail(server, message)
         words = rendered(message, self._form, self._style)
         # The short form has everything in its body.
         title = "" if self._form == "short" else words.title

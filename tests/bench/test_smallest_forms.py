@@ -41,6 +41,7 @@ QUICK = (
         r"on their intervals: \d+ %",
     ),
     Form("bench.simulator", "--gpus 8 --seconds 5", r"memory +\d+ MiB"),
+    Form("bench.usual", "--weeks 3 --gpus 2 --every 3600", r"all +[\d.]+ % of \d+ hours"),
     Form("bench.waste", "--gpus 100 --hours 1", r"\d+ rows, 360000 GPU-seconds"),
 )
 SLOW = (

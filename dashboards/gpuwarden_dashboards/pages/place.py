@@ -34,6 +34,7 @@ from gpuwarden_dashboards.read.series import (
 )
 from gpuwarden_dashboards.read.timeline import read_coverage, read_timeline
 from gpuwarden_dashboards.read.topology import read_topology
+from gpuwarden_dashboards.read.usual import HOUR_MS, read_usual
 from gpuwarden_dashboards.templates import (
     ABSENT,
     Templates,
@@ -70,6 +71,7 @@ class PlacePages(Page):
             web.get("/v1/series", self._series),
             web.get("/v1/series/model", self._model),
             web.get("/v1/live", self._live),
+            web.get("/v1/usual", self._usual),
             web.get("/v1/timeline", self._timeline),
             web.get("/v1/health", self._health),
             web.get("/v1/coverage", self._coverage),
@@ -142,6 +144,17 @@ class PlacePages(Page):
         metrics = [name for name in request.query.get("metrics", "").split(",") if name]
         band = await read_model_band(self._querier, place.gpu_uuids[0], metrics, span)
         return data({**_span_document(span), **asdict(band)})
+
+    async def _usual(self, request: web.Request) -> web.Response:
+        place, span = _place_of(request), self._span_of(request)
+        if len(place.gpu_uuids) != 1:
+            raise ParameterError("give one gpu_uuid")
+        metrics = [name for name in request.query.get("metrics", "").split(",") if name]
+        first_ms, bands = await read_usual(
+            self._querier, place.gpu_uuids[0], metrics, span.begin, span.end
+        )
+        lines = [asdict(band) for band in bands]
+        return data({"begin_ms": first_ms, "step_ms": HOUR_MS, "lines": lines})
 
     async def _timeline(self, request: web.Request) -> web.Response:
         place, span = _place_of(request), self._span_of(request)

@@ -235,7 +235,8 @@ class PlaceNow:
     @property
     def compare(self) -> Sequence[tuple[str, str]]:
         """Choices for the comparison: value and text."""
-        return [(name, f"other GPUs of the {name}") for name in self.siblings]
+        own = [] if self.gpu_uuid is None else [("own", "its own weeks")]
+        return [*own, *((name, f"other GPUs of the {name}") for name in self.siblings)]
 
     @property
     def title(self) -> str:

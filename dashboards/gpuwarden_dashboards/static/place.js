@@ -12,6 +12,7 @@ import { clock, fieldOf, ofField, stamp, zoneName } from "./times.js";
 import { draw as drawTopology, fill, plain } from "./topology.js";
 
 const WEEK = 7 * 86400e3;
+const USUAL_MAX = 31 * 86400e3;
 const SLOW_MS = 30e3;
 const page = document.querySelector("#charts");
 const set = page.dataset;
@@ -188,6 +189,11 @@ async function compared(metrics, columns, signal) {
     const [begin, end] = [shared.begin - WEEK, shared.end - WEEK].map(Math.round);
     return { how, ...(await ask(query("/v1/series", { metrics: metrics.join(","), columns, begin, end }), signal)) };
   }
+  if (how === "own") {
+    if (shared.end - shared.begin > USUAL_MAX) return { how, lines: [], begin_ms: 0, step_ms: 1 };
+    const wanted = metrics.filter((name) => !name.includes("."));
+    return { how, ...(await ask(query("/v1/usual", { metrics: wanted.join(",") }), signal)) };
+  }
   const others = (siblings[how] ?? []).filter((uuid) => uuid !== set.gpuUuid);
   const wanted = metrics.filter((name) => !name.includes("."));
   if (!others.length || !wanted.length) return null;
@@ -214,6 +220,9 @@ function compareLines(others, wanted) {
   const mine = others.lines.filter((line) => wanted.includes(line.metric));
   if (!mine.length) return [];
   const step = others.step_ms;
+  if (others.how === "own") {
+    return mine.map((line) => ({ ...line, kind: "band", begin: others.begin_ms, step, name: `${wanted.length > 1 ? `${shortName(line.metric)} ` : ""}usual` }));
+  }
   if (others.how === "week") {
     const begin = others.begin_ms + WEEK;
     // The mean of several lines: many dashed ones cannot be distinguished.
@@ -234,7 +243,20 @@ function bandLines(model, wanted) {
   return [{ ...line, name: `${wanted.length > 1 ? `${shortName(wanted[0])}, ` : ""}10 to 90 % of ${model.gpus} others of the model`, kind: "band", begin: model.begin_ms, step: model.step_ms }];
 }
 
+/** What the band of its own weeks is worth. */
+function tellUsual(others) {
+  const place = document.querySelector("#usual");
+  if (!place) return;
+  place.hidden = others?.how !== "own";
+  if (place.hidden) return;
+  const sum = (name) => others.lines.reduce((all, line) => all + line[name], 0).toLocaleString("en");
+  place.querySelector("b").textContent = others.lines.some((line) => line.judged)
+    ? `${sum("outside")} of ${sum("judged")} hourly means here are outside of it.`
+    : "There is no band here: it needs whole hours, two weeks before them, and a span of at most 31 days.";
+}
+
 function show(series, timeline, others, model) {
+  tellUsual(others);
   const why = document.querySelector("#band-why");
   if (why) why.textContent = model?.reason ?? "";
   const frame = { begin: series.begin_ms, step: series.step_ms, columns: series.columns };

@@ -237,3 +237,32 @@ async def test_what_waits_in_the_spool_of_the_agent_is_said(querier) -> None:
             )
             html = (await (await client.get("/nodes/n1")).text()).replace("&#39;", "'")
             assert (said in html) if said else ("agent's spool" not in html)
+
+
+async def test_processes_have_their_state_threads_workers_and_what_their_tree_reads(
+    querier,
+) -> None:
+    now = datetime.now(UTC)
+    add_gpu(querier, 0)
+    for age, read, written in ((20, 1_000, 900), (10, 2_000, 300), (0, 21_000, 400)):
+        querier.db.execute(
+            "INSERT INTO process_samples (ts, node, gpu, gpu_uuid, simulated, pid, process_name, state, threads,"
+            " loader_workers, read_bytes_total, write_bytes_total)"
+            " VALUES (?, 'n1', 0, 'GPU-1', false, 7, 'python', 'D', 31, 8, ?, ?)",
+            [(now - timedelta(seconds=age)).replace(tzinfo=None), read, written],
+        )
+    querier.db.execute(
+        "INSERT INTO nodes (node, agent_id, boot_id, simulated, last_seen_at) VALUES ('n1', 'a', 'b', false, ?)",
+        [now.replace(tzinfo=None)],
+    )
+    place = await read_place(querier, NODE, now)
+    assert place is not None
+    (process,) = place.processes
+    names = ("state", "threads", "loader_workers", "read_bytes", "written_bytes")
+    # The counter of writes fell: its rate is not known.
+    assert [process[name] for name in names] == ["D", 31, 8, 1_000.0, None]
+    app = web.Application()
+    app.add_routes(routes(querier, SystemClock()))
+    async with TestClient(TestServer(app)) as client:
+        html = await (await client.get("/nodes/n1")).text()
+    assert '<td>blocked on I/O</td><td class="number">31</td><td class="number">8</td>' in html

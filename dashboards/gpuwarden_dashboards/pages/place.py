@@ -45,6 +45,14 @@ from gpuwarden_dashboards.templates import (
 )
 
 _COLUMNS = 500
+PROCESS_STATES = {
+    "R": "running",
+    "S": "waiting",
+    "D": "blocked on I/O",
+    "T": "stopped",
+    "Z": "ended, not waited for",
+}
+"""Words for states of `ps`."""
 BESIDE = (
     ("util_percent", "utilization"), ("power_watts", "power"), ("temperature_celsius", "temperature"),
     ("sm_clock_mhz", "SM clock"), ("memory_used_bytes", "memory used"), ("sm_active_percent", "SMs active"),
@@ -88,6 +96,7 @@ class PlacePages(Page):
             tiles=[tile(gpu) for gpu in place.gpus],
             groups=groups,
             metrics=list(described()),
+            process_states=PROCESS_STATES,
             beside_metrics=BESIDE,
         )
 

@@ -54,11 +54,22 @@ _ALERTS = f"""
 SELECT * FROM alerts_now WHERE state = 'firing' AND {{where}}
 ORDER BY {WORST_FIRST}, usd_so_far DESC NULLS LAST, fired_at LIMIT 50
 """
+
+
+def _per_second(counter: str) -> str:
+    """SQL of a counter's rate over the rows of a window `w`; NULL after a reset."""
+    gained = f"last_value({counter}) OVER w - first_value({counter}) OVER w"
+    seconds = "epoch(last_value(ts) OVER w) - epoch(first_value(ts) OVER w)"
+    return f"CASE WHEN {gained} >= 0 THEN ({gained}) / nullif({seconds}, 0) END"
+
+
 _PROCESSES = f"""
 SELECT gpu, pid, process_name, command, username, coalesce(slurm_job_id, pod) AS job,
-    gpu_memory_bytes AS memory_bytes, sm_util_percent, cpu_percent, rss_bytes, started_at
+    gpu_memory_bytes AS memory_bytes, sm_util_percent, cpu_percent, rss_bytes, started_at, state, threads,
+    loader_workers, {_per_second("read_bytes_total")} AS read_bytes, {_per_second("write_bytes_total")} AS written_bytes
 FROM process_samples
 WHERE {{where}} AND ts > now()::TIMESTAMP - INTERVAL 1 MINUTE
+WINDOW w AS (PARTITION BY gpu_uuid, pid ORDER BY ts ROWS BETWEEN UNBOUNDED PRECEDING AND UNBOUNDED FOLLOWING)
 QUALIFY row_number() OVER (PARTITION BY gpu_uuid, pid ORDER BY ts DESC) = 1
 ORDER BY gpu, memory_bytes DESC NULLS LAST LIMIT {_PROCESSES_MAX}
 """

@@ -83,8 +83,8 @@ SLOW = (
     ),
     Form(
         "bench.top",
-        "--nodes 1 --size 80x24 --seconds 8 --first 1.2 --alone 1 --views nodes GPUs",
-        r"80x24 GPUs +[\d.]+ % of a core",
+        "--nodes 1 --size 80x24 --seconds 4 --first 1.2 --alone 1 --views GPUs graphs tree --local-gpus 16",
+        r"80x24 16 GPUs of one host +[\d.]+ % of a core",
     ),
     Form("bench.years", "--days 4 --nodes 2", r"day 4: start s [\d.]+"),
 )

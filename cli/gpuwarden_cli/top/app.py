@@ -106,7 +106,10 @@ class TopApp(App[None]):
 
     ENABLE_COMMAND_PALETTE = False
     CSS = "Screen { background: ansi_default; }"
-    BINDINGS = [Binding("ctrl+c", "quit", show=False, priority=True)]  # noqa: RUF012  as Textual has it
+    BINDINGS = [  # noqa: RUF012  as Textual has it
+        Binding("ctrl+c", "quit", show=False, priority=True),
+        Binding("ctrl+z", "suspend_process", show=False, priority=True),
+    ]
 
     def __init__(self, source: RowSource, state: State, clock: Clock) -> None:
         super().__init__(ansi_color=True)

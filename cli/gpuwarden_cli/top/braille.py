@@ -4,6 +4,7 @@ A value that is 0 has a dot, so that it differs from a missing one, which has no
 """
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 _FIRST = 0x2800
 """U+2800: the braille cell without dots."""
@@ -14,6 +15,12 @@ _LEVELS = 4
 """Dots of a cell, one above the other."""
 _STEPS_S = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1_800, 3_600)
 """Distances of the marks on a time scale."""
+_CELLS = {
+    (high, low): chr(_FIRST + left + right)
+    for high, left in enumerate(_LEFT)
+    for low, right in enumerate(_RIGHT)
+}
+"""The cell by the heights of its columns."""
 _ASCII = " .:|#"
 """By height of the higher column."""
 
@@ -28,13 +35,16 @@ ASCII_CELLS = {
 def resampled(values: Sequence[float | None], count: int) -> list[float | None]:
     """`count` values over the same time: means of neighbours, or each value several times."""
     have = len(values)
-    if have == count or have == 0:
-        return list(values) if have else [None] * count
+    if have == count or have == 0 or count == 0:
+        return list(values) if have == count else [None] * count
     if have < count:
         return [values[at * have // count] for at in range(count)]
+    bounds = [at * have // count for at in range(count + 1)]
+    parts = [values[first:end] for first, end in pairwise(bounds)]
+    if None not in values:
+        return [sum(part) / len(part) for part in parts]  # type: ignore[arg-type]  # all are numbers
     found: list[float | None] = []
-    for at in range(count):
-        part = values[at * have // count : (at + 1) * have // count]
+    for part in parts:
         known = [value for value in part if value is not None]
         found.append(sum(known) / len(known) if known else None)
     return found
@@ -50,22 +60,16 @@ def graph(
     shown = resampled(values, 2 * max(0, width))
     high = top if top is not None else max((v for v in shown if v is not None), default=0.0)
     full = _LEVELS * height
+    high = high or 1.0  # all are 0
     heights = [
-        0
-        if value is None
-        else max(1, min(full, round(full * value / high))) if high > 0 else 1
+        0 if value is None else min(full, round(full * value / high)) or 1  # 0 has a dot
         for value in shown
-    ]  # fmt: skip
+    ]
     lines = []
     for line in range(height):
         below = full - _LEVELS * (line + 1)
-        dots = [max(0, min(_LEVELS, one - below)) for one in heights]
-        lines.append(
-            "".join(
-                chr(_FIRST + _LEFT[left] + _RIGHT[right])
-                for left, right in zip(dots[::2], dots[1::2], strict=True)
-            )
-        )
+        dots = heights if height == 1 else [max(0, min(_LEVELS, one - below)) for one in heights]
+        lines.append("".join(map(_CELLS.__getitem__, zip(dots[::2], dots[1::2], strict=True))))
     return lines
 
 

@@ -1,7 +1,7 @@
 """Keeps readings of the last hour in memory of fixed size, and makes means over equal time steps of them."""
 
 from array import array
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from math import isnan
 
 from gpuwarden_cli.top.request import SPANS_S
@@ -11,51 +11,72 @@ _NAN = float("nan")
 
 
 class ReadingHistory:
-    """The newest readings of some metrics: a ring of four bytes a value. None is kept as NaN."""
+    """The newest readings of some metrics: a ring of four bytes a value. None is kept as NaN.
+
+    Steps begin at multiples of their length, and a finished step does not change: a graph that is drawn again reads
+    only what was added since.
+    """
 
     def __init__(self, names: Sequence[str], length: int = KEPT_S) -> None:
         self._length = length
         self._ts_ms = array("q")
         self._values = {name: array("f") for name in names}
-        self._next = 0
-        """Where the next reading goes, once the ring is full."""
+        self._added = 0
+        self._steps: tuple[int, int] = (0, 0)
+        """Number of steps and span of `_sums`."""
+        self._sums: dict[str, _StepSums] = {}
+        """By metric."""
 
     def add(self, ts_ms: int, values: Mapping[str, float | None]) -> None:
         """Keep readings of an instant; the oldest go when the ring is full."""
-        is_full = len(self._ts_ms) == self._length
+        at = self._added % self._length
+        is_full = self._added >= self._length
         if is_full:
-            self._ts_ms[self._next] = ts_ms
+            self._ts_ms[at] = ts_ms
         else:
             self._ts_ms.append(ts_ms)
         for name, kept in self._values.items():
             value = values.get(name)
             number = _NAN if value is None else value
             if is_full:
-                kept[self._next] = number
+                kept[at] = number
             else:
                 kept.append(number)
-        if is_full:
-            self._next = (self._next + 1) % self._length
+        self._added += 1
 
     def binned(self, name: str, bins: int, span_s: int, now_ms: int) -> list[float | None]:
         """Means over `bins` equal steps of the last `span_s` seconds, the newest last; None: no reading."""
-        sums, counts = [0.0] * bins, [0] * bins
+        if self._steps != (bins, span_s):
+            self._steps, self._sums = (bins, span_s), {}
+        sums = self._sums.setdefault(name, _StepSums())
         width_ms = span_s * 1000 / bins
         values = self._values[name]
-        for at in self._newest_first():
-            age_ms = now_ms - self._ts_ms[at]
-            if age_ms >= span_s * 1000:
-                break
-            value = values[at]
+        for number in range(max(sums.read, self._added - self._length), self._added):
+            value = values[number % self._length]
             if not isnan(value):
-                step = bins - 1 - int(max(0, age_ms) / width_ms)
-                sums[step] += value
-                counts[step] += 1
-        return [total / count if count else None for total, count in zip(sums, counts, strict=True)]
+                sums.take(int(self._ts_ms[number % self._length] // width_ms), value)
+        sums.read = self._added
+        last = int(now_ms // width_ms)
+        return sums.means(last - bins + 1, last + 1)
 
-    def _newest_first(self) -> Iterator[int]:
-        yield from range(self._next - 1, -1, -1)
-        yield from range(len(self._ts_ms) - 1, self._next - 1, -1)
+
+class _StepSums:
+    """Sums and counts of the readings of each step, and how many readings they have."""
+
+    def __init__(self) -> None:
+        self.read = 0
+        self._sums: dict[int, tuple[float, int]] = {}
+
+    def take(self, step: int, value: float) -> None:
+        total, count = self._sums.get(step, (0.0, 0))
+        self._sums[step] = (total + value, count + 1)
+
+    def means(self, first: int, end: int) -> list[float | None]:
+        """Means of the steps; older ones are deleted."""
+        for step in [step for step in self._sums if step < first]:
+            del self._sums[step]
+        found = map(self._sums.get, range(first, end))
+        return [None if one is None else one[0] / one[1] for one in found]
 
 
 class CounterRates:

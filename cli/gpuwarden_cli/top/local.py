@@ -70,8 +70,6 @@ class LocalSource:
         """By GPU."""
         self._host = ReadingHistory(HOST_METRICS)
         self._rates = CounterRates()
-        self._drawn: tuple[NodeRequest, int, dict[str, list[float | None]]] | None = None
-        """Graphs of all GPUs, and until when (ms) they are valid."""
         self._is_read = asyncio.Event()
         """Set by the first samples."""
         self._first = "gpu_samples" if any("gpu_samples" in p.tables for p in probes) else "host_samples"  # fmt: skip
@@ -301,14 +299,9 @@ class LocalSource:
             return NodeAnswer(self._totals(gpus))
         now_ms = to_ms(self._clock.now())
         steps = (request.bins, request.span_s, now_ms)
-        drawn = self._drawn
-        # An hour of 128 GPUs is half a million values: they are summed once a step.
-        if drawn is None or drawn[0] != request or now_ms >= drawn[1]:
-            series = {uuid: kept.binned(request.metric, *steps) for uuid, kept in self._history.items()}  # fmt: skip
-            drawn = (request, now_ms + 1000 * request.span_s // request.bins, series)
-            self._drawn = drawn
+        series = {uuid: kept.binned(request.metric, *steps) for uuid, kept in self._history.items()}  # fmt: skip
         host = {name: self._host.binned(name, *steps) for name in HOST_METRICS}
-        return NodeAnswer(self._totals(gpus), gpus, host, drawn[2], self._processes())
+        return NodeAnswer(self._totals(gpus), gpus, host, series, self._processes())
 
 
 def _untold(_probe: Probe, _event: HealthEvent) -> None:

@@ -513,7 +513,7 @@ HELP = (
     "c            other colours",
     "p            pause, and continue",
     "+ -          refresh half or twice as often",
-    "q            quit",
+    "q, ctrl+z    quit; suspend (`fg` continues)",
     "mouse        title: sort; row: select, again: open; wheel",
     "",
     "idle: a kernel ran in less than 5 % of the time. throttled: heat or the power supply holds clocks down.",

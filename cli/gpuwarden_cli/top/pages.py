@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from gpuwarden_cli.output import ABSENT, text_width
 from gpuwarden_cli.top.columns import COLUMNS, as_age, as_gib, as_usd, as_watts, fitting
@@ -45,6 +46,7 @@ def graphs_of_node(answer: NodeAnswer, metric: str, size: PageSize) -> Graphs:
     return _placed(node_panels(answer, metric), size)
 
 
+@lru_cache(2)  # a refresh draws an answer several times; answers are compared by identity
 def node_lines(answer: NodeAnswer, metric: str, size: PageSize) -> list[Line]:
     """All lines of a node's page."""
     if not answer.gpus and not answer.processes and not any(answer.host.values()):
@@ -55,6 +57,7 @@ def node_lines(answer: NodeAnswer, metric: str, size: PageSize) -> list[Line]:
     return [*lines, (), *_process_lines(answer.processes, size.width)]
 
 
+@lru_cache(2)
 def gpu_lines(answer: GpuAnswer, size: PageSize) -> list[Line]:
     """All lines of a GPU's page."""
     if answer.row is None:

@@ -92,7 +92,7 @@ class RowsAnswer:
     count: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class GpuAnswer:
     """A GPU and its history; `row` None: the GPU is unknown."""
 
@@ -104,7 +104,7 @@ class GpuAnswer:
     alerts: Sequence[Row] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class NodeAnswer:
     """A node; without GPUs, processes and readings of the host it is unknown."""
 

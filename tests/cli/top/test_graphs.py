@@ -109,7 +109,9 @@ def test_readings_are_kept_in_fixed_memory_and_what_is_absent_stays_absent() -> 
         history.add(1000 * second, {"a": float(second), "b": None if second % 2 else 1.0})
     assert history.binned("a", 10, 10, 24_000) == [float(s) for s in range(15, 25)]
     assert history.binned("b", 5, 10, 24_000) == [1.0] * 5
-    assert history.binned("a", 5, 20, 34_000) == [16.5, 20.5, 23.5, None, None]
+    assert history.binned("a", 5, 20, 34_000) == [17.5, 21.5, 24.0, None, None]
+    history.add(34_000, {"a": 3.0})
+    assert history.binned("a", 5, 20, 34_000) == [17.5, 21.5, 24.0, None, 3.0]
     assert history.binned("a", 4, 60, 1_000_000) == [None] * 4
 
 

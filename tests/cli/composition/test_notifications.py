@@ -8,15 +8,18 @@ from contextlib import asynccontextmanager
 import pytest
 from tests.rules.conftest import MemoryStore
 from tests.rules.incidents.test_service import IncidentMemory
+from tests.rules.notify.smtp_server import smtp_server
 
 from gpuwarden.clock import SystemClock
 from gpuwarden.lifecycle import StartError
+from gpuwarden_cli.composition.collector import collecting
 from gpuwarden_cli.composition.notifications import Notifications
 from gpuwarden_cli.settings import notify_of
 from gpuwarden_collector.settings import CollectorSettings
 from gpuwarden_rules.definition.language import parse
 from gpuwarden_rules.evaluation.engine import RuleEngine
 from gpuwarden_rules.incidents.service import IncidentService
+from gpuwarden_rules.notify.outbox import FILE_NAME, Outbox
 from gpuwarden_rules.testing import MemoryDatabase
 
 RULE = """
@@ -29,7 +32,11 @@ rules:
     remedy: Do nothing.
     sql: SELECT 1 AS value WHERE $now IS NOT NULL
 """
-DEADLINE_S = 30
+REPORTS = """
+receivers: [{{name: mail, apprise: "mailto://127.0.0.1:{port}?from=g@example.com&to=boss@example.com&mode=insecure"}}]
+reports: [{{receivers: [mail]}}]
+"""
+DEADLINE_S = 240
 
 
 async def always(name: str) -> bool:
@@ -101,3 +108,34 @@ async def test_an_alert_of_an_engine_is_told_once_over_two_runs(tmp_path) -> Non
     async with running(again, store, kept):
         await asyncio.sleep(1.5)
     assert len(told.read_text().splitlines()) == 1
+
+
+@pytest.mark.slow
+async def test_a_collector_mails_the_report_that_it_missed_once(tmp_path) -> None:
+    path, data = tmp_path / "notify.yaml", tmp_path / "data"
+    settings = CollectorSettings(port=0, data_dir=data, threads=1, notify_file=path)
+    async with smtp_server() as server:
+        path.write_text(REPORTS.format(port=server.port))
+        (plan,) = notify_of(path).reports
+        for run in range(2):
+            outbox = Outbox(data / FILE_NAME, SystemClock())
+            if run == 0:  # as one that was last sent long ago
+                outbox.commit({}, {}, [], digests={plan.name: 0})
+            outbox.close()
+            async with (
+                collecting(settings, SystemClock()) as collector,
+                asyncio.timeout(DEADLINE_S),
+            ):
+                assert await collector.claim("anything"), "it has its lake alone"
+                while not server.taken:  # noqa: ASYNC110  # another connection
+                    await asyncio.sleep(0.05)
+            outbox = Outbox(data / FILE_NAME, SystemClock())
+            assert outbox.digests()[plan.name] > 0
+            assert outbox.waiting.total() == 0
+            outbox.close()
+    (taken,) = server.taken
+    assert "none was seen" in taken.mail["Subject"]
+    assert [part.get_content_type() for part in taken.mail.iter_parts()] == [
+        "text/plain",
+        "text/html",
+    ]

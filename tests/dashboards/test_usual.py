@@ -6,7 +6,7 @@ import pytest
 from aiohttp import ClientSession
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.dashboards.test_browser import served
+from tests.dashboards.test_browser import CHROMIUM, playwright, served
 
 from gpuwarden.clock import to_ms
 from gpuwarden_dashboards.http import ParameterError
@@ -45,9 +45,9 @@ def test_other_hours_of_the_week_and_older_weeks_do_not_count() -> None:
 
 def test_hours_outside_are_counted_and_unknown_ones_are_not() -> None:
     means = weeks(3, 60, 60, 60) | {NOW_MS: 64.0, NOW_MS + HOUR_MS: 61.0}
-    found = band_of("power_watts", means, range(NOW_MS, NOW_MS + 3 * HOUR_MS, HOUR_MS))
+    found = band_of("power_watts", means, range(NOW_MS - HOUR_MS, NOW_MS + 4 * HOUR_MS, HOUR_MS))
     assert (found.judged, found.outside) == (2, 1)
-    assert found.greatest == [63, 63, 63]
+    assert found.greatest == [63, 63, 63, 63, None]
     assert band_of("power_watts", {NOW_MS: 1.0}, [NOW_MS]).least == [None]
 
 
@@ -83,7 +83,7 @@ async def test_a_gpu_is_compared_with_its_own_rows(querier) -> None:
         querier, "GPU-0", ["power_watts", "util_percent"], NOW - timedelta(hours=3), NOW
     )
     assert begin_ms == to_ms(NOW - timedelta(hours=4))
-    assert (power.metric, power.judged, power.outside) == ("power_watts", 5, 1)
+    assert (power.metric, power.judged, power.outside) == ("power_watts", 3, 1)
     assert (power.least[0], power.mean[0], power.greatest[0]) == (380, 400, 420)
     assert (util.judged, set(util.mean)) == (0, {None})
     with pytest.raises(ParameterError, match="31 days"):
@@ -104,3 +104,33 @@ async def test_the_page_asks_for_one_gpu(querier) -> None:
         for wrong in ("gpu_uuid=a,b", "node=n1"):
             async with session.get(f"/v1/usual?{wrong}&{asked}") as answer:
                 assert answer.status == 400
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(120)
+@pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed")
+async def test_the_page_draws_the_band_and_says_what_it_is_worth(querier) -> None:
+    now = datetime.now(UTC)
+    fill(querier.db, now)
+    querier.db.execute(
+        "INSERT INTO gpus (gpu_uuid, node, gpu, model, simulated, last_seen_at)"
+        " VALUES ('GPU-0', 'n1', 0, 'H100', true, $1)",
+        [now.replace(tzinfo=None)],
+    )
+    expect = playwright.expect
+    async with playwright.async_playwright() as driver, served(querier) as port:
+        browser = await driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        page = await browser.new_page()
+        url = f"http://127.0.0.1:{port}/gpus/GPU-0?compare=own"
+        await page.goto(f"{url}&last=21600")
+        said = page.locator("#usual")
+        await expect(said).to_contain_text("1 of 7 hourly means here are outside", timeout=15_000)
+        await expect(said).to_contain_text("no alert follows from it")
+        await expect(page.locator("figcaption .legend.band")).to_have_text(["usual"])
+        await page.select_option("#compare", "week")
+        await expect(said).to_be_hidden()
+        before_ms = to_ms(now - timedelta(days=30))
+        await page.goto(f"{url}&begin={before_ms}&end={before_ms + HOUR_MS}")
+        await expect(said).to_contain_text("There is no band here", timeout=15_000)
+        await expect(said.locator("span")).to_be_hidden()
+        await browser.close()

@@ -68,7 +68,8 @@ def usual(means: Mapping[int, float], hour_ms: int) -> tuple[float, float, float
 
 
 def band_of(metric: str, means: Mapping[int, float], hours: Sequence[int]) -> UsualBand:
-    """The band of these hours, and how many of their means are outside of it."""
+    """The band of these hours, and how many of their means are outside of it. The first and the last hour are beside
+    the span: they have a band, and are not judged."""
     least: list[float | None] = []
     middle: list[float | None] = []
     greatest: list[float | None] = []
@@ -78,7 +79,8 @@ def band_of(metric: str, means: Mapping[int, float], hours: Sequence[int]) -> Us
         for into, value in zip((least, middle, greatest), found or (None,) * 3, strict=True):
             into.append(None if value is None else rounded(value))
         mean = means.get(hour_ms)
-        if found is not None and mean is not None:
+        is_beside = hour_ms in (hours[0], hours[-1])
+        if found is not None and mean is not None and not is_beside:
             judged += 1
             outside += not found[0] <= mean <= found[2]
     return UsualBand(metric, least, middle, greatest, judged, outside)

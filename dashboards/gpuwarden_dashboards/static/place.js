@@ -221,7 +221,7 @@ function compareLines(others, wanted) {
   if (!mine.length) return [];
   const step = others.step_ms;
   if (others.how === "own") {
-    return mine.map((line) => ({ ...line, kind: "band", begin: others.begin_ms, step, name: `${wanted.length > 1 ? `${shortName(line.metric)} ` : ""}usual` }));
+    return mine.filter((line) => line.mean.some((value) => value !== null)).map((line) => ({ ...line, kind: "band", begin: others.begin_ms, step, name: `${wanted.length > 1 ? `${shortName(line.metric)} ` : ""}usual` }));
   }
   if (others.how === "week") {
     const begin = others.begin_ms + WEEK;
@@ -250,7 +250,9 @@ function tellUsual(others) {
   place.hidden = others?.how !== "own";
   if (place.hidden) return;
   const sum = (name) => others.lines.reduce((all, line) => all + line[name], 0).toLocaleString("en");
-  place.querySelector("b").textContent = others.lines.some((line) => line.judged)
+  const isKnown = others.lines.some((line) => line.judged);
+  place.querySelector("span").hidden = !isKnown;
+  place.querySelector("b").textContent = isKnown
     ? `${sum("outside")} of ${sum("judged")} hourly means here are outside of it.`
     : "There is no band here: it needs whole hours, two weeks before them, and a span of at most 31 days.";
 }

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import duckdb
 from aiohttp import web
-from bench.dashboards.fill import FleetSize, alerts, inventory, rollups, sample_sql
+from bench.dashboards.fill import FleetSize, Rows, alerts, inventory, rollups, sample_sql
 
 from gpuwarden.clock import SystemClock
 from gpuwarden.schema import UPSERTED
@@ -52,17 +52,22 @@ def _size(nodes: int) -> FleetSize:
 def fill(database: Database, size: FleetSize, now: datetime) -> None:
     """All rows but those of now: rollups are in the lake."""
     for rows in (inventory, rollups, alerts):
-        for table, select in rows(size, now):
-            if table in UPSERTED:
-                with database.reading() as cursor:
-                    found = cursor.execute(
-                        f"SELECT * FROM main.{table} WHERE false UNION ALL BY NAME ({select})"
-                    ).to_arrow_table()
-                stored = found.select(SCHEMAS[table].names).cast(SCHEMAS[table])
-                commit(database, Changes(upserted={table: stored}))
-            else:
-                with database.maintaining() as cursor:
-                    cursor.execute(f"INSERT INTO lake.main.{table} BY NAME {select}")
+        store(database, rows(size, now))
+
+
+def store(database: Database, rows: Rows) -> None:
+    """Rows of each table: what is updated in the state file, the rest in the lake."""
+    for table, select in rows:
+        if table in UPSERTED:
+            with database.reading() as cursor:
+                found = cursor.execute(
+                    f"SELECT * FROM main.{table} WHERE false UNION ALL BY NAME ({select})"
+                ).to_arrow_table()
+            stored = found.select(SCHEMAS[table].names).cast(SCHEMAS[table])
+            commit(database, Changes(upserted={table: stored}))
+        else:
+            with database.maintaining() as cursor:
+                cursor.execute(f"INSERT INTO lake.main.{table} BY NAME {select}")
 
 
 class Nowhere:

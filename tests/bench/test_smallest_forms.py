@@ -53,6 +53,7 @@ SLOW = (
     Form("bench.alert_latency", "--nodes 1 --every 1", r"median [\d.]+ s"),
     Form("bench.batch_cost", "--rates 20 --agents 4 --seconds 1", r"20 a second +\d+"),
     Form("bench.late", "--nodes 2 --gpus 1 --hours 1 --period-s 60", r'"mended_s": [\d.]+'),
+    Form("bench.dashboards.jobs", "--gpus 8 --days 0.1 --rounds 1", r"page of the job [\d,]+ ms"),
     Form("bench.dashboards.live", "--seconds 4 --viewers 1", r"main thread of a page [\d.]+ %"),
     Form(
         "bench.dashboards.pictures",

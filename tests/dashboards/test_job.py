@@ -161,6 +161,8 @@ async def test_an_alert_that_began_after_it_left_its_gpus_is_not_its_own(ran) ->
     assert life.verdict.word == "Warning"
     ran.db.execute("UPDATE alerts SET began_at = $1", [END + timedelta(minutes=5)])
     assert (await life_of(ran)).subject.alerts == []
+    ran.db.execute("UPDATE alerts SET began_at = $1, owner = 'bob'", [BEGIN])
+    assert (await life_of(ran)).subject.alerts == []
 
 
 async def test_its_begin_is_that_of_its_first_process(ran) -> None:

@@ -183,13 +183,20 @@ async def read_subject(
     gpus, verdicts, changes, used, running = (result.records() for result in found)
     if not gpus and not used and not verdicts:
         return None
+    users = sorted({user for gpu in gpus for user in gpu["users"] if user})
     concerned = "owner = $of"
     asked_of: dict[str, object] = {"of": name}
     if is_job:
-        # What began after it left its GPUs is another's.
-        left = max((gpu["last_at"] for gpu in gpus), default=end) + timedelta(minutes=1)
-        concerned = "gpu_uuid IN (SELECT unnest($of)) AND began_at < $left"
-        asked_of = {"of": [gpu["gpu_uuid"] for gpu in gpus], "left": left}
+        # What began after it left its GPUs, or has another owner, is not its own.
+        concerned = (
+            "gpu_uuid IN (SELECT unnest($of)) AND began_at <= $left"
+            " AND (owner IS NULL OR len($users) = 0 OR owner IN (SELECT unnest($users)))"
+        )
+        asked_of = {
+            "of": [gpu["gpu_uuid"] for gpu in gpus],
+            "left": max((gpu["last_at"] for gpu in gpus), default=end),
+            "users": users,
+        }
     alerts = await querier.query(
         f"SELECT * FROM alerts_now WHERE state = 'firing' AND {concerned} ORDER BY fired_at LIMIT 50",
         asked_of,
@@ -197,7 +204,6 @@ async def read_subject(
     is_running = is_job and name in {one["job"] for one in running}
     usage = summed(name, used, is_running) if used else None
     jobs = [] if is_job else usages_of(used, running, sort)
-    users = sorted({user for gpu in gpus for user in gpu["users"] if user})
     return Subject(
         kind, name, begin, end, usage, gpus, jobs, users,
         [_with_evidence(verdict) for verdict in verdicts], changes, alerts.records(), is_running,

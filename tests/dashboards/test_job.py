@@ -169,3 +169,13 @@ async def test_its_begin_is_that_of_its_first_process(ran) -> None:
     started = BEGIN + timedelta(seconds=40)
     ran.db.execute("UPDATE process_1m SET started_at = $1", [started])
     assert await read_extent(ran, "7", NOW) == (started, END)
+
+
+@pytest.mark.parametrize(("usd_per_hour", "word"), [(0.01, "Wasted"), (5.0, "Lost time")])
+async def test_a_loss_that_is_a_trifle_of_the_job_is_no_verdict(ran, usd_per_hour, word) -> None:
+    ran.db.execute(
+        "UPDATE diagnoses SET advice = 'Use a faster disk.', usd_per_hour = $1", [usd_per_hour]
+    )
+    life = await life_of(ran)
+    assert life.subject.changes[0]["advice"] == "Use a faster disk."
+    assert life.verdict.word == word

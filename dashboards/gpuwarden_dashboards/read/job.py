@@ -36,6 +36,9 @@ _PROLOG = timedelta(hours=1)
 _MUCH = 0.2
 """Share of the GPU hours from which waste of one kind is a job's verdict."""
 
+_LITTLE = 0.02
+"""Share of its cost below which a loss is not a job's verdict."""
+
 _SLURM = "SELECT * FROM slurm_jobs WHERE slurm_job_id = $job"
 _WAITED = """
 SELECT bottleneck, sum(hours) AS hours, sum(hours * stall) AS stalled, sum(usd_per_hour * hours) AS usd FROM (
@@ -184,10 +187,21 @@ class JobLife:
             action = "Look at its log and at `py-spy dump` of its processes; end it if it does not recover."
             return PlaceVerdict("critical", "Hung", said, action, last.begin)
         for change in subject.changes[:1]:
+            if not self._is_material(change):
+                break
             word = "Could be faster" if subject.is_running else "Lost time"
             said = f"{change['summary']} So it was for {change['hours']:,.1f} GPU hours."
             return PlaceVerdict("info", word, said, change["advice"])
         return self._of_waste() or self._of_diagnosis()
+
+    def _is_material(self, change: Record) -> bool:
+        """Whether what it lost is more than a trifle of the job; unknown shares are."""
+        usage = self.subject.usage
+        if usage is None or not usage.gpu_hours:
+            return True
+        if change["usd"] is not None and usage.usd:
+            return bool(change["usd"] >= _LITTLE * usage.usd)
+        return bool(change["hours"] >= _LITTLE * usage.gpu_hours)
 
     def _of_waste(self) -> PlaceVerdict | None:
         usage = self.subject.usage

@@ -39,6 +39,9 @@ SAYS_NOT_ALL = frozenset(
         "POST /v1/queries",
         "POST /v1/enroll",
         "POST /v1/silences",
+        "PUT /v1/dashboards/{name}",
+        "GET /v1/annotations",
+        "POST /v1/annotations",
         "POST /v1/backtests",
         "POST /login",
         "GET /prometheus/federate",
@@ -50,7 +53,18 @@ SAYS_NOT_ALL = frozenset(
         *(f"GET /prometheus/api/v1/{name}" for name in ("label/{name}/values", "metadata")),
         "GET /v1/silences/preview",
         "GET /v1/fleet/past",
-        *(f"GET /v1/{name}" for name in ("series", "timeline", "health", "coverage", "map/nodes")),
+        *(
+            f"GET /v1/{name}"
+            for name in (
+                "series",
+                "series/model",
+                "live",
+                "timeline",
+                "health",
+                "coverage",
+                "map/nodes",
+            )
+        ),
         *(
             "GET /money",
             "GET /money/report",

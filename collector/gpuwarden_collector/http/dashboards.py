@@ -87,7 +87,7 @@ class DashboardEndpoints:
         return _json({"versions": [_described(one) for one in reversed(kept)]})
 
     async def _put(self, request: web.Request) -> web.Response:
-        name, changes = _name(request), _version(request)
+        name, changes = _name(request, 400), _version(request)
         if changes is None:
             raise JsonBodyError(
                 400, "say which version this changes: ?version=3, or version=0 for a new dashboard"
@@ -168,10 +168,10 @@ def _json(document: Any) -> web.Response:
     return web.json_response(document, headers=headers)
 
 
-def _name(request: web.Request) -> str:
+def _name(request: web.Request, status: int = 404) -> str:
     name = request.match_info["name"]
     if not NAME.fullmatch(name):
-        raise JsonBodyError(400, f"the name of a dashboard must have {NAME_RULE}")
+        raise JsonBodyError(status, f"the name of a dashboard has {NAME_RULE}")
     return name
 
 

@@ -167,7 +167,8 @@ _QUERIES = _object(
     },
 )  # fmt: skip
 _WHOLE: Mapping[str, Any] = {"type": "integer", "minimum": 0}
-_VERSION = QueryParameter("version", _WHOLE)
+_VERSION_NUMBER: Mapping[str, Any] = {"type": "integer", "minimum": 0, "maximum": 999_999_999}
+_VERSION = QueryParameter("version", _VERSION_NUMBER)
 _DASHBOARD = _object(
     ["title", "panels"], title=_TEXT_SCHEMA, panels={"type": "array", "items": {"type": "object"}, "maxItems": 60},
 ) | {"additionalProperties": False}  # fmt: skip
@@ -314,7 +315,7 @@ ENDPOINTS: Mapping[tuple[str, str], Endpoint] = {
         "Versions of a dashboard, the newest first.", errors=(400, 404, 503), answer=_object(["versions"], versions=_VERSIONS),
     ),
     ("PUT", "/v1/dashboards/{name}"): Endpoint(
-        "Saves a dashboard, or a new version of it.", query=(QueryParameter("version", _WHOLE, True),),
+        "Saves a dashboard, or a new version of it.", query=(QueryParameter("version", _VERSION_NUMBER, True),),
         bodies={_JSON: _DASHBOARD}, errors=(400, 409, 413, 415, 422, 503),
     ),
     ("DELETE", "/v1/dashboards/{name}"): Endpoint(

@@ -2,13 +2,19 @@
 
 import asyncio
 import json
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from gpuwarden.access import Scope
+from gpuwarden.annotation import annotation_of
 from gpuwarden.dashboard import VERSIONS_MAX
+from gpuwarden.schema import ANNOTATIONS
+from gpuwarden_collector.storage.maintenance import forget_alerts
+from gpuwarden_collector.storage.schemas import arrow_schema
 from gpuwarden_collector.storage.state import FILE_NAME, StateFile
 
 PATH = "/v1/dashboards"
@@ -170,3 +176,23 @@ async def test_annotations_are_listed_by_time_and_place_and_seen_in_sql(
         assert (await asked(collector, "DELETE", f"{path}/{name}", ada))[0] == 404
         _, said = await asked(collector, "POST", "/v1/sql", ada, sql)
         assert said["rows"] == []
+
+
+def test_annotations_are_forgotten_with_past_alerts(tmp_path: Path) -> None:
+    state = StateFile(tmp_path / FILE_NAME)
+    schema = arrow_schema(ANNOTATIONS.columns)
+    now = datetime(2026, 5, 1, tzinfo=UTC)
+    ends = {"old": None, "long": now.isoformat(), "new": None}
+    with state.writing() as writing:
+        for days, (text, until) in zip((40, 40, 1), ends.items(), strict=True):
+            document = {"text": text, "at": (now - timedelta(days=days)).isoformat()}
+            document |= {} if until is None else {"until": until}
+            row = annotation_of(document, name=text, author=None, now=now).row
+            naive = {
+                k: v.replace(tzinfo=None) if isinstance(v, datetime) else v for k, v in row.items()
+            }
+            writing.upsert(ANNOTATIONS.name, pa.Table.from_pylist([naive], schema=schema))
+    assert forget_alerts(state, now - timedelta(days=30))["annotations"] == 1
+    left = state.annotations(now - timedelta(days=99), now, 10)
+    assert [row["text"] for row in left] == ["long", "new"]
+    state.close()

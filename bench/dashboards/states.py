@@ -110,6 +110,10 @@ async def _sampled(database: MemoryDatabase, size: FleetSize) -> None:
             database.execute(
                 f"DELETE FROM {table} WHERE ts < now()::TIMESTAMP - INTERVAL {KEPT_S} SECOND"
             )
+        for table in ("nodes", "gpus"):
+            database.execute(
+                f"UPDATE {table} SET last_seen_at = now() WHERE last_seen_at > now()::TIMESTAMP - INTERVAL {OLD.seconds} SECOND"
+            )
         await asyncio.sleep(SAMPLE_S)
 
 

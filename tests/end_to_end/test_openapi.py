@@ -59,6 +59,7 @@ SAYS_NOT_ALL = frozenset(
                 "series",
                 "series/model",
                 "live",
+                "usual",
                 "timeline",
                 "health",
                 "coverage",

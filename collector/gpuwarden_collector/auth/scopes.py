@@ -70,6 +70,7 @@ NEEDS: dict[tuple[str, str], Need] = {
     ("GET", "/v1/health"): Scope.READ,
     ("GET", "/v1/coverage"): Scope.READ,
     ("GET", "/v1/series/model"): Scope.READ,
+    ("GET", "/v1/usual"): Scope.READ,
     ("GET", "/v1/topology"): Scope.READ,
     ("POST", "/v1/sql"): Scope.READ,
     **{

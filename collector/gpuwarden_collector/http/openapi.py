@@ -395,6 +395,7 @@ ENDPOINTS: Mapping[tuple[str, str], Endpoint] = {
         "Rows of the last seconds.", "gpu_uuid", "node", "job", "metrics", _integer("seconds", 1, 330)
     ),
     ("GET", "/v1/series/model"): _data("How others of a GPU's model did over a span.", *_SPAN),
+    ("GET", "/v1/usual"): _data("What is usual for a GPU at the hours of a span.", *_SPAN),
     ("GET", "/v1/timeline"): _data("What happened over a span.", *_SPAN),
     ("GET", "/v1/health"): _data("Errors and repairs over a span.", *_SPAN),
     ("GET", "/v1/coverage"): _data("What was read and missed over a span.", *_SPAN),

@@ -110,7 +110,7 @@ _BY = (
         "split_by",
         _TEXT,
         "How the time of a GPU that several had was divided: sm, by SM utilization of their processes; memory, by "
-        "GPU memory; even. NULL: one had it.",
+        "GPU memory; even; mig, by the slices of its MIG devices. NULL: one had it.",
     ),
 )
 _TABLE = Table(
@@ -180,10 +180,13 @@ def waste_sql(scope: WasteScope) -> str:
     ctes = {
         "slots": f"SELECT unnest(range({scope.begin_sql}, {scope.end_sql}, INTERVAL 1 MINUTE)) AS ts",
         "devices": _DEVICES,
-        "parts": "SELECT gpu_uuid AS part, parent_gpu_uuid AS whole FROM gpus "
-        "WHERE parent_gpu_uuid IS NOT NULL",
-        "read": _read_sql(scope),
-        "seen": _seen_sql(scope),
+        "parts": _PARTS,
+        "read": _read_sql(scope, "IS NULL"),
+        "seen": _seen_sql(scope, "read"),
+        "read_mig": _read_sql(scope, "IS NOT NULL"),
+        "seen_mig": _seen_sql(scope, "read_mig"),
+        "cut": _CUT,
+        "units": _units_sql(),
         "known": "SELECT gpu_uuid, node, s.ts FROM devices d JOIN slots s "
         "ON s.ts >= d.known_from AND s.ts < d.known_until "
         f"WHERE {scope.nodes} AND (away_from IS NULL OR s.ts < away_from OR s.ts >= away_until)",
@@ -225,26 +228,59 @@ _SEEN = (
     *("sw_thermal_seconds_delta", "hw_thermal_seconds_delta", "hw_power_brake_seconds_delta"),
     *("reason_hardware_slowdown_seconds", "reason_software_thermal_slowdown_seconds"),
     *("reason_hardware_thermal_slowdown_seconds", "reason_hardware_power_brake_seconds"),
-    "graphics_active_percent_avg",
+    *("graphics_active_percent_avg", "mig_instance"),
 )
 """Columns of gpu_1m that are read."""
+_OF_PART = (
+    *("samples", "idle_seconds", "busy_seconds", "unknown_seconds", "util_percent_avg"),
+    *("memory_used_bytes_max", "graphics_active_percent_avg", "mig_instance", "read_at"),
+)
+"""Columns that a MIG device has of its own; the others are its board's."""
+_OF_REST: dict[str, str] = {
+    "samples": "coalesce(b.samples, c.samples)",
+    "idle_seconds": "coalesce(b.idle_seconds + b.busy_seconds + b.unknown_seconds, c.seconds)",
+    **dict.fromkeys(("busy_seconds", "unknown_seconds", "util_percent_avg"), "0"),
+    **dict.fromkeys(("memory_used_bytes_max", "graphics_active_percent_avg"), "0"),
+    "mig_instance": "NULL",
+    "read_at": "c.read_at",
+}
+"""What is known of the slices of a board that no MIG device has."""
+_PARTS = (
+    "SELECT *, if(count(slices) OVER (PARTITION BY whole) = count(*) OVER (PARTITION BY whole), slices, NULL) AS size "
+    "FROM (SELECT p.gpu_uuid AS part, p.parent_gpu_uuid AS whole, "
+    # "MIG 2g.20gb" has two slices; "MIG 1c.2g.20gb" is a compute instance with one of them.
+    r"try_cast(coalesce(nullif(regexp_extract(p.model, 'MIG (\d+)c\.', 1), ''), "
+    r"regexp_extract(p.model, 'MIG (\d+)g\.', 1)) AS INTEGER) AS slices, "
+    "if(regexp_matches(coalesce(b.model, ''), 'A30|RTX PRO'), 4, 7) AS all_slices "
+    "FROM gpus p LEFT JOIN gpus b ON b.gpu_uuid = p.parent_gpu_uuid WHERE p.parent_gpu_uuid IS NOT NULL)"
+)
+"""MIG devices, their boards, and their compute slices; NULL: that of one of the board's devices is unknown. Source of
+the boards' slices: NVIDIA's MIG user guide, supported profiles."""
+_CUT = (
+    "SELECT whole, part, ts, until - size AS since, until, greatest(all_slices, sum(size) OVER (PARTITION BY whole, ts)) "
+    "AS all_slices, samples, read_at, coalesce(idle_seconds, 0) + coalesce(busy_seconds, 0) + "
+    "coalesce(unknown_seconds, 0) AS seconds, node FROM (SELECT *, "
+    "sum(size) OVER (PARTITION BY whole, ts ORDER BY part ROWS UNBOUNDED PRECEDING) AS until "
+    "FROM seen_mig JOIN parts ON part = gpu_uuid WHERE size IS NOT NULL)"
+)
+"""MIG devices with samples by minute; each has the slices from `since` to `until` of its board."""
 _SEEN_SECONDS = ("idle_seconds", "busy_seconds", "unknown_seconds")
 
 
-def _read_sql(scope: WasteScope) -> str:
-    """Minutes with samples, one per GPU and minute, even if the GPU moved to another node."""
+def _read_sql(scope: WasteScope, mig_instance: str) -> str:
+    """Minutes with samples, one per GPU (or MIG device) and minute, even if the GPU moved to another node."""
     theirs = scope.nodes
     if theirs != "true":
         theirs = f"({theirs} OR gpu_uuid IN (SELECT gpu_uuid FROM devices WHERE {scope.nodes}))"
     return (
         f"SELECT {', '.join(_SEEN)} FROM gpu_1m "
         f"WHERE {scope.since(f'{SPARSE_MAX_MINUTES} MINUTE')} "
-        f"AND mig_instance IS NULL AND samples > 0 AND (samples = 1 OR {scope.when}) AND {theirs} "
+        f"AND mig_instance {mig_instance} AND samples > 0 AND (samples = 1 OR {scope.when}) AND {theirs} "
         "QUALIFY row_number() OVER (PARTITION BY gpu_uuid, ts ORDER BY samples DESC, node) = 1"
     )
 
 
-def _seen_sql(scope: WasteScope) -> str:
+def _seen_sql(scope: WasteScope, read: str) -> str:
     """Minutes with readings. In a log with less than one reading per minute (minutes around it have one
     sample each) a reading holds for as many minutes as lie between it and the one before."""
     plain = ", ".join(_SEEN)
@@ -255,8 +291,8 @@ def _seen_sql(scope: WasteScope) -> str:
     )
     alone = (
         "SELECT * FROM (SELECT *, lead(ts) OVER w AS next_at, lead(samples) OVER w = 1 AS is_next_alone, "
-        "if(lag(samples) OVER w = 1, date_diff('minute', lag(ts) OVER w, ts), NULL) AS pace FROM read "
-        "WHERE gpu_uuid IN (SELECT gpu_uuid FROM read WHERE samples = 1) "
+        "if(lag(samples) OVER w = 1, date_diff('minute', lag(ts) OVER w, ts), NULL) AS pace "
+        f"FROM {read} WHERE gpu_uuid IN (SELECT gpu_uuid FROM {read} WHERE samples = 1) "
         "WINDOW w AS (PARTITION BY gpu_uuid ORDER BY ts)) WHERE samples = 1"
     )
     known = " + ".join(f"coalesce({name}, 0)" for name in _SEEN_SECONDS)
@@ -271,7 +307,7 @@ def _seen_sql(scope: WasteScope) -> str:
     }
     filled = ", ".join(f"{made.get(name, name)} AS {name}" for name in _SEEN)
     return (
-        f"SELECT {plain}, ts AS read_at FROM read WHERE samples > 1 UNION ALL "
+        f"SELECT {plain}, ts AS read_at FROM {read} WHERE samples > 1 UNION ALL "
         f"SELECT * FROM (SELECT {filled}, r.ts AS read_at FROM (SELECT *, unnest(range(stands)) AS m "
         f"FROM (SELECT *, {stands} AS stands FROM ({alone}))) r) WHERE {scope.when}"
     )
@@ -286,32 +322,71 @@ def _struct(names: Iterable[str], prefix: str = "") -> str:
     return "{" + ", ".join(f"'{name}': {prefix}{name}" for name in names) + "}"
 
 
+def _units_sql() -> str:
+    """Minutes of what can be held: a whole GPU, a MIG device, and the slices of a board that no MIG device has.
+
+    Each has the part of its GPU from `unit_lo` to `unit_hi`, of 1.
+    """
+    columns = (*_SEEN, "read_at")
+    device = ", ".join(
+        {"gpu_uuid": "c.whole", "ts": "c.ts", "node": "c.node"}.get(name)
+        or (f"p.{name}" if name in _OF_PART else f"coalesce(b.{name}, p.{name})")
+        for name in columns
+    )
+    rest = ", ".join(
+        {"gpu_uuid": "c.whole", "ts": "c.ts", "node": "c.node"}.get(name)
+        or _OF_REST.get(name, f"b.{name}")
+        for name in columns
+    )
+    board = "LEFT JOIN seen b ON b.gpu_uuid = c.whole AND b.ts = c.ts"
+    left = (
+        "SELECT whole, ts, max(until) AS until, any_value(all_slices) AS all_slices, max(samples) AS samples, "
+        "max(seconds) AS seconds, any_value(node) AS node, any_value(read_at) AS read_at FROM cut GROUP BY whole, ts"
+    )
+    return (
+        f"SELECT {', '.join(columns)}, gpu_uuid AS unit, 0 AS unit_lo, 1 AS unit_hi FROM seen "
+        "ANTI JOIN (SELECT whole AS gpu_uuid, ts FROM cut) USING (gpu_uuid, ts) UNION ALL "
+        f"SELECT {device}, c.part, c.since / c.all_slices, c.until / c.all_slices FROM cut c "
+        f"JOIN seen_mig p ON p.gpu_uuid = c.part AND p.ts = c.ts {board} UNION ALL "
+        f"SELECT {rest}, c.whole, c.until / c.all_slices, 1 FROM ({left}) c {board} WHERE c.until < c.all_slices"
+    )
+
+
+_UNIT = (
+    "LEFT JOIN parts ON part = gpu_uuid LEFT JOIN "
+    "(SELECT part AS shown, read_at AS shown_at FROM cut) ON shown = gpu_uuid AND shown_at = {at}"
+)
+"""Joins for `_UNIT_NAME`."""
+_UNIT_NAME = "CASE WHEN shown IS NULL THEN coalesce(whole, gpu_uuid) ELSE gpu_uuid END AS unit"
+"""A MIG device that is counted by itself, else its board."""
+
+
 def _holders_sql(scope: WasteScope) -> str:
     """Processes of each GPU by minute. Weights are integers, whose sums do not depend on the order of rows."""
     is_client = f"if(process_name = '{MPS_SERVER}', 0, samples)"
     processes = (
-        f"SELECT {', '.join(_OWNER)}, ts, coalesce(whole, gpu_uuid) AS gpu_uuid, "
+        f"SELECT {', '.join(_OWNER)}, ts, {_UNIT_NAME}, "
         f"round(1000 * coalesce(sm_util_percent_avg, 0) * {is_client})::BIGINT AS sm, "
         f"round(coalesce(gpu_memory_bytes_avg, gpu_memory_bytes_max, 0) * {is_client})::BIGINT AS memory "
-        f"FROM process_1m LEFT JOIN parts ON part = gpu_uuid "
+        f"FROM process_1m {_UNIT.format(at='ts')} "
         f"WHERE {scope.since(f'{SPARSE_MAX_MINUTES} MINUTE')} AND (samples = 1 OR {scope.when}) "
         f"AND {scope.nodes} AND process_type IS DISTINCT FROM 'graphics'"
     )
     process = _struct((*_OWNER, "sm", "memory"))
-    return f"SELECT gpu_uuid, ts, list({process}) AS processes FROM ({processes}) GROUP BY ALL"
+    return f"SELECT unit, ts, list({process}) AS processes FROM ({processes}) GROUP BY ALL"
 
 
 def _held_sql() -> str:
     """Holders of each GPU by minute; each has the part of the minute from `lo` to `hi`, of 1."""
     owner = ", ".join(_OWNER)
     owners = (
-        f"SELECT gpu_uuid, ts, {', '.join(f'p.{name} AS {name}' for name in _OWNER)}, "
+        f"SELECT unit, ts, {', '.join(f'p.{name} AS {name}' for name in _OWNER)}, "
         "sum(p.sm) AS sm, sum(p.memory) AS memory "
-        "FROM (SELECT gpu_uuid, ts, unnest(processes) AS p FROM holders WHERE len(processes) > 1) GROUP BY ALL"
+        "FROM (SELECT unit, ts, unnest(processes) AS p FROM holders WHERE len(processes) > 1) GROUP BY ALL"
     )
     totals = (
         "SELECT *, count(*) OVER minute AS all_owners, sum(sm) OVER minute AS all_sm, "
-        f"sum(memory) OVER minute AS all_memory FROM ({owners}) WINDOW minute AS (PARTITION BY gpu_uuid, ts)"
+        f"sum(memory) OVER minute AS all_memory FROM ({owners}) WINDOW minute AS (PARTITION BY unit, ts)"
     )
     weights = (
         "SELECT *, CASE WHEN all_owners = 1 THEN NULL WHEN all_sm > 0 THEN 'sm' "
@@ -321,14 +396,14 @@ def _held_sql() -> str:
         f"FROM ({totals})"
     )
     limits = (
-        f"SELECT *, sum(weight) OVER (PARTITION BY gpu_uuid, ts ORDER BY {owner} ROWS UNBOUNDED PRECEDING) "
+        f"SELECT *, sum(weight) OVER (PARTITION BY unit, ts ORDER BY {owner} ROWS UNBOUNDED PRECEDING) "
         f"AS until FROM ({weights})"
     )
     only = "processes[1]."
     return (
-        f"SELECT gpu_uuid, ts, {_struct(_OWNER, only)} AS holder, NULL AS split_by, 0 AS lo, 1 AS hi "
+        f"SELECT unit, ts, {_struct(_OWNER, only)} AS holder, NULL AS split_by, 0 AS lo, 1 AS hi "
         "FROM holders WHERE len(processes) = 1 UNION ALL "
-        f"SELECT gpu_uuid, ts, {_struct(_OWNER)}, split_by, (until - weight) / all_weight, until / all_weight "
+        f"SELECT unit, ts, {_struct(_OWNER)}, split_by, (until - weight) / all_weight, until / all_weight "
         f"FROM ({limits}) WHERE weight > 0"
     )
 
@@ -336,15 +411,22 @@ def _held_sql() -> str:
 def _given_sql(scope: WasteScope) -> str:
     """Jobs to which a scheduler had allocated each GPU, by minute, the newest first."""
     owner = _struct((*_OWNER, "team"))
+    minute = "date_trunc('minute', ts)"
     jobs = (
-        "SELECT coalesce(whole, gpu_uuid) AS gpu_uuid, date_trunc('minute', ts) AS minute, "
+        f"SELECT {_UNIT_NAME}, date_trunc('minute', ts) AS minute, "
         f"{owner} AS receiver, max(a.ts) AS newest, bool_or(processes > 0) AS has_process "
-        f"FROM allocation_samples a LEFT JOIN parts ON part = gpu_uuid "
+        f"FROM allocation_samples a {_UNIT.format(at=minute)} "
         f"WHERE {scope.when} AND {scope.nodes} GROUP BY ALL"
     )
-    return (
-        "SELECT gpu_uuid, minute AS ts, list(receiver ORDER BY newest DESC, receiver DESC) AS receivers, "
+    own = (
+        "SELECT unit, minute AS ts, list(receiver ORDER BY newest DESC, receiver DESC) AS receivers, "
         f"bool_or(has_process) AS has_process FROM ({jobs}) GROUP BY ALL"
+    )
+    # A board that is given out whole is given out with its MIG devices.
+    return (
+        f"WITH own AS ({own}) SELECT * FROM own UNION ALL "
+        "SELECT part, ts, receivers, false FROM (SELECT part, own.* FROM cut JOIN own ON unit = whole AND own.ts = read_at) "
+        "WHERE (part, ts) NOT IN (SELECT (unit, ts) FROM own)"
     )
 
 
@@ -352,9 +434,9 @@ def _shares_sql() -> str:
     """Who had each GPU by minute: its holders, else the jobs that it was given to, where they are several."""
     return (
         "SELECT *, NULL AS receiver_at FROM held UNION ALL "
-        "SELECT gpu_uuid, ts, NULL, 'even', (n - 1) / jobs, n / jobs, n FROM (SELECT gpu_uuid, ts, "
+        "SELECT unit, ts, NULL, 'even', (n - 1) / jobs, n / jobs, n FROM (SELECT unit, ts, "
         "len(receivers) AS jobs, unnest(range(1, len(receivers) + 1)) AS n "
-        "FROM given ANTI JOIN held USING (gpu_uuid, ts) WHERE len(receivers) > 1)"
+        "FROM given ANTI JOIN held USING (unit, ts) WHERE len(receivers) > 1)"
     )
 
 
@@ -427,12 +509,12 @@ def _grid_sql() -> str:
         "SELECT * REPLACE (coalesce(simulated, d_simulated) AS simulated, coalesce(d_gpu, gpu) AS gpu) "
         "FROM (SELECT s.* REPLACE (coalesce(s.node, k.node) AS node, coalesce(s.ts, k.ts) AS ts, "
         "coalesce(s.gpu_uuid, k.gpu_uuid) AS gpu_uuid), coalesce(s.read_at, k.ts) AS held_at "
-        "FROM known k FULL JOIN seen s ON s.gpu_uuid = k.gpu_uuid AND s.ts = k.ts) "
+        "FROM known k FULL JOIN units s ON s.gpu_uuid = k.gpu_uuid AND s.ts = k.ts) "
         "LEFT JOIN (SELECT * EXCLUDE (node) RENAME (simulated AS d_simulated, gpu AS d_gpu) "
         "FROM devices) USING (gpu_uuid) "
         "LEFT JOIN (SELECT *, true AS node_is_up FROM up) USING (node, ts) "
-        "LEFT JOIN (SELECT * RENAME (ts AS held_at) FROM shares) USING (gpu_uuid, held_at) "
-        "LEFT JOIN (SELECT * RENAME (ts AS held_at) FROM given) USING (gpu_uuid, held_at) "
+        "LEFT JOIN (SELECT * RENAME (ts AS held_at) FROM shares) USING (unit, held_at) "
+        "LEFT JOIN (SELECT * RENAME (ts AS held_at) FROM given) USING (unit, held_at) "
         f"LEFT JOIN judged USING (gpu_uuid, ts) {causes}"
     )
 
@@ -441,17 +523,23 @@ _IS_IDLE = f"graphics_active_percent_avg < {IDLE_BELOW_PERCENT:g}"
 _NO_WORK = f"holder IS NULL AND memory_used_bytes_max < {CONTEXT_BYTES_MIN}"
 _BUSY = "coalesce(busy_seconds, 0)"
 _BLIND = "coalesce(unknown_seconds, 0)"
+_IS_CUT = "mig_instance IS NOT NULL"
 _FACTS: tuple[dict[str, str], ...] = (
     {
+        # A MIG device without profiling metrics, process and memory in use does nothing.
+        "is_blind_idle": f"coalesce({_IS_IDLE}, {_IS_CUT} AND {_NO_WORK}, false)",
+        "is_divided": "coalesce(split_by IS NOT NULL OR unit_lo > 0 OR unit_hi < 1, false)",
+        "mine_lo": "if(coalesce(lo, 0) = 0, unit_lo, unit_lo + lo * (unit_hi - unit_lo))",
+        "mine_hi": "if(coalesce(hi, 1) = 1, unit_hi, unit_lo + hi * (unit_hi - unit_lo))",
         "receiver": "coalesce(receivers[receiver_at], "
         "list_filter(receivers, lambda one: one.pod = holder.pod)[1], receivers[1])",
     },
     {
         "is_held": "coalesce(holder IS NOT NULL OR has_process "
         f"OR memory_used_bytes_max > {HELD_BYTES_MIN}, false)",
-        "idle_s": f"coalesce(idle_seconds, 0) + if({_NO_WORK}, {_BUSY}, 0) + if({_IS_IDLE}, {_BLIND}, 0)",
+        "idle_s": f"coalesce(idle_seconds, 0) + if({_NO_WORK}, {_BUSY}, 0) + if(is_blind_idle, {_BLIND}, 0)",
         "busy_s": f"if({_NO_WORK}, 0, {_BUSY}) + if(NOT {_IS_IDLE}, {_BLIND}, 0)",
-        "unknown_s": f"if(graphics_active_percent_avg IS NULL, {_BLIND}, 0)",
+        "unknown_s": f"if(graphics_active_percent_avg IS NULL AND NOT is_blind_idle, {_BLIND}, 0)",
         "throttled_s": _THROTTLED,
         "slower": "greatest(0, 1 - sm_clock_mhz_avg / nullif(sm_clock_max_mhz, 0))",
         "util": "least(1, coalesce(util_percent_avg, graphics_active_percent_avg) / 100)",
@@ -502,27 +590,33 @@ def _claimed_sql() -> str:
         f"least(60000, {' + '.join(f'{n}_asked' for n in names[: number + 1])}) AS until_{name}"
         for number, name in enumerate(names)
     )
-    taken = ", ".join(
-        f"until_{name} - {f'until_{before}' if before else 0} AS {name}_ms"
-        for before, name in zip(["", *names], names, strict=False)
-    )
     last = names[-1]
-    # Rounded limits, so that the parts of a minute add up to it.
-    split = ", ".join(
-        f"if(split_by IS NULL, {name}_ms, round(hi * {name}_ms)::BIGINT - round(lo * {name}_ms)::BIGINT) AS {name}_ms"
-        for name in (*names, "productive", "busy")
+    # What is rounded are the limits within the minute, so that parts add up to it.
+    limits = [*names, "productive", "busy"]
+    mine = ", ".join(
+        f"if(is_divided, round(mine_ms * until_{name} / 60000)::BIGINT, until_{name}) AS mine_{name}"
+        for name in limits
+    )
+    taken = ", ".join(
+        f"mine_{name} - {f'mine_{before}' if before else 0} AS {name}_ms"
+        for before, name in zip(["", *limits], limits, strict=False)
+    )
+    work = (
+        f"until_{last} + round(judged_share * (60000 - until_{last}))::BIGINT AS until_productive, "
+        "60000 AS until_busy, round(mine_hi * 60000)::BIGINT - round(mine_lo * 60000)::BIGINT AS mine_ms"
     )
     steps = [
         *(", ".join(f"{sql} AS {name}" for name, sql in step.items()) for step in _FACTS),
         asked,
         until,
-        f"{taken}, round(judged_share * (60000 - until_{last}))::BIGINT AS productive_ms",
-        f"60000 - until_{last} - productive_ms AS busy_ms",
+        work,
+        mine,
+        taken,
     ]
     sql = "SELECT * FROM grid"
     for step in steps:
         sql = f"SELECT *, {step} FROM ({sql})"
-    return f"SELECT * REPLACE ({split}), lost_ms AS all_lost_ms FROM ({sql})"
+    return f"SELECT * REPLACE (coalesce(split_by, if(is_divided, 'mig', NULL)) AS split_by) FROM ({sql})"
 
 
 _IDLE = ("idle_held", "allocated_idle", "free")
@@ -546,7 +640,7 @@ def _hours_sql(scope: WasteScope) -> str:
             for column, condition in parts
         )
         sums.append(
-            f"sum(kwh * nullif({energy}, 0) / nullif(60000 - all_lost_ms, 0)) AS {label}_kwh"
+            f"sum(kwh * nullif({energy}, 0) / nullif(60000 - until_lost, 0)) AS {label}_kwh"
             if label != "lost"
             else "NULL AS lost_kwh"
         )

@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
 from itertools import groupby
-from statistics import median
 from typing import TypeVar
 
 from gpuwarden.rollups import IDLE_BELOW_PERCENT
@@ -254,7 +253,7 @@ def _usual(steps: Sequence[_Step]) -> _Usual:
 
     def middle(name: str) -> float | None:
         known = [value for one in full if (value := getattr(one, name)) is not None]
-        return median(known) if known else None
+        return sorted(known)[len(known) // 2] if known else None
 
     workers = middle("loader_workers")
     return _Usual(

@@ -39,7 +39,7 @@ h1 { font-size: 22px; margin: 0 0 4px; } h2 { font-size: 16px; margin: 28px 0 8p
 table { border-collapse: collapse; width: 100%; } th { text-align: left; font-weight: 600; }
 .list th, .list td { padding: 4px 8px 4px 0; border-bottom: 1px solid #e3e6eb; vertical-align: top; }
 .list thead th { color: #596171; font-size: 12px; } .number { text-align: right; white-space: nowrap; font-variant-numeric: tabular-nums; }
-.list .stack td { padding: 0; border: 0; } .list th, .list td { overflow-wrap: anywhere; } .list .number, .day { white-space: nowrap; overflow-wrap: normal; }
+.list .stack td { padding: 0; border: 0; } .list th, .list td { overflow-wrap: anywhere; } .list thead th { overflow-wrap: normal; } .list .number, .day { white-space: nowrap; overflow-wrap: normal; }
 .totals td { padding: 8px 16px 8px 0; vertical-align: top; } .totals b { font-size: 22px; } .stack td { height: 10px; font-size: 1px; line-height: 10px; }
 a { color: #3551c8; }
 @media (max-width: 480px) { .page { padding: 8px; } .wide { display: none; } .totals b { font-size: 17px; } .totals td { padding-right: 8px; } }
@@ -115,11 +115,11 @@ def range_words(begin: datetime, end: datetime, zone: tzinfo) -> str:
 
 
 def change(now: float | None, then: float | None) -> str:
-    """`+12 % to the time before`; empty: one of them is not known."""
+    """`+12 % against the time before`; empty: one of them is not known."""
     if now is None or not then:
         return ""
     percents = round(100 * (now - then) / then)
-    return f"{percents:+,} % to the time before" if percents else "as in the time before"
+    return f"{percents:+,} % against the time before" if percents else "as in the time before"
 
 
 def amount(dollars: float | None, hours: float, *, has_prices: bool) -> str:

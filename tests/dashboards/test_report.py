@@ -70,7 +70,7 @@ async def made(querier, by="team", only=None, zone=UTC, link="https://g.example"
 async def test_html_and_text_say_the_same_sums_and_what_to_do(spent) -> None:
     found = await made(spent)
     assert found.title == "GPUs, 16 to 22 March 2026: $60.00, 25 % wasted"
-    for said in ("$60.00", "$15.00", "$45.00", "20.0 kWh", "40.0 GPU hours", "+100 % to the time before", "$80.00", "$1,461"):  # fmt: skip
+    for said in ("$60.00", "$15.00", "$45.00", "20.0 kWh", "40.0 GPU hours", "+100 % against the time before", "$80.00", "$1,461"):  # fmt: skip
         assert said in found.text
         assert said in found.html
     assert "bob: GPU 0 of <n1> is idle. It costs $2.00 an hour. Ask `bob`." in found.text
@@ -181,6 +181,6 @@ def test_days_are_those_of_the_zone_also_when_clocks_change() -> None:
 
 def test_a_change_is_known_from_two_values() -> None:
     assert [change(*pair) for pair in ((1.0, None), (None, 1.0), (1.0, 0.0))] == ["", "", ""]
-    assert change(3.0, 2.0) == "+50 % to the time before"
-    assert change(1.0, 2.0) == "-50 % to the time before"
+    assert change(3.0, 2.0) == "+50 % against the time before"
+    assert change(1.0, 2.0) == "-50 % against the time before"
     assert change(2.0, 2.001) == "as in the time before"

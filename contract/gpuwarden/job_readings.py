@@ -123,7 +123,14 @@ def _merged(part: ReadingPart, tables: Sequence[Sequence[Record]]) -> Iterator[J
 
 def _queries(job: str, part: ReadingPart) -> Sequence[str]:
     """SELECTs of rows by `begin`; their other columns are fields of `JobReading`."""
-    when = f"ts >= {timestamp_sql(part.begin)} AND ts < {timestamp_sql(part.end)} AND gpu_uuid IN (SELECT unnest($gpus))"
+    begin = part.begin
+    if (
+        part.step_s >= _MINUTE_S
+    ):  # a row of minutes or hours that began before has the rest of its time
+        begin = begin.replace(second=0, microsecond=0)
+    if part.step_s >= _HOUR_S:
+        begin = begin.replace(minute=0)
+    when = f"ts >= {timestamp_sql(begin)} AND ts < {timestamp_sql(part.end)} AND gpu_uuid IN (SELECT unnest($gpus))"
     mine = f"{when} AND {job_is(job, 'job')}"
     if part.step_s == _SAMPLES_S:
         return (_GPU_SAMPLES.format(when=when), _DETAILS.format(when=when), _PROCESS_SAMPLES.format(mine=mine))  # fmt: skip
@@ -150,6 +157,13 @@ SELECT {_STEP} AS begin, avg(sm_active_percent) AS sm_active_percent,
     avg(nvlink_rx_bytes_per_second) AS link_bytes_per_second
 FROM gpu_detail_samples WHERE {{when}} GROUP BY begin
 """
+
+
+def _rate_sql(counter: str) -> str:
+    """Its rate since the sample before; NULL where a process has no such counter, or it fell."""
+    return f"CASE WHEN {counter} >= lag({counter}) OVER w THEN ({counter} - lag({counter}) OVER w) / seconds END"
+
+
 _PROCESS_SAMPLES = f"""
 SELECT begin, avg(main) AS main_cpu_percent, avg(cpu) AS cpu_percent, avg(workers) AS loader_workers,
     sum(read) AS read_bytes_per_second, sum(written) AS write_bytes_per_second
@@ -158,8 +172,7 @@ FROM (
         max(read) AS read, max(written) AS written
     FROM (
         SELECT {_STEP} AS begin, node, pid, main_cpu_percent, cpu_percent, loader_workers,
-            greatest(read_chars_total - lag(read_chars_total) OVER w, 0) / seconds AS read,
-            greatest(write_bytes_total - lag(write_bytes_total) OVER w, 0) / seconds AS written
+            {_rate_sql("read_chars_total")} AS read, {_rate_sql("write_bytes_total")} AS written
         FROM (
             SELECT *, (epoch_ms(ts) - lag(epoch_ms(ts)) OVER (PARTITION BY node, gpu_uuid, pid ORDER BY ts)) / 1000 AS seconds
             FROM process_samples WHERE {{mine}}

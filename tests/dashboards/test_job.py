@@ -132,6 +132,16 @@ async def test_what_it_waited_for_and_its_incidents_are_those_of_its_gpus_and_it
     assert [one["id"] for one in life.incidents] == ["i"]
 
 
+async def test_incidents_of_others_and_of_later_are_not_its_own(ran) -> None:
+    """Whatever time was asked for: what began after it is not during the job."""
+    life = await life_of(ran, BEGIN - timedelta(days=1), NOW + timedelta(hours=1))
+    assert [one["id"] for one in life.incidents] == ["i"]
+    ran.db.execute("UPDATE alerts SET owner = 'ada'")
+    assert [one["id"] for one in (await life_of(ran)).incidents] == ["i"]
+    ran.db.execute("UPDATE alerts SET owner = 'bob'")
+    assert (await life_of(ran)).incidents == []
+
+
 async def test_it_is_compared_with_runs_of_its_name(ran) -> None:
     life = await life_of(ran)
     assert life.are_of_name

@@ -11,7 +11,7 @@ from gpuwarden.job_readings import JobReadings, read_job_readings
 from gpuwarden.query import Querier, Record, both, query_all
 from gpuwarden.waste import LABELS, NO_WASTE
 from gpuwarden_dashboards.read.place import PlaceVerdict
-from gpuwarden_dashboards.read.subject import Subject, read_subject
+from gpuwarden_dashboards.read.subject import Subject, of_users, read_subject
 
 RUNS_MAX = 12
 RUNS_WITHIN = timedelta(days=30)
@@ -48,13 +48,13 @@ SELECT bottleneck, sum(hours) AS hours, sum(hours * stall) AS stalled, sum(usd_p
         AND coalesce(ended_at, $end) >= $begin
 ) GROUP BY bottleneck
 """
-_INCIDENTS = """
+_INCIDENTS = f"""
 SELECT i.id, i.state, i.severity, i.summary, i.began_at, i.resolved_at, c.usd_so_far
 FROM incidents i LEFT JOIN incident_costs c ON c.incident = i.id
 WHERE i.state <> 'merged' AND i.began_at < $end AND coalesce(i.resolved_at, $end) >= $begin AND i.id IN (
     SELECT m.incident FROM incident_alerts m JOIN alerts a USING (fingerprint, active_at)
     WHERE (a.gpu_uuid IN (SELECT unnest($gpus)) OR a.gpu_uuid IS NULL AND a.node IN (SELECT unnest($nodes)))
-        AND a.began_at < $end AND coalesce(a.resolved_at, $end) >= $begin)
+        AND {of_users("a.owner")} AND a.began_at < $end AND coalesce(a.resolved_at, $end) >= $begin)
 ORDER BY i.began_at DESC LIMIT 30
 """
 _RUNS = f"""
@@ -239,8 +239,9 @@ async def read_job(
     now: datetime,
 ) -> JobLife | None:
     """A job from `begin` to `end`; `own`: its own time, where known. None: no data in that time. Raises QueryError."""
-    times = {"begin": begin, "end": end}
-    early: list[tuple[str, Mapping[str, object]]] = [(_WAITED, {"job": name, **times})]
+    early: list[tuple[str, Mapping[str, object]]] = [
+        (_WAITED, {"job": name, "begin": begin, "end": end})
+    ]
     if "/" not in name:
         early.append((_SLURM, {"job": name}))
     subject, (waited, *told) = await both(
@@ -252,7 +253,16 @@ async def read_job(
     since, until = _shown(begin, end, own or subject.held, slurm, is_running=subject.is_running)
     gpus = [gpu["gpu_uuid"] for gpu in subject.gpus]
     late: list[tuple[str, Mapping[str, object]]] = [
-        (_INCIDENTS, {**times, "gpus": gpus, "nodes": list(subject.nodes)})
+        (
+            _INCIDENTS,
+            {
+                "begin": since,
+                "end": until,
+                "gpus": gpus,
+                "nodes": list(subject.nodes),
+                "users": list(subject.users),
+            },
+        )
     ]
     if subject.users:
         asked = {

@@ -98,6 +98,11 @@ async def read_extent(
     return first or begin, until if is_recent or last is None else min(last, until)
 
 
+def of_users(owner: str) -> str:
+    """SQL condition on alerts: of a user in `$users`, or of nobody. It holds for all where no user is known."""
+    return f"({owner} IS NULL OR len($users) = 0 OR {owner} IN (SELECT unnest($users)))"
+
+
 def _held(mine: str, when: str, *, is_long: bool) -> str:
     """CTE of the GPUs held: the last ones, and how many there are in all."""
     rows = f"""
@@ -189,8 +194,7 @@ async def read_subject(
     if is_job:
         # What began after it left its GPUs, or has another owner, is not its own.
         concerned = (
-            "gpu_uuid IN (SELECT unnest($of)) AND began_at <= $left"
-            " AND (owner IS NULL OR len($users) = 0 OR owner IN (SELECT unnest($users)))"
+            f"gpu_uuid IN (SELECT unnest($of)) AND began_at <= $left AND {of_users('owner')}"
         )
         asked_of = {
             "of": [gpu["gpu_uuid"] for gpu in gpus],

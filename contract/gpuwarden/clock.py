@@ -63,6 +63,31 @@ def from_ms(ts_ms: int) -> datetime:
     return EPOCH + timedelta(milliseconds=ts_ms)
 
 
+INSTANT_MAX_MS = to_ms(datetime(9999, 1, 1, tzinfo=UTC)) - 1
+"""The last millisecond that a request may name. Adding a span to it stays within the years of `datetime`, as does
+taking one from 1970."""
+
+
+def instant_of(text: str) -> datetime:
+    """The aware UTC datetime of a request's parameter: milliseconds since 1970, or ISO 8601 (UTC without a zone).
+
+    Raises ValueError; its message continues a sentence that begins with the parameter's name.
+    """
+    try:
+        if text.isascii() and text.isdecimal():
+            at = from_ms(int(text))
+        else:
+            given = datetime.fromisoformat(text)
+            at = given.replace(tzinfo=UTC) if given.tzinfo is None else given.astimezone(UTC)
+        if EPOCH <= at <= from_ms(INSTANT_MAX_MS):
+            return at
+    except (ValueError, OverflowError):
+        pass
+    raise ValueError(
+        "must be a time from 1970 to 9998: 2026-03-01T12:00Z, or milliseconds since 1970"
+    )
+
+
 def iso_text(instant: datetime) -> str:
     """RFC 3339 with milliseconds: `2026-01-01T12:00:00.000Z`."""
     return instant.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -5,18 +5,16 @@ import json
 import zlib
 from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from hashlib import sha256
 from typing import Any
 
 from aiohttp import web
 
-from gpuwarden.clock import Clock, from_ms
+from gpuwarden.clock import INSTANT_MAX_MS, Clock, instant_of
 from gpuwarden.query import QueryError
 from gpuwarden_dashboards.templates import Templates
 
-_LATEST_MS = 253_402_300_799_000
-"""The last second of the year 9999."""
 SECURITY_POLICY = (
     "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; img-src 'self'; base-uri 'none'; "
     "form-action 'self'; frame-ancestors 'none'"
@@ -51,27 +49,24 @@ def choice(request: web.Request, name: str, usual: str, among: Collection[str]) 
 
 
 def whole(request: web.Request, name: str, usual: int) -> int:
-    """A whole number, at most the last second of the year 9999. Raises ParameterError."""
+    """A whole number, at most the last millisecond of the year 9998. Raises ParameterError."""
     text = request.query.get(name)
     if text is None:
         return usual
-    if not text.isascii() or not text.isdecimal() or int(text[:16]) > _LATEST_MS:
+    if not text.isascii() or not text.isdecimal() or int(text[:16]) > INSTANT_MAX_MS:
         raise ParameterError(f"{name} must be a whole number; times are milliseconds since 1970")
     return int(text[:16])
 
 
 def instant(request: web.Request, name: str, usual: datetime) -> datetime:
-    """A time: ISO 8601 (UTC without a zone) or milliseconds since 1970. Raises ParameterError."""
+    """A time of the years 1970 to 9998: ISO 8601 (UTC without a zone) or milliseconds since 1970. Raises ParameterError."""
     text = request.query.get(name, "").strip()
     if not text:
         return usual
-    if text.isascii() and text.isdecimal():
-        return from_ms(whole(request, name, 0))
     try:
-        given = datetime.fromisoformat(text)
-        return given.replace(tzinfo=UTC) if given.tzinfo is None else given.astimezone(UTC)
-    except (ValueError, OverflowError):
-        raise ParameterError(f"{name} must be a time: 2026-03-01T12:00") from None
+        return instant_of(text)
+    except ValueError as error:
+        raise ParameterError(f"{name} {error}") from None
 
 
 def given_range(request: web.Request, now: datetime) -> tuple[datetime, datetime] | None:

@@ -95,6 +95,8 @@ async def test_a_gpu_is_found_by_its_node_and_index(url, querier) -> None:
         ("/v1/series?node=n&metrics=util_percent&begin=5&end=5", "the end must be after"),
         ("/v1/series?node=n&metrics=util_percent&begin=x", "begin must be a whole number"),
         ("/v1/series?node=n&metrics=util_percent&end=99999999999999999999", "end must be a whole"),
+        ("/v1/money.csv?end=0001-01-01", "end must be a time from 1970 to 9998"),
+        ("/v1/usual?gpu_uuid=g&metrics=util_percent&end=253402300799000", "end must be a whole"),
         ("/v1/timeline?node=n&columns=0", "columns must be 1 to 4000"),
         ("/v1/map?colour=red", "colour must be one of util_percent"),
         ("/v1/map/nodes", "give node 1 to 100 times"),
@@ -104,6 +106,18 @@ async def test_a_gpu_is_found_by_its_node_and_index(url, querier) -> None:
 async def test_what_cannot_be_drawn_is_said_in_one_line(url, path, reason) -> None:
     _, text = await get(url, path, 400)
     assert reason in json.loads(text)["error"]
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/incidents?at=0001-01-01T00:00", "/alerts?at=9999-12-31T23:59", "/money?end=0001-01-01",
+        "/money/report?end=0001-01-01", "/users/x?end=0001-01-01", "/money?begin=9999-12-31",
+    ],
+)  # fmt: skip
+async def test_a_time_at_the_ends_of_time_is_a_wrong_request(url, path) -> None:
+    _, html = await get(url, path, 400)
+    assert "must be a time from 1970 to 9998" in html
 
 
 async def test_pages_that_are_open_share_an_answer_which_is_not_sent_twice(url, querier) -> None:

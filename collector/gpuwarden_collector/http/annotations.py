@@ -14,7 +14,7 @@ import pyarrow as pa
 from aiohttp import web
 
 from gpuwarden.annotation import ANNOTATIONS_MAX, Annotation, AnnotationError, annotation_of
-from gpuwarden.clock import Clock, from_ms, to_ms
+from gpuwarden.clock import Clock, instant_of, to_ms
 from gpuwarden.schema import ANNOTATIONS
 from gpuwarden_collector.http.app import error_response
 from gpuwarden_collector.http.json_bodies import (
@@ -29,7 +29,6 @@ from gpuwarden_collector.storage.state import StateFile
 LISTED_MAX = 500
 _SCHEMA = arrow_schema(ANNOTATIONS.columns)
 _BODY_BYTES_MAX = 64 * 1024
-_LATEST_MS = 253_402_300_799_000
 _USUAL = timedelta(days=7)
 _WRONG = 'the body must be JSON: {"text": "deployed 2.3"}'
 
@@ -133,11 +132,6 @@ def _instant(request: web.Request, name: str, usual: datetime) -> datetime:
     if text is None:
         return usual
     try:
-        if text.isascii() and text.isdecimal() and int(text[:16]) <= _LATEST_MS:
-            return from_ms(int(text[:16]))
-        given = datetime.fromisoformat(text)
-        return given.replace(tzinfo=UTC) if given.tzinfo is None else given.astimezone(UTC)
-    except (ValueError, OverflowError):
-        raise JsonBodyError(
-            400, f"{name} must be milliseconds since 1970, or an instant: 2026-03-01T12:00Z"
-        ) from None
+        return instant_of(text)
+    except ValueError as error:
+        raise JsonBodyError(400, f"{name} {error}") from None

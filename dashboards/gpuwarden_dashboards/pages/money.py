@@ -48,8 +48,6 @@ PAGES = {"user": "/users/", "job": "/jobs/", "node": "/nodes/"}
 REPORT_POLICY = SECURITY_POLICY.replace("style-src 'self'", f"style-src 'sha256-{STYLE_HASH}'")
 """The report is one file that needs no other: its style sheet is in it."""
 HOUR = timedelta(hours=1)
-LATEST = datetime(9999, 12, 31, 23, tzinfo=UTC)
-"""The last whole hour that a datetime can be."""
 _STEPS = (1, 2, 2.5, 5, 10)
 _LEAST = 1e-6
 
@@ -186,9 +184,7 @@ class MoneyPage(Page):
         now = self._clock.now()
         since = ""
         if given := given_range(request, now):
-            begin, end = (min(at, LATEST) for at in given)
-            begin = min(_hour(begin), LATEST - HOUR)
-            end = _hour(end - timedelta(microseconds=1)) + HOUR
+            begin, end = _hour(given[0]), _hour(given[1] - timedelta(microseconds=1)) + HOUR
         else:
             since = choice(request, "since", "7d", RANGES)
             begin, end = range_of(since, now)

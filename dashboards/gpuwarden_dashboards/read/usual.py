@@ -93,7 +93,7 @@ async def read_usual(
 
     Raises QueryError, ParameterError.
     """
-    if not begin < end <= begin + SPAN_MAX:
+    if begin >= end or end - begin > SPAN_MAX:
         raise ParameterError(f"the span must be at most {SPAN_MAX.days} days")
     if not 1 <= len(metrics) <= METRICS_MAX:
         raise ParameterError(f"ask for 1 to {METRICS_MAX} metrics")

@@ -140,7 +140,15 @@ async def test_rubbish_is_refused_in_words(
             assert answer.status == 415  # what a form of another site's page could send
         for text in ({}, {"text": ""}, {"text": "x", "at": "soon"}, [], "x"):
             assert (await asked(collector, "POST", "/v1/annotations", ada, text))[0] == 400, text
-        assert (await asked(collector, "GET", "/v1/annotations?begin=soon", ada))[0] == 400
+        for wrong in (
+            "begin=soon",
+            "end=0001-01-01",
+            "begin=2026-01-01&end=0001-01-01",
+            "end=9999-12-31",
+        ):
+            status, said = await asked(collector, "GET", f"/v1/annotations?{wrong}", ada)
+            assert status == 400 and "must be a time from 1970 to 9998" in said["error"], wrong
+        assert (await asked(collector, "GET", "/v1/annotations?end=1970-01-01", ada))[0] == 200
 
 
 async def test_annotations_are_listed_by_time_and_place_and_seen_in_sql(

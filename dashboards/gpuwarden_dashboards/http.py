@@ -29,6 +29,8 @@ _HEADERS = {
 _TITLES = {400: "Wrong request", 404: "Not found", 503: "Not available now"}
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 _KEYS_MAX = 64
+_KEPT_BYTES_MAX = 32 * 1024 * 1024
+"""Most bytes of kept answers, compressed."""
 _GZIP = 16 + zlib.MAX_WBITS
 
 
@@ -127,15 +129,23 @@ def answering(templates: Templates, handler: Handler) -> Handler:
 
 @dataclass(slots=True)
 class _Kept:
+    age_s: float
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     made_s: float | None = None
     body: bytes = b""
     tag: str = ""
-    error: QueryError | None = None
+    error: QueryError | ParameterError | None = None
+
+    def is_over(self, now_s: float) -> bool:
+        """Whether its age has passed, and nobody makes it anew."""
+        return (
+            self.made_s is not None and now_s - self.made_s >= self.age_s and not self.lock.locked()
+        )
 
 
 class SharedAnswers:
-    """Makes an answer once for all open pages: requests within its age get the same bytes."""
+    """Makes an answer once for all open pages: requests within its age get the same bytes. An answer whose age has
+    passed is dropped with the next request, and the oldest ones while all are more than 64 or 32 MiB."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -144,15 +154,18 @@ class SharedAnswers:
     async def answer(
         self, request: web.Request, key: str, age_s: float, make: Callable[[], Awaitable[str]]
     ) -> web.Response:
-        """The JSON of `make`, compressed, at most `age_s` old; 304 if the client has it. Raises QueryError, also
-        the one that is kept for this key."""
-        kept = self._kept.pop(key, None) or _Kept()
+        """The JSON of `make`, compressed, at most `age_s` old; 304 if the client has it. Raises QueryError and
+        ParameterError, also those that are kept for this key."""
+        now_s = self._clock.monotonic()
+        for name in [name for name, one in self._kept.items() if one.is_over(now_s)]:
+            del self._kept[name]
+        kept = self._kept.pop(key, None) or _Kept(age_s)
         self._kept[key] = kept
-        while len(self._kept) > _KEYS_MAX:
-            del self._kept[next(iter(self._kept))]
+        self._make_room()
         async with kept.lock:
             if kept.made_s is None or self._clock.monotonic() - kept.made_s >= age_s:
                 await self._make(kept, make)
+                self._make_room()
         if kept.error is not None:
             raise kept.error
         headers = {
@@ -170,12 +183,22 @@ class SharedAnswers:
             body = zlib.decompress(body, _GZIP)
         return web.Response(body=body, content_type="application/json", headers=headers)
 
+    @property
+    def kept_bytes(self) -> int:
+        """Bytes of all kept answers."""
+        return sum(len(one.body) for one in self._kept.values())
+
+    def _make_room(self) -> None:
+        while len(self._kept) > _KEYS_MAX or self.kept_bytes > _KEPT_BYTES_MAX:
+            del self._kept[next(iter(self._kept))]
+
     async def _make(self, kept: _Kept, make: Callable[[], Awaitable[str]]) -> None:
         try:
             kept.body, kept.tag = await asyncio.to_thread(_packed, await make())
             kept.error = None
-        except QueryError as error:
+        except (QueryError, ParameterError) as error:
             kept.error = error
+            kept.body = b""
         kept.made_s = self._clock.monotonic()
 
 

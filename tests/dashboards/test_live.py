@@ -1,15 +1,20 @@
 """Rows for charts that run live: read as they were taken, shared by all pages, and drawn in a real Chromium."""
 
 import asyncio
+import random
+import threading
 from datetime import UTC, datetime, timedelta
 
 import pytest
 from aiohttp import ClientSession
+from aiohttp.test_utils import make_mocked_request
 from tests.dashboards.test_browser import CHROMIUM, playwright, served
 
-from gpuwarden.query import QueryError
-from gpuwarden_dashboards.http import ParameterError
-from gpuwarden_dashboards.read.live import LiveRows, read_live
+from gpuwarden.clock import ManualClock
+from gpuwarden.metrics import METRICS, Kind
+from gpuwarden.query import QueryError, Result
+from gpuwarden_dashboards.http import ParameterError, SharedAnswers
+from gpuwarden_dashboards.read.live import LIVE_VALUES_MAX, LiveRows, read_live
 from gpuwarden_dashboards.read.series import Place
 
 NOW = datetime(2026, 3, 1, 10, tzinfo=UTC)
@@ -87,6 +92,95 @@ async def test_pages_that_ask_at_once_share_one_query(querier) -> None:
     assert counting.asked == 1
     assert said[0]["rows"][0]["values"] == {"util_percent": [7.0]}
     assert said[0]["now_ms"] - said[0]["begin_ms"] == 20_000
+
+
+async def test_an_answer_has_a_greatest_number_of_values(querier) -> None:
+    now = datetime.now(UTC)
+    querier.db.execute(
+        "INSERT INTO gpu_samples (ts, node, gpu, gpu_uuid, simulated, util_percent)"
+        " SELECT $1::TIMESTAMP - to_seconds(s), 'n1', g, 'GPU-' || g, true, 7 FROM range(330) s(s), range(100) g(g)",
+        [now.replace(tzinfo=None)],
+    )
+    some = [one.name for one in METRICS["gpu_samples"] if one.kind is not Kind.FLAGS]
+    count = LIVE_VALUES_MAX // (100 * 330) + 1
+    counting = Counting(querier)
+    async with served(counting) as port, ClientSession(f"http://127.0.0.1:{port}") as session:
+
+        async def ask(query: str):
+            async with session.get(f"/v1/live?node=n1&{query}") as answer:
+                return answer.status, await answer.json()
+
+        metrics = ",".join(some[:count])
+        status, said = await ask(f"metrics={metrics}&seconds=330")
+        assert (status, said["error"]) == (
+            400, "these are more than 250000 values: ask for fewer seconds, metrics or GPUs",
+        )  # fmt: skip
+        status, said = await ask(f"metrics={metrics}&seconds=20")
+        assert (status, len(said["rows"])) == (200, 100)
+        asked = counting.asked
+        assert (await ask("metrics=util_percent,nothing"))[0] == 400
+        assert counting.asked == asked
+
+
+ROUNDED_IN: set[threading.Thread] = set()
+
+
+class Noticing(float):
+    """A value that notes the thread in which it is rounded."""
+
+    def __format__(self, spec: str) -> str:
+        ROUNDED_IN.add(threading.current_thread())
+        return super().__format__(spec)
+
+
+async def test_values_are_rounded_outside_of_the_event_loop() -> None:
+    class Made:
+        async def query(self, sql, params=None, **more):
+            names = ["node", "gpu", "gpu_uuid", "part", "at_ms", "v_0"]
+            return Result(names, names, [("n1", 0, "GPU-0", None, [1], [Noticing(1.23456789)])])
+
+    (row,) = await read_live(Made(), NODE, ["util_percent"], NOW - timedelta(seconds=9), NOW)
+    assert row.values == {"util_percent": [1.23457]}
+    assert ROUNDED_IN and threading.current_thread() not in ROUNDED_IN
+
+
+async def test_answers_are_kept_for_their_age_and_within_a_number_of_bytes() -> None:
+    clock, made = ManualClock(NOW), []
+    shared, request = SharedAnswers(clock), make_mocked_request("GET", "/")
+
+    async def ask(key: str, age_s: float, text: str) -> None:
+        async def make() -> str:
+            made.append(key)
+            return text
+
+        await shared.answer(request, key, age_s, make)
+
+    noise = random.Random(1).randbytes(3_000_000).hex()
+    await ask("long", 60, "a")
+    await ask("short", 0.9, noise)
+    assert shared.kept_bytes > len(noise) / 2
+    clock.advance(1)
+    await ask("long", 60, "a")
+    assert shared.kept_bytes < 100
+    assert made == ["long", "short"]
+    for number in range(12):
+        await ask(f"short {number}", 0.9, noise)
+    assert 2 * len(noise) < shared.kept_bytes <= 32 * 1024 * 1024
+    await ask("short 11", 0.9, noise)
+    assert made[-1] == "short 11" and made.count("short 11") == 1
+
+
+async def test_a_refusal_is_shared_like_an_answer() -> None:
+    shared, request, made = SharedAnswers(ManualClock(NOW)), make_mocked_request("GET", "/"), []
+
+    async def make() -> str:
+        made.append(1)
+        raise ParameterError("too many values")
+
+    for _ in range(2):
+        with pytest.raises(ParameterError, match="too many"):
+            await shared.answer(request, "a", 1, make)
+    assert made == [1]
 
 
 def place(db, now: datetime) -> None:

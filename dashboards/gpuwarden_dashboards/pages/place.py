@@ -1,9 +1,10 @@
 """Serves the pages of a node and of a GPU, and the data of their charts, map and tables."""
 
+import asyncio
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 from urllib.parse import quote
 
@@ -21,7 +22,7 @@ from gpuwarden_dashboards.http import (
 )
 from gpuwarden_dashboards.pages.page import JudgementOf, Page, judged
 from gpuwarden_dashboards.read.health import read_health
-from gpuwarden_dashboards.read.live import LIVE_SECONDS_MAX, read_live
+from gpuwarden_dashboards.read.live import LIVE_SECONDS_MAX, LiveRows, live_sources, read_live
 from gpuwarden_dashboards.read.model_band import band_span, read_model_band
 from gpuwarden_dashboards.read.place import GROUPS, NODE_GROUPS, PlaceNow, read_gpu_uuid, read_place
 from gpuwarden_dashboards.read.series import (
@@ -131,17 +132,13 @@ class PlacePages(Page):
         seconds = whole(request, "seconds", 60)
         if not 1 <= seconds <= LIVE_SECONDS_MAX:
             raise ParameterError(f"seconds must be 1 to {LIVE_SECONDS_MAX}")
+        live_sources(metrics)  # before the answer has a place among those that are kept
 
         async def made() -> str:
             now = self._clock.now()
             begin = now - timedelta(seconds=seconds)
             rows = await read_live(self._querier, place, metrics, begin, now)
-            said = {
-                "begin_ms": to_ms(begin),
-                "now_ms": to_ms(now),
-                "rows": [asdict(r) for r in rows],
-            }
-            return json.dumps(said, separators=(",", ":"))
+            return await asyncio.to_thread(_live_document, rows, begin, now)
 
         key = f"{place} {metrics} {seconds}"
         return await self._shared.answer(request, key, _LIVE_AGE_S, made)
@@ -200,6 +197,26 @@ def _place_of(request: web.Request) -> Place:
     if len(uuids) > GPUS_MAX:
         raise ParameterError(f"at most {GPUS_MAX} GPUs at once")
     return Place(node, uuids, request.query.get("job"))
+
+
+def _live_document(rows: Sequence[LiveRows], begin: datetime, now: datetime) -> str:
+    """JSON of many rows; `asdict` would copy each value."""
+    said = {
+        "begin_ms": to_ms(begin),
+        "now_ms": to_ms(now),
+        "rows": [
+            {
+                "node": one.node,
+                "gpu": one.gpu,
+                "gpu_uuid": one.gpu_uuid,
+                "part": one.part,
+                "at_ms": one.at_ms,
+                "values": one.values,
+            }
+            for one in rows
+        ],
+    }
+    return json.dumps(said, separators=(",", ":"))
 
 
 def _span_document(span: Span) -> dict[str, int]:

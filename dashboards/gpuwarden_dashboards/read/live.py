@@ -1,6 +1,8 @@
 """Reads the newest samples of a node, a GPU or the GPUs of a job, each row as it was taken, for charts that run live."""
 
-from collections.abc import Iterator, Mapping, Sequence
+import asyncio
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -12,6 +14,8 @@ from gpuwarden_dashboards.read.series import DRAWABLE, Place, Source, of_samples
 LIVE_SECONDS_MAX = 330
 """The window of the charts, and what it is behind."""
 LIVE_METRICS_MAX = 24
+LIVE_VALUES_MAX = 250_000
+"""Most values of an answer, some megabytes of JSON: 64 MIG devices with the charts of a node are half of it."""
 _LINES_MAX = 128
 _BEFORE = "INTERVAL 15 SECOND"
 """How far before the span the row is searched that the rate of a counter begins with."""
@@ -36,6 +40,29 @@ async def read_live(
     querier: Querier, place: Place, metrics: Sequence[str], begin: datetime, now: datetime
 ) -> list[LiveRows]:
     """All rows since `begin`, which is at most `LIVE_SECONDS_MAX` before `now`. Raises QueryError, ParameterError."""
+    asked = live_sources(metrics)
+    seconds = max(1, math.ceil((now - begin).total_seconds()))
+    queries = []
+    for source, wanted in asked.items():
+        where, params = place.rows_of(source)
+        times = {"begin": begin, "end": now + _LATER}
+        lines = min(_LINES_MAX, _lines_max(wanted, seconds) + 1)
+        queries.append((_live_sql(source, where, wanted, lines), {**params, **times}))
+    results = await query_all(querier, queries)
+    found = list(zip(asked.items(), results, strict=True))
+    values = 0
+    for (_, wanted), result in found:
+        at = result.columns.index("at_ms")
+        values += len(wanted) * sum(len(row[at]) for row in result.rows)
+        if len(result.rows) > _lines_max(wanted, seconds) or values > LIVE_VALUES_MAX:
+            raise ParameterError(
+                f"these are more than {LIVE_VALUES_MAX} values: ask for fewer seconds, metrics or GPUs"
+            )
+    return await asyncio.to_thread(_all_rows, found)
+
+
+def live_sources(metrics: Sequence[str]) -> Mapping[Source, list[Metric]]:
+    """The metrics of these names, by the table that has them. Raises ParameterError."""
     if not 1 <= len(metrics) <= LIVE_METRICS_MAX:
         raise ParameterError(f"ask for 1 to {LIVE_METRICS_MAX} metrics")
     asked: dict[Source, list[Metric]] = {}
@@ -44,20 +71,15 @@ async def read_live(
             raise ParameterError(f"there is no metric {name}: see docs/metrics.md")
         source, metric = DRAWABLE[name]
         asked.setdefault(source, []).append(metric)
-    queries = []
-    for source, wanted in asked.items():
-        where, params = place.rows_of(source)
-        times = {"begin": begin, "end": now + _LATER}
-        queries.append((_live_sql(source, where, wanted), {**params, **times}))
-    results = await query_all(querier, queries)
-    return [
-        rows
-        for (source, wanted), result in zip(asked.items(), results, strict=True)
-        for rows in _rows(result, source, wanted)
-    ]
+    return asked
 
 
-def _live_sql(source: Source, where: str, metrics: Sequence[Metric]) -> str:
+def _lines_max(metrics: Sequence[Metric], seconds: int) -> int:
+    """How many lines with a row each second fit into an answer."""
+    return LIVE_VALUES_MAX // (len(metrics) * seconds)
+
+
+def _live_sql(source: Source, where: str, metrics: Sequence[Metric], lines: int) -> str:
     """SELECT of one row for each thing, with a list of times and one of values for each metric."""
     by = ", ".join(source.by)
     is_rate = any(metric.kind is Kind.COUNTER for metric in metrics)
@@ -73,8 +95,14 @@ def _live_sql(source: Source, where: str, metrics: Sequence[Metric]) -> str:
         )
         SELECT max(of_node) AS node, max(of_gpu) AS gpu, max(of_uuid) AS gpu_uuid, max(of_part) AS part,
             list(epoch_ms(ts) ORDER BY ts) AS at_ms, {lists}
-        FROM readings WHERE ts >= $begin GROUP BY {by} ORDER BY node, gpu, {by} LIMIT {_LINES_MAX}
+        FROM readings WHERE ts >= $begin GROUP BY {by} ORDER BY node, gpu, {by} LIMIT {lines}
     """
+
+
+def _all_rows(
+    found: Iterable[tuple[tuple[Source, Sequence[Metric]], Result]],
+) -> list[LiveRows]:
+    return [rows for (source, wanted), result in found for rows in _rows(result, source, wanted)]
 
 
 def _rows(result: Result, source: Source, metrics: Sequence[Metric]) -> Iterator[LiveRows]:

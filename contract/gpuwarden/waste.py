@@ -192,7 +192,9 @@ def waste_sql(scope: WasteScope) -> str:
         f"WHERE {scope.nodes} AND (away_from IS NULL OR s.ts < away_from OR s.ts >= away_until)",
         "up": "SELECT DISTINCT node, ts FROM seen UNION "
         f"SELECT node, ts FROM host_1m WHERE {scope.when} AND samples > 0",
-        "holders": _holders_sql(scope),
+        "processes": _processes_sql(scope),
+        "holders": "SELECT unit, ts, count(*) AS processes, "
+        f"any_value({_struct(_OWNER)}) AS holder FROM processes GROUP BY unit, ts",
         "held": _held_sql(),
         "given": _given_sql(scope),
         "shares": _shares_sql(),
@@ -236,18 +238,24 @@ _OF_PART = (
     *("memory_used_bytes_max", "graphics_active_percent_avg", "mig_instance", "read_at"),
 )
 """Columns that a MIG device has of its own; the others are its board's."""
+_REST_S = "coalesce(b.idle_seconds + b.busy_seconds + b.unknown_seconds, c.seconds)"
 _OF_REST: dict[str, str] = {
     "samples": "coalesce(b.samples, c.samples)",
-    "idle_seconds": "coalesce(b.idle_seconds + b.busy_seconds + b.unknown_seconds, c.seconds)",
-    **dict.fromkeys(("busy_seconds", "unknown_seconds", "util_percent_avg"), "0"),
-    **dict.fromkeys(("memory_used_bytes_max", "graphics_active_percent_avg"), "0"),
+    "idle_seconds": f"if(is_whole, {_REST_S}, 0)",
+    "unknown_seconds": f"if(is_whole, 0, {_REST_S})",
+    "busy_seconds": "0",
+    **dict.fromkeys(
+        ("util_percent_avg", "memory_used_bytes_max", "graphics_active_percent_avg"),
+        "if(is_whole, 0, NULL)",
+    ),
     "mig_instance": "NULL",
     "read_at": "c.read_at",
 }
-"""What is known of the slices of a board that no MIG device has."""
+"""What is known of the slices of a board that no MIG device with samples has: nothing runs there, if all devices
+of the time have samples."""
 _PARTS = (
     "SELECT *, if(count(slices) OVER (PARTITION BY whole) = count(*) OVER (PARTITION BY whole), slices, NULL) AS size "
-    "FROM (SELECT p.gpu_uuid AS part, p.parent_gpu_uuid AS whole, "
+    "FROM (SELECT p.gpu_uuid AS part, p.parent_gpu_uuid AS whole, p.first_seen_at AS came_at, p.last_seen_at AS left_at, "
     # "MIG 2g.20gb" has two slices; "MIG 1c.2g.20gb" is a compute instance with one of them.
     r"try_cast(coalesce(nullif(regexp_extract(p.model, 'MIG (\d+)c\.', 1), ''), "
     r"regexp_extract(p.model, 'MIG (\d+)g\.', 1)) AS INTEGER) AS slices, "
@@ -261,9 +269,11 @@ _CUT = (
     "AS all_slices, samples, read_at, coalesce(idle_seconds, 0) + coalesce(busy_seconds, 0) + "
     "coalesce(unknown_seconds, 0) AS seconds, node FROM (SELECT *, "
     "sum(size) OVER (PARTITION BY whole, ts ORDER BY part ROWS UNBOUNDED PRECEDING) AS until "
-    "FROM seen_mig JOIN parts ON part = gpu_uuid WHERE size IS NOT NULL)"
+    "FROM seen_mig LEFT JOIN parts ON part = gpu_uuid "
+    "QUALIFY count(*) FILTER (size IS NULL) OVER (PARTITION BY node, gpu, ts) = 0)"
 )
-"""MIG devices with samples by minute; each has the slices from `since` to `until` of its board."""
+"""MIG devices with samples by minute; each has the slices from `since` to `until` of its board. A board of which
+one device is not in the inventory, or has no known size, is counted whole."""
 _SEEN_SECONDS = ("idle_seconds", "busy_seconds", "unknown_seconds")
 
 
@@ -318,8 +328,8 @@ MPS_SERVER = "nvidia-cuda-mps-server"
 """Holds a context for its clients, and gets no share beside them."""
 
 
-def _struct(names: Iterable[str], prefix: str = "") -> str:
-    return "{" + ", ".join(f"'{name}': {prefix}{name}" for name in names) + "}"
+def _struct(names: Iterable[str]) -> str:
+    return "{" + ", ".join(f"'{name}': {name}" for name in names) + "}"
 
 
 def _units_sql() -> str:
@@ -341,7 +351,9 @@ def _units_sql() -> str:
     board = "LEFT JOIN seen b ON b.gpu_uuid = c.whole AND b.ts = c.ts"
     left = (
         "SELECT whole, ts, max(until) AS until, any_value(all_slices) AS all_slices, max(samples) AS samples, "
-        "max(seconds) AS seconds, any_value(node) AS node, any_value(read_at) AS read_at FROM cut GROUP BY whole, ts"
+        "max(seconds) AS seconds, any_value(node) AS node, any_value(read_at) AS read_at, count(*) >= "
+        "(SELECT count(*) FROM parts p WHERE p.whole = cut.whole AND came_at <= cut.ts AND left_at > cut.ts) AS is_whole "
+        "FROM cut GROUP BY whole, ts"
     )
     return (
         f"SELECT {', '.join(columns)}, gpu_uuid AS unit, 0 AS unit_lo, 1 AS unit_hi FROM seen "
@@ -354,55 +366,51 @@ def _units_sql() -> str:
 
 _UNIT = (
     "LEFT JOIN parts ON part = gpu_uuid LEFT JOIN "
-    "(SELECT part AS shown, read_at AS shown_at FROM cut) ON shown = gpu_uuid AND shown_at = {at}"
+    "(SELECT DISTINCT part AS shown, read_at AS shown_at FROM cut) ON shown = gpu_uuid AND shown_at = {at}"
 )
 """Joins for `_UNIT_NAME`."""
 _UNIT_NAME = "CASE WHEN shown IS NULL THEN coalesce(whole, gpu_uuid) ELSE gpu_uuid END AS unit"
 """A MIG device that is counted by itself, else its board."""
 
 
-def _holders_sql(scope: WasteScope) -> str:
+def _processes_sql(scope: WasteScope) -> str:
     """Processes of each GPU by minute. Weights are integers, whose sums do not depend on the order of rows."""
-    is_client = f"if(process_name = '{MPS_SERVER}', 0, samples)"
-    processes = (
+    weight = f"if(process_name = '{MPS_SERVER}', 0, samples)"
+    return (
         f"SELECT {', '.join(_OWNER)}, ts, {_UNIT_NAME}, "
-        f"round(1000 * coalesce(sm_util_percent_avg, 0) * {is_client})::BIGINT AS sm, "
-        f"round(coalesce(gpu_memory_bytes_avg, gpu_memory_bytes_max, 0) * {is_client})::BIGINT AS memory "
-        f"FROM process_1m {_UNIT.format(at='ts')} "
+        f"round(1000 * coalesce(sm_util_percent_avg, 0) * {weight})::BIGINT AS sm, "
+        f"round(coalesce(gpu_memory_bytes_avg, gpu_memory_bytes_max, 0) * {weight})::BIGINT AS memory, "
+        f"if({weight} > 0, 1, 0) AS clients FROM process_1m {_UNIT.format(at='ts')} "
         f"WHERE {scope.since(f'{SPARSE_MAX_MINUTES} MINUTE')} AND (samples = 1 OR {scope.when}) "
         f"AND {scope.nodes} AND process_type IS DISTINCT FROM 'graphics'"
     )
-    process = _struct((*_OWNER, "sm", "memory"))
-    return f"SELECT unit, ts, list({process}) AS processes FROM ({processes}) GROUP BY ALL"
 
 
 def _held_sql() -> str:
     """Holders of each GPU by minute; each has the part of the minute from `lo` to `hi`, of 1."""
     owner = ", ".join(_OWNER)
     owners = (
-        f"SELECT unit, ts, {', '.join(f'p.{name} AS {name}' for name in _OWNER)}, "
-        "sum(p.sm) AS sm, sum(p.memory) AS memory "
-        "FROM (SELECT unit, ts, unnest(processes) AS p FROM holders WHERE len(processes) > 1) GROUP BY ALL"
+        f"SELECT unit, ts, {owner}, sum(sm) AS sm, sum(memory) AS memory, max(clients) AS clients FROM processes "
+        "SEMI JOIN (SELECT unit, ts FROM holders WHERE processes > 1) USING (unit, ts) GROUP BY ALL"
     )
     totals = (
         "SELECT *, count(*) OVER minute AS all_owners, sum(sm) OVER minute AS all_sm, "
-        f"sum(memory) OVER minute AS all_memory FROM ({owners}) WINDOW minute AS (PARTITION BY unit, ts)"
+        f"sum(memory) OVER minute AS all_memory, sum(clients) OVER minute AS all_clients FROM ({owners}) WINDOW minute AS (PARTITION BY unit, ts)"
     )
     weights = (
         "SELECT *, CASE WHEN all_owners = 1 THEN NULL WHEN all_sm > 0 THEN 'sm' "
         "WHEN all_memory > 0 THEN 'memory' ELSE 'even' END AS split_by, "
-        "CASE split_by WHEN 'sm' THEN sm WHEN 'memory' THEN memory ELSE 1 END AS weight, "
-        "CASE split_by WHEN 'sm' THEN all_sm WHEN 'memory' THEN all_memory ELSE all_owners END AS all_weight "
+        "CASE WHEN split_by = 'sm' THEN sm WHEN split_by = 'memory' THEN memory WHEN all_clients > 0 THEN clients "
+        "ELSE 1 END AS weight, CASE WHEN split_by = 'sm' THEN all_sm WHEN split_by = 'memory' THEN all_memory "
+        "WHEN all_clients > 0 THEN all_clients ELSE all_owners END AS all_weight "
         f"FROM ({totals})"
     )
     limits = (
         f"SELECT *, sum(weight) OVER (PARTITION BY unit, ts ORDER BY {owner} ROWS UNBOUNDED PRECEDING) "
         f"AS until FROM ({weights})"
     )
-    only = "processes[1]."
     return (
-        f"SELECT unit, ts, {_struct(_OWNER, only)} AS holder, NULL AS split_by, 0 AS lo, 1 AS hi "
-        "FROM holders WHERE len(processes) = 1 UNION ALL "
+        "SELECT unit, ts, holder, NULL AS split_by, 0 AS lo, 1 AS hi FROM holders WHERE processes = 1 UNION ALL "
         f"SELECT unit, ts, {_struct(_OWNER)}, split_by, (until - weight) / all_weight, until / all_weight "
         f"FROM ({limits}) WHERE weight > 0"
     )
@@ -425,8 +433,9 @@ def _given_sql(scope: WasteScope) -> str:
     # A board that is given out whole is given out with its MIG devices.
     return (
         f"WITH own AS ({own}) SELECT * FROM own UNION ALL "
-        "SELECT part, ts, receivers, false FROM (SELECT part, own.* FROM cut JOIN own ON unit = whole AND own.ts = read_at) "
-        "WHERE (part, ts) NOT IN (SELECT (unit, ts) FROM own)"
+        "SELECT DISTINCT ON (part, own.ts) part, own.ts, receivers, false "
+        "FROM cut JOIN own ON unit = whole AND own.ts = read_at "
+        "ANTI JOIN own AS theirs ON theirs.unit = part AND theirs.ts = read_at"
     )
 
 
@@ -532,7 +541,8 @@ _FACTS: tuple[dict[str, str], ...] = (
         "mine_lo": "if(coalesce(lo, 0) = 0, unit_lo, unit_lo + lo * (unit_hi - unit_lo))",
         "mine_hi": "if(coalesce(hi, 1) = 1, unit_hi, unit_lo + hi * (unit_hi - unit_lo))",
         "receiver": "coalesce(receivers[receiver_at], "
-        "list_filter(receivers, lambda one: one.pod = holder.pod)[1], receivers[1])",
+        "list_filter(receivers, lambda one: one.pod = holder.pod OR one.slurm_job_id = holder.slurm_job_id)[1], "
+        "if(holder.pod IS NULL AND holder.slurm_job_id IS NULL, receivers[1], NULL))",
     },
     {
         "is_held": "coalesce(holder IS NOT NULL OR has_process "

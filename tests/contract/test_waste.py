@@ -337,6 +337,7 @@ def shared(**others: Row) -> list[Row]:
             {"ada": 3600},
             "memory",
         ),
+        (shared(ada={}, root={"process_name": MPS_SERVER}), {"ada": 3600}, "even"),
         (
             shared(root={"process_name": MPS_SERVER, "gpu_memory_bytes_avg": 30e6}),
             {"root": 3600},
@@ -574,7 +575,12 @@ SEVENTH = 3600 / 7
         (
             {"gpus": [GPU, mig(1, "3g.40gb"), mig(2, "2g.20gb"), mig(3, "1g.10gb")],
              "more_processes": processes(gpu_uuid="MIG-3", username="eve")},
-            {("ada", "busy"): 3 * 0.85, ("ada", "idle_held"): 3 * 0.15, (None, "free"): 2, ("eve", "idle_held"): 2},
+            {("ada", "busy"): 3 * 0.85, ("ada", "idle_held"): 3 * 0.15, (None, "free"): 2, ("eve", "unknown"): 2},
+        ),
+        # A device without samples is unknown, not free.
+        (
+            {"gpus": [GPU, mig(1, "3g.40gb"), mig(2, "2g.20gb"), mig(3, "1g.10gb")]},
+            {("ada", "busy"): 3 * 0.85, ("ada", "idle_held"): 3 * 0.15, (None, "free"): 2, (None, "unknown"): 2},
         ),
     ],
 )  # fmt: skip
@@ -602,6 +608,66 @@ def test_each_mig_device_has_its_slices_of_the_board_and_labels_of_its_own(
     assert sum(round(1000 * row["seconds"]) for row in found) == 3_600_000
     assert sum(row["usd"] for row in found) == pytest.approx(3.6)
     assert sum(row["energy_kwh"] for row in found) == pytest.approx(0.6)
+
+
+def test_a_board_of_which_a_device_is_not_in_the_inventory_yet_is_counted_whole(
+    database: MemoryDatabase,
+) -> None:
+    put(
+        database,
+        gpus=[GPU, mig(1, "3g.40gb")],
+        gpu_1m=[*minutes(0, 0, 60), *mig_minutes(1, graphics_active_percent_avg=80.0), *mig_minutes(2)],
+        process_1m=processes(gpu_uuid="MIG-1"),
+    )  # fmt: skip
+    (row,) = rows(database)
+    assert (row["label"], row["username"], row["seconds"]) == ("unknown", "ada", 3600)
+
+
+@pytest.mark.parametrize("given_to", ["GPU-a", "MIG-2"])
+def test_a_sparse_log_of_mig_devices_counts_its_time_once(
+    database: MemoryDatabase, given_to: str
+) -> None:
+    log = [
+        row
+        for m in range(0, 60, 5)
+        for row in (
+            *minutes(0, 0, 1, range(m, m + 1), samples=1),
+            *mig_minutes(1, range(m, m + 1), samples=1, graphics_active_percent_avg=100.0),
+            *mig_minutes(2, range(m, m + 1), samples=1, graphics_active_percent_avg=0.0),
+        )
+    ]
+    put(
+        database,
+        gpus=[GPU, mig(1, "3g.40gb"), mig(2, "2g.20gb")],
+        gpu_1m=[{**row, "unknown_seconds": 1.0} for row in log],
+        allocation_samples=allocations(gpu_uuid=given_to),
+    )
+    found: dict[str, float] = {}
+    for row in rows(database):
+        found[row["label"]] = found.get(row["label"], 0) + row["seconds"]
+    idle = {"GPU-a": 4, "MIG-2": 2}[given_to] * SEVENTH
+    free = {"GPU-a": 0, "MIG-2": 2}[given_to] * SEVENTH
+    assert found == {
+        label: pytest.approx(value, abs=0.1)
+        for label, value in (("busy", 3 * SEVENTH), ("allocated_idle", idle), ("free", free))
+        if value
+    }
+
+
+def test_whoever_holds_a_gpu_has_the_user_of_its_own_job_alone(database: MemoryDatabase) -> None:
+    jobs = [
+        *allocations(),
+        *allocations(owner="55", slurm_job_id="55", username="ada", ts=None),
+    ]
+    jobs = [{**row, "ts": row["ts"] or HOUR + (n - 60) * MINUTE} for n, row in enumerate(jobs)]
+    for job, user in (("55", "ada"), ("56", None)):
+        database.execute("DELETE FROM process_1m")
+        database.execute("DELETE FROM allocation_samples")
+        database.execute("DELETE FROM gpus")
+        database.execute("DELETE FROM gpu_1m")
+        held = processes(username=None, slurm_job_id=job)
+        put(database, gpu_1m=minutes(), process_1m=held, allocation_samples=jobs)
+        assert {(row["username"], row["slurm_job_id"]) for row in rows(database)} == {(user, job)}
 
 
 def test_a_compute_instance_has_its_own_slices_and_a_shared_one_is_split_too(

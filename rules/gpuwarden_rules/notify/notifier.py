@@ -23,7 +23,6 @@ from gpuwarden_rules.notify.message import Notification
 from gpuwarden_rules.notify.outbox import Outbox, OutboxError, Queued
 from gpuwarden_rules.notify.planner import IncidentNotice, NotificationPlan, plan
 from gpuwarden_rules.notify.receivers.receiver import (
-    TIMEOUT_S,
     Delivered,
     DeliveryDelayed,
     DeliveryRefused,
@@ -308,12 +307,12 @@ class Notifier:
 
 
 async def attempt(receiver: Receiver, message: Notification) -> Outcome:
-    """Send a message once, within TIMEOUT_S; a failure is an outcome, not an exception."""
+    """Send a message once, within the receiver's time; a failure is an outcome, not an exception."""
     try:
-        async with asyncio.timeout(TIMEOUT_S):
+        async with asyncio.timeout(receiver.timeout_s):
             return await receiver.send(message)
     except TimeoutError:
-        return DeliveryDelayed(f"no answer within {TIMEOUT_S:g} s")
+        return DeliveryDelayed(f"no answer within {receiver.timeout_s:g} s")
     except Exception as error:  # noqa: BLE001 - a receiver's fault must not stop the others
         # The error text may contain an address with a secret.
         return DeliveryDelayed(type(error).__name__)

@@ -32,6 +32,9 @@ class SmtpServer:
     answer: Callable[[TakenMail], Awaitable[str]] = accept
     refused: tuple[str, ...] = ()
     """Recipients that it refuses."""
+    to_sender: str = "250 ok"
+    """Its answer to `MAIL FROM`."""
+    to_quit: str = "221 bye"
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         async def say(line: str) -> None:
@@ -46,7 +49,7 @@ class SmtpServer:
                 if verb == "MAIL FROM":
                     sender, recipients = line[10:].strip("<> "), []
                     sender = sender.partition(">")[0]
-                    await say("250 ok")
+                    await say(self.to_sender)
                 elif verb == "RCPT TO":
                     address = line[8:].strip("<> ")
                     if address in self.refused:
@@ -68,7 +71,7 @@ class SmtpServer:
                         self.taken.append(taken)
                     await say(said)
                 elif verb == "QUIT":
-                    await say("221 bye")
+                    await say(self.to_quit)
                     break
                 else:
                     await say("250 ok")

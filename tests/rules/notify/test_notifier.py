@@ -21,7 +21,12 @@ from gpuwarden_rules.notify.message import Notification
 from gpuwarden_rules.notify.notifier import KEEP, Notifier
 from gpuwarden_rules.notify.outbox import Outbox
 from gpuwarden_rules.notify.receivers.factory import receiver_of
-from gpuwarden_rules.notify.receivers.receiver import Delivered, DeliveryDelayed, Outcome
+from gpuwarden_rules.notify.receivers.receiver import (
+    TIMEOUT_S,
+    Delivered,
+    DeliveryDelayed,
+    Outcome,
+)
 from gpuwarden_rules.notify.settings import parse
 
 DEADLINE_S = 30
@@ -29,6 +34,8 @@ DEADLINE_S = 30
 
 class Scripted:
     """A receiver that answers as told: the outside world."""
+
+    timeout_s: float | None = TIMEOUT_S
 
     def __init__(
         self, answer: Callable[[Notification], Outcome] = lambda message: Delivered()

@@ -11,17 +11,23 @@ from zoneinfo import ZoneInfo
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.rules.notify.alerts import Incidents
+from tests.rules.notify.alerts import Incidents, make_alert, message_of
 from tests.rules.notify.smtp_server import SmtpServer, TakenMail, smtp_server
 
 from gpuwarden.clock import ManualClock, to_ms
 from gpuwarden.query import QueryError
 from gpuwarden_rules.notify.message import MailedReport, MessageKind, Notification
-from gpuwarden_rules.notify.notifier import Notifier
+from gpuwarden_rules.notify.notifier import Notifier, attempt
 from gpuwarden_rules.notify.outbox import Outbox
+from gpuwarden_rules.notify.receivers import apprise_service, smtp_mail
 from gpuwarden_rules.notify.receivers.apprise_service import AppriseService
 from gpuwarden_rules.notify.receivers.factory import receiver_of
-from gpuwarden_rules.notify.receivers.receiver import Delivered, DeliveryDelayed, DeliveryRefused
+from gpuwarden_rules.notify.receivers.receiver import (
+    TIMEOUT_S,
+    Delivered,
+    DeliveryDelayed,
+    DeliveryRefused,
+)
 from gpuwarden_rules.notify.reports import (
     SETTLED_AFTER,
     ReportPeriod,
@@ -182,6 +188,77 @@ async def test_a_recipient_that_is_refused_does_not_bring_it_twice_to_the_others
         server.refused = ("a@example.com", "b@example.com")
         assert isinstance(await send(address(server), message()), DeliveryDelayed)
     assert isinstance(await send(address(server), message()), DeliveryDelayed), "it is gone"
+
+
+@pytest.mark.parametrize("sent", [message(), message_of(make_alert())], ids=["report", "alert"])
+async def test_a_server_that_is_slow_to_take_a_mail_gets_it_once(sent, monkeypatch) -> None:
+    async def answer(taken: TakenMail) -> str:
+        await asyncio.sleep(0.5)
+        return "250 taken"
+
+    monkeypatch.setattr(apprise_service, "TIMEOUT_S", 0.1)
+    async with smtp_server() as server:
+        server.answer = answer
+        service = AppriseService(address(server), "text", Style(UTC))
+        assert await attempt(service, sent) == Delivered("sent")
+        await service.close()
+    assert server.tried == len({taken.recipients[0] for taken in server.taken})
+
+
+async def test_the_end_of_a_mail_may_take_longer_than_a_command(monkeypatch) -> None:
+    async def answer(taken: TakenMail) -> str:
+        await asyncio.sleep(2)
+        return "250 taken"
+
+    monkeypatch.setattr(smtp_mail, "COMMAND_S", 1.0)
+    async with smtp_server() as server:
+        server.answer = answer
+        assert await send(address(server), message()) == Delivered("sent")
+        monkeypatch.setattr(smtp_mail, "DATA_S", 1.0)
+        assert isinstance(await send(address(server), message()), DeliveryDelayed)
+
+
+@pytest.mark.parametrize("said", ["500 what", "221"])
+async def test_a_mail_that_was_taken_is_sent_whatever_the_server_says_at_the_end(said) -> None:
+    async with smtp_server() as server:
+        server.to_quit = said
+        assert await send(address(server), message()) == Delivered("sent")
+
+
+@pytest.mark.parametrize(
+    ("said", "outcome"),
+    [("552 too large", DeliveryRefused), ("554 not you", DeliveryDelayed), ("451 later", DeliveryDelayed)],
+)  # fmt: skip
+async def test_a_server_that_is_told_the_size_refuses_it_before_it_comes(said, outcome) -> None:
+    async with smtp_server() as server:
+        server.to_sender = said
+        assert isinstance(await send(address(server), message()), outcome)
+    assert server.tried == 0
+
+
+async def test_a_stop_does_not_wait_for_the_mail_server() -> None:
+    asked, never = asyncio.Event(), asyncio.Event()
+
+    async def answer(taken: TakenMail) -> str:
+        asked.set()
+        await never.wait()
+        return "250 taken"
+
+    async with smtp_server() as server:
+        server.answer = answer
+        service = AppriseService(address(server), "text", Style(UTC))
+        async with asyncio.timeout(30), asyncio.TaskGroup() as group:
+            sending = group.create_task(service.send(message()))
+            await asked.wait()
+            await service.close()
+        assert isinstance(sending.result(), DeliveryDelayed)
+        never.set()
+
+
+def test_only_mail_has_limits_of_its_own() -> None:
+    mail = AppriseService("mailto://127.0.0.1?from=a@example.com&to=b@example.com", "text", Style(UTC))  # fmt: skip
+    other = AppriseService("json://127.0.0.1", "text", Style(UTC))
+    assert (mail.timeout_s, other.timeout_s) == (None, TIMEOUT_S)
 
 
 TEXT = "receivers: [{{name: mail, apprise: '{url}'}}]\nreports: [{{receivers: [mail]}}]"

@@ -9,7 +9,7 @@ import logging
 import re
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote
 
 from gpuwarden.alert import Severity
@@ -22,7 +22,7 @@ from gpuwarden_rules.notify.receivers.receiver import (
     Outcome,
     shortened,
 )
-from gpuwarden_rules.notify.receivers.smtp_mail import send_mail
+from gpuwarden_rules.notify.receivers.smtp_mail import COMMAND_S, SmtpMail
 from gpuwarden_rules.notify.sentences import Style, rendered
 
 if TYPE_CHECKING:
@@ -49,20 +49,23 @@ class AppriseService:
             raise ValueError(problem)
         # Its own thread: a service that hangs must not delay others.
         self._threads = ThreadPoolExecutor(1, thread_name_prefix="apprise")
+        self._mail = SmtpMail()
+        # A mail that is given up while the server takes it would be sent twice.
+        self.timeout_s: float | None = None if _mail_server(_opened(url)) else TIMEOUT_S
 
     async def send(self, message: Notification) -> Outcome:
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._threads, self._send, message)
 
     async def close(self) -> None:
+        self._mail.close()
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     def _send(self, message: Notification) -> Outcome:
         if message.report is not None:
-            service = _opened(self._url)
-            server = service[0] if service else None
-            if type(server).__name__ == "NotifyEmail":
-                return send_mail(server, message)
+            server = _mail_server(_opened(self._url))
+            if server is not None:
+                return self._mail.send(server, message)
         words = rendered(message, self._form, self._style)
         # The short form has everything in its body.
         title = "" if self._form == "short" else words.title
@@ -89,13 +92,18 @@ def send_text(
         return DeliveryRefused(
             f"with the owner {address!r} apprise does not understand the address"
         )
+    limit_s = TIMEOUT_S
+    if server := _mail_server(service):
+        # apprise has one limit for all answers of a mail server, and abandons the call at its other limit.
+        server.socket_connect_timeout = max(server.socket_connect_timeout, COMMAND_S)
+        limit_s = 0.0
     is_markdown = form == "markdown"
     result = service.notify(
         title=title,
         body=body,
         notify_type=kind or apprise.NotifyType.INFO,
         body_format=apprise.NotifyFormat.MARKDOWN if is_markdown else apprise.NotifyFormat.TEXT,
-        timeout=TIMEOUT_S,
+        timeout=limit_s,
     )
     if result:
         return Delivered("sent")
@@ -123,6 +131,12 @@ def _opened(url: str) -> "apprise.Apprise | None":
     logging.getLogger("urllib3").setLevel(logging.WARNING)  # its debug lines have the path
     service = apprise.Apprise(asset=apprise.AppriseAsset(secure_logging=True, app_id="gpuwarden"))
     return service if service.add(url) else None
+
+
+def _mail_server(service: "apprise.Apprise | None") -> Any:
+    """apprise's plugin of an address of mail; None: the address is of something else."""
+    plugin = service[0] if service else None
+    return plugin if type(plugin).__name__ == "NotifyEmail" else None
 
 
 def of_incident(url: str, message: Notification) -> str:

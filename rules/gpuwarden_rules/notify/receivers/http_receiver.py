@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 import aiohttp
 
 from gpuwarden_rules.notify.receivers.receiver import (
+    TIMEOUT_S,
     Delivered,
     DeliveryDelayed,
     DeliveryRefused,
@@ -19,6 +20,7 @@ ANSWER_BYTES_MAX = 65_536
 class HttpReceiver:
     """Base of receivers behind an HTTP address: opens one session, and closes it."""
 
+    timeout_s: float | None = TIMEOUT_S
     _session: aiohttp.ClientSession | None = None
 
     async def post(

@@ -8,12 +8,14 @@ from pathlib import Path
 
 from gpuwarden_rules.notify.json_body import line_of
 from gpuwarden_rules.notify.message import Notification
-from gpuwarden_rules.notify.receivers.receiver import Delivered, DeliveryDelayed, Outcome
+from gpuwarden_rules.notify.receivers.receiver import TIMEOUT_S, Delivered, DeliveryDelayed, Outcome
 from gpuwarden_rules.notify.sentences import Style, rendered
 
 
 class LineFile:
     """A Receiver that appends JSON lines; logrotate may rename the file at any time."""
+
+    timeout_s: float | None = TIMEOUT_S
 
     def __init__(self, path: Path, style: Style) -> None:
         self._path = path
@@ -52,6 +54,8 @@ def append(path: Path, line: str) -> None:
 
 class Output:
     """A Receiver that prints, for `gpuwarden up` and containers."""
+
+    timeout_s: float | None = TIMEOUT_S
 
     def __init__(self, form: str, style: Style) -> None:
         self._form = form

@@ -9,7 +9,7 @@ from gpuwarden.untrusted_text import printable
 from gpuwarden_rules.notify.message import Notification
 
 TIMEOUT_S = 15.0
-"""Longest time for one attempt."""
+"""Longest time for one attempt, except of mail."""
 BACKOFF_FIRST_S, BACKOFF_MAX_S = 1.0, 60.0
 AFTER_S_MAX = 3600.0
 """Longest pause that a receiver can ask for."""
@@ -48,10 +48,15 @@ Outcome = Delivered | DeliveryDelayed | DeliveryRefused
 class Receiver(Protocol):
     """A destination of messages."""
 
+    @property
+    def timeout_s(self) -> float | None:
+        """After this time the caller cancels `send`; None: `send` has limits of its own, and ends by them."""
+        ...
+
     async def send(self, message: Notification) -> Outcome:
         """Send the message once. Nothing that this returns or raises contains a secret.
 
-        An exception counts as `DeliveryDelayed`. The caller cancels it after TIMEOUT_S.
+        An exception counts as `DeliveryDelayed`.
         """
         ...
 

@@ -4,7 +4,9 @@ apprise would make the text of a mail from its HTML, which loses the shape of ta
 message's id, so that a mail that is sent again is the same mail for servers and programs that look.
 """
 
+import contextlib
 import smtplib
+import socket
 import ssl
 from email.headerregistry import Address
 from email.message import EmailMessage
@@ -13,14 +15,18 @@ from typing import Any
 
 from gpuwarden_rules.notify.message import Notification
 from gpuwarden_rules.notify.receivers.receiver import (
-    TIMEOUT_S,
     Delivered,
     DeliveryDelayed,
     DeliveryRefused,
     Outcome,
 )
 
-_CONTENT_REFUSED = (552, 554)
+COMMAND_S = 60.0
+"""Longest time for the connection, and for each answer to a command."""
+DATA_S = 600.0
+"""Longest time for the answer to the end of a mail, as RFC 5321 (4.5.3.2.6) asks: who gives up earlier sends it twice."""
+_TOO_LARGE = 552
+_CONTENT_REFUSED = (_TOO_LARGE, 554)
 """SMTP answers of servers that will never take a message: too large, or refused."""
 
 
@@ -42,23 +48,68 @@ def mail_of(server: Any, message: Notification) -> EmailMessage:
     return mail
 
 
-def send_mail(server: Any, message: Notification) -> Outcome:
-    """Send the report once, to all recipients in one transaction. No outcome shows a secret."""
-    mail = mail_of(server, message)
-    recipients = [*(address for _, address in server.targets), *sorted(server.cc | server.bcc)]
-    try:
-        with _connected(server) as smtp:
-            refused = smtp.send_message(mail, server.from_addr[1], recipients)
-    except smtplib.SMTPResponseException as error:
-        is_final = isinstance(error, smtplib.SMTPDataError) and error.smtp_code in _CONTENT_REFUSED
-        kind = DeliveryRefused if is_final else DeliveryDelayed
-        return kind(f"the mail server answered {error.smtp_code}")
-    except (OSError, smtplib.SMTPException) as error:
-        return DeliveryDelayed(f"the mail server cannot be used: {type(error).__name__}")
-    # Sent again, it would come twice to those that the server took.
-    return Delivered(
-        f"{len(refused)} of {len(recipients)} recipients refused" if refused else "sent"
-    )
+class _PatientWithData(smtplib.SMTP):
+    """Waits DATA_S for the answer to a mail."""
+
+    def data(self, msg: Any) -> tuple[int, bytes]:
+        assert self.sock is not None
+        self.sock.settimeout(DATA_S)
+        answer = super().data(msg)
+        self.sock.settimeout(COMMAND_S)
+        return answer
+
+
+class _PatientWithDataTls(_PatientWithData, smtplib.SMTP_SSL):
+    """The same by TLS from the start."""
+
+
+class SmtpMail:
+    """Sends reports, one at a time, in the thread that calls."""
+
+    def __init__(self) -> None:
+        self._smtp: smtplib.SMTP | None = None
+        self._is_closed = False
+
+    def send(self, server: Any, message: Notification) -> Outcome:
+        """Send the report once, to all recipients in one transaction. No outcome shows a secret."""
+        mail = mail_of(server, message)
+        recipients = [*(address for _, address in server.targets), *sorted(server.cc | server.bcc)]
+        try:
+            self._smtp = _connected(server)
+            if self._is_closed:
+                return DeliveryDelayed("stopped")
+            refused = self._smtp.send_message(mail, server.from_addr[1], recipients)
+            # Whatever it answers to this, it has taken the mail.
+            with contextlib.suppress(OSError, smtplib.SMTPException):
+                self._smtp.quit()
+        except smtplib.SMTPResponseException as error:
+            kind = DeliveryRefused if _is_final(error) else DeliveryDelayed
+            return kind(f"the mail server answered {error.smtp_code}")
+        except (OSError, smtplib.SMTPException) as error:
+            return DeliveryDelayed(f"the mail server cannot be used: {type(error).__name__}")
+        finally:
+            if self._smtp:
+                self._smtp.close()
+            self._smtp = None
+        # Sent again, it would come twice to those that the server took.
+        return Delivered(
+            f"{len(refused)} of {len(recipients)} recipients refused" if refused else "sent"
+        )
+
+    def close(self) -> None:
+        """End a mail that is being sent, from another thread, so that a stop need not wait for the server."""
+        self._is_closed = True
+        connection = self._smtp.sock if self._smtp else None
+        if connection is not None:
+            with contextlib.suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
+
+
+def _is_final(error: smtplib.SMTPResponseException) -> bool:
+    """Whether the server will never take the mail; one that is told the size says so before it gets the mail."""
+    if isinstance(error, smtplib.SMTPSenderRefused):
+        return error.smtp_code == _TOO_LARGE
+    return isinstance(error, smtplib.SMTPDataError) and error.smtp_code in _CONTENT_REFUSED
 
 
 def _connected(server: Any) -> smtplib.SMTP:
@@ -68,9 +119,11 @@ def _connected(server: Any) -> smtplib.SMTP:
         context.verify_mode = ssl.CERT_NONE
     smtp: smtplib.SMTP
     if server.secure_mode == "ssl":
-        smtp = smtplib.SMTP_SSL(server.smtp_host, server.port, timeout=TIMEOUT_S, context=context)
+        smtp = _PatientWithDataTls(
+            server.smtp_host, server.port, timeout=COMMAND_S, context=context
+        )
     else:
-        smtp = smtplib.SMTP(server.smtp_host, server.port, timeout=TIMEOUT_S)
+        smtp = _PatientWithData(server.smtp_host, server.port, timeout=COMMAND_S)
     try:
         if server.secure_mode == "starttls":
             smtp.starttls(context=context)

@@ -137,7 +137,7 @@ class _Kept:
     error: QueryError | ParameterError | None = None
 
     def is_over(self, now_s: float) -> bool:
-        """Whether its age has passed, and nobody makes it anew."""
+        """Whether its age has passed, and it is not being made again."""
         return (
             self.made_s is not None and now_s - self.made_s >= self.age_s and not self.lock.locked()
         )

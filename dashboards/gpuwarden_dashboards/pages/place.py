@@ -152,13 +152,12 @@ class PlacePages(Page):
         return data({**_span_document(span), **asdict(band)})
 
     async def _usual(self, request: web.Request) -> web.Response:
-        place, span = _place_of(request), self._span_of(request)
+        # Not of columns, which may be longer than what was asked for.
+        place, (begin, end) = _place_of(request), self._times_of(request)
         if len(place.gpu_uuids) != 1:
             raise ParameterError("give one gpu_uuid")
         metrics = [name for name in request.query.get("metrics", "").split(",") if name]
-        first_ms, bands = await read_usual(
-            self._querier, place.gpu_uuids[0], metrics, span.begin, span.end
-        )
+        first_ms, bands = await read_usual(self._querier, place.gpu_uuids[0], metrics, begin, end)
         lines = [asdict(band) for band in bands]
         return data({"begin_ms": first_ms, "step_ms": HOUR_MS, "lines": lines})
 
@@ -184,9 +183,13 @@ class PlacePages(Page):
         return data(asdict(await read_topology(self._querier, node, end)))
 
     def _span_of(self, request: web.Request) -> Span:
+        begin, end = self._times_of(request)
+        return span_of(begin, end, whole(request, "columns", _COLUMNS))
+
+    def _times_of(self, request: web.Request) -> tuple[datetime, datetime]:
         end_ms = whole(request, "end", to_ms(self._clock.now()))
         begin_ms = whole(request, "begin", end_ms - 3_600_000)
-        return span_of(from_ms(begin_ms), from_ms(end_ms), whole(request, "columns", _COLUMNS))
+        return from_ms(begin_ms), from_ms(end_ms)
 
 
 def _place_of(request: web.Request) -> Place:

@@ -5,16 +5,17 @@ times the median absolute deviation (as a standard deviation), at least `FLOOR_S
 people to look at: no rule reads it.
 """
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from statistics import median
 
 from gpuwarden.clock import from_ms, to_ms
-from gpuwarden.query import Querier
+from gpuwarden.query import Querier, Result
 from gpuwarden.rollups import ROLLUPS
 from gpuwarden_dashboards.http import ParameterError
-from gpuwarden_dashboards.read.series import rounded
+from gpuwarden_dashboards.read.series import METRICS_MAX, rounded
 
 WEEKS = 6
 WEEKS_MIN = 2
@@ -22,7 +23,6 @@ WEEKS_MIN = 2
 WIDTH = 4.0
 FLOOR_SHARE = 0.05
 SPAN_MAX = timedelta(days=31)
-METRICS_MAX = 24
 HOUR_MS = 3_600_000
 _WEEK_MS = 168 * HOUR_MS
 _NORMAL = 1.4826
@@ -108,8 +108,13 @@ async def read_usual(
         f"SELECT epoch_ms(ts), {columns} FROM gpu_1h WHERE gpu_uuid = $gpu_uuid AND ts >= $since AND ts <= $end",
         {"gpu_uuid": gpu_uuid, "since": since, "end": end},
     )
+    return first_ms, await asyncio.to_thread(_bands, found, known, hours)
+
+
+def _bands(found: Result, metrics: Sequence[str], hours: Sequence[int]) -> list[UsualBand]:
+    """Bands from rows of an hour and its means, in the order of the metrics."""
     bands = []
-    for at, name in enumerate(known, start=1):
+    for at, name in enumerate(metrics, start=1):
         means = {row[0]: row[at] for row in found.rows if row[at] is not None}
         bands.append(band_of(name, means, hours))
-    return first_ms, bands
+    return bands

@@ -155,8 +155,8 @@ async function look() {
   const asked = [
     ask(query("/v1/series", { metrics: metrics.join(","), columns }), signal),
     ask(query("/v1/timeline", { columns }), signal),
-    compared(metrics, columns, signal),
-    banded(metrics, signal),
+    beside(compared(metrics, columns, signal)),
+    beside(banded(metrics, signal)),
     lookBeside(signal),
   ];
   if (now() - slowAt > SLOW_MS) asked.push(lookSlowly(columns, signal));
@@ -165,11 +165,27 @@ async function look() {
   show(series, timeline, others, model);
 }
 
+/** What is drawn beside the charts. If it cannot be read, they are shown without it, and `failed` says why. */
+function beside(asked) {
+  return asked.catch((error) => {
+    if (error.name === "AbortError") throw error;
+    return { failed: error.message, lines: [] };
+  });
+}
+
+/** Bands are of whole minutes or hours: an answer is kept while the span begins and ends in the same minutes. */
+const minutely = new Map();
+async function askMinutely(path, more, signal) {
+  const key = [...Object.values(more), ...[shared.begin, shared.end].map((ms) => Math.floor(ms / 60e3))].join(" ");
+  if (minutely.get(path)?.key !== key) minutely.set(path, { key, answer: await ask(query(path, more), signal) });
+  return minutely.get(path).answer;
+}
+
 /** How other GPUs of the model did, where that is asked for. */
 async function banded(metrics, signal) {
   if (!bandBox?.checked) return null;
   const wanted = metrics.filter((name) => !name.includes("."));
-  return wanted.length ? ask(query("/v1/series/model", { metrics: wanted.join(","), columns: 120 }), signal) : null;
+  return wanted.length ? askMinutely("/v1/series/model", { metrics: wanted.join(","), columns: 120 }, signal) : null;
 }
 
 async function lookBeside(signal) {
@@ -179,7 +195,9 @@ async function lookBeside(signal) {
   element.hidden = !uuids.length;
   if (!uuids.length) return;
   const all = [...new Set([set.gpuUuid, ...uuids])];
-  showBeside(element, await askBeside(all, besides[1].value, shared, signal), set.gpuUuid, all.length);
+  const found = await beside(askBeside(all, besides[1].value, shared, signal));
+  if (found.failed) fill(element, make("p.soft", {}, `Not shown: ${found.failed}`));
+  else showBeside(element, found, set.gpuUuid, all.length);
 }
 
 /** Lines to compare with: the same time a week before, or other GPUs. */
@@ -190,9 +208,9 @@ async function compared(metrics, columns, signal) {
     return { how, ...(await ask(query("/v1/series", { metrics: metrics.join(","), columns, begin, end }), signal)) };
   }
   if (how === "own") {
-    if (shared.end - shared.begin > USUAL_MAX) return { how, lines: [], begin_ms: 0, step_ms: 1 };
     const wanted = metrics.filter((name) => !name.includes("."));
-    return { how, ...(await ask(query("/v1/usual", { metrics: wanted.join(",") }), signal)) };
+    if (!wanted.length || shared.end - shared.begin > USUAL_MAX) return { how, lines: [], begin_ms: 0, step_ms: 1 };
+    return { how, ...(await askMinutely("/v1/usual", { metrics: wanted.join(",") }, signal)) };
   }
   const others = (siblings[how] ?? []).filter((uuid) => uuid !== set.gpuUuid);
   const wanted = metrics.filter((name) => !name.includes("."));
@@ -260,7 +278,7 @@ function tellUsual(others) {
 function show(series, timeline, others, model) {
   tellUsual(others);
   const why = document.querySelector("#band-why");
-  if (why) why.textContent = model?.reason ?? "";
+  if (why) why.textContent = model?.failed ? `Not shown: ${model.failed}` : (model?.reason ?? "");
   const frame = { begin: series.begin_ms, step: series.step_ms, columns: series.columns };
   const marks = timeline.marks.filter((mark) => mark.kind !== "diagnosis" && mark.severity !== "info");
   const strips = timeline.strips.map((strip) => ({ ...strip, name: isOne || strip.gpu === null ? strip.name : `GPU ${strip.gpu}: ${strip.name}` }));
@@ -283,7 +301,7 @@ function show(series, timeline, others, model) {
     heat.set({ ...frame, lines: series.lines.filter((line) => line.metric === heatPicker.value).map((line) => ({ ...line, name: nameOf(line, [""]) })) });
   }
   const spanMs = shared.end - shared.begin;
-  if (!liveCharts) said.textContent = `${stamp(shared.begin)} to ${clock(shared.end, spanMs)} ${zoneName(shared.end)}, a reading each ${series.resolution_s === 1 ? "second" : series.resolution_s === 60 ? "minute" : "hour"}`;
+  if (!liveCharts) said.textContent = `${stamp(shared.begin)} to ${clock(shared.end, spanMs)} ${zoneName(shared.end)}, a reading each ${series.resolution_s === 1 ? "second" : series.resolution_s === 60 ? "minute" : "hour"}${others?.failed ? `. The comparison is not shown: ${others.failed}` : ""}`;
   tell(timeline.marks);
 }
 

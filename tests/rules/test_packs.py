@@ -8,7 +8,10 @@ from tests.each import each
 from tests.rules.built_in import FILES, cases_in
 
 from gpuwarden.diagnosis import INPUT_BOUND, Bottleneck
+from gpuwarden.sxids import SXID_ACTIONS, SXIDS
 from gpuwarden_agent.events.kinds import KINDS
+from gpuwarden_agent.events.xid_lines import Sxid
+from gpuwarden_agent.events.xid_rows import row_of
 from gpuwarden_collector.ingest import gpu_owners, node_owners
 from gpuwarden_rules.definition.language import builtin_rules
 from gpuwarden_rules.testing import run_case
@@ -48,3 +51,19 @@ def test_rules_wait_for_kinds_of_events_that_there_are() -> None:
     for rule in waiting:
         assert {*rule.on_events} <= known, rule.name
         assert all(f"'{kind}'" in rule.sql for kind in rule.on_events), rule.name
+
+
+def test_a_fatal_sxid_has_the_remedy_that_its_event_tells(database, clock) -> None:
+    (rule,) = [rule for rule in builtin_rules() if rule.name == "sxid_fatal"]
+    of_actions = {info.action: info for info in SXIDS.values()}
+    assert set(of_actions) == {*SXID_ACTIONS, None}
+    for info in of_actions.values():
+        event = row_of(Sxid(info.code, "0000:c1:00.0", "text", is_fatal=True), {}, 7)
+        database.insert("events", [{"ts": clock.now(), "node": "n1", "simulated": False, **event}])
+    rows = database.run(rule.sql, rule.bindings(clock.now())).records()
+    told = {int(row["sxid"]): row for row in rows}
+    assert set(told) == {info.code for info in of_actions.values()}
+    for info in of_actions.values():
+        remedy = info.remedy(is_fatal=True)
+        assert told[info.code]["advice"] == f"{remedy[0].upper()}{remedy[1:]}.", info.action
+        assert told[info.code]["message"].endswith(f"; {remedy}"), info.action

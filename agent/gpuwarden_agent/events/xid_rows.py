@@ -107,11 +107,12 @@ def _xid_row(xid: Xid, gpus: Gpus, sequence: int | None) -> Row:
 def _sxid_row(sxid: Sxid, sequence: int) -> Row:
     info = sxid_info(sxid.code)
     is_fatal = info.is_fatal if sxid.is_fatal is None else sxid.is_fatal
+    remedy = info.remedy(is_fatal)
     switch = "an NVSwitch" if sxid.switch is None else f"NVSwitch {sxid.switch}"
     link = "" if sxid.link is None else f", link {sxid.link}"
     return event(
         "sxid",
-        f"SXid {sxid.code} on {switch} ({sxid.pci_bus_id}){link}: {info.meaning}; {info.remedy(is_fatal)}",
+        f"SXid {sxid.code} on {switch} ({sxid.pci_bus_id}){link}: {info.meaning}; {remedy}",
         severity=CRITICAL if is_fatal else WARNING,
         details=_present(
             sxid=sxid.code,
@@ -120,6 +121,7 @@ def _sxid_row(sxid: Sxid, sequence: int) -> Row:
             link=sxid.link,
             is_fatal=is_fatal,
             action=None if info.action == "IGNORE" else info.action,
+            remedy=remedy,
             mnemonic=info.mnemonic,
             text=sxid.text[:TEXT_CHARS_MAX],
             kmsg_sequence=sequence,

@@ -125,6 +125,7 @@ def test_of_an_sxid_the_line_says_whether_it_is_fatal() -> None:
         "RESET_GPU",
         "NVSWITCH_ERR_HW_DLPL_LTSSM_FAULT_UP",
     )
+    assert fatal["message"].endswith(f"; {details['remedy']}")
     other = row("nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): 20034, Non-fatal, Link 27 LTSSM")
     assert other["severity"] == "warning"
     silent = row("SXid (PCI:0000:c1:00.0): 20034, LTSSM")

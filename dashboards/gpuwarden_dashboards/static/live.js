@@ -1,17 +1,41 @@
 // Polls the collector while the page is visible, and shows when it does not answer.
 
 const state = document.querySelector("#state");
+// Longer than the collector lets a query run, so that its own words come first.
+const ANSWER_MS = 40e3;
 
 /** Ask for a token, and come back here. */
 export function logIn() {
   location.href = `/login?next=${encodeURIComponent(location.pathname + location.search)}`;
 }
 
+/** What `read` makes of an answer. One that does not come in time is as none: a TypeError, as `fetch` throws. */
+export async function request(path, { signal, ...options }, read) {
+  const late = AbortSignal.timeout(ANSWER_MS);
+  try {
+    return await read(await fetch(path, { ...options, signal: signal ? AbortSignal.any([signal, late]) : late }));
+  } catch (error) {
+    if (error.name !== "TimeoutError") throw error;
+    throw new TypeError(`the collector does not answer within ${ANSWER_MS / 1000} s`);
+  }
+}
+
+/** An answer and its JSON, {} where it has none; without a token, the page to log in. */
+export function requestJson(path, options) {
+  const headers = { Accept: "application/json", ...options.headers };
+  return request(path, { ...options, headers }, async (answer) => {
+    if (answer.status === 401) logIn();
+    const said = await answer.json().catch((error) => {
+      if (error instanceof SyntaxError) return {};
+      throw error;
+    });
+    return { answer, said };
+  });
+}
+
 /** JSON of a path. Throws an error for people, with the `status` of the answer. */
 export async function ask(path, signal) {
-  const answer = await fetch(path, { signal, headers: { Accept: "application/json" } });
-  if (answer.status === 401) logIn();
-  const said = await answer.json().catch(() => ({}));
+  const { answer, said } = await requestJson(path, { signal });
   if (!answer.ok) throw Object.assign(new Error(said.error ?? `the collector answers ${answer.status}`), { status: answer.status });
   return said;
 }
@@ -19,9 +43,7 @@ export async function ask(path, signal) {
 /** Change something by a JSON document; the answer's JSON. An error for people has `status` and what else was answered. */
 export async function change(method, path, document_) {
   const body = document_ === undefined ? undefined : JSON.stringify(document_);
-  const answer = await fetch(path, { method, body, headers: { "Content-Type": "application/json", Accept: "application/json" } });
-  if (answer.status === 401) logIn();
-  const said = await answer.json().catch(() => ({}));
+  const { answer, said } = await requestJson(path, { method, body, headers: { "Content-Type": "application/json" } });
   if (!answer.ok) throw Object.assign(new Error(said.error ?? `the collector answers ${answer.status}`), said, { status: answer.status });
   return said;
 }
@@ -35,12 +57,9 @@ const seen = new Map();
 
 /** As `ask`; null if the answer has not changed since the last time. */
 export async function askNew(path) {
-  const headers = { Accept: "application/json" };
-  if (seen.has(path)) headers["If-None-Match"] = seen.get(path);
-  const answer = await fetch(path, { headers });
+  const headers = seen.has(path) ? { "If-None-Match": seen.get(path) } : {};
+  const { answer, said } = await requestJson(path, { headers });
   if (answer.status === 304) return null;
-  if (answer.status === 401) logIn();
-  const said = await answer.json().catch(() => ({}));
   if (!answer.ok) throw new Error(said.error ?? `the collector answers ${answer.status}`);
   seen.set(path, answer.headers.get("ETag"));
   return said;

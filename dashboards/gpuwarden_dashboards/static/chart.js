@@ -126,11 +126,21 @@ export class Plot {
     element.append(this.caption, this.box, this.details);
     this.details.addEventListener("toggle", () => this.fillTable());
     this.listen();
-    new ResizeObserver(() => this.draw()).observe(this.box);
+    this.resizes = new ResizeObserver(() => this.draw());
+    this.resizes.observe(this.box);
     shared.charts.push(this);
-    const scheme = matchMedia("(prefers-color-scheme: dark)");
-    scheme.addEventListener("change", () => this.draw());
-    for (const name of ["themechange", "zonechange"]) addEventListener(name, () => this.draw());
+    this.listeners = new AbortController();
+    const { signal } = this.listeners;
+    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.draw(), { signal });
+    for (const name of ["themechange", "zonechange"]) addEventListener(name, () => this.draw(), { signal });
+  }
+
+  /** For good: the listeners of the window would keep its canvases. */
+  close() {
+    const at = this.shared.charts.indexOf(this);
+    if (at >= 0) this.shared.charts.splice(at, 1);
+    this.resizes.disconnect();
+    this.listeners.abort();
   }
 
   x(ms) {

@@ -1,4 +1,15 @@
-// Turns a result into lines over time.
+// Turns a result into lines over time, and names lines.
+
+/** A metric in a legend: `memory.used_bytes` -> used. */
+export function shortName(metric) {
+  return metric.replace(/^[a-z]+\./, "").replace(/_(percent|watts|celsius|bytes|mhz|bytes_total|bytes_per_second)$/, "").replace(/_/g, " ");
+}
+
+/** A line of a chart of these metrics. `isOne`: all is of one GPU; `node`: all is of this node. */
+export function lineName(line, metrics, { isOne, node }) {
+  const of = isOne ? "" : line.gpu === null ? (node ? "" : line.node) : node ? `GPU ${line.gpu}` : `${line.node} ${line.gpu}`;
+  return [metrics.length > 1 ? shortName(line.metric) : "", of, line.part].filter(Boolean).join(" ");
+}
 
 /** Positions of the columns with measurements. */
 export function measuresOf(columns) {

@@ -254,6 +254,7 @@ export class LiveCharts {
   stop() {
     this.pauses.abort();
     this.observer.disconnect();
+    for (const { chart } of this.charts) chart.close();
     shown.delete(this);
     this.decide();
   }

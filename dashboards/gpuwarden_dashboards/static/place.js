@@ -4,6 +4,7 @@ import { Annotations } from "./annotations.js";
 import { askBeside, showBeside } from "./beside.js";
 import { Chart, Shared } from "./chart.js";
 import { folded, make } from "./elements.js";
+import { lineName, shortName } from "./lines.js";
 import { ask, live } from "./live.js";
 import { GPUS_MAX, LiveCharts } from "./livecharts.js";
 import { pinButton } from "./pin.js";
@@ -105,7 +106,7 @@ function add(title, metrics, added = false) {
   if (!added) return;
   described.open = true;
   const remove = () => {
-    shared.charts.splice(shared.charts.indexOf(charts.get(title).chart), 1);
+    charts.get(title).chart.close();
     charts.delete(title);
     element.remove();
     remember();
@@ -126,16 +127,7 @@ function query(path, more) {
 let reading = null;
 let slowAt = 0;
 
-function shortName(metric) {
-  return metric.replace(/^[a-z]+\./, "").replace(/_(percent|watts|celsius|bytes|mhz|bytes_total|bytes_per_second)$/, "").replace(/_/g, " ");
-}
-
-/** Name of a line: the metric for one GPU, else the GPU. */
-function nameOf(line, wanted) {
-  const isHost = line.gpu === null;
-  const of = isHost ? (set.gpuUuids ? line.node : "") : isOne ? "" : set.node ? `GPU ${line.gpu}` : `${line.node} ${line.gpu}`;
-  return [wanted.length > 1 ? shortName(line.metric) : "", of, line.part].filter(Boolean).join(" ");
-}
+const nameOf = (line, wanted) => lineName(line, wanted, { isOne, node: set.gpuUuids ? undefined : set.node });
 
 function columnsOf(metrics) {
   const width = Math.min(1000, page.clientWidth - 60);

@@ -198,7 +198,11 @@ function kindNow() {
 const pinned = pinButton("pin to a dashboard", () => ({ title: "", kind: kindNow(), sql: editor.value }));
 if (pinned) document.querySelector("#share").after(pinned);
 
+let chart = null;
+
 function draw() {
+  chart?.close();
+  chart = null;
   figure.replaceChildren();
   const at = measure.value === "" ? null : Number(measure.value);
   const data = answer && linesOf(answer.columns, answer.rows, at);
@@ -207,8 +211,8 @@ function draw() {
   if (found) figure.append(bars(found, answer.columns[at].name));
   if (!data) return;
   const shared = new Shared(data.begin, data.begin + data.step * data.columns);
-  const chart = new Chart(figure, shared, "over time");
-  shared.addEventListener("span", () => chart.draw());
+  chart = new Chart(figure, shared, "over time");
+  shared.addEventListener("span", () => chart?.draw());
   chart.set(data);
   const annotations = new Annotations(shared, chart.caption);
   shared.addEventListener("span", () => annotations.look());

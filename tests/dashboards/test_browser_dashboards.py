@@ -1,6 +1,7 @@
 """Dashboards in a real Chromium over the collector's own endpoints: made, pinned to, edited by two, shown on a wall."""
 
 import json
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
@@ -287,6 +288,85 @@ async def test_panels_out_of_view_are_not_asked_and_those_alike_are_asked_once(
         assert len(others) < 20
         assert len([one for one in asked if "/v1/series" in one]) == 1  # a fixed time is asked once
     assert said == []
+
+
+async def test_a_wall_that_is_left_turns_no_more_and_an_old_version_ends_with_a_save(
+    fleet: Any, tmp_path: Path
+) -> None:
+    expect = playwright.expect
+    async with browsing(fleet, tmp_path) as (_, page, url, said):
+        for name in ("one", "two"):
+            assert (await put(page, url, name, {"title": name, "panels": []})).ok
+        assert (await put(page, url, "one", {"title": "one b", "panels": []}, 1)).ok
+        await page.clock.install()
+        held: list[Any] = []
+        await page.goto(f"{url}/dashboards/one?version=1&wall=1&rotate=60s")
+        await expect(page.locator("#board")).to_contain_text("No panel yet")
+        await page.clock.fast_forward(61_000)
+        await expect(page).to_have_title("two · gpuwarden")
+        assert "version" not in page.url
+        await page.route("**/v1/dashboards", lambda route: held.append(route))
+        async with page.expect_request("**/v1/dashboards"):
+            await page.clock.fast_forward(61_000)
+        await page.keyboard.press("Escape")
+        await page.click("#edit")
+        await held.pop().continue_()
+        await page.clock.fast_forward(200_000)
+        await page.fill("#name", "two b")
+        await page.click("#save")
+        await expect(page.locator("#outcome")).to_contain_text("Saved as version 2")
+        assert held == []
+        kept = await (await page.request.get(f"{url}/v1/dashboards/one")).json()
+        assert (kept["version"], kept["title"]) == (2, "one b")
+
+        # What another saves while the wall stands comes onto it.
+        await page.goto(f"{url}/dashboards/two?wall=1")
+        await expect(page).to_have_title("two b · gpuwarden")
+        assert (await put(page, url, "two", {"title": "two c", "panels": []}, 2)).ok
+        await page.clock.fast_forward(61_000)
+        await expect(page).to_have_title("two c · gpuwarden")
+
+        # While a save is on its way nothing else is saved or changed.
+        await page.goto(f"{url}/dashboards/one?version=1&edit=1")
+        await page.route("**/v1/dashboards/one?version=2", lambda route: held.append(route))
+        async with page.expect_request("**/v1/dashboards/one?version=2"):
+            await page.click("#save")
+        assert await page.locator("#editing").evaluate("(one) => one.inert")
+        await held.pop().continue_()
+        await expect(page.locator("#outcome")).to_contain_text("Saved as version 3")
+        assert "version" not in page.url
+        assert not await page.locator("#editing").evaluate("(one) => one.inert")
+    assert said == []
+
+
+async def test_a_wrong_metric_stops_no_other_panel_and_what_failed_is_asked_again(
+    fleet: Any, tmp_path: Path
+) -> None:
+    expect = playwright.expect
+    panels: list[dict[str, Any]] = [
+        {"title": metric, "kind": "chart", "chart": f"node=n1&metrics={metric}", "width": 4}
+        for metric in ("util_percent", "no_such_metric", "power_watts")
+    ]
+    panels.append({"title": "old", "kind": "number", "sql": "SELECT 7 AS n WHERE $begin < $end"})
+    async with browsing(fleet, tmp_path) as (_, page, url, said):
+        assert (await put(page, url, "some", {"title": "Some", "panels": panels})).ok
+        answers = [lambda route: route.fulfill(status=503, json={"error": "not now"})]
+        await page.route(
+            "**/v1/sql", lambda route: answers.pop()(route) if answers else route.continue_()
+        )
+        await page.clock.install()
+        fixed = int(datetime.now(UTC).timestamp() * 1000)
+        await page.goto(f"{url}/dashboards/some?begin={fixed - 60_000}&end={fixed}")
+        for title in ("util_percent", "power_watts"):
+            plot = page.locator("article", has_text=title).locator(".plot")
+            await expect(plot).to_have_attribute("aria-label", re.compile("GPU 7 from"))
+        await expect(
+            page.locator("article", has_text="no_such_metric").locator(".failed")
+        ).to_be_visible()
+        await expect(page.locator(".kind-number .failed")).to_contain_text("not now")
+        await page.clock.fast_forward(30_000)
+        await expect(page.locator(".kind-number")).to_contain_text("7")
+    assert [line for line in said if "400" not in line and "503" not in line] == []
 
 
 async def test_rubbish_is_refused_in_words_and_an_unknown_one_can_be_made(

@@ -3,13 +3,15 @@
 import { Annotations } from "./annotations.js";
 import { Shared } from "./chart.js";
 import { make, put } from "./elements.js";
-import { ask, change, live, logIn, mayEdit } from "./live.js";
+import { ask, change, live, mayEdit, requestJson } from "./live.js";
 import { PanelView, usesRange } from "./panel.js";
 import { editPanel } from "./panelform.js";
 import { create, pathOf } from "./pin.js";
 import { clock, fieldOf, ofField, stamp, zoneName } from "./times.js";
 
 const TURN_MS = 2500;
+const AGE_MS = 5e3;
+const NEWEST_MS = 60e3;
 const AT_ONCE = 3;
 const ROWS_MAX = 5000;
 const METRICS_MAX = 40;
@@ -20,12 +22,14 @@ const kinds = grid.dataset.kinds.split(",");
 const [columns, rows] = [grid.dataset.columns, grid.dataset.rows].map(Number);
 const spans = document.querySelectorAll("[data-seconds]");
 const here = new URL(location.href);
-const wantedVersion = here.searchParams.get("version");
 
+let wantedVersion = here.searchParams.get("version"); // null: the newest
 let name = grid.dataset.name;
 let board = null; // the answer of the collector
 let draft = null; // the document that is edited; null: it is only shown
 let isChanged = false;
+let isSaving = false;
+let isMissing = false; // there is no such dashboard
 let views = [];
 
 // --- the span
@@ -45,6 +49,7 @@ function remember() {
   set("end", following ? "" : shared.end);
   set("edit", "");
   set("wall", isWall ? "1" : "");
+  set("version", wantedVersion);
   history.replaceState(null, "", url);
   for (const button of spans) button.setAttribute("aria-pressed", String(following && Number(button.dataset.seconds) === lengthS));
   for (const key of ["begin", "end"]) {
@@ -75,13 +80,8 @@ async function rowsOf(sql, begin, end) {
   const at = (ms) => ({ timestamp: new Date(ms).toISOString() });
   const values = { begin: at(begin), end: at(end) };
   const params = Object.fromEntries(Object.entries(values).filter(([key]) => new RegExp(`\\$${key}\\b`).test(sql)));
-  const answer = await fetch("/v1/sql", {
-    method: "POST",
-    headers: { "Content-Type": "application/json", Accept: "application/json" },
-    body: JSON.stringify({ sql, params, row_limit: ROWS_MAX }),
-  });
-  if (answer.status === 401) logIn();
-  const said = await answer.json();
+  const body = JSON.stringify({ sql, params, row_limit: ROWS_MAX });
+  const { answer, said } = await requestJson("/v1/sql", { method: "POST", headers: { "Content-Type": "application/json" }, body });
   if (!answer.ok) throw new Error([said.error, said.hint].filter(Boolean).join("; "));
   return said;
 }
@@ -91,7 +91,8 @@ function grouped(due) {
   const groups = [];
   for (const view of due) {
     const isChart = view.panel.kind === "chart";
-    const key = isChart ? JSON.stringify(view.wanted.place) : view.panel.sql;
+    // One wrong metric must not stop the others of its place.
+    const key = view.isRefused ? view : isChart ? JSON.stringify(view.wanted.place) : view.panel.sql;
     const metrics = isChart ? view.wanted.metrics : [];
     const group = groups.find((one) => one.isChart === isChart && one.key === key && new Set([...one.metrics, ...metrics]).size <= METRICS_MAX);
     if (group) {
@@ -104,27 +105,30 @@ function grouped(due) {
 
 async function fill(group, begin, end) {
   const { views: asked } = group;
+  const there = () => asked.filter((view) => !view.isGone);
   for (const view of asked) view.askedAt = Date.now();
   try {
     if (group.isChart) {
       const wide = Math.max(...asked.map((view) => view.columns));
       const query = new URLSearchParams({ ...asked[0].wanted.place, metrics: [...group.metrics].join(","), begin: Math.round(begin), end: Math.round(end), columns: wide });
       const series = await ask(`/v1/series?${query}`);
-      for (const view of asked) view.drawSeries(series);
+      for (const view of there()) view.drawSeries(series);
     } else {
       const found = await rowsOf(asked[0].panel.sql, begin, end);
-      for (const view of asked) view.drawRows(found);
+      for (const view of there()) view.drawRows(found);
     }
-    for (const view of asked) view.answeredAt = Date.now();
-    return true;
+    for (const view of asked) [view.answeredAt, view.failedAt, view.isRefused] = [Date.now(), null, false];
   } catch (error) {
+    const isRefused = group.isChart && error.status === 400;
+    for (const view of asked) [view.failedAt, view.isRefused] = [Date.now(), isRefused];
     if (error instanceof TypeError) throw error;
-    for (const view of asked) view.failed(error.message);
-    return true;
+    if (isRefused && asked.length > 1) await inTurn(grouped(there()).map((one) => () => fill(one, begin, end)));
+    else for (const view of there()) view.failed(error.message);
   }
 }
 
 async function look() {
+  if (isMissing) return;
   if (!board) await open();
   if (!board) return;
   const now = Date.now();
@@ -135,12 +139,16 @@ async function look() {
   await inTurn(grouped(due).map((group) => () => fill(group, shared.begin, shared.end).catch((error) => {
     away = error;
   })));
-  for (const view of views) view.tellAge(Date.now(), spanMs);
+  tellAges();
   if (away) throw away;
   if (due.length) {
     part("as-of").textContent = `as of ${clock(Date.now(), 1)} ${zoneName()}`;
     await annotations.look();
   }
+}
+
+function tellAges() {
+  for (const view of views) view.tellAge(Date.now(), shared.end - shared.begin, following);
 }
 
 function invalidate() {
@@ -155,6 +163,7 @@ function document_() {
 }
 
 function show() {
+  part("tools").hidden = false;
   for (const view of views) view.forget();
   watching.disconnect();
   const before = new Map(views.map((view) => [view.panel, view]));
@@ -164,6 +173,7 @@ function show() {
     if (view.chart === null) view.askedAt = null;
     return view;
   });
+  for (const view of before.values()) if (!views.includes(view)) view.close();
   if (views.length) grid.replaceChildren(...views.map((view) => view.element));
   else grid.replaceChildren(make("p.soft", {}, draft ? "No panel yet: add one, or pin charts of other pages." : "No panel yet."));
   for (const view of views) {
@@ -179,12 +189,16 @@ function show() {
 
 async function open() {
   const version = wantedVersion ? `?version=${encodeURIComponent(wantedVersion)}` : "";
+  const of = name;
   try {
-    board = await ask(`${pathOf(name)}${version}`);
+    const found = await ask(`${pathOf(of)}${version}`);
+    if (of !== name) return; // the wall turned meanwhile
+    board = found;
   } catch (error) {
-    if (error instanceof TypeError) throw error;
+    if (error.status !== 404) throw error;
+    isMissing = true;
     const button = make("button", { type: "button", click: () => makeIt().catch(failed) }, "make it");
-    grid.replaceChildren(make("p", {}, `${error.message}. `, make("a", { href: "/dashboards" }, "All dashboards"), " ", mayEdit() ? button : null));
+    grid.replaceChildren(make("p", {}, `${error.message}. `, make("a", { href: "/dashboards" }, "All dashboards"), " ", mayEdit() && !wantedVersion ? button : null));
     part("tools").hidden = true;
     return;
   }
@@ -277,35 +291,51 @@ grid.addEventListener("keydown", (event) => {
   act(view, how);
 });
 
+/** While it is saved nothing can be edited: what is shown after is what was sent. */
+function setSaving(value) {
+  isSaving = value;
+  for (const one of [part("editing"), grid]) one.inert = value;
+}
+
 /** Save the draft as the version after `changes`. */
 async function save(changes) {
+  if (isSaving || !draft) return;
+  draft.title = part("name").value.trim();
+  const sent = structuredClone(draft);
+  setSaving(true);
+  said("Saving …");
   try {
-    draft.title = part("name").value.trim();
-    const saved = await change("PUT", `${pathOf(name)}?version=${changes}`, draft);
-    board = { ...saved, newest: saved.version, dashboard: draft };
-    [draft, isChanged] = [null, false];
+    const saved = await change("PUT", `${pathOf(name)}?version=${changes}`, sent);
+    board = { ...saved, newest: saved.version, dashboard: sent };
+    [draft, isChanged, wantedVersion] = [null, false, null];
     said(`Saved as version ${saved.version}.`);
     show();
+    remember();
     await showVersions();
   } catch (error) {
     failed(error);
     if (error.status !== 409 || error.newest === undefined) return;
-    outcome.append(" ", make("button", { type: "button", click: () => theirs() }, "discard mine and show theirs"), " ",
+    outcome.append(" ", make("button", { type: "button", click: () => theirs().catch(failed) }, "discard mine and show theirs"), " ",
       make("button", { type: "button", click: () => save(error.newest) }, "save mine after theirs"));
+  } finally {
+    setSaving(false);
+    if (draft && document.activeElement === document.body) part("save").focus();
   }
 }
 
 async function theirs() {
-  [draft, isChanged, board] = [null, false, null];
+  [draft, isChanged, board, wantedVersion] = [null, false, null, null];
   said();
   await open();
 }
 
 async function showVersions() {
-  const { versions } = await ask(`${pathOf(name)}/versions`);
+  const of = name;
+  const { versions } = await ask(`${pathOf(of)}/versions`);
+  if (of !== name) return;
   part("versions").hidden = versions.length < 2;
   put(part("versions").querySelector("ul"), versions.map((one) => {
-    const by = [`version ${one.version}`, one.deleted ? "deleted" : `${one.panels} panels`, one.author, `${stamp(Date.parse(one.saved_at))} ${zoneName()}`].filter(Boolean).join(", ");
+    const by = [`version ${one.version}`, one.deleted ? "deleted" : `${one.panels} panels`, one.author, `${stamp(Date.parse(one.saved_at))} ${zoneName(Date.parse(one.saved_at))}`].filter(Boolean).join(", ");
     const isOld = one.version !== board.newest && !one.deleted;
     return make("li", {}, isOld ? make("a", { href: `?version=${one.version}` }, by) : by, " ",
       isOld && mayEdit() ? make("button.plain", { type: "button", "aria-label": `restore version ${one.version}`, click: () => restore(one.version).catch(failed) }, "restore") : null);
@@ -313,9 +343,11 @@ async function showVersions() {
 }
 
 async function restore(version) {
-  const { dashboard } = await ask(`${pathOf(name)}?version=${version}`);
-  await change("PUT", `${pathOf(name)}?version=${board.newest}`, dashboard);
-  location.href = `/dashboards/${name}`;
+  // A wall may turn to another one meanwhile.
+  const [of, changes] = [name, board.newest];
+  const { dashboard } = await ask(`${pathOf(of)}?version=${version}`);
+  await change("PUT", `${pathOf(of)}?version=${changes}`, dashboard);
+  location.href = `/dashboards/${of}`;
 }
 
 part("edit").addEventListener("click", begin);
@@ -362,17 +394,33 @@ function hang() {
   for (const view of views) view.chart?.draw();
 }
 
-async function rotate() {
-  if (document.hidden || draft) return;
+let isTurning = false;
+
+/** Show the dashboard whose name `choose` gives, as others saved it last. */
+async function turn(choose) {
+  const isOff = () => !isWall || document.hidden || draft;
+  if (isOff() || isTurning) return;
+  isTurning = true;
+  try {
+    const next = await choose();
+    const found = await ask(pathOf(next));
+    if (isOff() || (next === name && found.version === board?.version)) return;
+    part("versions").hidden = true;
+    [name, board, wantedVersion, isMissing] = [next, found, null, false];
+    said();
+    show();
+    remember();
+    await showVersions();
+  } finally {
+    isTurning = false;
+  }
+}
+
+async function nextName() {
   const { dashboards } = await ask("/v1/dashboards");
   const chosen = here.searchParams.get("names")?.split(",");
   const names = chosen?.filter((one) => dashboards.some((each) => each.name === one)) ?? dashboards.map((one) => one.name);
-  const next = names[(names.indexOf(name) + 1) % names.length];
-  if (next === undefined || next === name) return;
-  const found = await ask(pathOf(next));
-  [name, board] = [next, found];
-  show();
-  remember();
+  return names[(names.indexOf(name) + 1) % names.length] ?? name;
 }
 
 part("wall").addEventListener("click", () => {
@@ -420,5 +468,8 @@ addEventListener("zonechange", () => {
   if (board) showVersions().catch(failed);
 });
 const again = live(TURN_MS, look);
-// A rotation that fails is tried at the next turn; the panels say when they are old.
-if (isWall && turnS >= 5) setInterval(() => rotate().catch(() => {}), turnS * 1000);
+// Also while an answer does not come.
+setInterval(tellAges, AGE_MS);
+// A turn that fails is tried again at the next; the panels say when they are old.
+if (turnS >= 5) setInterval(() => turn(nextName).catch(() => {}), turnS * 1000);
+else if (!wantedVersion) setInterval(() => turn(() => name).catch(() => {}), NEWEST_MS);

@@ -3,7 +3,7 @@
 import { bars, barsOf } from "./bars.js";
 import { Chart, reading, readable } from "./chart.js";
 import { make, usd } from "./elements.js";
-import { linesOf, measuresOf } from "./lines.js";
+import { lineName, linesOf, measuresOf } from "./lines.js";
 import { table } from "./result.js";
 import { stamp, zoneName } from "./times.js";
 
@@ -41,16 +41,6 @@ export function levelOf(value, thresholds) {
   return reached(critical) ? "critical" : reached(warning) ? "warning" : "";
 }
 
-function shortName(metric) {
-  return metric.replace(/^[a-z]+\./, "").replace(/_(percent|watts|celsius|bytes|mhz|bytes_total|bytes_per_second)$/, "").replace(/_/g, " ");
-}
-
-function nameOf(line, metrics, place) {
-  const isOne = place.gpu_uuid && !place.gpu_uuid.includes(",");
-  const of = line.gpu === null ? (place.node ? "" : line.node) : isOne ? "" : place.node ? `GPU ${line.gpu}` : `${line.node} ${line.gpu}`;
-  return [metrics.length > 1 ? shortName(line.metric) : "", of, line.part].filter(Boolean).join(" ");
-}
-
 export class PanelView {
   /** `panel`: its part of the document; `shared`: the span of the page. */
   constructor(panel, shared) {
@@ -59,6 +49,9 @@ export class PanelView {
     this.isVisible = false;
     this.askedAt = null;
     this.answeredAt = null;
+    this.failedAt = null; // null: the last answer was good
+    this.isRefused = false; // the collector refuses what it asks: it is asked apart from others
+    this.isGone = false; // answers that come late are not drawn
     this.chart = null;
     this.isSized = false;
     this.heading = make("h2", {}, panel.title);
@@ -66,7 +59,8 @@ export class PanelView {
     this.tools = make("span.tools", { hidden: true });
     this.body = make("div.body", { tabindex: 0, role: "region", "aria-label": panel.title }, make("p.soft", {}, "…"));
     this.element = make("article.panel", { class: `panel kind-${panel.kind}` }, make("header", {}, this.heading, this.age, this.tools), this.body);
-    new ResizeObserver(() => this.chart?.draw()).observe(this.body);
+    this.resizes = new ResizeObserver(() => this.chart?.draw());
+    this.resizes.observe(this.body);
     this.size();
   }
 
@@ -89,14 +83,15 @@ export class PanelView {
   isDue(now, spanMs, isFollowing) {
     if (!this.isVisible) return false;
     if (this.askedAt === null) return true;
-    if (!isFollowing && usesRange(this.panel)) return false;
+    if (this.failedAt === null && !isFollowing && usesRange(this.panel)) return false;
     return now - this.askedAt >= everyMs(this.panel, spanMs);
   }
 
   /** Say when it shows what is older than it should be. */
-  tellAge(now, spanMs) {
+  tellAge(now, spanMs, isFollowing) {
     const isOld = this.isVisible && this.answeredAt !== null && now - this.answeredAt > 3 * everyMs(this.panel, spanMs) + 10e3;
-    this.age.textContent = isOld && this.askedAt !== null && this.askedAt > this.answeredAt ? `old: of ${stamp(this.answeredAt)} ${zoneName()}` : "";
+    const isWanted = this.askedAt > this.answeredAt || this.isDue(now, spanMs, isFollowing);
+    this.age.textContent = isOld && isWanted ? `old: of ${stamp(this.answeredAt)} ${zoneName(this.answeredAt)}` : "";
   }
 
   failed(message) {
@@ -105,9 +100,15 @@ export class PanelView {
   }
 
   forget() {
-    const at = this.shared.charts.indexOf(this.chart);
-    if (at >= 0) this.shared.charts.splice(at, 1);
+    this.chart?.close();
     this.chart = null;
+  }
+
+  /** For good. */
+  close() {
+    this.forget();
+    this.resizes.disconnect();
+    this.isGone = true;
   }
 
   /** The chart of the panel, made where there is none yet. */
@@ -128,7 +129,8 @@ export class PanelView {
   /** Draw an answer of `/v1/series`, which may have the lines of other panels too. */
   drawSeries(series) {
     const { place, metrics } = this.wanted;
-    const lines = series.lines.filter((line) => metrics.includes(line.metric)).map((line) => ({ ...line, name: nameOf(line, metrics, place) }));
+    const isOne = Boolean(place.gpu_uuid) && !place.gpu_uuid.includes(",");
+    const lines = series.lines.filter((line) => metrics.includes(line.metric)).map((line) => ({ ...line, name: lineName(line, metrics, { isOne, node: place.node }) }));
     this.plot().set({ begin: series.begin_ms, step: series.step_ms, columns: series.columns, lines, ...this.limit });
   }
 

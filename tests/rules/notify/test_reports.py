@@ -229,7 +229,7 @@ async def test_a_mail_that_was_taken_is_sent_whatever_the_server_says_at_the_end
     ("said", "outcome"),
     [("552 too large", DeliveryRefused), ("554 not you", DeliveryDelayed), ("451 later", DeliveryDelayed)],
 )  # fmt: skip
-async def test_a_server_that_is_told_the_size_refuses_it_before_it_comes(said, outcome) -> None:
+async def test_a_server_can_refuse_the_size_before_the_mail_comes(said, outcome) -> None:
     async with smtp_server() as server:
         server.to_sender = said
         assert isinstance(await send(address(server), message()), outcome)

@@ -106,7 +106,7 @@ class SmtpMail:
 
 
 def _is_final(error: smtplib.SMTPResponseException) -> bool:
-    """Whether the server will never take the mail; one that is told the size says so before it gets the mail."""
+    """Whether the server will never take the mail; some say so at its size, before they get it."""
     if isinstance(error, smtplib.SMTPSenderRefused):
         return error.smtp_code == _TOO_LARGE
     return isinstance(error, smtplib.SMTPDataError) and error.smtp_code in _CONTENT_REFUSED

@@ -47,19 +47,22 @@ PHASES: dict[Phase, str] = {
 """Meanings, in the order of a legend."""
 
 PAUSE_MIN_S = 5.0
+"""The diagnosis counts what a pause wrote from here too; it asks for one of 8 s in its window, since it judges all of
+the window by it, and here one step is judged, by a length that follows from a mean."""
 PAUSED_BELOW_PERCENT = 10.0
 WRITES_FROM = 30e6
 """Bytes a second that processes write during a pause: a checkpoint."""
 READS_FROM = 1e6
 """Bytes a second that processes read: they load."""
 MAIN_BUSY_PERCENT = 50.0
+"""Of a main thread in a pause. The diagnosis asks for 80 % from one that is the limit while kernels run."""
 TREE_IDLE_PERCENT = 10.0
 HELD_BYTES = 500e6
 WARM_UP_MAX_S = 600.0
 HUNG_FROM_S = 900.0
 SPIN_FROM_S = 300.0
 SPIN_FROM_PERCENT = 95.0
-"""All of these as in the diagnosis."""
+"""All of these are also thresholds of the diagnosis, which agents do not load."""
 SPIN_POWER = 0.5
 """Share of the usual power. The diagnosis knows idle power and limit; here what the job drew before is known."""
 STEADY = 0.9

@@ -17,6 +17,7 @@ SAMPLES_UP_TO = timedelta(hours=3)
 MINUTES_UP_TO = timedelta(days=3)
 """Longest time that is read from minutes; of a longer one only its ends are."""
 ENDS = timedelta(hours=3)
+"""How long each of those ends is; the rest is read by the hour."""
 _HOUR = timedelta(hours=1)
 _SAMPLES_S, _MINUTE_S, _HOUR_S = 10, 60, 3600
 _SLOWED_BITS = 0x8 | 0x20 | 0x40 | 0x80

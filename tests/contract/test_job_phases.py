@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpuwarden import job_phases
 from gpuwarden.job_phases import (
     JobPhase,
     JobReading,
@@ -15,6 +16,8 @@ from gpuwarden.job_phases import (
     phases_of,
     shares,
 )
+from gpuwarden_rules.diagnosis import shape
+from gpuwarden_rules.diagnosis.thresholds import THRESHOLDS
 
 BEGIN = datetime(2026, 3, 2, 12, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)
@@ -165,3 +168,21 @@ def test_phases_cover_the_time_once_in_any_order_of_rows(
     assert sum(shares(found).values()) == pytest.approx((end - begin).total_seconds())
     rng.shuffle(readings)
     assert phases_of(readings, begin, end, is_from_start=is_from_start, is_over=is_over) == found
+
+
+def test_thresholds_that_the_diagnosis_has_too_are_equal() -> None:
+    repeated = {
+        "PAUSE_MIN_S": shape.LONG_PAUSE_S,
+        "PAUSED_BELOW_PERCENT": shape.GAP_BELOW,
+        "WRITES_FROM": THRESHOLDS.pause_write,
+        "READS_FROM": THRESHOLDS.reads,
+        "MAIN_BUSY_PERCENT": THRESHOLDS.pause_main,
+        "TREE_IDLE_PERCENT": THRESHOLDS.idle_tree,
+        "HELD_BYTES": THRESHOLDS.held_bytes,
+        "WARM_UP_MAX_S": THRESHOLDS.warm_up,
+        "HUNG_FROM_S": THRESHOLDS.hung_s,
+        "SPIN_FROM_S": THRESHOLDS.spin_s,
+        "SPIN_FROM_PERCENT": THRESHOLDS.always,
+        "IDLE_BELOW_PERCENT": THRESHOLDS.idle_percent,
+    }
+    assert {name: getattr(job_phases, name) for name in repeated} == repeated

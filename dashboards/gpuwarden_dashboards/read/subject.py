@@ -6,15 +6,13 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from gpuwarden.diagnosis import HEALTHY, Bottleneck
-from gpuwarden.job_readings import MINUTES_UP_TO, job_is
+from gpuwarden.job_readings import ENDS, MINUTES_UP_TO, job_is
 from gpuwarden.query import Querier, Record, query_all
 from gpuwarden_dashboards.read.series import GPUS_MAX
 from gpuwarden_dashboards.read.usage import RUNNING, GpuUsage, summed, usage_sql, usages_of
 
 _SEARCHED = timedelta(days=90)
 """How far back a job is searched without a given time."""
-_ENDS = timedelta(hours=3)
-"""Of a job that is longer than `MINUTES_UP_TO` the ends that are read by the minute, the rest by the hour."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +110,7 @@ def _held(mine: str, when: str, *, is_long: bool) -> str:
         WHERE {mine} AND ts >= greatest($begin, $end - INTERVAL 10 MINUTE) AND ts < $end
     """
     if is_long:
-        ends = f"(ts < $begin + INTERVAL {_ENDS.seconds} SECOND OR ts >= $end - INTERVAL {_ENDS.seconds} SECOND)"
+        ends = f"(ts < $begin + INTERVAL {ENDS.seconds} SECOND OR ts >= $end - INTERVAL {ENDS.seconds} SECOND)"
         rows = f"""
             {rows.replace(f"process_1m WHERE {mine}", f"process_1m WHERE {mine} AND {ends}")}
             UNION ALL

@@ -266,3 +266,19 @@ async def test_processes_have_their_state_threads_workers_and_what_their_tree_re
     async with TestClient(TestServer(app)) as client:
         html = await (await client.get("/nodes/n1")).text()
     assert '<td>blocked on I/O</td><td class="number">31</td><td class="number">8</td>' in html
+
+
+async def test_a_gpu_is_shown_beside_those_of_its_node_and_a_single_one_beside_none(
+    querier,
+) -> None:
+    for number, node in enumerate(("n1", "n1", "n2")):
+        add_gpu(querier, number, node=node)
+    app = web.Application()
+    app.add_routes(routes(querier, SystemClock()))
+    async with TestClient(TestServer(app)) as client:
+        pages = [await (await client.get(f"/gpus/GPU-{number}")).text() for number in (1, 3)]
+    assert '<option value="node">GPUs of the node</option>' in pages[0]
+    assert "of the own" not in pages[0]
+    assert 'id="beside"' in pages[0]
+    assert "beside" not in pages[1]
+    assert '<option value="own">its own weeks</option>' in pages[1]

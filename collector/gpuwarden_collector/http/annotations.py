@@ -99,10 +99,12 @@ def _concerns(row: dict[str, Any], request: web.Request) -> bool:
     gpu = request.query.get("gpu")
     if not nodes and not jobs:
         return True
-    if row["job"] is not None and row["job"] not in jobs:
-        # The page of a node shows its jobs' annotations, if they name the node.
-        return row["node"] is not None and row["node"] in nodes
-    if row["node"] is not None and row["node"] not in nodes:
+    is_of_job = row["job"] is not None and row["job"] in jobs
+    if row["node"] is None:
+        if row["job"] is not None and not is_of_job:
+            return False
+    elif row["node"] not in nodes and (nodes or not is_of_job):
+        # The page of a node shows its jobs' annotations, if they name the node; that of a job those of all its nodes.
         return False
     return row["gpu"] is None or gpu is None or str(row["gpu"]) == gpu
 

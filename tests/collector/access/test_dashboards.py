@@ -162,6 +162,7 @@ async def test_annotations_are_listed_by_time_and_place_and_seen_in_sql(
             {"text": "node", "node": "n1"},
             {"text": "gpu", "node": "n1", "gpu": 1, "tags": ["a"]},
             {"text": "job", "job": "7"},
+            {"text": "job's gpu", "node": "n1", "gpu": 3, "job": "7"},
             {"text": "old", "at": "2020-01-01", "until": "2020-01-02"},
         ):
             assert (await asked(collector, "POST", path, ada, document))[0] == 201
@@ -171,10 +172,12 @@ async def test_annotations_are_listed_by_time_and_place_and_seen_in_sql(
             return sorted(one["text"] for one in said["annotations"])
 
         end = f"end={int(clock.now().timestamp() * 1000) + 1}"
-        assert await texts(f"?{end}") == ["all", "gpu", "job", "node"]
-        assert await texts(f"?{end}&node=n1") == ["all", "gpu", "node"]
+        assert await texts(f"?{end}") == ["all", "gpu", "job", "job's gpu", "node"]
+        assert await texts(f"?{end}&node=n1") == ["all", "gpu", "job's gpu", "node"]
+        assert await texts(f"?{end}&node=n1&gpu=3") == ["all", "job's gpu", "node"]
+        assert await texts(f"?{end}&node=n2&job=7") == ["all", "job"]
         assert await texts(f"?{end}&node=n1&gpu=0") == ["all", "node"]
-        assert await texts(f"?{end}&job=7") == ["all", "job"]
+        assert await texts(f"?{end}&job=7") == ["all", "job", "job's gpu"]
         assert await texts("?begin=2020-01-01T12:00&end=2020-01-03") == ["old"]
         sql = {"sql": "SELECT id, text, tags, author FROM annotations WHERE gpu = 1"}
         _, said = await asked(collector, "POST", "/v1/sql", ada, sql)

@@ -122,6 +122,9 @@ async def test_lists_are_narrowed_by_text_team_and_time_and_each_filter_can_be_t
     assert await found("/incidents?q=HOT+gpu-3") == {"lost"}  # words in any order, also of labels
     assert await found("/incidents?q=slow") == {"lost"}  # the text of an alert that follows
     assert await found("/incidents?q=cold") == set()
+    for name in ("gpu_uuid", "fingerprint", '"node"', "{"):  # names of labels are not searched
+        assert await found(f"/incidents?q={name}") == set()
+    assert await found("/incidents?q=n2&state=all") == {"acked"}
     assert await found("/incidents?team=vision&state=all") == {"acked"}
     assert await found("/incidents?team=audio&state=all") == set()
     assert await found("/incidents?state=all") == {"lost", "acked", "over"}

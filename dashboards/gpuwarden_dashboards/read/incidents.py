@@ -23,7 +23,7 @@ AROUND = timedelta(minutes=15)
 """What was open within this of a chosen instant is listed."""
 
 _HAS_WORDS = """NOT list_contains(list_transform(string_split(lower($q), ' '), lambda word:
-    contains(lower(concat_ws(' ', summary, rule, labels, owner)), word)), false)"""
+    contains(lower(concat_ws(' ', summary, rule, array_to_string(labels->>'$.*', ' '), owner)), word)), false)"""
 LIST_FILTERS = {
     **ALERT_FILTERS,
     "team": "(coalesce(labels->>'$.team', '') = $team OR node IN (SELECT node FROM nodes WHERE labels->>'$.team' = $team))",

@@ -12,6 +12,8 @@ from datetime import datetime, timedelta
 from typing import Any
 from urllib.parse import parse_qsl
 
+from gpuwarden.metrics import METRICS, Kind
+
 KINDS = ("line", "bar", "number", "table", "map", "chart")
 """Kinds of panels. `chart` is one of the charts that pages of nodes, GPUs and jobs draw; the others show SQL."""
 PANELS_MAX = 60
@@ -41,7 +43,18 @@ NAME_RULE = "1 to 64 lowercase letters, digits and -, beginning with a letter or
 THRESHOLDS = ("warning", "critical")
 _PANEL_KEYS = ("title", "kind", "sql", "chart", "width", "height", "unit", "thresholds")
 _CHART_KEYS = ("node", "gpu_uuid", "job", "metrics")
-_METRIC = re.compile(r"[a-z][a-z0-9_.]{0,99}")
+CHART_PREFIXES: Mapping[str, str] = {
+    "gpu_samples": "", "gpu_detail_samples": "", "gpu_health_samples": "", "link_samples": "link.",
+    "process_samples": "process.", "host_samples": "host.", "infiniband_samples": "infiniband.",
+}  # fmt: skip
+"""What names of metrics begin with in charts, by table."""
+CHART_METRICS = frozenset(
+    prefix + metric.name
+    for table, prefix in CHART_PREFIXES.items()
+    for metric in METRICS[table]
+    if metric.kind is not Kind.FLAGS  # which strips show
+)
+"""Metrics that a chart can have."""
 _NUMBER_MAX = 1e15
 
 
@@ -154,8 +167,12 @@ def _chart_problems(panel: Mapping[str, Any], place: str) -> Iterator[str]:
         yield f"{place}.chart: it has more than {GPUS_MAX} GPUs"
     else:
         metrics = given.get("metrics", "").split(",")
-        if len(metrics) > METRICS_MAX or not all(map(_METRIC.fullmatch, metrics)):
+        unknown = [name for name in metrics if name not in CHART_METRICS]
+        if len(metrics) > METRICS_MAX or "" in metrics:
             yield f"{place}.chart: metrics must be 1 to {METRICS_MAX} names of docs/metrics.md, separated by commas"
+        elif unknown:
+            shown = ascii(unknown[0][:40])[1:-1]
+            yield f"{place}.chart: there is no metric {shown}: see docs/metrics.md; metrics of hosts begin with host."
 
 
 def _threshold_problems(thresholds: Any, place: str) -> Iterator[str]:

@@ -5,6 +5,7 @@ import contextlib
 import csv
 import io
 import json
+import uuid
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,9 @@ import pytest
 from aiohttp import web
 from multidict import CIMultiDict
 from tests.each import each
+from yarl import URL
 
+from gpuwarden.dashboard import CHART_METRICS, GPUS_MAX, METRICS_MAX
 from gpuwarden.doctor import FAIL
 from gpuwarden.query import NDJSON_TYPE, QueryError
 from gpuwarden.wire import (
@@ -412,6 +415,18 @@ async def test_what_is_not_http_is_counted_and_does_not_fill_the_log(
             lines = (await answer.text()).splitlines()
     assert "gpuwarden_collector_malformed_requests_total 2.0" in lines
     assert "Traceback" not in caplog.text
+
+
+async def test_the_address_of_a_chart_with_256_gpus_is_read(
+    start: Any, session: aiohttp.ClientSession
+) -> None:
+    uuids = "%2C".join(f"GPU-{uuid.UUID(int=number)}" for number in range(GPUS_MAX))
+    names = "%2C".join(sorted(CHART_METRICS, key=len)[-METRICS_MAX:])
+    query = f"gpu_uuid={uuids}&metrics={names}&columns=1000&begin=1772359200000&end=1772362800000"
+    async with start() as collector:
+        where = URL(f"{collector.url}/healthz?{query}", encoded=True)
+        async with session.get(where) as answer:
+            assert answer.status == 200, await answer.text()
 
 
 async def test_metrics_tell_what_was_taken_and_refused(

@@ -28,7 +28,7 @@ from gpuwarden.dashboard import (
 NOW = datetime(2026, 5, 1, tzinfo=UTC)
 PANEL: dict[str, Any] = {"title": "Power", "kind": "line", "sql": "SELECT ts, power_watts FROM x"}
 CHART: dict[str, Any] = {
-    "title": "n1", "kind": "chart", "chart": "node=n1&metrics=util_percent,host.cpu_percent",
+    "title": "n1", "kind": "chart", "chart": "node=n1&metrics=util_percent,host.cpu_util_percent",
 }  # fmt: skip
 
 
@@ -70,6 +70,9 @@ def test_a_dashboard_has_its_defaults_and_is_the_same_when_read_again() -> None:
         ({"title": "a", "panels": [CHART | {"chart": "node=a&gpu_uuid=b&metrics=x"}]}, "panels[0].chart: it must have either node or gpu_uuid: write node=n1&metrics=util_percent"),
         ({"title": "a", "panels": [CHART | {"chart": "node=a&metrics="}]}, "panels[0].chart: it may have node, gpu_uuid, job, metrics, each once and not empty"),
         ({"title": "a", "panels": [CHART | {"chart": "node=a"}]}, "panels[0].chart: metrics must be 1 to 40 names of docs/metrics.md, separated by commas"),
+        ({"title": "a", "panels": [CHART | {"chart": "node=a&metrics=util_percent,"}]}, "panels[0].chart: metrics must be 1 to 40 names of docs/metrics.md, separated by commas"),
+        ({"title": "a", "panels": [CHART | {"chart": "node=a&metrics=util_percent,cpu_util_percent"}]}, "panels[0].chart: there is no metric cpu_util_percent: see docs/metrics.md; metrics of hosts begin with host."),
+        ({"title": "a", "panels": [CHART | {"chart": "node=a&metrics=clocks_event_reasons"}]}, "panels[0].chart: there is no metric clocks_event_reasons: see docs/metrics.md; metrics of hosts begin with host."),
         ({"title": "a", "panels": [CHART | {"chart": "//evil.example/"}]}, "panels[0].chart: it cannot be read as a query: write node=n1&metrics=util_percent"),
     ],
 )  # fmt: skip

@@ -31,6 +31,8 @@ UNREAD_S = 75.0
 """How long a client may read nothing of an answer (tcp(7), TCP_USER_TIMEOUT)."""
 DESCRIPTORS_MAX = 65_536
 """File descriptors that the process asks for, if the system allows them."""
+LINE_BYTES_MAX = 16_384
+"""Longest request line: charts ask for 256 GPUs by their UUIDs."""
 _TLS_BUFFER_BYTES = 64 * 1024
 _BACKLOG = 1_024
 
@@ -127,6 +129,7 @@ async def serve(
         auto_decompress=False,
         handler_cancellation=True,  # ends the query of a client that has gone
         keepalive_timeout=IDLE_S,
+        max_line_size=LINE_BYTES_MAX,
         lingering_time=_LINGER_S,
         shutdown_timeout=DRAIN_S,
     )

@@ -10,6 +10,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from gpuwarden.clock import from_ms, to_ms
+from gpuwarden.dashboard import CHART_METRICS, CHART_PREFIXES
 from gpuwarden.job_readings import job_is
 from gpuwarden.metrics import METRICS, Kind, Metric, Type
 from gpuwarden.query import Querier, Result, query_all
@@ -32,13 +33,17 @@ _DIGITS = 6
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A table of samples; its metrics are named with `prefix`, and it has one line for each value of `by`."""
+    """A table of samples, with one line for each value of `by`."""
 
     table: str
-    prefix: str
     by: tuple[str, ...]
     part: str = "NULL"
     """SQL of a name for each of several lines of a GPU or node."""
+
+    @property
+    def prefix(self) -> str:
+        """What the names of its metrics begin with in requests."""
+        return CHART_PREFIXES[self.table]
 
     @property
     def is_of_gpus(self) -> bool:
@@ -46,21 +51,19 @@ class Source:
 
 
 SOURCES: Sequence[Source] = (
-    Source("gpu_samples", "", ("gpu_uuid",), "mig_instance"),
-    Source("gpu_detail_samples", "", ("gpu_uuid",), "mig_instance"),
-    Source("gpu_health_samples", "", ("gpu_uuid",)),
-    Source("link_samples", "link.", ("gpu_uuid", "link_type", "link"), "link_type || ' ' || link"),
-    Source("process_samples", "process.", ("gpu_uuid", "pid"), "concat_ws(' ', process_name, pid)"),
-    Source("host_samples", "host.", ("node",)),
-    Source(
-        "infiniband_samples", "infiniband.", ("node", "device", "port"), "device || '/' || port"
-    ),
+    Source("gpu_samples", ("gpu_uuid",), "mig_instance"),
+    Source("gpu_detail_samples", ("gpu_uuid",), "mig_instance"),
+    Source("gpu_health_samples", ("gpu_uuid",)),
+    Source("link_samples", ("gpu_uuid", "link_type", "link"), "link_type || ' ' || link"),
+    Source("process_samples", ("gpu_uuid", "pid"), "concat_ws(' ', process_name, pid)"),
+    Source("host_samples", ("node",)),
+    Source("infiniband_samples", ("node", "device", "port"), "device || '/' || port"),
 )
 DRAWABLE: Mapping[str, tuple[Source, Metric]] = {
     source.prefix + metric.name: (source, metric)
     for source in SOURCES
     for metric in METRICS[source.table]
-    if metric.kind is not Kind.FLAGS  # which strips show
+    if source.prefix + metric.name in CHART_METRICS
 }
 """Source and metric by the name in requests."""
 
@@ -209,7 +212,6 @@ def _lines(
 
 def unit_of(metric: Metric) -> str:
     """The unit in which a metric is drawn: a counter as its rate."""
-    """The unit of what is drawn: of a counter a rate."""
     return f"{metric.unit}/s" if metric.kind is Kind.COUNTER else metric.unit
 
 

@@ -6,7 +6,7 @@ its address. Validation is pure and gives one line for each problem: where in th
 
 import json
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -254,18 +254,34 @@ def conflict_of(newest: DashboardVersion | None, changes: int, dashboards: int) 
     return None
 
 
+def deletion_conflict_of(newest: DashboardVersion, deletes: int) -> str | None:
+    """Why a deletion that names version `deletes` must not be made; None: it may."""
+    if deletes == newest.version:
+        return None
+    return (
+        f"the newest version of {newest.name} is {newest.version}, and this deletes version {deletes}: "
+        "read it again, then delete"
+    )
+
+
+def deleted_long_ago(newest: Iterable[DashboardVersion], now: datetime) -> set[str]:
+    """Names of dashboards of which nothing is kept: deleted before DELETED_KEPT, or beyond the last DASHBOARDS_MAX that
+    were. `newest`: the newest version of each."""
+    deleted = sorted((one for one in newest if one.is_deleted), key=lambda one: one.saved_at)
+    over = {one.name for one in deleted[:-DASHBOARDS_MAX]}
+    return over | {one.name for one in deleted if one.saved_at < now - DELETED_KEPT}
+
+
 def forgotten(
     kept: Sequence[DashboardVersion], now: datetime, *, bytes_max: int = ALL_BYTES_MAX
 ) -> list[DashboardVersion]:
     """The versions to delete: of dashboards that were deleted long ago or are too many, beyond VERSIONS_MAX of one, and
-    the oldest ones while all need more than `bytes_max`. The newest version of a dashboard that exists always stays."""
+    the oldest ones while all need more than `bytes_max`. The newest version stays while its dashboard is kept: without
+    that of a deletion, the one before would be the newest."""
     by_name: dict[str, list[DashboardVersion]] = {}
     for one in sorted(kept, key=lambda one: -one.version):
         by_name.setdefault(one.name, []).append(one)
-    newest = [of[0] for of in by_name.values()]
-    deleted = sorted((one for one in newest if one.is_deleted), key=lambda one: one.saved_at)
-    over_names = {one.name for one in deleted[:-DASHBOARDS_MAX]}
-    over_names |= {one.name for one in deleted if one.saved_at < now - DELETED_KEPT}
+    over_names = deleted_long_ago((of[0] for of in by_name.values()), now)
     over = [one for name in sorted(over_names) for one in by_name.pop(name)]
     over += [one for of in by_name.values() for one in of[VERSIONS_MAX:]]
     left = [one for of in by_name.values() for one in of[:VERSIONS_MAX]]
@@ -273,7 +289,7 @@ def forgotten(
     for one in sorted(left, key=lambda one: (one.saved_at, one.name, one.version)):
         if room <= 0:
             break
-        if one.is_deleted or one != by_name[one.name][0]:
+        if one != by_name[one.name][0]:
             over.append(one)
             room -= one.size_bytes
     return over

@@ -20,6 +20,7 @@ from gpuwarden.dashboard import (
     DashboardVersion,
     conflict_of,
     dashboard_of,
+    deletion_conflict_of,
     forgotten,
     problems_of,
     text_of,
@@ -127,6 +128,14 @@ def test_a_save_must_name_the_newest_version() -> None:
     assert "200 dashboards, which is the limit" in str(conflict_of(None, 0, DASHBOARDS_MAX))
 
 
+def test_a_deletion_may_name_the_newest_version() -> None:
+    mine = version("a", 3)
+    assert deletion_conflict_of(mine, 3) is None
+    for other in (0, 2, 4):
+        said = f"the newest version of a is 3, and this deletes version {other}: read it again, then delete"
+        assert deletion_conflict_of(mine, other) == said
+
+
 def version(
     name: str, number: int, *, days: float = 0, is_deleted: bool = False, size: int = 10, author: str | None = None
 ) -> DashboardVersion:  # fmt: skip
@@ -142,6 +151,13 @@ def test_versions_beyond_the_limit_and_dashboards_deleted_long_ago_are_forgotten
     assert {(one.name, one.version) for one in gone} == {("a", 1), ("a", 2), ("b", 1), ("b", 2)}
 
 
+def test_a_deleted_dashboard_does_not_come_back_when_room_is_made() -> None:
+    dead = [version("a", 1, days=3), version("a", 2, days=2, is_deleted=True, size=0)]
+    large = version("b", 1, size=100)
+    assert forgotten([*dead, large], NOW, bytes_max=100) == [dead[0]]
+    assert forgotten([dead[1], large], NOW, bytes_max=10) == []
+
+
 @given(
     st.lists(
         st.tuples(st.sampled_from("abcd"), st.integers(1, 9), st.integers(0, 60), st.booleans(), st.integers(1, 50)),
@@ -152,13 +168,17 @@ def test_versions_beyond_the_limit_and_dashboards_deleted_long_ago_are_forgotten
 def test_what_exists_stays_and_the_rest_fits(
     rows: list[tuple[str, int, int, bool, int]], room: int
 ) -> None:
-    kept = [version(n, v, days=d, is_deleted=gone, size=s) for n, v, d, gone, s in rows]
+    kept = [
+        version(n, v, days=d, is_deleted=gone, size=0 if gone else s) for n, v, d, gone, s in rows
+    ]
     over = forgotten(kept, NOW, bytes_max=room)
     assert len(set(over)) == len(over) and set(over) <= set(kept)
     newest = {one.name: one for one in sorted(kept, key=lambda one: one.version)}
     current = {one for one in newest.values() if not one.is_deleted}
     left = set(kept) - set(over)
     assert current <= left
+    for name, one in newest.items():
+        assert one in left or not any(other.name == name for other in left)
     assert sum(one.size_bytes for one in left - current) <= max(
         0, room - sum(one.size_bytes for one in current)
     )

@@ -13,6 +13,7 @@ from aiohttp import web
 
 from gpuwarden.clock import Clock, iso_text
 from gpuwarden.dashboard import (
+    ALL_BYTES_MAX,
     DOCUMENT_BYTES_MAX,
     NAME,
     NAME_RULE,
@@ -20,6 +21,8 @@ from gpuwarden.dashboard import (
     DashboardVersion,
     conflict_of,
     dashboard_of,
+    deleted_long_ago,
+    deletion_conflict_of,
     forgotten,
     text_of,
 )
@@ -30,7 +33,7 @@ from gpuwarden_collector.http.json_bodies import (
     json_body,
     owner_of,
 )
-from gpuwarden_collector.storage.state import StateFile
+from gpuwarden_collector.storage.state import StateFile, Writing
 
 _BODY_BYTES_MAX = 2 * DOCUMENT_BYTES_MAX
 """A body may be indented, or have escapes."""
@@ -56,7 +59,7 @@ class DashboardEndpoints:
         ]
 
     async def _list(self, _request: web.Request) -> web.Response:
-        newest = _newest(await asyncio.to_thread(self._state.dashboard_versions))
+        newest = await asyncio.to_thread(self._state.newest_dashboards)
         document = {
             "dashboards": [_described(one) for one in newest if not one.is_deleted],
             "deleted": [_described(one) for one in newest if one.is_deleted],
@@ -105,8 +108,7 @@ class DashboardEndpoints:
     ) -> web.Response:
         text = text_of(document)
         with self._state.writing() as writing:
-            every = self._state.dashboard_versions()
-            newest = _newest(every)
+            newest = self._state.newest_dashboards()
             old = next((one for one in newest if one.name == name), None)
             existing = sum(not one.is_deleted for one in newest)
             if (reason := conflict_of(old, changes, existing)) is not None:
@@ -116,8 +118,19 @@ class DashboardEndpoints:
                 author, self._clock.now(), False, len(text),
             )  # fmt: skip
             writing.save_dashboard(saved, text)
-            writing.forget_dashboards(forgotten([*every, saved], saved.saved_at))
+            self._forget(writing, saved)
         return _json(_described(saved))
+
+    def _forget(self, writing: Writing, saved: DashboardVersion) -> None:
+        """Delete versions that are not kept, after one was saved. Those of other dashboards are read only if some of them
+        may have to go, because that is slow and all else waits."""
+        now = saved.saved_at
+        concerns_others = (
+            self._state.dashboard_bytes() > ALL_BYTES_MAX
+            or deleted_long_ago(self._state.newest_dashboards(), now)
+        )  # fmt: skip
+        kept = self._state.dashboard_versions(None if concerns_others else saved.name)
+        writing.forget_dashboards(forgotten(kept, now))
 
     async def _delete(self, request: web.Request) -> web.Response:
         name, changes = _name(request), _version(request)
@@ -125,25 +138,19 @@ class DashboardEndpoints:
 
         def deleted() -> web.Response:
             with self._state.writing() as writing:
-                every = self._state.dashboard_versions()
-                old = next((one for one in _newest(every) if one.name == name), None)
+                old = next(iter(self._state.dashboard_versions(name)[-1:]), None)
                 if old is None or old.is_deleted:
                     return error_response(404, f"there is no dashboard {name}")
-                if changes is not None and (reason := conflict_of(old, changes, 0)) is not None:
+                if changes is not None and (reason := deletion_conflict_of(old, changes)):
                     return _conflict(reason, old)
                 gone = DashboardVersion(
                     name, old.version + 1, old.title, old.panels, author, self._clock.now(), True, 0
                 )
                 writing.save_dashboard(gone, b"")
-                writing.forget_dashboards(forgotten([*every, gone], gone.saved_at))
+                self._forget(writing, gone)
             return web.Response(status=204)
 
         return await asyncio.to_thread(deleted)
-
-
-def _newest(kept: Iterable[DashboardVersion]) -> list[DashboardVersion]:
-    """The newest version of each dashboard, of versions in their order."""
-    return [*{one.name: one for one in kept}.values()]
 
 
 def _described(one: DashboardVersion) -> dict[str, Any]:

@@ -63,7 +63,7 @@ async def json_body(request: web.Request, bytes_max: int, expected: str) -> Any:
     # A page of another site can send a form without a preflight request, but not JSON.
     if request.content_type != "application/json":
         raise JsonBodyError(415, "the body must be JSON, with Content-Type application/json")
-    if (request.content_length or bytes_max + 1) > bytes_max:
+    if request.content_length is None or request.content_length > bytes_max:
         raise JsonBodyError(
             413, f"the body must have a Content-Length of at most {bytes_max} bytes"
         )

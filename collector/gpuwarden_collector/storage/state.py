@@ -77,7 +77,11 @@ CREATE TABLE IF NOT EXISTS dashboards (
     PRIMARY KEY (name, version)
 );
 """
-_INDEXES = "CREATE INDEX IF NOT EXISTS annotation_times ON annotations (began_at)"
+_INDEXES = (
+    "CREATE INDEX IF NOT EXISTS annotation_times ON annotations (began_at)",
+    # Their sum is read from it, without the documents.
+    "CREATE INDEX IF NOT EXISTS dashboard_sizes ON dashboards (size_bytes)",
+)
 _VERSION_COLUMNS = "name, version, title, panels, author, saved_at, is_deleted, size_bytes"
 
 
@@ -243,11 +247,24 @@ class StateFile:
 
     def dashboard_versions(self, name: str | None = None) -> list[DashboardVersion]:
         """Kept versions of a dashboard, None: of all, sorted by name and version. Raises StoreUnavailableError."""
-        condition = "" if name is None else "WHERE name = ?"
-        parameters = [] if name is None else [name]
+        condition = "true" if name is None else "name = ?"
+        return self._versions(condition, [] if name is None else [name])
+
+    def newest_dashboards(self) -> list[DashboardVersion]:
+        """The newest version of each dashboard, deleted ones too, sorted by name. Raises StoreUnavailableError."""
+        newest = "SELECT name, max(version) FROM dashboards GROUP BY name"
+        return self._versions(f"(name, version) IN ({newest})", [])
+
+    def dashboard_bytes(self) -> int:
+        """The size of all versions of all dashboards. Raises StoreUnavailableError."""
+        with self._lock, translating():
+            row = self._connection.execute("SELECT sum(size_bytes) FROM dashboards").fetchone()
+        return int(row[0] or 0)
+
+    def _versions(self, condition: str, parameters: Sequence[str]) -> list[DashboardVersion]:
         with self._lock, translating():
             rows = self._connection.execute(
-                f"SELECT {_VERSION_COLUMNS} FROM dashboards {condition} ORDER BY name, version",
+                f"SELECT {_VERSION_COLUMNS} FROM dashboards WHERE {condition} ORDER BY name, version",
                 parameters,
             ).fetchall()
         return [
@@ -339,7 +356,8 @@ class StateFile:
             raise newer_error(self.path, row[0])
         for name in _TABLES:
             _create_table(self._connection, name)
-        self._connection.execute(_INDEXES)
+        for statement in _INDEXES:
+            self._connection.execute(statement)
         first = {
             "schema_version": SCHEMA_VERSION,
             "collector": self._first_identity,

@@ -116,13 +116,13 @@ async def test_that_nothing_fires_is_said_once_the_rules_have_run(fleet) -> None
             await expect(trouble).to_contain_text(
                 "Not judged yet, since 2026-01-01 12:00:00 UTC: 3 of 60"
             )
-            await expect(trouble).not_to_contain_text("Nothing is firing")
+            await expect(trouble).not_to_contain_text("No alert fires")
             await expect(page.locator("#totals")).to_contain_text(
                 "GPUs with an alert–not all judged"
             )
             await expect(page).to_have_title("not judged · gpuwarden")
             found = Judgement(JudgementState.YES, None, 60, 60)
-            await expect(trouble).to_contain_text("Nothing is firing", timeout=20_000)
+            await expect(trouble).to_contain_text("No alert fires", timeout=20_000)
             await expect(trouble).not_to_contain_text("Not judged")
         await browser.close()
 

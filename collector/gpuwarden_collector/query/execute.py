@@ -632,8 +632,10 @@ class Runner:
             views = set()
         state_tables = frozenset[str]().union(*(KEPT[view].state_tables for view in views))
         names_running = None
-        if read & READERS and guard.is_plainly_named(parsed):
-            names_running = self._sources(read - READERS) | {WASTE_1H.table.name}
+        readers = read & READERS.keys()
+        if readers and guard.is_plainly_named(parsed):
+            beside = (read - readers).union(*(READERS[name] for name in readers))
+            names_running = self._sources(beside) | {WASTE_1H.table.name}
         judged = _Judged(
             replace(parsed, selects=()),  # the trees are large, and no longer needed
             names,

@@ -28,24 +28,24 @@ KEPT_S = 2 * 60.0 * COUNTED_MINUTES
 Bounds = tuple[datetime, datetime]
 
 
-def _readers() -> frozenset[str]:
-    found = {"waste"}
+def _readers() -> dict[str, frozenset[str]]:
+    found = {"waste": frozenset[str]()}
     for name, words in view_words():
-        if found & words:
-            found.add(name)
-    return frozenset(found)
+        if found.keys() & words and name not in found:
+            found[name] = words.union(*(found[word] for word in found.keys() & words))
+    return {name: words - found.keys() for name, words in found.items()}
 
 
 READERS = _readers()
-"""The view `waste`, and the views that read it."""
+"""The view `waste`, and the views that read it; with the words of their SQL, which include what else they read."""
 METRICS = frozenset(
     metric.name
     for source in SOURCES.values()
-    if READERS & {*re.findall(r"\w+", source.sql)}
+    if READERS.keys() & {*re.findall(r"\w+", source.sql)}
     for metric in source.metrics
 )
 """Metrics that are made of it. A query of PromQL has their names, and no names of views."""
-_NAMES = re.compile(rf"\b(?:{'|'.join(sorted(READERS | METRICS))})\b", re.IGNORECASE)
+_NAMES = re.compile(rf"\b(?:{'|'.join(sorted(READERS.keys() | METRICS))})\b", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)

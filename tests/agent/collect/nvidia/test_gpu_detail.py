@@ -36,7 +36,7 @@ def read(device: FakeDevice, clock: ManualClock, *, is_mig: bool = False) -> dic
 
 def test_an_h100_gives_all_but_fans_and_what_links_tell(clock: ManualClock) -> None:
     values = read(FakeDevice(), clock)
-    assert COLUMNS - values.keys() == {"fan_percent", "nvlinks_active"}
+    assert COLUMNS - values.keys() == {"fan_percent", "nvlinks_active", "voltage_volts"}
     assert values["low_util_violation_seconds_total"] == 5
     assert values["temperature_margin_celsius"] == 46
 

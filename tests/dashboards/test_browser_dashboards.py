@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
 from aiohttp import web
@@ -367,6 +368,29 @@ async def test_a_wrong_metric_stops_no_other_panel_and_what_failed_is_asked_agai
         await page.clock.fast_forward(30_000)
         await expect(page.locator(".kind-number")).to_contain_text("7")
     assert [line for line in said if "400" not in line and "503" not in line] == []
+
+
+async def test_many_annotations_around_the_span_hide_none_in_it(fleet: Any, tmp_path: Path) -> None:
+    end = int(datetime.now(UTC).timestamp() * 1000)
+    panel = {"title": "n", "kind": "number", "sql": "SELECT 7 AS n WHERE $begin < $end"}
+    one = {"id": "a", "text": "deployed", "begin_ms": end - 30_000, "end_ms": None, "tags": []}
+    one |= {"node": None, "gpu": None, "job": None, "author": None}
+
+    async def answer(route: Any) -> None:
+        asked = parse_qs(urlsplit(route.request.url).query)
+        is_wide = int(asked["end"][0]) - int(asked["begin"][0]) > 60_000
+        await route.fulfill(json={"annotations": [] if is_wide else [one], "truncated": True})
+
+    async with browsing(fleet, tmp_path) as (_, page, url, said):
+        assert (await put(page, url, "n", {"title": "n", "panels": [panel]})).ok
+        await page.route("**/v1/annotations?*", answer)
+        await page.goto(f"{url}/dashboards/n?begin={end - 60_000}&end={end}")
+        await page.click("#annotations summary")
+        await playwright.expect(page.locator("#annotations li")).to_contain_text("deployed")
+        await playwright.expect(page.locator("#annotations")).to_contain_text(
+            "newest 1 of the span; there are more"
+        )
+    assert said == []
 
 
 async def test_rubbish_is_refused_in_words_and_an_unknown_one_can_be_made(

@@ -16,8 +16,9 @@ export class Annotations {
     this.asked = this.other = null;
     this.list = make("ul.plain-list");
     this.outcome = make("p.soft", { role: "status" });
+    this.note = make("p.soft", { role: "status" });
     this.title = make("summary", {}, "annotations");
-    this.part = make("details", { id: "annotations", hidden: true }, this.title, this.list, mayEdit() ? this.form() : null, this.outcome);
+    this.part = make("details", { id: "annotations", hidden: true }, this.title, this.list, this.note, mayEdit() ? this.form() : null, this.outcome);
     after.after(this.part);
   }
 
@@ -38,14 +39,24 @@ export class Annotations {
     if (asked && now - asked.at < OLD_MS && begin >= asked.begin && end <= asked.end) return;
     const ahead = end - begin;
     this.asked = { at: now, begin: begin - ahead, end: end + ahead };
-    const query = new URLSearchParams({ ...this.place, begin: Math.max(0, Math.round(begin - ahead)), end: Math.round(end + ahead) });
     try {
-      this.show((await ask(`/v1/annotations?${query}`)).annotations);
+      let found = await this.read(begin - ahead, end + ahead);
+      if (found.truncated) {
+        // The newest alone are answered: those after the span may leave out those in it.
+        found = await this.read(begin, end);
+        if (this.asked) [this.asked.begin, this.asked.end] = [begin, end];
+      }
+      this.show(found.annotations);
+      this.note.textContent = found.truncated ? `These are the newest ${found.annotations.length} of the span; there are more.` : "";
     } catch (error) {
       this.asked = null;
       this.part.hidden = false;
-      this.outcome.textContent = `annotations cannot be read: ${error.message}`;
+      this.note.textContent = `annotations cannot be read: ${error.message}`;
     }
+  }
+
+  read(begin, end) {
+    return ask(`/v1/annotations?${new URLSearchParams({ ...this.place, begin: Math.max(0, Math.round(begin)), end: Math.round(end) })}`);
   }
 
   show(found) {

@@ -239,6 +239,14 @@ async def test_a_live_page_draws_every_row_and_stops_when_nobody_looks(querier) 
         await expect(buttons.first).to_have_text("GPU 0 42 %", timeout=15_000)
         assert await drawn(page) == await stored(querier.db)
 
+        # A line that ends has no value any more, beside one that goes on.
+        for second in range(12):
+            add(querier.db, datetime.now(UTC), 50.0 + second, 1)
+            await page.wait_for_timeout(1000)
+        await expect(buttons.nth(1)).to_contain_text("GPU 1 ")
+        await expect(buttons.first).to_have_text("GPU 0 –", timeout=15_000)
+        await expect(buttons.nth(1)).not_to_have_text("GPU 1 –")
+
         counting.fails = True
         await expect(said).to_contain_text("(503): the data cannot be read now", timeout=15_000)
         await expect(said).to_contain_text("asked again in 8 s", timeout=15_000)

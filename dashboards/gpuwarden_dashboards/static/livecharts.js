@@ -78,10 +78,14 @@ class MovingChart extends Chart {
     }
     const values = this.shown.flatMap((line) => line.points.value).filter((value) => value !== null);
     this.range = rangeOf(values, unit);
-    const last = (line) => readable(line.points.value.at(-1) ?? null, unit);
-    const said = lines.length ? this.shown.map((line) => `${line.name} ${last(line)}`.trim()).join("; ") : "no readings";
+    const said = lines.length ? this.shown.map((line) => `${line.name} ${readable(this.current(line), unit)}`.trim()).join("; ") : "no readings";
     this.box.setAttribute("aria-label", `${this.title}, live: ${said}`);
     this.draw();
+  }
+
+  /** The newest value, null if the line ended before the edge. */
+  current({ points, gap }) {
+    return points.at.at(-1) >= this.shared.end - 2 * gap ? points.value.at(-1) : null;
   }
 
   columnAtCursor() {
@@ -184,7 +188,7 @@ class MovingChart extends Chart {
   entries(at) {
     const { shown } = this;
     return this.data.lines.map((line, number) => {
-      const value = at === null ? (line.points.value.at(-1) ?? null) : line.points.near(at, line.usual);
+      const value = at === null ? this.current(line) : line.points.near(at, line.usual);
       return [`${line.name} ${readable(value, line.unit)}`.trim(), `legend line-${number % COLOURS}`, this.data.lines.length > 1 ? shown.includes(line) : undefined];
     });
   }
@@ -192,7 +196,7 @@ class MovingChart extends Chart {
   rows() {
     const { lines } = this.data;
     const newest = Math.max(...lines.map((line) => line.points.at.at(-1) ?? 0));
-    const rows = [[`time (${zoneName()})`, ...lines.map((line) => line.name || this.title)]];
+    const rows = [[`time (${zoneName(newest)})`, ...lines.map((line) => line.name || this.title)]];
     for (let at = newest; at > newest - 60e3; at -= 1000) rows.push([stamp(at), ...lines.map((line) => readable(line.points.near(at, line.usual), line.unit))]);
     return rows;
   }
@@ -294,9 +298,9 @@ export class LiveCharts {
     const newest = rows.reduce((found, row) => Math.max(found, row.at_ms.at(-1)), 0);
     // Most answers come before the next batch: nothing is drawn then.
     const ends = rows.map((row) => row.at_ms.at(-1)).join();
+    this.follow(newest, isFirst);
     if (ends !== this.ends || isWhole) this.draw(begin, rows);
     this.ends = ends;
-    this.follow(newest, isFirst);
   }
 
   draw(begin, rows) {
@@ -309,6 +313,7 @@ export class LiveCharts {
           one.points.get(key).points.put(begin, row.at_ms, row.values[metric]);
         }
       }
+      for (const [key, { points }] of one.points) if (points.at.at(-1) < this.shared.begin) one.points.delete(key);
       // A metric that was never read has no line.
       const lines = [...one.points.values()].filter((line) => line.points.value.some((value) => value !== null));
       one.chart.set({ lines });
@@ -326,10 +331,19 @@ export class LiveCharts {
     const most = Math.max(...this.lags.map(([, one]) => one));
     const rounded = 1000 * Math.ceil((most + EVERY_MS) / 1000);
     this.wanted = Math.min(BEHIND_MAX_MS, rounded);
-    if (isFirst) this.behind = this.wanted;
+    if (isFirst) {
+      this.behind = this.wanted;
+      this.reach(now);
+    }
     if (!this.newest) this.report("Live: no sample in the last five minutes.");
     else if (lag > Math.max(15e3, 2 * this.behind)) this.report(`No new sample since ${clock(this.newest, 1)} (${Math.round(lag / 1000)} s ago).`);
     else this.report(`Live, ${Math.round(this.wanted / 1000)} s behind.`);
+  }
+
+  /** Show the span that ends as far behind as it shall. */
+  reach(now) {
+    this.shared.end = now - this.behind;
+    this.shared.begin = this.shared.end - WINDOW_MS;
   }
 
   /** Move the axis by a pixel of the screen. A new distance is reached at a tenth of the speed of time. */
@@ -339,8 +353,7 @@ export class LiveCharts {
     this.stepped = now;
     const change = this.wanted - this.behind;
     this.behind += Math.sign(change) * Math.min(Math.abs(change), passed / 10);
-    this.shared.end = now - this.behind;
-    this.shared.begin = this.shared.end - WINDOW_MS;
+    this.reach(now);
     let pixel = 1000;
     for (const { chart } of this.charts) {
       chart.move();

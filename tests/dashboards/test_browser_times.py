@@ -1,7 +1,7 @@
 """Times in the reader's zone or in UTC, in a real Chromium whose zone changes its clocks in the night of the test."""
 
 from datetime import datetime
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs, parse_qsl, urlencode, urlsplit
 
 import pytest
 from tests.dashboards.test_browser import CHROMIUM, playwright, served
@@ -14,6 +14,11 @@ WALL = """async () => {
   const hours = Array.from({ length: 24 }, (_, hour) => BEGIN + hour * 3.6e6);
   return hours.map((ms) => [times.stamp(ms), times.zoneName(ms), times.fromWall(times.wall(ms)) - ms]);
 }""".replace("BEGIN", str(BEGIN_MS))
+TICKS = """async ([begin, end, count]) => {
+  const from = (name) => import(document.querySelector("script[src*='place.js']").src.replace("place.js", name));
+  const [{ timeTicks }, { stamp }] = await Promise.all([from("chart.js"), from("times.js")]);
+  return timeTicks(Date.parse(begin), Date.parse(end), count).map((ms) => stamp(ms).slice(5, 16));
+}"""
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.timeout(120),
@@ -95,6 +100,49 @@ async def test_fields_are_in_the_readers_zone_and_addresses_in_utc(fleet) -> Non
         asked = parse_qs(urlsplit(page.url).query)
         assert (asked["begin"], asked["end"]) == (["2026-03-01T13:00"], ["2026-03-02T12:00"])
         await playwright.expect(begin).to_have_value("2026-03-01T08:00")
+        await browser.close()
+
+
+async def test_axes_have_round_times_of_the_readers_clock_where_it_changes(fleet) -> None:
+    spans = (
+        # The hour that comes twice, alone and within a night; the hour that is left out, too; two weeks on a phone.
+        ("2026-11-01T05:30Z", "2026-11-01T06:30Z", 4, ["01:30", "01:45", "01:00", "01:15"]),
+        ("2026-11-01T00:00Z", "2026-11-01T12:00Z", 6, ["20:00", "22:00", "00:00", "02:00", "04:00", "06:00"]),
+        ("2026-03-08T06:30Z", "2026-03-08T07:30Z", 4, ["01:30", "01:45", "03:00", "03:15"]),
+        ("2026-03-08T05:00Z", "2026-03-08T13:00Z", 4, ["00:00", "04:00", "06:00", "08:00"]),
+        ("2026-05-08T00:00Z", "2026-05-22T01:00Z", 2, ["00:00", "00:00"]),
+    )  # fmt: skip
+    async with playwright.async_playwright() as driver, served(fleet) as port:
+        browser = await driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        page = await opened(browser)
+        await page.goto(f"http://127.0.0.1:{port}/gpus/GPU-0")
+        for begin, end, count, expected in spans:
+            there = await page.evaluate(TICKS, [begin, end, count])
+            assert [one[6:] for one in there] == expected, (begin, there)
+        await browser.close()
+
+
+async def test_a_form_that_is_sent_again_keeps_its_times_and_its_state(fleet) -> None:
+    asked = {"begin": "2026-11-01T05:00", "end": "2026-11-01T06:00"}  # 01:00 EDT, 01:00 EST
+    async with playwright.async_playwright() as driver, served(fleet) as port:
+        browser = await driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        page = await opened(browser)
+        url = f"http://127.0.0.1:{port}"
+        await page.goto(f"{url}/money?{urlencode(asked)}")
+        form = page.locator("form.zoned")
+        await playwright.expect(form.locator("[name=end]")).to_have_value("2026-11-01T01:00")
+        await playwright.expect(form.locator(".zone")).to_have_text("EDT")
+        async with page.expect_request(lambda one: "/money?" in one.url) as again:
+            await form.locator("button").click()
+        sent = dict(parse_qsl(urlsplit((await again.value).url).query))
+        assert {name: sent[name] for name in asked} == asked
+
+        await page.goto(f"{url}/incidents?at=2026-03-01T12:00&state=ended")
+        await playwright.expect(page.locator("[name=at]")).to_have_value("2026-03-01T07:00")
+        async with page.expect_request(lambda one: one.is_navigation_request()) as again:
+            await page.evaluate("document.querySelector('#filters').requestSubmit()")
+        sent = dict(parse_qsl(urlsplit((await again.value).url).query))
+        assert (sent["at"], sent["state"]) == ("2026-03-01T12:00", "ended")
         await browser.close()
 
 

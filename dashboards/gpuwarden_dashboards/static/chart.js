@@ -70,15 +70,34 @@ function ticks(least, greatest, count, unit) {
   return found;
 }
 
-const TIME_STEPS = [1, 5, 15, 30, 60, 300, 900, 1800, 3600, 7200, 21600, 43200, 86400, 172800, 345600, 604800, 2592000, 7776000];
+const TIME_STEPS = [1, 5, 15, 30, 60, 300, 900, 1800, 3600, 7200, 21600, 43200, 86400, 172800, 345600, 604800, 2592000, 7776000, 31536000];
+const HOUR_MS = 3600e3;
 
+/** Times in a span that are round on the reader's clock, which may change within the span. */
+export function roundTimes(begin, end, step) {
+  const first = Math.ceil(wall(begin) / step) * step;
+  const found = [];
+  if (step <= HOUR_MS) {
+    // An hour that comes twice has its ticks twice, one that is left out has none.
+    for (let at = begin + first - wall(begin); at < end; at += step) found.push(at);
+    return found;
+  }
+  for (let at = first; at < wall(end); at += step) {
+    const ms = fromWall(at);
+    if (wall(ms) === at && ms >= begin && ms < end) found.push(ms);
+  }
+  return found;
+}
+
+/** About so many round times, at least one. */
 export function timeTicks(begin, end, count) {
   const rough = (end - begin) / count / 1000;
-  const step = (TIME_STEPS.find((seconds) => seconds >= rough) ?? 31536000) * 1000;
-  const found = [];
-  // Round on the reader's clock, which may change within the span.
-  for (let at = Math.ceil(wall(begin) / step) * step; at < wall(end); at += step) found.push(fromWall(at));
-  return found;
+  const fitting = TIME_STEPS.filter((seconds) => seconds < rough).length;
+  for (let number = Math.min(fitting, TIME_STEPS.length - 1); number >= 0; number -= 1) {
+    const found = roundTimes(begin, end, TIME_STEPS[number] * 1000);
+    if (found.length) return found;
+  }
+  return [];
 }
 
 /** State that all charts of a page share: the span shown, and the cursor. */
@@ -569,7 +588,7 @@ export class Chart extends Plot {
     const { begin, step, columns, lines, compare } = this.data;
     const all = [...lines, ...compare.map((line) => ({ ...line, unit: this.range.unit }))];
     const every = Math.ceil(columns / 60);
-    const rows = [[`time (${zoneName()})`, ...all.map((line) => line.name || this.title)]];
+    const rows = [[`time (${zoneName(begin)})`, ...all.map((line) => line.name || this.title)]];
     for (let column = 0; column < columns; column += every) {
       const row = [stamp(begin + column * step)];
       for (const line of all) {

@@ -52,6 +52,7 @@ function remember() {
   set("version", wantedVersion);
   history.replaceState(null, "", url);
   for (const button of spans) button.setAttribute("aria-pressed", String(following && Number(button.dataset.seconds) === lengthS));
+  part("range").querySelector(".zone").textContent = zoneName(shared.begin);
   for (const key of ["begin", "end"]) {
     if (document.activeElement !== part(key)) part(key).value = fieldOf(shared[key]);
   }

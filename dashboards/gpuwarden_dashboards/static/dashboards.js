@@ -3,7 +3,7 @@
 import { counted, make } from "./elements.js";
 import { ask, change, mayEdit } from "./live.js";
 import { create, pathOf } from "./pin.js";
-import { stamp, zoneName } from "./times.js";
+import { minute } from "./times.js";
 
 const part = (id) => document.querySelector(`#${id}`);
 const outcome = part("outcome");
@@ -17,7 +17,7 @@ const go = (name, more = "") => {
 };
 
 function row(one) {
-  const by = [one.author, stamp(Date.parse(one.saved_at))].filter(Boolean).join(", ");
+  const by = [one.author, minute(Date.parse(one.saved_at))].filter(Boolean).join(", ");
   return make("tr", {},
     make("th", { scope: "row" }, make("a", { href: `/dashboards/${one.name}` }, one.title)),
     make("td.number", {}, String(one.panels)), make("td.number", {}, String(one.version)), make("td", {}, by));
@@ -32,14 +32,14 @@ function restorable(one) {
     await change("PUT", `${pathOf(one.name)}?version=0`, dashboard);
     go(one.name);
   };
-  const when = `deleted ${stamp(Date.parse(one.saved_at))}${one.author ? ` by ${one.author}` : ""}`;
+  const when = `deleted ${minute(Date.parse(one.saved_at))}${one.author ? ` by ${one.author}` : ""}`;
   return make("li", {}, one.title, " ", make("span.soft", {}, when), " ",
     mayEdit() ? make("button.plain", { type: "button", "aria-label": `restore ${one.title}`, click: () => restore().catch(failed) }, "restore") : null);
 }
 
 async function show() {
   const { dashboards, deleted } = await ask("/v1/dashboards");
-  const heads = [["th", "title"], ["th.number", "panels"], ["th.number", "version"], ["th", `saved (${zoneName()})`]];
+  const heads = [["th", "title"], ["th.number", "panels"], ["th.number", "version"], ["th", "saved"]];
   const table = make("table", {}, make("thead", {}, make("tr", {}, heads.map(([kind, text]) => make(kind, { scope: "col" }, text)))),
     make("tbody", {}, dashboards.map(row)));
   part("listed").replaceChildren(dashboards.length

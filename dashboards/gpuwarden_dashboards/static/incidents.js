@@ -52,7 +52,8 @@ filters.addEventListener("submit", () => {
   const at = filters.elements.at.value;
   const usual = { since: "7d", state: at ? "all" : isIncidents ? "open" : "firing" };
   // A new time leads to all that was open then.
-  if (at && at !== filters.elements.at.defaultValue) filters.elements.state.value = "all";
+  const shown = filters.elements.at.dataset.shown ?? filters.elements.at.defaultValue;
+  if (at && at !== shown) filters.elements.state.value = "all";
   for (const field of filters.elements) if (field.name && (!field.value || field.value === usual[field.name])) field.disabled = true;
 });
 addEventListener("pageshow", () => {

@@ -79,6 +79,7 @@ function remember() {
   history.replaceState(null, "", url);
   for (const button of spans) button.setAttribute("aria-pressed", String(!liveCharts && following && Number(button.dataset.seconds) === lengthS));
   liveButton?.setAttribute("aria-pressed", String(Boolean(liveCharts)));
+  for (const zone of document.querySelectorAll("#range .zone")) zone.textContent = zoneName(shared.begin);
   for (const name of ["begin", "end"]) {
     const input = document.querySelector(`#${name}`);
     if (input && document.activeElement !== input) input.value = fieldOf(shared[name]);
@@ -376,7 +377,7 @@ function showCoverage({ begin_ms: begin, step_ms: step, columns, tables }) {
     one.table, one.expected ? percent(one.taken / one.expected) : "–", one.expected.toLocaleString("en"), one.taken.toLocaleString("en"),
     ...["missed", "skipped", "late", "failed"].map((name) => one[name].toLocaleString("en")), stamp(Math.max(one.since_ms, begin)),
   ]);
-  fill(document.querySelector("#coverage"), plain("Coverage", ["table", "share", "expected", "taken", "missed", "skipped", "late", "failed", `counted since (${zoneName()})`], rows));
+  fill(document.querySelector("#coverage"), plain("Coverage", ["table", "share", "expected", "taken", "missed", "skipped", "late", "failed", `counted since (${zoneName(begin)})`], rows));
 }
 
 function showHealth({ now: looks, changes, meanings: meaning }) {
@@ -388,7 +389,7 @@ function showHealth({ now: looks, changes, meanings: meaning }) {
     change.text ?? `${change.before} → ${change.after}`, change.is_grave ? "grave" : "",
   ]);
   const nothing = make("p.soft", {}, looks.length ? "No counter of errors or repairs changed in this span, and there was no Xid." : "No health sample in this span.");
-  fill(document.querySelector("#health"), history.length ? plain("Health history", [`time (${zoneName()})`, "of", "what", "how it changed", ""], history, 3) : nothing, ...found);
+  fill(document.querySelector("#health"), history.length ? plain("Health history", [`time (${zoneName(shared.begin)})`, "of", "what", "how it changed", ""], history, 3) : nothing, ...found);
 }
 
 function tell(marks) {
@@ -399,6 +400,7 @@ function tell(marks) {
       cells.map((text) => make("td", {}, text)), make("td.text", {}, mark.text ?? mark.name));
   });
   happened.tBodies[0].replaceChildren(...rows);
+  happened.querySelector(".zone").textContent = zoneName(shared.begin);
   document.querySelector("#nothing").hidden = rows.length > 0;
 }
 

@@ -126,7 +126,7 @@ export class Strips extends Rows {
     const found = this.data.lines.flatMap((line) => line.runs.map((run) => ({ line, run })));
     found.sort((a, b) => b.run.begin_ms - a.run.begin_ms);
     return [
-      [`from (${zoneName()})`, "to", "row", "what"],
+      [`from (${zoneName(this.data.begin)})`, "to", "row", "what"],
       ...found.slice(0, 300).map(({ line, run }) => [stamp(run.begin_ms), run.end_ms === null ? "now" : stamp(run.end_ms), line.name, run.text ?? run.label]),
     ];
   }
@@ -191,7 +191,7 @@ export class Heat extends Rows {
   rows() {
     const { begin, step, columns, lines } = this.data;
     const every = Math.ceil(columns / 40);
-    const rows = [[`time (${zoneName()})`, ...lines.map((line) => line.name)]];
+    const rows = [[`time (${zoneName(begin)})`, ...lines.map((line) => line.name)]];
     for (let column = 0; column < columns; column += every) {
       rows.push([
         stamp(begin + column * step),

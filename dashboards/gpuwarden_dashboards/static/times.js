@@ -64,11 +64,20 @@ export function rewrite(root) {
     element.title ||= `${new Date(ms).toISOString().slice(0, 19).replace("T", " ")} UTC`;
     element.textContent = wallText(ms).slice(from, to).replace("T", " ") + (hasZone ? ` ${zoneName(ms)}` : "");
   }
-  for (const element of root.querySelectorAll(".zone")) element.textContent = zoneName();
   for (const field of root.querySelectorAll("form.zoned input[type=datetime-local]")) {
     field.dataset.utc ||= field.defaultValue;
-    if (field.dataset.utc) field.value = fieldOf(Date.parse(`${field.dataset.utc}Z`));
+    if (!field.dataset.utc) continue;
+    field.value = fieldOf(Date.parse(`${field.dataset.utc}Z`));
+    field.dataset.shown = field.value;
   }
+  for (const element of root.querySelectorAll(".zone")) element.textContent = zoneName(timeBeside(element));
+}
+
+/** The time whose zone an element `.zone` tells: of the field of its form, of the first row of its table, or now. */
+function timeBeside(element) {
+  const field = element.closest("form")?.querySelector("input[type=datetime-local]");
+  const time = element.closest("table")?.querySelector("time[datetime]");
+  return (field?.value ? ofField(field.value) : time && Date.parse(time.dateTime)) || Date.now();
 }
 
 function apply() {
@@ -91,7 +100,9 @@ document.addEventListener("submit", ({ target }) => {
   for (const field of fields) {
     const shown = field.value;
     if (!shown) continue;
-    field.value = new Date(ofField(shown)).toISOString().slice(0, 16);
+    // What nobody changed stays the same time, also in an hour that comes twice.
+    const utc = shown === field.dataset.shown ? field.dataset.utc : new Date(ofField(shown)).toISOString();
+    field.value = utc.slice(0, 16);
     // The address is UTC; what the reader sees is not, also when the browser comes back to this page.
     setTimeout(() => (field.value = shown));
   }

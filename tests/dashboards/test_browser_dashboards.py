@@ -15,7 +15,7 @@ from tests.dashboards.test_browser import CHROMIUM, DRAWN, EVIL, no_queries, pla
 
 from gpuwarden.access import CALLER, Caller, Scope
 from gpuwarden.clock import SystemClock
-from gpuwarden.dashboard import dashboard_of
+from gpuwarden.dashboard import DashboardVersion, dashboard_of, text_of
 from gpuwarden.query import QueryError
 from gpuwarden_collector.http.annotations import annotation_routes
 from gpuwarden_collector.http.dashboards import DashboardEndpoints
@@ -349,8 +349,14 @@ async def test_a_wrong_metric_stops_no_other_panel_and_what_failed_is_asked_agai
         for metric in ("util_percent", "no_such_metric", "power_watts")
     ]
     panels.append({"title": "old", "kind": "number", "sql": "SELECT 7 AS n WHERE $begin < $end"})
+    # Saved when that metric was known: a save is refused now.
+    sized = [{"width": 6, "height": 4, **one} for one in panels]
+    some = DashboardVersion("some", 1, "Some", len(panels), "ada", datetime.now(UTC), False, 1)
+    state = StateFile(tmp_path / "state.sqlite")
+    with state.writing() as writing:
+        writing.save_dashboard(some, text_of({"title": "Some", "panels": sized}))
+    state.close()
     async with browsing(fleet, tmp_path) as (_, page, url, said):
-        assert (await put(page, url, "some", {"title": "Some", "panels": panels})).ok
         answers = [lambda route: route.fulfill(status=503, json={"error": "not now"})]
         await page.route(
             "**/v1/sql", lambda route: answers.pop()(route) if answers else route.continue_()

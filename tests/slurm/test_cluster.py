@@ -238,11 +238,15 @@ def test_ended_jobs_get_a_comment_and_have_a_report(slurm: Cluster, agent: Agent
 
 
 def test_what_this_slurm_prints_is_understood(slurm: Cluster) -> None:
+    asked = submit(slurm, "sleep 30", "--gpus=3 -t 5")
+    slurm.wait(f"squeue -h -j {asked} -o %T | grep -q RUNNING", 20)
     quoted = " ".join(f"'{word}'" for word in SQUEUE)
     jobs, bad = parse_jobs(slurm.run(f"TZ=UTC SLURM_TIME_FORMAT=standard {quoted}"))
     assert bad == 0 and {job.username for job in jobs} == {"ada"}
+    assert {job.slurm_job_id: job.gpus for job in jobs}[asked] == 3
+    slurm.run(f"scancel {asked}")
     nodes, bad = parse_nodes(slurm.run("TZ=UTC " + " ".join(f"'{word}'" for word in SINFO)))
-    assert bad == 0 and [node.node for node in nodes] == ["gpunode"]
+    assert bad == 0 and [node.slurm_node for node in nodes] == ["gpunode"]
 
 
 def test_an_uninstall_leaves_no_file_and_fails_no_job(slurm: Cluster, agent: Agent) -> None:

@@ -15,25 +15,32 @@ _BEGUN = (
     "RUNNING,SUSPENDED,STOPPED,COMPLETING,COMPLETED,CANCELLED,FAILED,TIMEOUT,NODE_FAIL,PREEMPTED,BOOT_FAIL,"
     "DEADLINE,OUT_OF_MEMORY"
 )
+_JOB_COLUMNS = (
+    "JobID", "ArrayJobID", "ArrayTaskID", "UserName", "Account", "Partition", "QOS", "Reservation", "State",
+    "NumNodes", "NumCPUs", "tres-alloc", "tres-per-node", "tres-per-job", "TimeLimit", "SubmitTime",
+    "StartTime", "EndTime", "NodeList", "Name",
+)  # fmt: skip
 SQUEUE = (
     "squeue",
     "--noheader",
     "--all",
     "--array",
-    "--format=%A|%F|%K|%u|%a|%P|%q|%v|%T|%D|%C|%b|%l|%V|%S|%e|%N|%j",
+    # ":" without a size prints the whole value, and "|" is what follows it (seen with 20.11.4 and 22.05.8);
+    # without ":" values are cut at 20 characters. A field that squeue does not know is empty.
+    "--Format=" + ",".join(f"{column}:|" for column in _JOB_COLUMNS[:-1]) + f",{_JOB_COLUMNS[-1]}:",
     f"--states={_BEGUN}",
 )
-"""Jobs that have begun; those that ended stay for MinJobAge (five minutes by default)."""
+"""Jobs that have begun; those that ended stay for MinJobAge (five minutes by default).
+
+`--Format`, as `--format` has no letter for what was allocated.
+"""
 SINFO = ("sinfo", "--noheader", "--all", "--Node", "--format=%N|%T|%R|%u|%H|%E")
 
-_JOB_FIELDS = 18
 _NODE_FIELDS = 6
 _LIVE = frozenset({"running", "suspended", "stopped", "completing", "configuring", "resizing"})
 _NOTHING = frozenset({"", "(null)", "N/A", "NONE", "None", "none", "Unknown", "n/a"})
 _LIMIT = re.compile(r"(?:(\d+)-)?(?:(\d+):)?(?:(\d+):)?(\d+)")
-_GPUS = re.compile(
-    r"(?:^|,)(?:gres[:/])?gpu(?::(?!\d+(?:[,(]|$))[^:=,()]+)?(?:[:=](\d+))?(?=[,(]|$)"
-)
+_GPUS = re.compile(r"(?:^|,)(?:gres[:/])?gpu(:(?!\d+(?:[,(]|$))[^:=,()]+)?(?:[:=](\d+))?(?=[,(]|$)")
 _STATE_FLAGS = "*~#!%$@^-+"
 """Marks that sinfo puts behind a state: not responding, powered down, in maintenance..."""
 
@@ -83,15 +90,15 @@ def parse_jobs(text: str) -> tuple[list[JobLine], int]:
 
 
 def _job(line: str) -> JobLine | None:
-    fields = line.strip().split("|", _JOB_FIELDS - 1)
-    if len(fields) < _JOB_FIELDS or not fields[0].isdigit():
+    fields = line.strip().split("|", len(_JOB_COLUMNS) - 1)
+    if len(fields) < len(_JOB_COLUMNS) or not fields[0].isdigit():
         return None
     (job, array, task, user, account, partition, qos, reservation, state) = fields[:9]
-    (nodes, cpus, gres, limit, submitted, started, ended, node_list, name) = fields[9:]
+    (nodes, cpus, allocated, per_node, per_job, limit) = fields[9:15]
+    (submitted, started, ended, node_list, name) = fields[15:]
     state = state.lower()
     is_array = _told(task) is not None
     count = _number(nodes)
-    per_node = gpus_in(gres)
     return JobLine(
         slurm_job_id=job,
         array_job_id=array if is_array else None,
@@ -106,7 +113,7 @@ def _job(line: str) -> JobLine | None:
         node_list=_told(node_list),
         nodes=count,
         cpus=_number(cpus),
-        gpus=None if per_node is None or count is None else per_node * count,
+        gpus=_gpus(allocated, per_node, per_job, count),
         time_limit_seconds=limit_s(limit),
         submitted_at=instant_ms(submitted),
         started_at=instant_ms(started),
@@ -141,12 +148,25 @@ def parse_nodes(text: str) -> tuple[list[NodeLine], int]:
     return list(found.values()), bad
 
 
+def _gpus(allocated: str, per_node: str, per_job: str, nodes: int | None) -> int | None:
+    """What was allocated, where the cluster tracks GPUs (AccountingStorageTRES), else what was asked for."""
+    if (gpus := gpus_in(allocated)) is not None:
+        return gpus
+    if (gpus := gpus_in(per_node)) is not None and nodes is not None:
+        return gpus * nodes
+    return gpus_in(per_job)
+
+
 def gpus_in(gres: str) -> int | None:
-    """GPUs of "gres:gpu:h100:4", "gres/gpu=2", "gpu:2,shard:1"; None where it names none."""
+    """GPUs of "gres:gpu:h100:4", "gres/gpu=2", "gpu:2,shard:1"; None where it names none.
+
+    With "gres/gpu=4,gres/gpu:h100=4" Slurm tells four GPUs twice, all and by type: what has no type counts.
+    """
     if _told(gres) is None:
         return None
-    counts = [int(count or 1) for count in _GPUS.findall(gres)]
-    return sum(counts) if counts else None
+    found = [(bool(kind), int(count or 1)) for kind, count in _GPUS.findall(gres)]
+    whole = [count for is_typed, count in found if not is_typed]
+    return sum(whole or [count for _, count in found]) if found else None
 
 
 def limit_s(text: str) -> int | None:

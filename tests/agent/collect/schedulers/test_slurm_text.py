@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from gpuwarden.clock import from_ms, iso_text
 from gpuwarden_agent.collect.schedulers.slurm_text import (
+    SQUEUE,
     gpus_in,
     instant_ms,
     limit_s,
@@ -14,11 +15,14 @@ from gpuwarden_agent.collect.schedulers.slurm_text import (
 )
 
 SQUEUE_22_05 = """\
-1|1|N/A|ada|physics|batch|high|(null)|FAILED|1|1|gres:gpu:2|10:00|2026-11-23T09:09:15|2026-11-23T09:09:15|2026-11-23T09:09:15|gpunode|my job|x
-3|2|1|ada|physics|batch|normal|(null)|FAILED|1|1|N/A|30:00|2026-11-23T09:09:15|2026-11-23T09:09:15|2026-11-23T09:09:15|gpunode|wrap
-5|5|N/A|ada|physics|batch|high|(null)|RUNNING|2|16|gres:gpu:h100:4|UNLIMITED|2026-11-23T09:09:15|2026-11-23T09:10:15|2026-12-23T09:09:15|gpu[1-2]|train
+1|1|N/A|ada|physics|batch|high|(null)|FAILED|1|1|cpu=1,mem=200M,node=1,billing=1|gres:gpu:2|N/A|10:00|2026-11-23T09:09:15|2026-11-23T09:09:15|2026-11-23T09:09:15|gpunode|my job|x
+3|2|1|ada|physics|batch|normal|(null)|FAILED|1|1|cpu=1,mem=200M,node=1,billing=1|N/A|N/A|30:00|2026-11-23T09:09:15|2026-11-23T09:09:15|2026-11-23T09:09:15|gpunode|wrap
+5|5|N/A|ada|physics|batch|high|(null)|RUNNING|2|16||gres:gpu:h100:4|N/A|UNLIMITED|2026-11-23T09:09:15|2026-11-23T09:10:15|2026-12-23T09:09:15|gpu[1-2]|train
 """
 """Printed by Slurm 22.05.8, the last one put together of its parts."""
+BY_GPUS = """\
+4|4|N/A|ada|physics|batch|high|(null)|RUNNING|2|16|cpu=16,mem=400G,node=2,billing=16,gres/gpu=6,gres/gpu:h100=6|N/A|gres:gpu:6|1-00:00:00|2026-11-23T09:09:15|2026-11-23T09:10:15|2026-12-23T09:09:15|gpu[1-2]|by --gpus
+"""
 SINFO_22_05 = """\
 gpunode|drained|batch|root|2026-11-23T09:09:16|bad gpu | x
 gpunode|drained|debug|root|2026-11-23T09:09:16|bad gpu | x
@@ -54,6 +58,39 @@ def test_jobs_are_read_from_squeue_22_05() -> None:
     )
 
 
+TRACKED = "cpu=16,mem=400G,node=2,billing=16,gres/gpu=6,gres/gpu:h100=6"
+UNTRACKED = "cpu=16,mem=400G,node=2,billing=16"
+
+
+@pytest.mark.parametrize(
+    ("allocated", "per_node", "per_job", "gpus"),
+    [
+        (TRACKED, "N/A", "gres:gpu:6", 6),
+        (TRACKED, "gres:gpu:2", "N/A", 6),
+        (UNTRACKED, "gres:gpu:2", "N/A", 4),
+        (UNTRACKED, "N/A", "gres:gpu:h100:6", 6),
+        (UNTRACKED, "N/A", "gres/gpu:6", 6),
+        ("", "gres:gpu:2", "", 4),
+        ("N/A", "N/A", "N/A", None),
+    ],
+)  # fmt: skip
+def test_gpus_of_a_job_are_what_was_allocated_else_what_was_asked_for(
+    allocated: str, per_node: str, per_job: str, gpus: int | None
+) -> None:
+    told = f"{TRACKED}|N/A|gres:gpu:6"
+    assert told in BY_GPUS
+    (job,), bad = parse_jobs(BY_GPUS.replace(told, f"{allocated}|{per_node}|{per_job}"))
+    assert (job.gpus, job.job_name, bad) == (gpus, "by --gpus", 0)
+
+
+def test_squeue_cuts_no_field_and_ends_each_but_the_name() -> None:
+    (columns,) = [word for word in SQUEUE if word.startswith("--Format=")]
+    *first, name = columns.removeprefix("--Format=").split(",")
+    assert all(column.endswith(":|") for column in first) and name == "Name:"
+    (line, *_) = SQUEUE_22_05.splitlines()
+    assert len(first) == line.removesuffix("my job|x").count("|")
+
+
 def test_nodes_are_read_from_sinfo_22_05() -> None:
     (drained, idle), bad = parse_nodes(SINFO_22_05)
     assert bad == 0
@@ -70,7 +107,9 @@ def test_nodes_are_read_from_sinfo_22_05() -> None:
     ("gres", "gpus"),
     [
         ("gres:gpu:2", 2), ("gres:gpu", 1), ("gres:gpu:h100:4", 4), ("gres/gpu:4", 4), ("gres/gpu:h100:4", 4), ("gres/gpu=2", 2),
-        ("gpu:2(S:0-1)", 2), ("gres/gpu:a100:1,gres/gpu:h100:2", 3), ("gres:gpu:h100:1,gres:shard:3", 1),
+        ("gpu:2(S:0-1)", 2), ("gres/gpu:a100:1,gres/gpu:h100:2", 3), ("gres/gpu=4,gres/gpu:h100=4", 4),
+        ("cpu=2,mem=1G,node=1,billing=2,gres/gpu:a100=1,gres/gpu:h100=2,gres/gpu=3", 3), ("gres/gpu:a100=1,gres/gpu:h100=2", 3),
+        ("cpu=1,mem=200M,node=1,billing=1", None), ("gres:gpu:h100:1,gres:shard:3", 1),
         ("N/A", None), ("(null)", None), ("gres:license:2", None),
     ],
 )  # fmt: skip

@@ -47,6 +47,9 @@ def _type(cell: str) -> Value:
 _NUMBER = converter("watts", "W")
 _OWN: dict[str, Converter] = {"ratio": _percent_of_ratio, "type": _type, "executable": executable}
 
+_PCIE = {"rxpci": "pcie_rx_bytes_per_second", "txpci": "pcie_tx_bytes_per_second"}
+"""Columns of `-s t`. NVML measures them over 20 ms (nvmlDeviceGetPcieThroughput)."""
+
 _DMON = {
     "pwr": LogField(SAMPLES, "power_watts", "watts", "W"),
     "gtemp": LogField(SAMPLES, "temperature_celsius", "celsius", "C"),
@@ -61,6 +64,8 @@ _DMON = {
     "mclk": LogField(SAMPLES, "memory_clock_mhz", "mhz", "MHz"),
     "pclk": LogField(SAMPLES, "sm_clock_mhz", "mhz", "MHz"),
     "fb": LogField(SAMPLES, "memory_used_bytes", "bytes", "MiB"),
+    "bar1": LogField(DETAILS, "bar1_used_bytes", "bytes", "MiB"),
+    **{name: LogField(DETAILS, column, "bytes", "MiB") for name, column in _PCIE.items()},
     "sbecc": LogField(HEALTH, "ecc_corrected_volatile_total", "count"),
     "dbecc": LogField(HEALTH, "ecc_uncorrected_volatile_total", "count"),
 }
@@ -255,6 +260,11 @@ class _File(LogFile):
             "gpu": indices,
             "gpu_uuid": [uuids.get(gpu) for gpu in indices.to_pylist()],
         }
+        if _PCIE.keys() & at.keys():
+            self.tally.note(
+                "pcie_rx_bytes_per_second and pcie_tx_bytes_per_second are dmon's rxpci and txpci:"
+                " 20 ms of each round"
+            )
         tables: dict[str, dict[str, Any]] = {}
         for name, position in at.items():
             known = self._columns.fields.get(name)

@@ -34,6 +34,9 @@ from gpuwarden_importing.smi_fields import (
     EVENT_REASONS,
     HOST,
     INDEX,
+    INSTANT,
+    INSTANT_NOTE,
+    POWER,
     REASONS,
     TIME,
     UUID,
@@ -247,6 +250,8 @@ class _File(LogFile):
             _fill(
                 values, (known.table, known.column), column.values(cells[at], numbers, self.tally)
             )
+        if INSTANT in values and _fill_power(values, identity["gpu_uuid"]):
+            self.tally.note(INSTANT_NOTE)
         if layout.is_pages:
             self._count_pages(layout, cells, times.to_pylist(), identity)
             return
@@ -441,6 +446,18 @@ def _rows_of(
 ) -> tuple[list[Any], list[int]]:
     """Cells and numbers of the lines in a mask."""
     return [column.filter(kept) for column in cells], pa.array(numbers).filter(kept).to_pylist()
+
+
+def _fill_power(values: Values, uuids: Any) -> bool:
+    """Give GPUs without any average the instant reading as `power_watts`; whether there were such."""
+    instant = values[INSTANT]
+    before = values.get(POWER, pa.nulls(len(instant)))
+    averaged = pc.is_in(uuids, value_set=pc.unique(uuids.filter(before.is_valid())))
+    known = filled(before, pc.if_else(averaged, None, instant))
+    if known.null_count == before.null_count:
+        return False
+    values[POWER] = known
+    return True
 
 
 def _fill(values: Values, key: tuple[str, str], said: Any) -> None:

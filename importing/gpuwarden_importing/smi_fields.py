@@ -63,6 +63,10 @@ REASONS = {
 """Bits of clock event reasons, by name without prefix."""
 
 EVENT_REASONS = "clocks_event_reasons."
+POWER, INSTANT = (SAMPLES, "power_watts"), (SAMPLES, "power_instant_watts")
+INSTANT_NOTE = "power_watts is power.draw.instant where there is no average"
+"""Some GPUs have no average (`power.draw.average` is N/A on Turing and RTX PRO 6000)."""
+
 ALWAYS_TOLD = 0xFF
 """Bits that all drivers report; the display's bit is newer."""
 

@@ -15,7 +15,7 @@ from gpuwarden_importing.model import (
     mig_uuid,
     place_uuid,
 )
-from gpuwarden_importing.smi_fields import REASONS, XML_FIELDS, sums
+from gpuwarden_importing.smi_fields import INSTANT_NOTE, REASONS, XML_FIELDS, sums
 from gpuwarden_importing.values import (
     GPUS,
     HEALTH,
@@ -91,6 +91,8 @@ class SmiDocuments(LogFile):
     def __init__(self, origin: Origin, tally: ImportTally) -> None:
         super().__init__(origin, tally)
         self.gpus = Identities()
+        self.averaged: set[str] = set()
+        """GPUs that gave an average power."""
 
     def take(self, document: str, line: int) -> None:
         """Take a document."""
@@ -180,6 +182,7 @@ class _Gpu:
         self._add_sums(values)
         if mask is not None:
             values[SAMPLES]["clocks_event_reasons"] = (0, mask)
+        self._fill_power(values[SAMPLES])
         for table, columns in values.items():
             row = {name: value for name, (_, value) in columns.items()}
             if table == GPUS:
@@ -197,6 +200,14 @@ class _Gpu:
         before = columns.get(known.column)
         if value is not None and (before is None or known.rank < before[0]):
             columns[known.column] = (known.rank, value)
+
+    def _fill_power(self, samples: dict[str, tuple[int, Value]]) -> None:
+        """Take the instant reading as `power_watts` of a GPU that has given no average."""
+        if "power_watts" in samples:
+            self._file.averaged.add(self._uuid)
+        elif "power_instant_watts" in samples and self._uuid not in self._file.averaged:
+            samples["power_watts"] = samples["power_instant_watts"]
+            self._file.tally.note(INSTANT_NOTE)
 
     def _add_sums(self, values: dict[str, dict[str, tuple[int, Value]]]) -> None:
         for since in ("volatile", "aggregate"):

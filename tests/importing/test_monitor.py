@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.importing.conftest import CAPTURES
 
+from gpuwarden_importing.detect import format_of
 from gpuwarden_importing.model import ImportTally, Origin
 from gpuwarden_importing.monitor import read
 
@@ -35,7 +36,7 @@ TEXTS = [
  20260714   09:00:44      1      -    6  20  -
 """,
         [(1784019644000, 0, 69.0, 5.0, 10 * 2**20), (1784019644000, 1, None, 6.0, 20 * 2**20)],
-        {"rxpci": 1},
+        {},
     ),
     (
         "the header comes again, and two GPUs",
@@ -75,6 +76,26 @@ def test_each_form_gives_its_rows(imported, text, rows, unmapped) -> None:
     assert [tuple(row[name] for name in names) for row in found["gpu_samples"]] == rows
     assert {row["gpu_uuid"] for row in found["gpus"]} == {f"gpu-{row[1]}@n1" for row in rows}
     assert dict(found.tally.unmapped) == unmapped
+
+
+@pytest.mark.parametrize(
+    ("text", "times"),
+    [
+        ("# gpu  rxpci  txpci \n# Idx   MB/s   MB/s \n    0     60     13 \n    0      -      0 \n", [END - 1000, END]),
+        (("#Date       Time        gpu  rxpci  txpci \n#YYYYMMDD   HH:MM:SS    Idx   MB/s   MB/s \n"
+         " 20260714   09:00:44      0     60     13 \n 20260714   09:00:45      0      -      0 \n"),
+         [1784019644000, 1784019645000]),
+    ],
+)  # fmt: skip
+def test_pcie_throughput_is_a_rate_in_bytes(imported, text: str, times: list[int]) -> None:
+    assert format_of(text.splitlines(), Origin(node="n1")) == "dmon"
+    found = imported(read, text)
+    assert [
+        (row["ts"], row["pcie_rx_bytes_per_second"], row["pcie_tx_bytes_per_second"])
+        for row in found["gpu_detail_samples"]
+    ] == [(times[0], 60 * 2**20, 13 * 2**20), (times[1], None, 0)]
+    assert not found.tally.skipped and not found.tally.unmapped
+    assert any("20 ms" in note for note in found.tally.notes)
 
 
 def test_ratios_of_dcgmi_are_percent_and_processes_may_have_blanks(imported) -> None:

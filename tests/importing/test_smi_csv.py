@@ -72,6 +72,30 @@ def test_units_in_the_header_hold_for_values_without(imported) -> None:
     assert imported(read, text)["gpu_samples"][0]["power_watts"] == 433.78
 
 
+def test_a_gpu_with_instant_power_only_has_that_as_its_power(imported) -> None:
+    text = """\
+timestamp, uuid, power.draw [W], power.draw.average [W], power.draw.instant [W]
+2026/07/14 09:00:44.579, GPU-pro, [N/A], [N/A], 81.50 W
+2026/07/14 09:00:44.579, GPU-h100, 629.45 W, 629.45 W, 588.39 W
+2026/07/14 09:00:45.579, GPU-pro, [N/A], [N/A], 82.00 W
+2026/07/14 09:00:45.579, GPU-h100, [Unknown Error], [Unknown Error], 590.00 W
+"""
+    found = imported(read, text)
+    assert [
+        (row["gpu_uuid"], row["power_watts"], row["power_instant_watts"])
+        for row in found["gpu_samples"]
+    ] == [
+        ("GPU-pro", 81.5, 81.5),
+        ("GPU-h100", 629.45, 588.39),
+        ("GPU-pro", 82.0, 82.0),
+        ("GPU-h100", None, 590.0),
+    ]
+    note = "power_watts is power.draw.instant where there is no average"
+    assert note in found.tally.notes
+    other = imported(read, "\n".join(text.splitlines()[:1] + text.splitlines()[2:3]))
+    assert note not in other.tally.notes
+
+
 def test_a_file_saved_by_a_spreadsheet_is_read(imported) -> None:
     text = 'timestamp;uuid;name;power.draw [W]\n"14.07.2026 09:00:44";"GPU-1";"A, B";"433,78 W"\n'
     found = imported(read, text)

@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuwarden_importing.model import ImportTally, Origin
+from gpuwarden_importing.smi_fields import INSTANT_NOTE
 from gpuwarden_importing.smi_xml import documents, read
 
 DOCUMENT = """<?xml version="1.0" ?>
@@ -33,6 +34,21 @@ DOCUMENT = """<?xml version="1.0" ?>
   </gpu>
 </nvidia_smi_log>
 """
+
+
+@pytest.mark.parametrize(("average", "watts"), [("N/A", 81.5), ("70.00 W", 70.0)])
+def test_a_gpu_without_an_average_has_its_instant_power(
+    imported, average: str, watts: float
+) -> None:
+    readings = (
+        f"<gpu_power_readings><average_power_draw>{average}</average_power_draw>"
+        "<instant_power_draw>81.50 W</instant_power_draw></gpu_power_readings>"
+    )
+    begin, end = DOCUMENT.index("<power_readings>"), DOCUMENT.index("<ecc_errors>")
+    found = imported(read, DOCUMENT[:begin] + readings + DOCUMENT[end:])
+    (sample,) = found["gpu_samples"]
+    assert (sample["power_watts"], sample["power_instant_watts"]) == (watts, 81.5)
+    assert (INSTANT_NOTE in found.tally.notes) == (average == "N/A")
 
 
 def test_a_document_becomes_rows(imported) -> None:

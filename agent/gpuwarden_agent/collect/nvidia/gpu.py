@@ -73,6 +73,7 @@ class GpuProbe:
         self._is_mig: bool | None = None
         self._nvlinks: int | None = None
         self._wrong_utilizations = 0
+        self._has_average_power = False
 
     @property
     def gpu_uuid(self) -> str | None:
@@ -147,10 +148,18 @@ class GpuProbe:
             self._wrong_utilizations -= 1
             del calls["util_percent"]
             calls.pop("memory_util_percent", None)
-        rows = self._rows("gpu_samples", values | _without_wrong_zeros(calls))
+        values |= _without_wrong_zeros(calls)
+        self._fill_power(values)
+        rows = self._rows("gpu_samples", values)
         if not rows:
             raise ProbeError(f"GPU {self._device.index} gave no reading at all")
         return rows + (self._mig.samples() if self._is_mig else [])
+
+    def _fill_power(self, values: dict[str, Value]) -> None:
+        """Take the instant reading on a GPU that has given no average since it was opened (RTX PRO 6000)."""
+        self._has_average_power = self._has_average_power or "power_watts" in values
+        if not self._has_average_power and "power_instant_watts" in values:
+            values["power_watts"] = values["power_instant_watts"]
 
     def _mig_details(self) -> list[Row]:
         return self._mig.details() if self._is_mig else []
@@ -193,6 +202,7 @@ class GpuProbe:
         self._is_open = True
 
     def _forget(self) -> None:
+        self._has_average_power = False
         self._gpm.close()
         self._links.forget()
         self._inventory.forget()

@@ -168,6 +168,29 @@ def test_an_older_call_stands_in(
     assert row[column] == value
 
 
+@pytest.mark.parametrize(
+    ("lacks", "fields"),
+    [({"power_usage_mw": UNSUPPORTED}, {185: UNSUPPORTED}), ({"power_usage_mw": 0}, {185: 0})],
+)
+def test_a_gpu_with_instant_power_only_has_that_as_its_power(
+    lacks: dict[str, Any], fields: dict[int, Any], clock: ManualClock
+) -> None:
+    row = read(FakeDevice(H100_IDLE | lacks, H100_IDLE_FIELDS | fields | {186: 81_500}), clock)
+    assert (row["power_watts"], row["power_instant_watts"]) == (81.5, 81.5)
+
+
+def test_an_average_that_fails_once_is_not_replaced_by_the_instant_power(
+    clock: ManualClock,
+) -> None:
+    device = FakeDevice(H100_IDLE, H100_IDLE_FIELDS)
+    probe = GpuProbe(device, clock)
+    assert probe.read(T, FAST)["gpu_samples"][0]["power_watts"] == 69.85
+    device.fields[185] = Fails(nvml.UNKNOWN)
+    device.answers["power_usage_mw"] = Fails(nvml.UNKNOWN)
+    row = probe.read(T, FAST)["gpu_samples"][0]
+    assert "power_watts" not in row and "power_instant_watts" in row
+
+
 def test_a_device_without_any_field_is_not_asked_for_none(clock: ManualClock) -> None:
     device = FakeDevice(H100_IDLE, {})
     probe = GpuProbe(device, clock)
@@ -318,7 +341,7 @@ def test_blank_sentinels_are_absent(clock: ManualClock) -> None:
         "pcie_width_max": 0xFFFFFFFF,
         "serial": "",
     }
-    device = FakeDevice(answers, H100_IDLE_FIELDS | {185: UNSUPPORTED})
+    device = FakeDevice(answers, H100_IDLE_FIELDS | {185: UNSUPPORTED, 186: UNSUPPORTED})
     probe = GpuProbe(device, clock)
     row = probe.read(T, FAST)["gpu_samples"][0]
     gpu = probe.describe()["gpus"][0]

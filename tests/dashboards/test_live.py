@@ -239,7 +239,7 @@ async def test_a_live_page_draws_every_row_and_stops_when_nobody_looks(querier) 
         await expect(buttons.first).to_have_text("GPU 0 42 %", timeout=15_000)
         assert await drawn(page) == await stored(querier.db)
 
-        # A line that ends has no value any more, beside one that goes on.
+        # A line that ends has no value any more, beside one that continues.
         for second in range(12):
             add(querier.db, datetime.now(UTC), 50.0 + second, 1)
             await page.wait_for_timeout(1000)

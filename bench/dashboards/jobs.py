@@ -4,7 +4,8 @@
 
 A job on that many GPUs has rollups by minute and hour, as the collector keeps them; it ended ten minutes ago. Printed
 are the median milliseconds until the page's HTML is there, those of CPU, its bytes and phases; then of a GPU's page: its series
-alone, the band of its model, and lines of the eight GPUs of its node. Queries run in two processes, as by default.
+alone, the band of its model, and lines of the eight GPUs of its node. Queries run in two processes, as by default, and
+read waste of the current hours and newest rows from files, as the collector keeps them.
 """
 
 import argparse
@@ -28,9 +29,12 @@ from bench.dashboards.serve import LIMITS, store
 from gpuwarden.clock import SystemClock, to_ms
 from gpuwarden.query import timestamp_sql
 from gpuwarden_collector.query.querier import SqlQuerier
+from gpuwarden_collector.query.stored import label_running, take_stored
 from gpuwarden_collector.query.worker import WorkerSettings
 from gpuwarden_collector.stats import Stats
 from gpuwarden_collector.storage.database import Database
+from gpuwarden_collector.storage.newest_rows import LatestRows
+from gpuwarden_collector.storage.running_waste import RunningWaste
 from gpuwarden_dashboards.routes import routes
 
 JOB = "4711"
@@ -85,8 +89,12 @@ async def measured(gpus: int, days: float, rounds: int) -> bool:
         database = Database.open(folder, LIMITS)
         store(database, inventory(FleetSize(-(-gpus // 8)), now))
         store(database, rollups(begin, end))
-        worker = WorkerSettings(folder, database.address, LIMITS, database.spill_dir, 0)
-        querier = SqlQuerier(worker, Stats(), clock)
+        newest = database.spill_dir / "newest"
+        latest, running = LatestRows(newest, clock), RunningWaste(newest, clock)
+        worker = WorkerSettings(folder, database.address, LIMITS, database.spill_dir, 0, newest)
+        querier = SqlQuerier(worker, Stats(), clock, latest=latest, running=running)
+        await take_stored(latest, querier)
+        await label_running(running, querier)
         app = web.Application()
         app.add_routes(routes(querier, clock))
         runner = web.AppRunner(app)

@@ -221,7 +221,7 @@ def report_and_page_say(
             assert f"<span>Spent</span><b>{dollars(usd)}</b>" in html
             assert f"<span>Wasted</span><b>{dollars(wasted)}</b>" in html
             read_again = asyncio.run(read_report(database, asked.question, week.now))
-            printed = document(read_again, PAGE_TEMPLATES, UTC)
+            printed = document(read_again, PAGE_TEMPLATES)
             assert f"Spent<br><b>{dollars(usd)}</b>" in printed.html
             assert f"Spent: {dollars(usd)} for" in printed.text
             assert f"Wasted: {dollars(wasted)}, " in printed.text

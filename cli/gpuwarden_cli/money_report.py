@@ -65,8 +65,8 @@ async def made(
     from gpuwarden_dashboards.report import document
     from gpuwarden_dashboards.templates import Templates
 
-    report = await read_report(querier, MoneyQuestion(begin, end, by, only or {}), now)
-    return document(report, Templates(load_assets()), zone, link.rstrip("/") if link else None)
+    report = await read_report(querier, MoneyQuestion(begin, end, by, only or {}, zone=zone), now)
+    return document(report, Templates(load_assets()), link.rstrip("/") if link else None)
 
 
 async def mailed(

@@ -67,10 +67,9 @@ class BarPart:
     colour: str
 
 
-def document(
-    report: MoneyReport, templates: Templates, zone: tzinfo, link: str | None = None
-) -> ReportDocument:
-    """The document. `zone`: of its days; `link`: the collector's address, before addresses of its pages; None: no links."""
+def document(report: MoneyReport, templates: Templates, link: str | None = None) -> ReportDocument:
+    """The document. `link`: the collector's address, before addresses of its pages; None: no links."""
+    zone = report.question.zone
     title = _title(report, zone)
     values = {
         "report": report,
@@ -184,12 +183,14 @@ def _days(report: MoneyReport, zone: tzinfo) -> list[tuple[str, list[BarPart], s
     """Name, bar and amount of each stretch of time."""
     money = report.money
     most = max((_value(bar, report) for bar in money.bars), default=0.0)
+    # Where the zone is half an hour off UTC, a day begins up to this much before its midnight.
+    early = timedelta() if report.question.bucket_word == "hour" else timedelta(minutes=45)
     form = {"hour": "%d %b %H:%M", "day": "%a %d %b", "week": "%d %b %Y"}.get(
         report.question.bucket_word, "%Y"
     )
     return [
         (
-            f"{bar.begin.astimezone(zone):{form}}",
+            f"{(bar.begin + early).astimezone(zone):{form}}",
             label_parts(bar.labels, most, has_prices=money.has_prices),
             amount(bar.usd, bar.hours, has_prices=money.has_prices),
         )

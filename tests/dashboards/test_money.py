@@ -4,17 +4,19 @@ import csv
 import io
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from itertools import pairwise
+from zoneinfo import ZoneInfo
 
 import pytest
 from aiohttp.test_utils import make_mocked_request
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gpuwarden.clock import ManualClock
 from gpuwarden_dashboards.assets import load_assets
 from gpuwarden_dashboards.http import ParameterError
 from gpuwarden_dashboards.pages.money import RANGES, MoneyPage, MoneyRange, range_of, ticks
-from gpuwarden_dashboards.read.money import BY, MoneyQuestion, read_money
+from gpuwarden_dashboards.read.money import BY, MoneyQuestion, bucket_sql, read_money
 from gpuwarden_dashboards.templates import Templates
 
 NOW = datetime(2026, 3, 12, 12, 30, tzinfo=UTC)
@@ -196,6 +198,43 @@ def test_ranges_are_whole_hours_and_have_at_most_sixty_bars(since, seconds) -> N
     question = MoneyQuestion(begin, end)
     assert 1 <= question.bucket_of(end - timedelta(seconds=1)) + 1 <= 62
     assert question.before.end == begin
+
+
+_HOUR_S = 3600
+_ZONES = [
+    "UTC",
+    "Europe/Berlin",
+    "America/New_York",
+    "Asia/Kathmandu",
+    "America/Santiago",
+    "Australia/Lord_Howe",
+]
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(
+    begin_h=st.integers(0, 500_000),
+    hours=st.one_of(st.integers(1, 100), st.integers(60, 1600), st.integers(1, 100_000)),
+    zone=st.sampled_from(_ZONES).map(ZoneInfo),
+)
+def test_bars_follow_each_other_and_sql_numbers_hours_as_they_do(
+    querier, begin_h, hours, zone
+) -> None:
+    begin = datetime.fromtimestamp(begin_h * _HOUR_S, UTC)
+    question = MoneyQuestion(begin, begin + timedelta(hours=hours), zone=zone)
+    limits = [*question.limits, question.end]
+    assert limits[0] == begin
+    assert all(a < b for a, b in pairwise(limits))
+    assert all(b - a <= question.bucket + timedelta(hours=1) for a, b in pairwise(limits))
+    assert all((at.minute, at.second) == (0, 0) for at in limits)
+    near = sorted(
+        {at + n * timedelta(hours=1) for at in limits for n in (-2, -1, 0, 1)}
+        & {begin + n * timedelta(hours=1) for n in range(hours)}
+    )
+    sql = f"SELECT {bucket_sql(question)} FROM (SELECT unnest($1::TIMESTAMP[]) AS ts)"
+    rows = querier.db.execute(sql, [[at.replace(tzinfo=None) for at in near]]).fetchall()
+    assert [n for (n,) in rows] == [question.bucket_of(at) for at in near]
+    assert {n for (n,) in rows} == {*range(len(limits) - 1)}
 
 
 @pytest.mark.parametrize(

@@ -62,9 +62,11 @@ def spent(querier):
     return querier
 
 
-async def made(querier, by="team", only=None, zone=UTC, link="https://g.example"):
-    report = await read_report(querier, MoneyQuestion(BEGIN, END, by, only or {}), NOW)
-    return document(report, TEMPLATES, zone, link)
+async def made(
+    querier, by="team", only=None, zone=UTC, link="https://g.example", begin=BEGIN, end=END
+):
+    report = await read_report(querier, MoneyQuestion(begin, end, by, only or {}, zone=zone), NOW)
+    return document(report, TEMPLATES, link)
 
 
 async def test_html_and_text_say_the_same_sums_and_what_to_do(spent) -> None:
@@ -177,6 +179,34 @@ def test_days_are_those_of_the_zone_also_when_clocks_change() -> None:
     begin, end = (datetime(2026, 3, day, tzinfo=berlin).astimezone(UTC) for day in (23, 30))
     assert end - begin == timedelta(hours=167)
     assert range_words(begin, end, berlin) == "23 to 29 March 2026"
+
+
+@pytest.mark.parametrize(
+    ("zone", "year", "month", "hours_of"),
+    [("Europe/Berlin", 2026, 10, {25: 25}), ("Europe/Berlin", 2026, 3, {29: 23}), ("America/New_York", 2026, 11, {1: 25}),
+     ("America/Santiago", 2026, 9, {6: 23}), ("Asia/Kolkata", 2026, 10, {})],
+)  # fmt: skip
+async def test_each_day_of_a_month_is_one_bar_also_when_clocks_change(
+    querier, zone, year, month, hours_of
+) -> None:
+    place = ZoneInfo(zone)
+    next_month = datetime(year + month // 12, month % 12 + 1, 1, tzinfo=place)
+    begin, end = (
+        at.astimezone(UTC).replace(minute=0)
+        for at in (datetime(year, month, 1, tzinfo=place), next_month)
+    )
+    querier.db.execute(
+        "INSERT INTO waste_1h (ts, label, node, gpu, gpu_uuid, team, simulated, seconds, usd) "
+        "SELECT ts, 'productive', 'n1', 0, 'GPU-0', 'vision', false, 3600, 1.0 "
+        "FROM range($1::TIMESTAMP, $2::TIMESTAMP, INTERVAL 1 HOUR) t(ts)",
+        [begin.replace(tzinfo=None), end.replace(tzinfo=None)],
+    )
+    html = (await made(querier, zone=place, begin=begin, end=end)).html
+    bars = re.findall(r"nowrap>(\w{3} \d\d \w{3})&nbsp;</td>.*?&nbsp;\$([\d.]+)</td></tr>", html)
+    days = [next_month - timedelta(days=n) for n in range(31, 0, -1)]
+    asked = [at for at in days if at.month == month]
+    assert [name for name, _ in bars] == [f"{at:%a %d %b}" for at in asked]
+    assert [float(usd) for _, usd in bars] == [hours_of.get(at.day, 24) for at in asked]
 
 
 def test_a_change_is_known_from_two_values() -> None:

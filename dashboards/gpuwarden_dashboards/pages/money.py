@@ -5,7 +5,7 @@ import io
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from urllib.parse import urlencode
 
 from aiohttp import web
@@ -133,7 +133,7 @@ class MoneyPage(Page):
     async def _report(self, request: web.Request) -> web.Response:
         asked = self._asked(request)
         report = await read_report(self._querier, asked.question, self._clock.now())
-        answer = html(document(report, self._templates, UTC, "").html)
+        answer = html(document(report, self._templates, "").html)
         answer.headers["Content-Security-Policy"] = REPORT_POLICY
         return answer
 

@@ -4,9 +4,10 @@ All figures are sums of the view `waste`. Simulated GPUs count only if there are
 """
 
 import math
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, tzinfo
 
 from gpuwarden.budgets import forecast_sql
 from gpuwarden.query import Querier, Record, query_all, text_sql, timestamp_sql
@@ -21,7 +22,7 @@ LINES_MAX = 200
 TRENDS_MAX = 50
 """Lines with a trend of their own."""
 SAVINGS_MAX = 20
-WEEK, YEAR = timedelta(days=7), timedelta(days=365)
+HOUR, WEEK, YEAR = timedelta(hours=1), timedelta(days=7), timedelta(days=365)
 _EARLIEST = datetime.min.replace(tzinfo=UTC)
 NOT_WASTE: Sequence[str] = tuple(label for label in LABELS if label in NO_WASTE)
 WASTE_LABELS: Sequence[str] = tuple(label for label in LABELS if label not in NO_WASTE)
@@ -38,19 +39,21 @@ class MoneyQuestion:
     only: Mapping[str, str] = field(default_factory=dict)
     """Names by what is filtered; "": nobody."""
     sort: str = "wasted_usd"
+    zone: tzinfo = UTC
+    """Of its days: one of them has 23 or 25 hours when clocks change."""
 
     @property
     def before(self) -> "MoneyQuestion":
         """The same for as much time before, as far as there are times."""
         time = min(self.end - self.begin, self.begin - _EARLIEST)
-        return replace(self, begin=self.begin - time, end=self.begin)
+        return replace(self, begin=self.begin - time, end=self.begin, zone=UTC)
 
     @property
     def bucket(self) -> timedelta:
         """The time of a bar: an hour up to 60 of them, a day up to 62, a week up to ten years, else whole years."""
         time = self.end - self.begin
-        if time <= timedelta(hours=60):
-            return timedelta(hours=1)
+        if time <= 60 * HOUR:
+            return HOUR
         if time <= timedelta(days=62):
             return timedelta(days=1)
         return WEEK if time <= 10 * YEAR else math.ceil(time / (60 * YEAR)) * YEAR
@@ -58,7 +61,7 @@ class MoneyQuestion:
     @property
     def bucket_word(self) -> str:
         """The time of a bar in a word."""
-        words = {timedelta(hours=1): "hour", timedelta(days=1): "day", WEEK: "week", YEAR: "year"}
+        words = {HOUR: "hour", timedelta(days=1): "day", WEEK: "week", YEAR: "year"}
         return words.get(self.bucket) or f"{self.bucket // YEAR} years"
 
     @property
@@ -75,9 +78,21 @@ class MoneyQuestion:
         """Values of the filter."""
         return {f"only_{by}": name for by, name in self.only.items() if name}
 
+    @property
+    def limits(self) -> Sequence[datetime]:
+        """Begins of the bars: whole hours, at one time of day in the zone except for bars of an hour."""
+        zone = UTC if self.bucket == HOUR else self.zone
+        begin, end = (at.astimezone(zone).replace(tzinfo=None) for at in (self.begin, self.end))
+        found = [self.begin]
+        for n in range(1, math.ceil((end - begin) / self.bucket)):
+            at = (begin + n * self.bucket).replace(tzinfo=zone).astimezone(UTC)
+            found.append(at.replace(minute=0, second=0, microsecond=0))
+        # The last one is the end if clocks skip its time.
+        return [at for at in found if at < self.end]
+
     def bucket_of(self, ts: datetime) -> int:
         """The number of the bar that has this instant."""
-        return int((ts - self.begin) / self.bucket)
+        return bisect_right(self.limits, ts) - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +186,7 @@ def _of_names_and_bars(question: MoneyQuestion) -> str:
 
     Bars come first, then the most expensive names: what a limit of rows may cut are cheap ones.
     """
-    rows = f"SELECT *, {BY[question.by]} AS name, {_bucket(question)} FROM waste WHERE {_asked(question)}"
+    rows = f"SELECT *, {BY[question.by]} AS name, {bucket_sql(question)} AS bucket FROM waste WHERE {_asked(question)}"
     by = "label, is_waste, simulated"
     return (
         f"SELECT name, bucket, grouping(name) = 1 AS is_bar, {_SUMS} FROM ({rows}) "
@@ -183,11 +198,20 @@ def _asked(question: MoneyQuestion) -> str:
     return f"ts >= {timestamp_sql(question.begin)} AND ts < {timestamp_sql(question.end)} AND {question.where}"
 
 
-def _bucket(question: MoneyQuestion) -> str:
+def bucket_sql(question: MoneyQuestion) -> str:
+    """SQL of the number of the bar that has the hour `ts`.
+
+    Bars of one length are numbered by a division; a bar before which clocks changed begins a new count.
+    """
     seconds = int(question.bucket.total_seconds())
-    return (
-        f"CAST(floor(epoch(ts - {timestamp_sql(question.begin)}) / {seconds}) AS INTEGER) AS bucket"
-    )
+    limits = question.limits
+    first = [n for n, at in enumerate(limits) if n == 0 or at - limits[n - 1] != question.bucket]
+    whens = [
+        f"WHEN ts >= {timestamp_sql(limits[n])} "
+        f"THEN least({n} + floor(epoch(ts - {timestamp_sql(limits[n])}) / {seconds}), {until - 1})"
+        for n, until in zip(first, [*first[1:], len(limits)], strict=True)
+    ]
+    return f"CAST(CASE {' '.join(reversed(whens))} END AS INTEGER)"
 
 
 _OPEN = """
@@ -247,18 +271,13 @@ def _lines(rows: Sequence[Record], before: Sequence[Record], sort: str) -> Seque
 
 def _bars(question: MoneyQuestion, rows: Sequence[Record]) -> Sequence[MoneyBar]:
     """All bars, also those without rows."""
-    count = question.bucket_of(question.end - timedelta(seconds=1)) + 1
-    found: list[list[Record]] = [[] for _ in range(count)]
+    limits = question.limits
+    found: list[list[Record]] = [[] for _ in limits]
     for row in rows:
         found[row["bucket"]].append(row)
     return [
-        MoneyBar(
-            question.begin + n * question.bucket,
-            # Beyond the end may be beyond all times.
-            question.begin + (n + 1) * question.bucket if n + 1 < count else question.end,
-            summed(None, of).labels,
-        )
-        for n, of in enumerate(found)
+        MoneyBar(begin, end, summed(None, of).labels)
+        for begin, end, of in zip(limits, [*limits[1:], question.end], found, strict=True)
     ]
 
 
@@ -272,11 +291,11 @@ async def _trends(
         return {}
     value = "gpu_hours" if total.usd is None else "usd"
     sql = (
-        f"SELECT {BY[question.by]} AS name, {_bucket(question)}, sum({value}) AS wasted FROM waste "
+        f"SELECT {BY[question.by]} AS name, {bucket_sql(question)} AS bucket, sum({value}) AS wasted FROM waste "
         f"WHERE {_asked(question)} AND is_waste AND simulated = {is_simulated} "
         f"AND {BY[question.by]} IN ({listed}) GROUP BY ALL"
     )
-    count = question.bucket_of(question.end - timedelta(seconds=1)) + 1
+    count = len(question.limits)
     found: dict[str | None, list[float]] = {}
     for row in (await querier.query(sql, question.params)).records():
         found.setdefault(row["name"], [0.0] * count)[row["bucket"]] = row["wasted"] or 0.0

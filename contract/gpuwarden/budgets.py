@@ -1,8 +1,8 @@
 """Defines what a calendar month (UTC) costs, what it is expected to cost, and how far budgets are used up.
 
 A month is expected to cost what it has cost, and for each hour that is left what an hour of the last seven days has
-cost, or of the time since the first hour in them. The page of money, the reports and the view `budgets_now` take their
-forecasts from here. docs/money.md explains it.
+cost, or of the time since the fleet's first hour in them. The page of money, the reports and the view `budgets_now`
+take their forecasts from here. docs/money.md explains it.
 """
 
 from gpuwarden.metrics import Type
@@ -25,16 +25,16 @@ _READ = "ts > {now} - INTERVAL 31 DAY"
 _ACCOUNT = "(SELECT any_value(account) FROM slurm_jobs j WHERE j.slurm_job_id = job)"
 _SUMS = (
     f"count(*) FILTER ({_MONTH}) AS month_rows, sum(usd) FILTER ({_MONTH}) AS month_usd, "
-    f"sum(usd) FILTER ({_WEEK}) AS week_usd, min(ts) FILTER ({_WEEK}) AS first_at"
+    f"count(*) FILTER ({_WEEK}) AS week_rows, sum(usd) FILTER ({_WEEK}) AS week_usd"
 )
 _SUMS_AGAIN = (
-    "sum(month_rows) AS month_rows, sum(month_usd) AS month_usd, sum(week_usd) AS week_usd, "
-    "min(first_at) AS first_at"
+    "sum(month_rows) AS month_rows, sum(month_usd) AS month_usd, sum(week_rows) AS week_rows, "
+    "sum(week_usd) AS week_usd, min(first_at) AS first_at"
 )
 _SPENT = "if(coalesce(month_rows, 0) = 0, 0, month_usd)"
 """Dollars of the month; NULL: no price is known."""
 _RATE = (
-    "if(first_at IS NULL, 0, "
+    "if(coalesce(week_rows, 0) = 0, 0, "
     "week_usd / greatest(date_diff('millisecond', first_at, {now}) / 3.6e6, 1))"
 )
 """Dollars an hour; NULL: no price is known. 0 for who used nothing for seven days."""
@@ -45,7 +45,9 @@ def forecast_sql(now: str, where: str = "true") -> str:
     """SELECT of `simulated`, `spent_usd` and `forecast_usd` of the month that has `now`, SQL of a TIMESTAMP."""
     sums = _at(_SUMS, now)
     rows = f"SELECT simulated, {sums} FROM waste WHERE {_at(_READ, now)} AND ({where}) GROUP BY simulated"
-    return f"SELECT simulated, {_spent(now)} FROM ({rows})"
+    # Of all, not of who was asked for: who is new has used nothing before, but could have.
+    first = f"SELECT simulated, min(ts) AS first_at FROM waste WHERE {_at(_WEEK, now)} GROUP BY simulated"
+    return f"SELECT simulated, {_spent(now)} FROM ({rows}) LEFT JOIN ({first}) USING (simulated)"
 
 
 def budgets_sql(now: str) -> str:
@@ -54,11 +56,13 @@ def budgets_sql(now: str) -> str:
     Simulated GPUs count only if there are no others.
     """
     sums = (
-        f'SELECT team, "user", job, label, simulated, {_at(_SUMS, now)} FROM waste '
+        f'SELECT team, "user", job, label, simulated, {_at(_SUMS, now)}, '
+        f"min(ts) FILTER ({_at(_WEEK, now)}) AS first_at FROM waste "
         f"WHERE {_at(_READ, now)} GROUP BY ALL"
     )
     rows = (
-        f"SELECT *, {_ACCOUNT} AS account FROM ({sums}) "
+        "SELECT * REPLACE (min(first_at) OVER (PARTITION BY simulated) AS first_at), "
+        f"{_ACCOUNT} AS account FROM ({sums}) "
         "QUALIFY simulated = bool_and(simulated) OVER ()"
     )
     names = " ".join(

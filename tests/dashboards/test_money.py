@@ -291,6 +291,21 @@ async def test_a_budget_is_forecast_as_the_page_forecasts_the_same_filter(spent)
     assert found["label", "free"].severity is None
 
 
+async def test_an_hour_of_a_new_user_is_not_expected_to_go_on_for_a_month(querier) -> None:
+    add(querier, 100, "productive", "n1", "alice", "7", 3600, 1.0)
+    add(querier, 1, "productive", "n1", "eve", "8", 3600, 10.0)
+    add(querier, 180, "productive", "n1", "gone", "6", 3600, 4.0)
+    add(querier, 1, "productive", "sim", "eve", "9", 3600, 100.0, simulated=True)
+    for name in ("eve", "gone"):
+        budget(querier, "user", name, 5000.0)
+    left = (datetime(2026, 4, 1, tzinfo=UTC) - NOW) / timedelta(hours=1)
+    for name, whole in (("eve", 10.0 + 10.0 / 100.5 * left), ("gone", 4.0)):
+        money = await read_money(querier, MoneyQuestion(BEGIN, END, "job", {"user": name}), NOW)
+        assert money.forecast is not None
+        assert money.forecast.whole == pytest.approx(whole)
+        assert [one.forecast_usd for one in money.budgets] == [pytest.approx(whole)]
+
+
 async def test_the_page_shows_budgets_that_belong_to_its_filter(spent) -> None:
     budget(spent, "user", "<alice>", 5.0)
     html = await asked(spent, "/money")

@@ -34,6 +34,9 @@ def span(args: argparse.Namespace, now: datetime) -> tuple[datetime, datetime]:
     end = this_hour + HOUR if args.end is None else _instant(args.end, "--end")
     if end != end.replace(minute=0, second=0, microsecond=0):
         end = end.replace(minute=0, second=0, microsecond=0) + HOUR
+    end = min(end, this_hour + HOUR)
+    if begin >= this_hour + HOUR:
+        raise CallError("--begin must not be in the future")
     if begin >= end:
         raise CallError("--end must be after --begin")
     return begin, end

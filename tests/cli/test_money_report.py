@@ -48,6 +48,7 @@ def test_the_time_of_a_report() -> None:
         "2026-03-01T03:00",
         "2026-03-02T00:00",
     )
+    assert days(begin="2026-03-26", end="2027-01-01") == ("2026-03-26T00:00", "2026-03-26T09:00")
 
 
 @pytest.mark.parametrize(
@@ -55,6 +56,7 @@ def test_the_time_of_a_report() -> None:
     [
         ({"end": "2026-03-01"}, "--end needs --begin"),
         ({"begin": "2026-03-02", "end": "2026-03-01"}, "must be after"),
+        ({"begin": "2026-03-26T09:00"}, "must not be in the future"),
         ({"begin": "yesterday"}, "--begin 'yesterday' is not a date"),
     ],
 )

@@ -16,7 +16,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from bench.gpu import agreement, children, gpm, support
+from bench.gpu import agreement, children, fine, gpm, support
 from bench.gpu.machine import Machine, real_machine, simulated_machine
 from bench.gpu.scenes import Scene, Workshop, record_scene
 from bench.gpu.workloads import WORKLOADS
@@ -28,7 +28,7 @@ SCENE_S = 36.0
 SCENE_LEAST_S = 8.0
 SCENE_START_S = 6.0
 """Time to start and kill a workload, beside its recording."""
-OVERHEAD_S = 60.0
+OVERHEAD_S = 40.0
 WALK_LIMIT_S = 60.0
 SLOW_US = 5000
 """Calls slower than this do not belong into every second."""
@@ -46,6 +46,8 @@ class Evidence:
         self.buffers: list[tuple[str, str, int, float]] = []
         self.overhead: dict[str, Any] = {}
         self.tensor: dict[str, Any] = {}
+        self.renewals: list[fine.Renewal] = []
+        self.formats: list[dict[str, Any]] = []
         self.notes: list[str] = [f"not installed here: {', '.join(missing)}"] if missing else []
         self.doing = "starting"
         self._writing = threading.Lock()
@@ -85,6 +87,8 @@ class Evidence:
                 "notes": self.notes,
                 "overhead": self.overhead,
                 "tensor": self.tensor,
+                "renewals": [asdict(one) for one in self.renewals],
+                "formats": self.formats,
                 "scenes": [asdict(scene) for scene in self.scenes],
             }
             (self.output / "results.json").write_text(json.dumps(document, indent=1))
@@ -118,10 +122,37 @@ def summary(evidence: Evidence) -> str:
         parts += ["## The agent itself", table(("what", "value"), evidence.overhead.items())]
     if evidence.tensor:
         parts += ["## GPM against a known matrix product", table(("what", "value"), evidence.tensor.items())]  # fmt: skip
+    if evidence.formats:
+        parts += ["## Matrix products by number format", _formats(evidence)]
+    if evidence.renewals:
+        parts += ["## How often the driver renews a reading", _renewals(evidence)]
     parts += ["## Workloads", *_scenes(evidence)]
     parts += ["## Agreement with nvidia-smi", *_agreement(evidence)]
     parts += ["## What the driver answers", *_support(evidence)]
     return "\n\n".join(parts) + "\n"
+
+
+def _formats(evidence: Evidence) -> str:
+    metrics = sorted({m for row in evidence.formats for m in row.get("gpm", {})}, key=int)
+    head = ("format", "TFLOPS", "SM MHz", "W", *(f"GPM {metric}" for metric in metrics))
+    return table(head, (
+        (
+            row.get("format", row.get("lacking")), row.get("tflops", row.get("why")), row.get("sm_clock_mhz"),
+            row.get("watts"), *(row.get("gpm", {}).get(metric) for metric in metrics),
+        )
+        for row in evidence.formats
+    ))  # fmt: skip
+
+
+def _renewals(evidence: Evidence) -> str:
+    head = ("reading", "asked", "call p50/p99 us", "changes", "ms between", "least", "most", "note")
+    return table(head, (
+        (
+            one.reading, one.asked, f"{one.call_p50_us:g}/{one.call_p99_us:g}", one.changes,
+            one.between_p50_ms, one.least, one.most, one.error,
+        )
+        for one in evidence.renewals
+    ))  # fmt: skip
 
 
 def _scenes(evidence: Evidence) -> list[str]:
@@ -253,6 +284,10 @@ def _measure(
         target=evidence.attempt, args=(lambda: _overhead(evidence, overhead_s),), daemon=True
     )
     measuring.start()
+    if not short and evidence.machine.handle is not None:
+        measuring.join(overhead_s + 20)  # the agent is measured beside nothing else
+        evidence.step("how often the driver renews each reading")
+        evidence.attempt(lambda: _fine(evidence, workshop))
     names = ["idle", *WORKLOADS]
     for number, name in enumerate(names):
         left_s = deadline_s - 15 - (time.monotonic() - evidence.began_s)
@@ -294,6 +329,12 @@ def _walk(evidence: Evidence) -> None:
 
 def _compare(evidence: Evidence, load: str) -> None:
     evidence.compared += agreement.compare(evidence.machine, load)
+
+
+def _fine(evidence: Evidence, workshop: Workshop) -> None:
+    evidence.renewals = fine.renewals(evidence.machine.handle, workshop)
+    evidence.step("activity by number format")
+    evidence.formats = fine.formats(evidence.machine.handle, workshop)
 
 
 def _overhead(evidence: Evidence, seconds: float) -> None:

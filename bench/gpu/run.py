@@ -12,13 +12,16 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-PARTS = ("", "contract", "agent", "cli")
+PARTS = ("", "contract", "agent", "simulator", "client", "cli")
 PACKAGES = {
     "pynvml": "nvidia-ml-py",
     "psutil": "psutil",
+    "aiohttp": "aiohttp",
+    "backports.zstd": "backports.zstd",
     "h11": "h11",
+    "h2": "h2",
     "nanoarrow": "nanoarrow",
-    "zstandard": "zstandard",
+    "tomlkit": "tomlkit",
     "torch": "torch",
 }
 NEEDED = ("pynvml", "psutil")
@@ -27,7 +30,14 @@ NEEDED = ("pynvml", "psutil")
 
 def missing_packages() -> list[str]:
     """Modules that are not installed here."""
-    return [module for module in PACKAGES if importlib.util.find_spec(module) is None]
+    return [module for module in PACKAGES if not _is_installed(module)]
+
+
+def _is_installed(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:  # the package around it
+        return False
 
 
 def main() -> int:

@@ -24,6 +24,8 @@ LIFE_S = 180
 GIB = 1024**3
 DECODE_S = 0.02
 """CPU time of one item of the data loaders."""
+PRECISION_S = 3.0
+"""How long each number format is multiplied."""
 STORAGE_WAIT_S = 0.06
 """Delay of the slow storage for an item; it sleeps, so the worker is in S, not D."""
 
@@ -194,6 +196,122 @@ def _training(torch: Any, workers: int, fetch: Callable[[int], None]) -> Iterato
         meter.add(16)
 
 
+def transformer(torch: Any) -> Iterator[None]:
+    """Training of a transformer of known size in BF16: what a job's own count of operations says."""
+    width, layers, heads, context, batch = 2048, 12, 16, 1024, 16
+    functional = torch.nn.functional
+
+    class Block(torch.nn.Module):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.into = torch.nn.Linear(width, 3 * width, bias=False)
+            self.out = torch.nn.Linear(width, width, bias=False)
+            self.up = torch.nn.Linear(width, 4 * width, bias=False)
+            self.down = torch.nn.Linear(4 * width, width, bias=False)
+
+        def forward(self, x: Any) -> Any:
+            parts = self.into(functional.layer_norm(x, (width,))).chunk(3, -1)
+            q, k, v = (part.unflatten(-1, (heads, -1)).transpose(1, 2) for part in parts)
+            mixed = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+            x = x + self.out(mixed.transpose(1, 2).flatten(2))
+            return x + self.down(functional.gelu(self.up(functional.layer_norm(x, (width,)))))
+
+    model = torch.nn.Sequential(*(Block() for _ in range(layers))).cuda().to(torch.bfloat16)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-6)
+    x = torch.randn(batch, context, width, device="cuda", dtype=torch.bfloat16)
+    weights = sum(p.numel() for p in model.parameters())
+    # 6 operations a weight and token; a causal mask halves what attention needs.
+    a_token = 6 * weights + 6 * layers * context * width
+    flops, tokens = Meter("flop_per_second"), Meter("tokens_per_second")
+    while True:
+        optimizer.zero_grad()
+        model(x).float().square().mean().backward()
+        optimizer.step()
+        torch.cuda.synchronize()
+        yield
+        flops.add(batch * context * a_token)
+        tokens.add(batch * context)
+
+
+def shared(torch: Any) -> Iterator[None]:
+    """Two processes on one GPU by time slicing: one computes, the other holds more memory and
+    launches small kernels.
+    """
+    if os.fork() == 0:
+        held = torch.zeros(16 * GIB, dtype=torch.uint8, device="cuda")
+        for _ in small_kernels(torch):
+            if held is None:
+                break
+        os._exit(0)
+    yield from matmul(torch)
+
+
+def pulses(torch: Any) -> Iterator[None]:
+    """Full load for 100 ms, nothing for 100 ms: what a second's mean hides."""
+    size = 4096
+    a, b = (torch.randn(size, size, device="cuda", dtype=torch.bfloat16) for _ in range(2))
+    out = torch.empty_like(a)
+    while True:
+        ends = time.monotonic() + 0.1
+        while time.monotonic() < ends:
+            for _ in range(20):
+                torch.matmul(a, b, out=out)
+            torch.cuda.synchronize()
+        yield
+        time.sleep(0.1)
+
+
+def precisions(torch: Any) -> Iterator[None]:
+    """Matrix products in one number format after another, three seconds each: `{"began": format}`,
+    then `{format: operations a second}`.
+    """
+    yield
+    for name, multiply, size in _products(torch):
+        try:
+            multiply()
+            torch.cuda.synchronize()
+            say(began=name)
+            began, rounds = time.monotonic(), 0
+            while time.monotonic() - began < PRECISION_S:
+                for _ in range(5):
+                    multiply()
+                torch.cuda.synchronize()
+                rounds += 5
+            say(**{name: rounds * 2.0 * size**3 / (time.monotonic() - began)})
+        except Exception as error:  # noqa: BLE001  # a format that this GPU or library lacks
+            say(lacking=name, why=f"{type(error).__name__}: {error}"[:200])
+        yield
+    say(began="end")
+    while True:
+        time.sleep(1)
+        yield
+
+
+def _products(torch: Any) -> Iterator[tuple[str, Callable[[], Any], int]]:
+    def plain(dtype: Any, size: int) -> Callable[[], Any]:
+        a, b = (torch.randn(size, size, device="cuda").to(dtype) for _ in range(2))
+        return lambda: torch.matmul(a, b)
+
+    yield "bf16", plain(torch.bfloat16, 8192), 8192
+    yield "fp16", plain(torch.float16, 8192), 8192
+    torch.backends.cuda.matmul.allow_tf32 = True
+    yield "tf32", plain(torch.float32, 8192), 8192
+    torch.backends.cuda.matmul.allow_tf32 = False
+    yield "fp32", plain(torch.float32, 4096), 4096
+    yield "fp64", plain(torch.float64, 4096), 4096
+    whole = [torch.randint(-8, 8, (8192, 8192), device="cuda", dtype=torch.int8) for _ in range(2)]
+    yield "int8", lambda: torch._int_mm(whole[0], whole[1].t()), 8192
+    eighth = [torch.randn(8192, 8192, device="cuda").to(torch.float8_e4m3fn) for _ in range(2)]
+    one = torch.ones((), device="cuda")
+    yield (
+        "fp8",
+        lambda: torch._scaled_mm(
+            eighth[0], eighth[1].t(), scale_a=one, scale_b=one, out_dtype=torch.bfloat16
+        ),
+        8192,
+    )
+
+
 def pretend() -> Iterator[None]:
     """No work at all."""
     while True:
@@ -205,16 +323,19 @@ WORKLOADS: dict[str, Callable[[Any], Iterator[None]]] = {
     work.__name__: work
     for work in (
         matmul, idle_held, small_kernels, loader_few_workers, loader_none, slow_storage,
-        host_to_device, memory_bound, spin, leak,
+        transformer, shared, host_to_device, memory_bound, spin, leak,
     )
 }  # fmt: skip
 """In the order in which they are worth recording."""
+
+UNRECORDED = {work.__name__: work for work in (pulses, precisions)}
+"""What `fine.py` measures by itself."""
 
 
 def work(name: str, torch: Any) -> None:
     """Do it until killed; "ready" after the first round."""
     signal.alarm(LIFE_S)
-    rounds = pretend() if torch is None else WORKLOADS[name](torch)
+    rounds = pretend() if torch is None else (WORKLOADS | UNRECORDED)[name](torch)
     for number, _ in enumerate(rounds):
         if number == 0:
             say(ready=name)

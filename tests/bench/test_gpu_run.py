@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+import sysconfig
 import tarfile
 import time
 from pathlib import Path
@@ -27,9 +28,11 @@ FILES = {
 
 
 def run(*flags: str) -> "subprocess.CompletedProcess[str]":
-    environment = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "OUT")}
+    """Run it as on a machine where only packages are installed: this checkout is not (-S)."""
+    environment = {k: v for k, v in os.environ.items() if k != "OUT"}
+    environment["PYTHONPATH"] = sysconfig.get_path("purelib")
     return subprocess.run(
-        [sys.executable, str(RUN), *flags],
+        [sys.executable, "-S", str(RUN), *flags],
         capture_output=True, text=True, timeout=60, check=False, env=environment, cwd="/",
     )  # fmt: skip
 

@@ -131,6 +131,12 @@ class RuleEngine:
         return {name: runtime.stats for name, runtime in self._runtimes.items()}
 
     @property
+    def all_stats(self) -> Mapping[str, RuleStatistics]:
+        """These and those of the engine's own rules."""
+        own = {runtime.rule.name: runtime.stats for runtime in (self._failing, self._lake_away)}
+        return {**own, **self.stats}
+
+    @property
     def alerts(self) -> list[Alert]:
         """Pending and firing alerts of all rules, as of their last evaluation."""
         return [alert for runtime in self._all for alert in runtime.state.values()]
@@ -520,6 +526,7 @@ class RuleEngine:
 
     async def _evaluate_own(self, runtime: RuleRuntime, rows: Sequence[Mapping[str, Any]]) -> None:
         now = self._now()
+        runtime.stats.evaluations += 1
         try:
             runtime.state, transitions = step(runtime.state, rows, runtime.rule, now)
             await self._publish(runtime, transitions, now)

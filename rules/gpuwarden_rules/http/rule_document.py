@@ -17,7 +17,8 @@ def described(engine: RuleEngine) -> list[dict[str, Any]]:
 
 
 def written(engine: RuleEngine, rule: Rule) -> dict[str, Any]:
-    """A rule with its statistics and everything from its files. Reads files."""
+    """A rule with its statistics and everything from its files. Reads files. The engine's own rules have no SQL."""
+    is_own = rule.name not in engine.stats
     overrides = [
         {
             "match": dict(override.match),
@@ -27,13 +28,13 @@ def written(engine: RuleEngine, rule: Rule) -> dict[str, Any]:
             "file": override.path,
             "line": override.line,
         }
-        for override in engine.overrides[rule.name]
+        for override in engine.overrides.get(rule.name, ())
     ]
     return _figures(engine, rule) | {
         "remedy": str(rule.remedy),
         "page": dataclasses.asdict(rule.page) if rule.page else None,
         "optional": [f"{table}.{column}" for table, column in rule.optional],
-        "sql": rule.sql,
+        "sql": None if is_own else rule.sql,
         "source": rule_source(rule),
         "charts": [dataclasses.asdict(chart) for chart in charts_of(rule, rule.params)],
         "cases": [dataclasses.asdict(case) for case in case_sources(rule)],
@@ -42,7 +43,7 @@ def written(engine: RuleEngine, rule: Rule) -> dict[str, Any]:
 
 
 def _figures(engine: RuleEngine, rule: Rule) -> dict[str, Any]:
-    figures, overrides = engine.stats[rule.name], engine.overrides[rule.name]
+    figures, overrides = engine.all_stats[rule.name], engine.overrides.get(rule.name, ())
     is_off = not variant_at(rule, overrides, Location()).is_enabled and not any(
         override.is_enabled for override in overrides
     )

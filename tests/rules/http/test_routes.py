@@ -204,6 +204,18 @@ async def test_a_rule_comes_with_its_text_cases_and_overrides(client, engine, tm
     assert (await client.get("/v1/rules/none")).status == 404
 
 
+async def test_the_engines_own_rules_come_without_sql(
+    client, engine, database, clock, store
+) -> None:
+    await fire(engine, database, clock, store)
+    for name in ("rule_failing", "lake_away"):
+        rule = await (await client.get(f"/v1/rules/{name}")).json()
+        assert (rule["rule"], rule["state"], rule["sql"], rule["source"]) == (name, "ok", None, "")
+        assert rule["overridden"] == rule["cases"] == []
+    listed = (await (await client.get("/v1/rules")).json())["rules"]
+    assert [one["rule"] for one in listed] == ["down"]
+
+
 async def test_a_silence_is_previewed_before_it_is_made(
     client, engine, database, clock, store
 ) -> None:

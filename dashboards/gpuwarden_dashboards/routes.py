@@ -33,13 +33,16 @@ def routes(
     clock: Clock,
     judgement: JudgementOf = judged,
     grafana_url: str | None = None,
+    query_timeout_s: float = 30.0,
+    query_send_s: float = 60.0,
 ) -> Iterable[web.AbstractRouteDef]:
-    """Pages, assets and their data. `grafana_url`: where pages of nodes, GPUs and jobs link to.
+    """Pages, assets and their data. `grafana_url`: where pages of nodes, GPUs and jobs link to. The other two are the
+    collector's settings: scripts wait a little longer, so that its own words come first.
 
     Raises StartError if that is not an address.
     """
     assets = load_assets()
-    templates = Templates(assets, checked_url(grafana_url))
+    templates = Templates(assets, checked_url(grafana_url), query_timeout_s, query_send_s)
     pages = [page(templates, querier, clock, judgement) for page in _PAGES]
     return [
         web.get(PATH, assets.serve),

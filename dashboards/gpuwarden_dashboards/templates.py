@@ -43,7 +43,13 @@ SPANS = (
 class Templates:
     """The templates, with the addresses of one set of assets."""
 
-    def __init__(self, assets: Assets, grafana_url: str | None = None) -> None:
+    def __init__(
+        self,
+        assets: Assets,
+        grafana_url: str | None = None,
+        query_timeout_s: float = 30.0,
+        query_send_s: float = 60.0,
+    ) -> None:
         self.version = assets.version
         self._environment = Environment(
             loader=PackageLoader("gpuwarden_dashboards"),
@@ -58,6 +64,8 @@ class Templates:
             menu=MENU,
             at="",
             spans=SPANS,
+            query_timeout_s=query_timeout_s,
+            query_send_s=query_send_s,
             login_path=LOGIN_PATH,
             grafana=partial(dashboard_url, grafana_url) if grafana_url else None,
         )

@@ -86,9 +86,9 @@ async def no_annotations(_request: web.Request) -> web.Response:
 
 
 @asynccontextmanager
-async def served(querier, port=0, judgement=judged):
+async def served(querier, port=0, judgement=judged, **limits):
     app = web.Application()
-    app.add_routes(routes(querier, SystemClock(), judgement))
+    app.add_routes(routes(querier, SystemClock(), judgement, **limits))
     app.router.add_post("/v1/sql", answering(querier))
     app.router.add_get("/v1/queries", no_queries)
     app.router.add_get("/v1/annotations", no_annotations)

@@ -180,3 +180,66 @@ async def test_a_gpu_its_node_job_and_user_are_shown_with_what_is_wrong(fleet) -
             assert await page.evaluate(wide) == 0, path
         await browser.close()
     assert said == []
+
+
+async def refuse(route) -> None:
+    """As a collector whose lake is away."""
+    await route.fulfill(status=503, json={"error": "the lake is away"})
+
+
+async def never(_route) -> None:
+    """Leave a request without an answer."""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("answer", [refuse, never])
+async def test_charts_are_refreshed_while_coverage_health_and_links_fail(fleet, answer) -> None:
+    expect, asked = playwright.expect, []
+    expect.set_options(timeout=15_000)
+    async with playwright.async_playwright() as driver, served(fleet) as port:
+        browser = await driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        page = await browser.new_page()
+        for path in ("coverage", "health", "topology"):
+            await page.route(f"**/v1/{path}?*", answer)
+        page.on("request", lambda r: asked.append(r.url) if "/v1/series?" in r.url else None)
+        await page.goto(f"http://127.0.0.1:{port}/gpus/GPU-0")
+        await expect(page.locator("#states .plot")).to_have_attribute(
+            "aria-label", "States: state: busy, throttled; HW heat: held"
+        )
+        if answer is refuse:
+            for place in ("#coverage", "#health", "#topology"):
+                await expect(page.locator(place)).to_have_text("Not shown: the lake is away")
+        while len(asked) < 2:
+            await page.wait_for_timeout(500)
+        await expect(page.locator("#state")).to_be_hidden()
+        await page.unroute_all()
+        await page.click("[data-seconds='600']")  # another span is asked for at once
+        await expect(page.locator("#coverage")).to_contain_text("75.0 %")
+        await browser.close()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(120)
+async def test_an_answer_that_never_comes_is_said_after_its_deadline(fleet) -> None:
+    expect = playwright.expect
+    expect.set_options(timeout=15_000)
+    limits = {"query_timeout_s": -9.0, "query_send_s": 0.0}  # a second
+    async with playwright.async_playwright() as driver, served(fleet, **limits) as port:
+        browser = await driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        page = await browser.new_page()
+        await page.goto(f"http://127.0.0.1:{port}/sql")
+        outcome = page.locator("#outcome")
+        await page.route("**/v1/sql", never)
+        await page.route("**/v1/queries", never)
+        late = "the collector does not answer within 1 s"
+        for does in ("#run", "button:text('CSV')", "#save button"):
+            await page.fill("#save input", "mine")
+            await page.evaluate("document.querySelector('#outcome').textContent = ''")
+            await page.click(does)
+            await expect(outcome).to_have_text(late)
+        await page.unroute_all()
+        await page.route("**/v1/sql", lambda route: route.abort())
+        await page.click("#run")
+        await expect(outcome).to_have_text("the collector does not answer")
+        await browser.close()

@@ -44,7 +44,14 @@ async def collecting(
     assistants = McpEndpoint(clock, rules.judgement)
 
     def routes(querier: Querier) -> Iterable[AbstractRouteDef]:
-        pages = page_routes(querier, clock, rules.judgement, settings.grafana_url)
+        pages = page_routes(
+            querier,
+            clock,
+            rules.judgement,
+            settings.grafana_url,
+            settings.query_timeout_s,
+            settings.query_send_s,
+        )
         return [*pages, *assistants.routes(querier), *rules.routes(querier)]
 
     async with running(

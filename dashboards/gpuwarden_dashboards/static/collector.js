@@ -1,7 +1,7 @@
 // The page of collector and agents: lists are fetched again as HTML, counters from /metrics, rules from /v1/rules.
 
 import { facts } from "./elements.js";
-import { ask, live, logIn } from "./live.js";
+import { ask, live, logIn, request, requestPage } from "./live.js";
 import { table } from "./result.js";
 
 const PREFIX = "gpuwarden_collector_";
@@ -54,10 +54,10 @@ function timing(samples, name) {
 }
 
 async function lookAtMetrics() {
-  const answer = await fetch("/metrics");
+  const { answer, text } = await request("/metrics", {}, async (one) => ({ answer: one, text: await one.text() }));
   if (answer.status === 401) return logIn();
   if (!answer.ok) throw new Error(`the collector answers ${answer.status}`);
-  const samples = samplesOf(await answer.text());
+  const samples = samplesOf(text);
   const found = [];
   for (const [name, meaning] of SHOWN) {
     const of = samples.filter((one) => one.name === PREFIX + name);
@@ -84,12 +84,9 @@ async function lookAtRules() {
 }
 
 async function lookAtAgents() {
-  const answer = await fetch(location.href, { headers: { Accept: "text/html" } });
-  if (answer.redirected) return logIn();
-  if (!answer.ok) throw new Error(`the collector answers ${answer.status}`);
-  const fresh = new DOMParser().parseFromString(await answer.text(), "text/html");
+  const fresh = await requestPage(location.href);
+  if (!fresh) return;
   for (const id of ["fresh", "versions", "agents"]) document.getElementById(id).replaceWith(fresh.getElementById(id));
-  return null;
 }
 
 let turns = 0;

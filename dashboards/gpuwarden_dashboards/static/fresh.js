@@ -1,15 +1,12 @@
 // Refreshes parts of a page from the collector, and keeps what is open and focused.
 
-import { logIn, request } from "./live.js";
+import { requestPage } from "./live.js";
 import { rewrite } from "./times.js";
 
 /** The page of this address as it is now; null: the browser leaves the page. Throws an error for people. */
 export async function page() {
-  const options = { headers: { Accept: "text/html" } };
-  const { answer, text } = await request(location.pathname + location.search, options, async (one) => ({ answer: one, text: await one.text() }));
-  if (!answer.ok) throw new Error(`the collector answers ${answer.status}`);
-  if (answer.redirected) return logIn();
-  const found = new DOMParser().parseFromString(text, "text/html");
+  const found = await requestPage(location.pathname + location.search);
+  if (!found) return null;
   const version = (one) => one.querySelector("meta[name=version]")?.content;
   if (version(found) === version(document)) return found;
   location.reload();

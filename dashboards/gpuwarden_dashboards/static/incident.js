@@ -76,7 +76,10 @@ async function draw(box, details, charts) {
       }
     }
   }
-  shared.addEventListener("span", () => look().catch(() => {}));
+  const failed = make("p.failed", { role: "status" });
+  box.after(failed);
+  const lookAgain = () => look().then(() => (failed.textContent = ""), (error) => (failed.textContent = `The charts show an older time: ${error.message}.`));
+  shared.addEventListener("span", lookAgain);
   await look();
 }
 

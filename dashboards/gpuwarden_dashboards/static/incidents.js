@@ -1,7 +1,7 @@
 // The list of incidents or alerts: kept up to date, and acknowledged from.
 
 import { page, replace } from "./fresh.js";
-import { live } from "./live.js";
+import { live, requestPage } from "./live.js";
 import { acknowledge, mayChange } from "./silencing.js";
 
 const filters = document.querySelector("#filters");
@@ -32,9 +32,8 @@ function enable() {
 
 /** The alerts that stand for an incident, as its page has them. */
 async function roots(id) {
-  const answer = await fetch(`/incidents/${id}`, { headers: { Accept: "text/html" } });
-  const found = new DOMParser().parseFromString(await answer.text(), "text/html");
-  return (found.querySelector("#actions")?.dataset.fingerprints ?? "").split(",").filter(Boolean);
+  const found = await requestPage(`/incidents/${id}`);
+  return (found?.querySelector("#actions")?.dataset.fingerprints ?? "").split(",").filter(Boolean);
 }
 
 document.addEventListener("change", (event) => {
@@ -44,7 +43,13 @@ document.addEventListener("change", (event) => {
 document.addEventListener("click", async (event) => {
   if (event.target.id !== "ack") return;
   const chosen = picked();
-  const fingerprints = isIncidents ? (await Promise.all(chosen.map(roots))).flat() : chosen;
+  let fingerprints = chosen;
+  try {
+    if (isIncidents) fingerprints = (await Promise.all(chosen.map(roots))).flat();
+  } catch (error) {
+    document.querySelector("#may").textContent = `Nothing is acknowledged: ${error.message}.`;
+    return;
+  }
   acknowledge([...new Set(fingerprints)], `${chosen.length} ${isIncidents ? "incident" : "alert"}${chosen.length === 1 ? "" : "s"}: no notifications until then.`, () => setTimeout(again, 300));
 });
 // Leave empty fields out of the address, which people share.

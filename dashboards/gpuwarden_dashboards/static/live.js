@@ -1,23 +1,36 @@
 // Polls the collector while the page is visible, and shows when it does not answer.
 
 const state = document.querySelector("#state");
+const { queryS, sendS } = document.documentElement.dataset;
 // Longer than the collector lets a query run, so that its own words come first.
-const ANSWER_MS = 40e3;
+const ANSWER_MS = 1000 * (Number(queryS) + 10);
+/** The deadline of an answer with many rows: sending them may take as long again. */
+export const ROWS_MS = ANSWER_MS + 1000 * Number(sendS);
 
 /** Ask for a token, and come back here. */
 export function logIn() {
   location.href = `/login?next=${encodeURIComponent(location.pathname + location.search)}`;
 }
 
-/** What `read` makes of an answer. One that does not come in time is as none: a TypeError, as `fetch` throws. */
-export async function request(path, { signal, ...options }, read) {
-  const late = AbortSignal.timeout(ANSWER_MS);
+/** What `read` makes of an answer. Without one, or without all of it within `waitMs`: a TypeError with words for people. */
+export async function request(path, { signal, waitMs = ANSWER_MS, ...options }, read) {
+  const late = AbortSignal.timeout(waitMs);
   try {
     return await read(await fetch(path, { ...options, signal: signal ? AbortSignal.any([signal, late]) : late }));
   } catch (error) {
-    if (error.name !== "TimeoutError") throw error;
-    throw new TypeError(`the collector does not answer within ${ANSWER_MS / 1000} s`);
+    if (error.name === "TimeoutError") throw new TypeError(`the collector does not answer within ${Math.round(waitMs / 1000)} s`);
+    if (error instanceof TypeError) throw new TypeError("the collector does not answer", { cause: error });
+    throw error;
   }
+}
+
+/** The page of a path as a document, with its answer; without a token, the page to log in. */
+export async function requestPage(path) {
+  const options = { headers: { Accept: "text/html" } };
+  const { answer, text } = await request(path, options, async (one) => ({ answer: one, text: await one.text() }));
+  if (answer.redirected) logIn();
+  if (!answer.ok) throw new Error(`the collector answers ${answer.status}`);
+  return answer.redirected ? null : new DOMParser().parseFromString(text, "text/html");
 }
 
 /** An answer and its JSON, {} where it has none; without a token, the page to log in. */

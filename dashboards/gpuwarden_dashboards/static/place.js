@@ -126,6 +126,7 @@ function query(path, more) {
 }
 
 let reading = null;
+let slowly = null; // what is asked beside the charts, which do not wait for it
 let slowAt = 0;
 
 const nameOf = (line, wanted) => lineName(line, wanted, { isOne, node: set.gpuUuids ? undefined : set.node });
@@ -152,7 +153,7 @@ async function look() {
     beside(banded(metrics, signal)),
     lookBeside(signal),
   ];
-  if (now() - slowAt > SLOW_MS) asked.push(lookSlowly(columns, signal));
+  if (!slowly && now() - slowAt > SLOW_MS) lookSlowly(columns);
   annotations.look();
   const [series, timeline, others, model] = await Promise.all(asked);
   show(series, timeline, others, model);
@@ -345,16 +346,33 @@ function stateRows(timeline, { begin, step }, strips) {
   return [...rows, ...lanes("alerts", of("alert")), ...(grave.length || events.length ? [{ name: "events", runs: grave.length > 60 ? grave : events }] : [])];
 }
 
-async function lookSlowly(columns, signal) {
-  const [covered, health, topology] = await Promise.all([
-    coverage && ask(query("/v1/coverage", { columns }), signal),
-    document.querySelector("#health") && ask(query("/v1/health", {}), signal),
-    document.querySelector("#topology") && ask(`/v1/topology?${new URLSearchParams({ node: set.node, end: Math.round(shared.end) })}`, signal),
-  ]);
+/** Coverage, health and links: each is shown, or says in its place why it is not. */
+async function lookSlowly(columns) {
+  const mine = (slowly = new AbortController());
+  const parts = [
+    ["#coverage", query("/v1/coverage", { columns }), showCoverage],
+    ["#health", query("/v1/health", {}), showHealth],
+    ["#topology", `/v1/topology?${new URLSearchParams({ node: set.node, end: Math.round(shared.end) })}`, (found) => drawTopology(document.querySelector("#topology"), found, set.gpuUuid)],
+  ];
+  await Promise.all(parts.map(async ([place, path, draw]) => {
+    const element = document.querySelector(place);
+    if (!element) return;
+    try {
+      draw(await ask(path, mine.signal));
+    } catch (error) {
+      if (!mine.signal.aborted) fill(element, make("p.failed", {}, `Not shown: ${error.message}`));
+    }
+  }));
+  if (mine.signal.aborted) return;
   slowAt = now();
-  if (covered) showCoverage(covered);
-  if (health) showHealth(health);
-  if (topology) drawTopology(document.querySelector("#topology"), topology, set.gpuUuid);
+  slowly = null;
+}
+
+/** Ask for it again, of the span that is shown now. */
+function forgetSlow() {
+  slowly?.abort();
+  slowly = null;
+  slowAt = 0;
 }
 
 function percent(share) {
@@ -441,7 +459,7 @@ function endLive() {
 
 function refresh() {
   endLive();
-  slowAt = 0;
+  forgetSlow();
   remember();
   look().catch((error) => {
     if (error.name !== "AbortError") again();
@@ -497,7 +515,7 @@ function listMetrics() {
 }
 catalogue.addEventListener("toggle", listMetrics);
 addEventListener("zonechange", () => {
-  slowAt = 0;
+  forgetSlow();
   remember();
   if (!liveCharts) look().catch(() => again());
 });

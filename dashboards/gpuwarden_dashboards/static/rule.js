@@ -1,7 +1,7 @@
 // The page of a rule: its definition, its episodes, and its backtest.
 
 import { facts, folded, make } from "./elements.js";
-import { ask } from "./live.js";
+import { ask, change } from "./live.js";
 import { minute, stamp, zoneName } from "./times.js";
 import { duration, plainTable, scrolling } from "./result.js";
 import { placeOf, strips } from "./episodes.js";
@@ -10,6 +10,7 @@ const page = document.querySelector("#rule");
 const name = page.dataset.rule;
 const written = document.querySelector("#written");
 const history_ = document.querySelector("#history");
+const testing = document.querySelector("#testing");
 const form = document.querySelector("#backtest");
 const [run, cancel, bar, outcome, result] = ["run", "cancel", "progress", "outcome", "result"].map((id) => document.querySelector(`#${id}`));
 
@@ -45,7 +46,7 @@ function describe(rule) {
     ["must hold", rule.for_s ? duration(rule.for_s) : "not at all"],
     ["keeps firing", rule.keep_firing_for_s ? duration(rule.keep_firing_for_s) : "not after it ends"],
     ["failures", rule.failures],
-    ["file", `${rule.file.split("/").at(-1)}:${rule.line}`],
+    ["file", rule.sql === null ? "none: the collector itself makes its alerts" : `${rule.file.split("/").at(-1)}:${rule.line}`],
   ];
   page.replaceChildren(about, facts("dl.facts", said));
 }
@@ -67,6 +68,7 @@ function details(rule) {
     parts.push(make("h2", {}, "Does not fire for"));
     parts.push(make("ul", {}, rule.page.quiet.map((text) => make("li", {}, text))));
   }
+  if (rule.sql === null) return written.replaceChildren(...parts);
   parts.push(make("h2", {}, "Cases"));
   parts.push(make("p.soft", {}, rule.cases.length ? "Rows in the tables, and whether the rule must fire; gpuwarden rules test runs them." : "The rule has no test cases."));
   for (const one of rule.cases) {
@@ -76,7 +78,7 @@ function details(rule) {
   parts.push(make("h2", {}, "Text"), make("p.soft", {}, `Needs ${rule.requires.join(", ") || "nothing"}${rule.optional.length ? `; reads ${rule.optional.join(", ")} if present` : ""}.`));
   parts.push(folded("SQL", code(rule.sql)));
   if (rule.source) parts.push(folded("source (YAML)", code(rule.source)));
-  written.replaceChildren(...parts);
+  return written.replaceChildren(...parts);
 }
 
 const usd = (amount) => (amount === null ? "–" : `$${amount.toLocaleString("en", { minimumFractionDigits: 2, maximumFractionDigits: 2 })}`);
@@ -127,11 +129,16 @@ async function follow(id) {
   }
 }
 
+function failed(error) {
+  outcome.textContent = error.message;
+  outcome.className = "failed";
+}
+
 function remember(id) {
   const url = new URL(location.href);
   url.searchParams.set("backtest", id);
   history.replaceState(null, "", url);
-  cancel.onclick = () => fetch(`/v1/backtests/${id}`, { method: "DELETE" });
+  cancel.onclick = () => change("DELETE", `/v1/backtests/${id}`).catch(failed);
 }
 
 form.addEventListener("submit", async (event) => {
@@ -140,16 +147,16 @@ form.addEventListener("submit", async (event) => {
   outcome.className = "";
   result.replaceChildren();
   const since = document.querySelector("#span").value;
-  const answer = await fetch("/v1/backtests", { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify({ rule: name, since }) }).catch(() => null);
-  const said = answer ? await answer.json() : { error: "the collector does not answer" };
-  if (!answer?.ok) {
+  let begun;
+  try {
+    begun = await change("POST", "/v1/backtests", { rule: name, since });
+  } catch (error) {
     run.disabled = false;
-    outcome.textContent = said.error;
-    outcome.className = "failed";
+    failed(error);
     return;
   }
-  remember(said.id);
-  await follow(said.id);
+  remember(begun.id);
+  await follow(begun.id);
 });
 
 const episodes = JSON.parse(document.querySelector("#episodes").textContent);
@@ -158,10 +165,12 @@ ask(`/v1/rules/${encodeURIComponent(name)}`).then(
   (rule) => {
     describe(rule);
     details(rule);
+    // Without SQL there is nothing to run over the past.
+    testing.hidden = rule.sql === null;
   },
   (error) => {
     page.replaceChildren(make("p.failed", {}, error.message));
-    form.hidden = true;
+    testing.hidden = true;
   },
 );
 const wanted = new URL(location.href).searchParams.get("backtest");

@@ -1,7 +1,7 @@
 // Acknowledges and silences alerts through the collector's API, for readers whose token allows it.
 
 import { make } from "./elements.js";
-import { ask, logIn } from "./live.js";
+import { ask, change } from "./live.js";
 import { minute } from "./times.js";
 
 const KEY = "gpuwarden-author";
@@ -9,14 +9,6 @@ const dialog = document.querySelector("#ask");
 const part = (name) => dialog.querySelector(`#ask-${name}`);
 let previewing = null;
 let send = null;
-
-async function change(method, path, body) {
-  const answer = await fetch(path, { method, headers: { "Content-Type": "application/json" }, body: body && JSON.stringify(body) });
-  if (answer.status === 401) logIn();
-  if (answer.ok) return answer.status === 204 ? null : answer.json();
-  const said = await answer.json().catch(() => ({}));
-  throw new Error(said.error ?? `the collector answers ${answer.status}`);
-}
 
 /** Whether the reader's token allows it; otherwise `#may` says why, and the buttons are disabled. */
 export function mayChange() {

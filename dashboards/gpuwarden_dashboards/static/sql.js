@@ -5,7 +5,7 @@ import { bars, barsOf } from "./bars.js";
 import { Chart, Shared } from "./chart.js";
 import { facts, folded, make } from "./elements.js";
 import { linesOf, measuresOf } from "./lines.js";
-import { ask as askFor, logIn } from "./live.js";
+import { ask as askFor, change, logIn, request, ROWS_MS } from "./live.js";
 import { pinButton } from "./pin.js";
 import { table } from "./result.js";
 
@@ -117,21 +117,25 @@ editor.addEventListener("keydown", (event) => {
 
 // --- running
 
-function ask(accept, signal) {
-  return fetch("/v1/sql", {
+/** The answer to the SQL of the editor, and its content as `read` gives it; of a refusal, its JSON. */
+function ask(accept, read, signal) {
+  const asked = {
     method: "POST",
     signal,
+    waitMs: ROWS_MS,
     headers: { "Content-Type": "application/json", Accept: accept },
     body: JSON.stringify({ sql: editor.value }),
-  });
+  };
+  return request("/v1/sql", asked, async (answer) => ({ answer, content: await (answer.ok ? read(answer) : answer.json().catch(() => ({}))) }));
 }
 
 function failed(error) {
   state.className = "failed";
-  state.textContent = error instanceof TypeError ? "the collector does not answer" : error.message;
+  state.textContent = error.message;
 }
 
-function sentence(said) {
+function sentence(said, status) {
+  if (!said.error) return `the collector answers ${status}`;
   const place = said.position ? ` (line ${said.position.line}, column ${said.position.column})` : "";
   return said.error + (said.hint ? `; ${said.hint}` : "") + place;
 }
@@ -147,10 +151,9 @@ async function run() {
   state.textContent = "running …";
   document.querySelector("#cancel").hidden = false;
   try {
-    const response = await ask("application/json", mine.signal);
+    const { answer: response, content: said } = await ask("application/json", (one) => one.json(), mine.signal);
     if (response.status === 401) return logIn();
-    const said = await response.json();
-    if (!response.ok) throw new Error(sentence(said));
+    if (!response.ok) throw new Error(sentence(said, response.status));
     answer = said;
     const many = said.rows.length;
     const cut = said.truncated ? "; there are more: use LIMIT, or select less" : "";
@@ -224,10 +227,9 @@ function draw() {
 for (const button of document.querySelectorAll("[data-format]")) {
   button.addEventListener("click", async () => {
     try {
-      const response = await ask(button.dataset.format);
+      const { answer: response, content: file } = await ask(button.dataset.format, (one) => one.blob());
       if (response.status === 401) return logIn();
-      if (!response.ok) throw new Error(sentence(await response.json()));
-      const file = await response.blob();
+      if (!response.ok) throw new Error(sentence(file, response.status));
       const link = make("a", { href: URL.createObjectURL(file), download: `gpuwarden.${button.dataset.ending}` });
       link.click();
       setTimeout(() => URL.revokeObjectURL(link.href), 60e3);
@@ -254,7 +256,7 @@ document.querySelector("#share").addEventListener("click", async () => {
 
 function saved(one) {
   const by = [one.author && `by ${one.author}`, one.saved_at.slice(0, 10)].filter(Boolean).join(", ");
-  const remove = () => change("DELETE", `/v1/queries/${encodeURIComponent(one.name)}`);
+  const remove = () => keep("DELETE", `/v1/queries/${encodeURIComponent(one.name)}`);
   return make("li", {},
     make("button", { type: "button", click: () => show(one.sql) }, one.name), " ", make("span.soft", {}, by),
     one.mine ? [" ", make("button.plain", { type: "button", "aria-label": `delete ${one.name}`, click: remove }, "delete")] : null);
@@ -267,11 +269,9 @@ async function showSaved() {
   kept.querySelector("ul").replaceChildren(...queries.map(saved));
 }
 
-async function change(method, path, document_) {
+async function keep(method, path, document_) {
   try {
-    const response = await fetch(path, { method, headers: { "Content-Type": "application/json" }, body: document_ && JSON.stringify(document_) });
-    if (response.status === 401) return logIn();
-    if (!response.ok) throw new Error((await response.json()).error);
+    await change(method, path, document_);
     await showSaved();
     kept.open = true;
     return true;
@@ -283,7 +283,7 @@ async function change(method, path, document_) {
 document.querySelector("#save").addEventListener("submit", async (event) => {
   event.preventDefault();
   const input = event.target.elements.name;
-  if (!(await change("POST", "/v1/queries", { name: input.value, sql: editor.value }))) return;
+  if (!(await keep("POST", "/v1/queries", { name: input.value, sql: editor.value }))) return;
   state.className = "soft";
   state.textContent = `saved as ${input.value}`;
   input.value = "";

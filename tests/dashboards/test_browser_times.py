@@ -137,6 +137,16 @@ async def test_a_form_that_is_sent_again_keeps_its_times_and_its_state(fleet) ->
         sent = dict(parse_qsl(urlsplit((await again.value).url).query))
         assert {name: sent[name] for name in asked} == asked
 
+        # The span of charts, too; what is changed is a time of the reader's clock.
+        begin, end = BEGIN_MS + 6.5 * HOUR_MS, BEGIN_MS + 8 * HOUR_MS  # 01:30 EST, 03:00 EST
+        await page.goto(f"{url}/gpus/GPU-0?begin={begin:.0f}&end={end:.0f}")
+        await playwright.expect(page.locator("#begin")).to_have_value("2026-11-01T01:30")
+        await playwright.expect(page.locator("#range .zone")).to_have_text("EST")
+        await page.fill("#end", "2026-11-01T04:00")
+        await page.click("#range button")
+        await page.wait_for_url(f"**end={end + HOUR_MS:.0f}")
+        assert parse_qs(urlsplit(page.url).query)["begin"] == [f"{begin:.0f}"]
+
         await page.goto(f"{url}/incidents?at=2026-03-01T12:00&state=ended")
         await playwright.expect(page.locator("[name=at]")).to_have_value("2026-03-01T07:00")
         async with page.expect_request(lambda one: one.is_navigation_request()) as again:

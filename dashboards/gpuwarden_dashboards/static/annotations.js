@@ -2,7 +2,7 @@
 
 import { counted, make, put } from "./elements.js";
 import { ask, change, mayEdit } from "./live.js";
-import { ofField, stamp, zoneName } from "./times.js";
+import { stamp, timeIn, zoneName } from "./times.js";
 
 const OLD_MS = 15e3;
 const WINDOW_MIN_MS = 86400e3; // a span of live charts that has not begun ends near 1970
@@ -104,7 +104,7 @@ export class Annotations {
     const { text, at, about } = form.elements;
     const { node, gpu, job } = this.place;
     const of = { "": {}, node: { node }, gpu: { node, gpu }, job: { job } }[about?.value ?? ""];
-    const when = at.value ? { at: new Date(ofField(at.value)).toISOString() } : {};
+    const when = at.value ? { at: new Date(timeIn(at)).toISOString() } : {};
     this.done(change("POST", "/v1/annotations", { text: text.value, ...when, ...of }).then(() => form.reset()));
   }
 

@@ -7,7 +7,7 @@ import { ask, change, live, mayEdit, requestJson } from "./live.js";
 import { PanelView, usesRange } from "./panel.js";
 import { editPanel } from "./panelform.js";
 import { create, pathOf } from "./pin.js";
-import { clock, fieldOf, ofField, stamp, zoneName } from "./times.js";
+import { clock, setField, stamp, timeIn, zoneName } from "./times.js";
 
 const TURN_MS = 2500;
 const AGE_MS = 5e3;
@@ -54,7 +54,7 @@ function remember() {
   for (const button of spans) button.setAttribute("aria-pressed", String(following && Number(button.dataset.seconds) === lengthS));
   part("range").querySelector(".zone").textContent = zoneName(shared.begin);
   for (const key of ["begin", "end"]) {
-    if (document.activeElement !== part(key)) part(key).value = fieldOf(shared[key]);
+    if (document.activeElement !== part(key)) setField(part(key), shared[key]);
   }
 }
 
@@ -461,7 +461,7 @@ for (const button of spans) {
 }
 part("range").addEventListener("submit", (event) => {
   event.preventDefault();
-  const [from, to] = ["begin", "end"].map((key) => ofField(part(key).value));
+  const [from, to] = ["begin", "end"].map((key) => timeIn(part(key)));
   if (from < to) shared.show(from, to);
 });
 addEventListener("zonechange", () => {

@@ -9,7 +9,7 @@ import { ask, live } from "./live.js";
 import { GPUS_MAX, LiveCharts } from "./livecharts.js";
 import { pinButton } from "./pin.js";
 import { Heat, Strips } from "./strips.js";
-import { clock, fieldOf, ofField, stamp, zoneName } from "./times.js";
+import { clock, setField, stamp, timeIn, zoneName } from "./times.js";
 import { draw as drawTopology, fill, plain } from "./topology.js";
 
 const WEEK = 7 * 86400e3;
@@ -82,7 +82,7 @@ function remember() {
   for (const zone of document.querySelectorAll("#range .zone")) zone.textContent = zoneName(shared.begin);
   for (const name of ["begin", "end"]) {
     const input = document.querySelector(`#${name}`);
-    if (input && document.activeElement !== input) input.value = fieldOf(shared[name]);
+    if (input && document.activeElement !== input) setField(input, shared[name]);
   }
 }
 
@@ -479,7 +479,7 @@ for (const button of spans) {
 }
 document.querySelector("#range")?.addEventListener("submit", (event) => {
   event.preventDefault();
-  const [begin, end] = ["begin", "end"].map((name) => ofField(document.querySelector(`#${name}`).value));
+  const [begin, end] = ["begin", "end"].map((name) => timeIn(document.querySelector(`#${name}`)));
   if (begin < end) shared.show(begin, end);
 });
 for (const choice of [compare, heatPicker, bandBox, ...besides]) choice?.addEventListener("change", refresh);

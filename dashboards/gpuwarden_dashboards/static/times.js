@@ -50,11 +50,16 @@ export function minute(ms) {
   return `${stamp(ms).slice(0, 16)} ${zoneName(ms)}`;
 }
 
-/** What a field for a date and a time has. */
-export const fieldOf = (ms) => wallText(ms).slice(0, 16);
+/** Show a time in a field for a date and a time. */
+export function setField(field, ms) {
+  field.value = wallText(ms).slice(0, 16);
+  [field.dataset.shown, field.dataset.ms] = [field.value, ms];
+}
 
-/** The time in such a field. */
-export const ofField = (text) => fromWall(Date.parse(`${text}Z`));
+/** The time in such a field: what nobody changed stays the same time, also in an hour that comes twice. */
+export function timeIn(field) {
+  return field.value === field.dataset.shown ? Number(field.dataset.ms) : fromWall(Date.parse(`${field.value}Z`));
+}
 
 /** Rewrite the times in an element that the server wrote. */
 export function rewrite(root) {
@@ -65,10 +70,7 @@ export function rewrite(root) {
     element.textContent = wallText(ms).slice(from, to).replace("T", " ") + (hasZone ? ` ${zoneName(ms)}` : "");
   }
   for (const field of root.querySelectorAll("form.zoned input[type=datetime-local]")) {
-    field.dataset.utc ||= field.defaultValue;
-    if (!field.dataset.utc) continue;
-    field.value = fieldOf(Date.parse(`${field.dataset.utc}Z`));
-    field.dataset.shown = field.value;
+    if (field.dataset.ms || field.defaultValue) setField(field, Number(field.dataset.ms ?? Date.parse(`${field.defaultValue}Z`)));
   }
   for (const element of root.querySelectorAll(".zone")) element.textContent = zoneName(timeBeside(element));
 }
@@ -77,7 +79,7 @@ export function rewrite(root) {
 function timeBeside(element) {
   const field = element.closest("form")?.querySelector("input[type=datetime-local]");
   const time = element.closest("table")?.querySelector("time[datetime]");
-  return (field?.value ? ofField(field.value) : time && Date.parse(time.dateTime)) || Date.now();
+  return (field?.value ? timeIn(field) : time && Date.parse(time.dateTime)) || Date.now();
 }
 
 function apply() {
@@ -100,9 +102,7 @@ document.addEventListener("submit", ({ target }) => {
   for (const field of fields) {
     const shown = field.value;
     if (!shown) continue;
-    // What nobody changed stays the same time, also in an hour that comes twice.
-    const utc = shown === field.dataset.shown ? field.dataset.utc : new Date(ofField(shown)).toISOString();
-    field.value = utc.slice(0, 16);
+    field.value = new Date(timeIn(field)).toISOString().slice(0, 16);
     // The address is UTC; what the reader sees is not, also when the browser comes back to this page.
     setTimeout(() => (field.value = shown));
   }

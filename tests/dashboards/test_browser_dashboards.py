@@ -4,7 +4,7 @@ import json
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
@@ -396,6 +396,47 @@ async def test_many_annotations_around_the_span_hide_none_in_it(fleet: Any, tmp_
         await playwright.expect(page.locator("#annotations")).to_contain_text(
             "newest 1 of the span; there are more"
         )
+    assert said == []
+
+
+async def test_an_annotation_of_a_node_is_on_the_panels_that_show_it(
+    fleet: Any, tmp_path: Path
+) -> None:
+    by_node = "SELECT ts, node, util_percent FROM gpu_samples WHERE ts > now()::TIMESTAMP - INTERVAL 10 MINUTE"
+    all_of = by_node.replace(" node,", "")
+    panels: list[dict[str, Any]] = [
+        {"title": "its own", "kind": "chart", "chart": "node=n0&metrics=util_percent"},
+        {"title": "of another", "kind": "chart", "chart": "node=n1&metrics=util_percent"},
+        {"title": "by node", "kind": "line", "sql": by_node},
+        {"title": "of all", "kind": "line", "sql": all_of},
+        {"title": "said in the SQL", "kind": "line", "sql": f"{all_of} AND node = 'n0'"},
+    ]
+    for panel in panels:
+        panel["width"] = 4
+    async with browsing(fleet, tmp_path) as (_, page, url, said):
+        assert (await put(page, url, "mine", {"title": "mine", "panels": panels})).ok
+        now = datetime.now(UTC)
+        for text, about in (("fan replaced", {"node": "n0"}), ("deployed", {})):
+            times = {
+                "at": (now - timedelta(days=1)).isoformat(),
+                "until": (now + timedelta(days=1)).isoformat(),
+            }
+            made = await page.request.post(
+                f"{url}/v1/annotations", data={"text": text, **times, **about}
+            )
+            assert made.status == 201, await made.text()
+        await page.goto(f"{url}/dashboards/mine")
+        await playwright.expect(page.locator("#annotations li")).to_have_count(2)
+        for panel in panels:
+            shown = page.locator("article", has=page.locator(f"h2:text-is('{panel['title']}')"))
+            await playwright.expect(shown.locator(".plot")).not_to_have_attribute(
+                "aria-label", re.compile("loading")
+            )
+            await shown.locator(".plot").press("ArrowLeft")
+            caption = shown.locator("figcaption")
+            await playwright.expect(caption).to_contain_text("deployed")
+            is_about = panel["title"] not in ("of another", "of all")
+            assert ("fan replaced" in await caption.inner_text()) == is_about, panel["title"]
     assert said == []
 
 

@@ -13,8 +13,30 @@ const EVERY_MIN_MS = 10e3;
 const EVERY_MAX_MS = 300e3;
 const COLUMNS_MAX = 600;
 
+/** Whether an annotation is about what a panel shows: one of a node is so where lines, rows or the SQL have this node.
+ * `places`: node and index of the GPU of each line or row; null: not known. */
+export function isAbout({ node, gpu }, places, sql = "") {
+  if (node === null || sql.includes(`'${node.replaceAll("'", "''")}'`)) return true;
+  return places.some((one) => one.node === node && (gpu === null || one.gpu === null || one.gpu === gpu));
+}
+
+/** Node and GPU of each row. */
+function placesOf(columns, rows) {
+  const [node, gpu] = ["node", "gpu"].map((name) => columns.findIndex((one) => one.name === name));
+  if (node < 0) return [];
+  const found = new Map(rows.map((row) => [`${row[node]} ${row[gpu]}`, { node: row[node], gpu: gpu < 0 ? null : row[gpu] }]));
+  return [...found.values()];
+}
+
 /** A chart that fills its panel. */
 class PanelChart extends Chart {
+  places = [];
+  sql = "";
+
+  get annotations() {
+    return this.shared.annotations.filter((one) => isAbout(one, this.places, this.sql));
+  }
+
   get high() {
     const used = this.caption.offsetHeight + (this.details.firstElementChild?.offsetHeight ?? 0) + 6;
     return Math.max(70, this.element.parentElement.clientHeight - used);
@@ -131,7 +153,8 @@ export class PanelView {
     const { place, metrics } = this.wanted;
     const isOne = Boolean(place.gpu_uuid) && !place.gpu_uuid.includes(",");
     const lines = series.lines.filter((line) => metrics.includes(line.metric)).map((line) => ({ ...line, name: lineName(line, metrics, { isOne, node: place.node }) }));
-    this.plot().set({ begin: series.begin_ms, step: series.step_ms, columns: series.columns, lines, ...this.limit });
+    this.plot().places = lines;
+    this.chart.set({ begin: series.begin_ms, step: series.step_ms, columns: series.columns, lines, ...this.limit });
   }
 
   /** Draw the answer of SQL. */
@@ -141,7 +164,8 @@ export class PanelView {
       const found = linesOf(columns, rows);
       if (found) {
         const lines = found.lines.map((line) => ({ ...line, unit, name: found.lines.length === 1 ? "" : line.name }));
-        return this.plot().set({ ...found, lines, ...this.limit });
+        [this.plot().places, this.chart.sql] = [placesOf(columns, rows), this.panel.sql];
+        return this.chart.set({ ...found, lines, ...this.limit });
       }
     }
     this.forget();

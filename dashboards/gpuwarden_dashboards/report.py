@@ -16,7 +16,13 @@ from markupsafe import Markup
 
 from gpuwarden.untrusted_text import printable
 from gpuwarden_dashboards.read.budgets import BudgetUse
-from gpuwarden_dashboards.read.money import NOT_WASTE, WASTE_LABELS, MoneyBar
+from gpuwarden_dashboards.read.money import (
+    NOT_WASTE,
+    WASTE_LABELS,
+    Money,
+    MoneyBar,
+    MoneyQuestion,
+)
 from gpuwarden_dashboards.read.report import MoneyReport
 from gpuwarden_dashboards.read.usage import GpuUsage
 from gpuwarden_dashboards.templates import LABEL_TITLES, NO_PRICE, Templates, percent, usd
@@ -76,6 +82,8 @@ def document(report: MoneyReport, templates: Templates, link: str | None = None)
         "money": report.money,
         "total": report.money.total,
         "before": report.money.before,
+        "compared": report.money.before if report.money.is_compared else None,
+        "not_compared": not_compared(report.money, report.question),
         "title": title,
         "words": range_words(report.question.begin, report.question.end, zone),
         "about": _about(report),
@@ -119,6 +127,24 @@ def change(now: float | None, then: float | None) -> str:
         return ""
     percents = round(100 * (now - then) / then)
     return f"{percents:+,} % against the time before" if percents else "as in the time before"
+
+
+def not_compared(money: Money, question: MoneyQuestion) -> str:
+    """Why nothing is compared with the time before, in one line; empty: it is, or there is nothing to compare."""
+    if money.is_compared or not money.total.gpu_hours:
+        return ""
+    whose = " of this filter" if question.only else ""
+    if money.data_from is None:
+        return f"No data{whose} in the time before: nothing to compare with."
+    at = money.data_from.astimezone(question.zone)
+    day = f"{at.day} {at:%B}" + ("" if at.year == question.end.year else f" {at.year}")
+    time = f" {at:%H:%M %Z}" if question.bucket_word == "hour" else ""
+    reason = (
+        "nothing to compare with"
+        if money.before is None
+        else "the time before is not complete, and not compared"
+    )
+    return f"No data{whose} before {day}{time}: {reason}."
 
 
 def amount(dollars: float | None, hours: float, *, has_prices: bool) -> str:
@@ -224,7 +250,8 @@ def _text(report: MoneyReport, title: str, zone: tzinfo, link: str | None) -> st
 
 
 def _totals(report: MoneyReport) -> list[str]:
-    money, total, before = report.money, report.money.total, report.money.before
+    money, total = report.money, report.money.total
+    before = money.before if money.is_compared else None
     if not total.gpu_hours:
         return ["No GPU was seen in that time, or its hours are not rolled up yet."]
     said = change(total.usd, before.usd) if before else ""
@@ -242,6 +269,8 @@ def _totals(report: MoneyReport) -> list[str]:
     if total.energy_kwh is not None:
         co2 = "" if total.co2_kg is None else f", {total.co2_kg:,.1f} kg of CO2"
         lines.append(f"Energy: {total.energy_kwh:,.1f} kWh{co2}.")
+    if said := not_compared(money, report.question):
+        lines.append(said)
     return lines if money.has_prices else [*lines, NO_PRICE]
 
 

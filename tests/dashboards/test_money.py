@@ -2,6 +2,7 @@
 
 import csv
 import io
+import re
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
@@ -79,6 +80,53 @@ async def test_a_filter_leaves_one_name_or_nobody(spent) -> None:
     assert [line.usage.name for line in nobody.lines] == ["n3"]
     hostile = MoneyQuestion(BEGIN, END, "node", {"user": "' OR true --"})
     assert (await read_money(spent, hostile, NOW)).lines == []
+
+
+def seen_first(querier, hours_ago) -> None:
+    querier.db.execute(
+        "INSERT INTO gpus (gpu_uuid, node, gpu, simulated, first_seen_at) VALUES ('GPU-n1', 'n1', 0, false, ?)",
+        [(NOW - timedelta(hours=hours_ago)).replace(tzinfo=None)],
+    )
+
+
+@pytest.mark.parametrize(
+    ("earlier", "first_seen", "said"),
+    [
+        # Hours before now with waste, and when the first GPU was seen.
+        ((200,), 1000, ""),
+        ((200,), None, ""),
+        ((), 40, "No data before 11 March: nothing to compare with."),
+        ((), None, "No data before 11 March: nothing to compare with."),
+        ((), 1000, "No data in the time before: nothing to compare with."),
+        ((200,), 205, "No data before 3 March: the time before is not complete, and not compared."),
+    ],
+)
+async def test_without_earlier_data_nothing_is_compared(querier, earlier, first_seen, said) -> None:
+    for hours_ago in (2, 30, *earlier):
+        add(querier, hours_ago, "idle_held", "n1", "alice", "7", 3600, 3.0)
+    if first_seen is not None:
+        seen_first(querier, first_seen)
+    html = await asked(querier, "/money?since=7d")
+    report = await asked(querier, "/money/report?since=7d")
+    for text in (html, report):
+        assert said in text
+        assert ("against the time before" in text) == (not said)
+        assert ("No data" in text) == bool(said)
+    assert not re.search(r"\b0 %</span>", html)
+    if not said:
+        assert "+100 % against the time before" in html
+
+
+async def test_what_did_not_change_is_said_in_words(querier) -> None:
+    for hours_ago, usd in ((2, 1000.0), (200, 1000.1)):
+        add(querier, hours_ago, "idle_held", "n1", "alice", "7", 3600, usd)
+    html = await asked(querier, "/money?since=7d")
+    assert html.count("as in the time before") == 2
+    of_bob = await asked(querier, "/money?since=7d&user=bob")
+    assert "to compare" not in of_bob
+    add(querier, 3, "free", "n1", "bob", "8", 3600, 1.0)
+    of_bob = await asked(querier, "/money?since=24h&user=bob")
+    assert "No data of this filter before 12 March 09:00 UTC: nothing to compare with." in of_bob
 
 
 async def test_a_limit_of_rows_cuts_cheap_names_and_never_the_total(spent) -> None:

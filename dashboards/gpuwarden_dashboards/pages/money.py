@@ -23,7 +23,7 @@ from gpuwarden_dashboards.read.money import (
 )
 from gpuwarden_dashboards.read.report import read_report
 from gpuwarden_dashboards.read.usage import SORTS
-from gpuwarden_dashboards.report import STACK, STYLE_HASH, document
+from gpuwarden_dashboards.report import STACK, STYLE_HASH, document, not_compared
 from gpuwarden_dashboards.templates import LABEL_TITLES, NO_PRICE
 
 RANGES: Mapping[str, str] = {
@@ -121,7 +121,7 @@ class MoneyPage(Page):
         return self._templates.render(
             "money.html", money=money, asked=asked, groups=tuple(BY), ranges=RANGES, stack=STACK,
             waste_labels=WASTE_LABELS, titles=LABEL_TITLES, no_price=NO_PRICE,
-            labels=tuple(LABELS), meanings=LABELS, advice=ADVICE, pages=PAGES, lines_max=LINES_MAX,
+            not_compared=not_compared(money, asked.question), labels=tuple(LABELS), meanings=LABELS, advice=ADVICE, pages=PAGES, lines_max=LINES_MAX,
             ticks=ticks(max((value or 0.0 for value in values), default=0.0)), at="/money",
         )  # fmt: skip
 

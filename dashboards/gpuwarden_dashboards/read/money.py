@@ -170,6 +170,13 @@ class Money:
     is_simulated: bool
     budgets: Sequence[BudgetUse] = ()
     """Those that the question is about, those in most danger first."""
+    data_from: datetime | None = None
+    """When the data begins, if that is after the begin of the time before: the times cannot be compared."""
+
+    @property
+    def is_compared(self) -> bool:
+        """Whether the time before has data, from its begin on."""
+        return self.before is not None and self.data_from is None
 
     @property
     def has_prices(self) -> bool:
@@ -219,6 +226,7 @@ SELECT id, summary, remedy, owner, usd_per_hour, simulated FROM incidents_now
 WHERE usd_per_hour > 0 AND muted IS NULL
 ORDER BY usd_per_hour DESC LIMIT 100
 """
+_FIRST_SEEN = "SELECT simulated, min(first_seen_at) AS first_seen_at FROM gpus WHERE first_seen_at IS NOT NULL GROUP BY simulated"
 
 
 async def read_money(querier: Querier, question: MoneyQuestion, now: datetime) -> Money:
@@ -228,15 +236,16 @@ async def read_money(querier: Querier, question: MoneyQuestion, now: datetime) -
         _of_names_and_bars(question.before),
         _OPEN,
         forecast_sql(timestamp_sql(now), question.where),
+        _FIRST_SEEN,
     ]
+    unfiltered = (_OPEN, _FIRST_SEEN)
     found = await query_all(
-        querier, [(sql, {} if sql is _OPEN else question.params) for sql in asked]
+        querier, [(sql, {} if sql in unfiltered else question.params) for sql in asked]
     )
-    rows, before, open_ones, spending = (result.records() for result in found)
+    rows, *others = (result.records() for result in found)
     is_simulated = bool(rows) and all(row["simulated"] for row in rows)
-    rows, before, open_ones, spending = (
-        [row for row in of if row["simulated"] == is_simulated]
-        for of in (rows, before, open_ones, spending)
+    rows, before, open_ones, spending, seen = (
+        [row for row in of if row["simulated"] == is_simulated] for of in (rows, *others)
     )
     in_time, rows = _parted(rows)
     in_time_before, before = _parted(before)
@@ -252,7 +261,27 @@ async def read_money(querier: Querier, question: MoneyQuestion, now: datetime) -
         forecast=_forecast(spending),
         budgets=await read_budgets(querier, now, question.only),
         is_simulated=is_simulated,
+        data_from=_data_from(
+            question, in_time, in_time_before, seen[0]["first_seen_at"] if seen else None
+        ),
     )
+
+
+def _data_from(
+    question: MoneyQuestion,
+    rows: Sequence[Record],
+    before: Sequence[Record],
+    first_seen_at: datetime | None,
+) -> datetime | None:
+    """See `Money.data_from`. `rows`, `before`: of bars; `first_seen_at`: when the first GPU was seen; None: not known."""
+    if before:
+        first = min(row["bucket"] for row in before)
+        # Without the first GPU's time the first bars may be of a fleet that was off.
+        is_late = first_seen_at is not None and first_seen_at >= question.before.limits[first]
+        return first_seen_at if first and is_late else None
+    if not rows or (first_seen_at is not None and first_seen_at < question.before.begin):
+        return None
+    return question.limits[min(row["bucket"] for row in rows)]
 
 
 def _parted(rows: Sequence[Record]) -> tuple[list[Record], list[Record]]:

@@ -275,13 +275,14 @@ def _data_from(
 ) -> datetime | None:
     """See `Money.data_from`. `rows`, `before`: of bars; `first_seen_at`: when the first GPU was seen; None: not known."""
     if before:
-        first = min(row["bucket"] for row in before)
+        first = int(min(row["bucket"] for row in before))
         # Without the first GPU's time the first bars may be of a fleet that was off.
         is_late = first_seen_at is not None and first_seen_at >= question.before.limits[first]
         return first_seen_at if first and is_late else None
     if not rows or (first_seen_at is not None and first_seen_at < question.before.begin):
         return None
-    return question.limits[min(row["bucket"] for row in rows)]
+    first = int(min(row["bucket"] for row in rows))
+    return question.limits[first]
 
 
 def _parted(rows: Sequence[Record]) -> tuple[list[Record], list[Record]]:

@@ -24,7 +24,7 @@ from gpuwarden_simulator.recordings.format import (
 HOST = ("cpu_util_percent", "cpu_iowait_percent", "psi_cpu_some_percent", "psi_io_some_percent", "disk_busy_percent", "network_rx_bytes_total", "nfs_reads_total", "nfs_read_seconds_total", "nfs_read_bytes_total")  # fmt: skip
 KEPT: Mapping[str, tuple[str, ...]] = {"host_samples": HOST, "nodes": ("cpus", "cpu_cores")}
 LEFT_OUT: Mapping[str, tuple[str, ...]] = {
-    "process_samples": ("cgroup", "container_id", "threads", "rss_bytes", "voluntary_switches_total", "involuntary_switches_total", "children_cpu_percent", "cgroup_memory_limit_bytes", "cgroup_memory_used_bytes"),
+    "process_samples": ("cgroup", "container_id", "threads", "rss_bytes", "voluntary_switches_total", "involuntary_switches_total", "children_cpu_percent", "cgroup_memory_limit_bytes", "cgroup_memory_used_bytes", "ancestors", "loader_pids", "parent_pid", "signals_pending", "signals_blocked", "signals_ignored", "signals_caught"),
 }  # fmt: skip
 OWNER = "bench"
 

@@ -84,6 +84,17 @@ PROCESS_SAMPLES = Table("process_samples", "GPU process (with its process tree) 
     Column("command", Type.STRING, "Command line, secrets replaced by ***; NULL: the agent may not read it."),
     Column("state", Type.STRING, "State of the main thread: R, S, D, T or Z, as in ps."),
     Column("cgroup", Type.STRING, "Path of its cgroup."),
+    Column("parent_pid", Type.INT64, "Process id of its parent; 1: the host's init, also where its parent has ended."),
+    Column(
+        "ancestors",
+        Type.STRING,
+        "Processes above it, up to that of its job, container or session, its parent last: slurmstepd (811) > slurm_script (815) > torchrun (820).",
+    ),
+    Column("loader_pids", Type.STRING, "Process ids of its loader workers, at most 64, separated by commas; NULL: it has none."),
+    Column("signals_pending", Type.STRING, "Signals sent to it and not delivered yet, separated by commas; none; NULL: unknown."),
+    Column("signals_blocked", Type.STRING, "Signals that its main thread blocks, as signals_pending."),
+    Column("signals_ignored", Type.STRING, "Signals that it ignores, as signals_pending."),
+    Column("signals_caught", Type.STRING, "Signals that it has a handler for, as signals_pending."),
     *_columns(METRICS["process_samples"]),
 ))
 

@@ -3,6 +3,7 @@
 import random
 from typing import NamedTuple
 
+from gpuwarden.process_tree import Ancestor, ancestors_text
 from gpuwarden_agent.probe import Row
 from gpuwarden_simulator.devices.gpu import GpuState
 from gpuwarden_simulator.devices.hardware import SimulatedGpu, is_amd
@@ -94,6 +95,8 @@ def process_row(
         row["workload"] = _workload(job.pod)
         row["cgroup_cpu_limit_cores"] = float(cpus_allowed)
         row["cgroup_cpu_throttled_seconds_total"] = 0.0
+    row |= _family(job, job.gpus.index(device.index), workers)
+    row |= _SIGNALS | {"signals_pending": "SIGKILL" if load.is_stuck else "none"}
     if workers:
         row["loader_cpu_percent"] = min(load.loader_cpu_percent * rank, 100.0)
         row["loader_saturated_percent"] = load.loader_saturated_percent
@@ -105,6 +108,32 @@ _COMMANDS = {
     "python3.11": "python3.11 train.py --config configs/base.yaml --api-key ***",
     "vllm": "vllm serve --model /models/llm --port 8000",
 }
+
+
+_SIGNALS: Row = {
+    "signals_blocked": "none",
+    "signals_ignored": "SIGPIPE, SIGXFSZ",
+    "signals_caught": "SIGINT, SIGTERM, SIGCHLD",
+}
+_PIDS_OF_A_RANK = 100
+"""From a rank's loader workers to those of the next."""
+
+
+def _family(job: Job, place: int, workers: int) -> Row:
+    """The processes above and below one of the job's; `place`: its place among these."""
+    if job.slurm_job_id:
+        names = ["slurmstepd", "slurm_script"]
+    else:
+        names = ["containerd-shim"] if job.container_id else ["sshd", "bash"]
+    if len(job.pids) > 1:
+        names.append("torchrun")
+    first = min(job.pids) - len(names)
+    above = [Ancestor(first + place, name) for place, name in enumerate(names)]
+    row: Row = {"parent_pid": above[-1].pid, "ancestors": ancestors_text(above)}
+    if workers:
+        start = max(job.pids) + 1 + place * _PIDS_OF_A_RANK
+        row["loader_pids"] = ", ".join(str(start + number) for number in range(workers))
+    return row
 
 
 def _cgroup(job: Job) -> str | None:

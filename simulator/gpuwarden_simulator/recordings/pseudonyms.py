@@ -21,8 +21,9 @@ KEPT = frozenset(
         "fabric_manager_version", "fabric_state", "fabric_status", "gsp_firmware_version",
         "inforom_version", "kernel", "kernel_module", "kind", "link_layer", "link_type",
         "mig_instance", "model", "os", "part_number", "pci_bus_id", "peers", "physical_state",
-        "process_type", "recovery_action", "remote_pci_bus_id", "remote_type", "scheduler",
-        "severity", "state", "vbios_version", "vendor",
+        "loader_pids", "process_type", "recovery_action", "remote_pci_bus_id", "remote_type",
+        "scheduler", "severity", "signals_blocked", "signals_caught", "signals_ignored",
+        "signals_pending", "state", "vbios_version", "vendor",
     }
 )  # fmt: skip
 """Text columns that do not identify anybody."""

@@ -25,7 +25,34 @@ def test_each_gpu_of_a_job_has_its_own_process() -> None:
     assert row["cpu_percent"] > row["main_cpu_percent"] + 5 * 90  # type: ignore[operator]
 
 
-def test_ranks_of_a_job_differ_a_little_and_no_thread_exceeds_a_core() -> None:
+def test_ranks_of_a_job_have_one_launcher_and_workers_of_their_own() -> None:
+    asked = demand(JOB, 100_000, random.Random(0))
+    gpu = gpu_physics.start(DEVICE, asked.gpu, 100, random.Random(0))
+    tree = process_tree.start(JOB, asked.tree, 100)
+    other = make_device(model_named("H100-SXM"), "s", 0, 8)
+    one, two = (
+        process_tree.process_row(device, gpu, JOB, asked.tree, tree, 24, random.Random(0))
+        for device in (DEVICE, other)
+    )
+    assert one["ancestors"] == "slurmstepd (67) > slurm_script (68) > torchrun (69)"
+    assert one["ancestors"] == two["ancestors"] and one["parent_pid"] == two["parent_pid"] == 69
+    pids = [set(str(row["loader_pids"]).split(", ")) for row in (one, two)]
+    assert [len(some) for some in pids] == [5, 5] and not pids[0] & pids[1]
+
+
+def test_a_process_that_hangs_in_the_kernel_was_sent_sigkill() -> None:
+    hung = TreeLoad(is_stuck=True)
+    gpu = gpu_physics.start(DEVICE, demand(JOB, 1e5, random.Random(0)).gpu, 100, random.Random(0))
+    tree = process_tree.start(JOB, hung, 100)
+    row = process_tree.process_row(DEVICE, gpu, JOB, hung, tree, 24, random.Random(0))
+    assert (row["state"], row["signals_pending"], row["signals_blocked"]) == (
+        "D",
+        "SIGKILL",
+        "none",
+    )
+
+
+def test_ranks_of_a_job_differ_differ_a_little_and_no_thread_exceeds_a_core() -> None:
     asked = demand(JOB, 100_000, random.Random(0))
     gpu = gpu_physics.start(DEVICE, asked.gpu, 100, random.Random(0))
     tree = process_tree.start(JOB, asked.tree, 100)

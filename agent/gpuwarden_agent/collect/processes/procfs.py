@@ -22,6 +22,8 @@ _SWITCHES = re.compile(
     r"^voluntary_ctxt_switches:\s*(\d+)\nnonvoluntary_ctxt_switches:\s*(\d+)", re.MULTILINE
 )
 
+_SIGNALS = re.compile(r"^(SigPnd|ShdPnd|SigBlk|SigIgn|SigCgt):\s*([0-9a-f]+)$", re.MULTILINE)
+
 Identity = tuple[int, int]
 """Pid and start: pids are used again, the pair is not."""
 
@@ -70,6 +72,18 @@ class Switches:
     involuntary: int
 
 
+@dataclass(frozen=True, slots=True)
+class SignalMasks:
+    """Signals of a process: bit N is signal N + 1."""
+
+    pending: int
+    """For the process, and for its main thread."""
+    blocked: int
+    """By its main thread."""
+    ignored: int
+    caught: int
+
+
 def parse_pid_stat(text: str) -> Process:
     """/proc/PID/stat and /proc/PID/task/TID/stat. Raises ValueError when it is cut short.
 
@@ -107,6 +121,15 @@ def parse_switches(text: str) -> Switches:
     return Switches(int(found.group(1)), int(found.group(2)))
 
 
+def parse_signals(text: str) -> SignalMasks:
+    """/proc/PID/status. Raises ValueError where it does not say."""
+    masks = {name: int(mask, 16) for name, mask in _SIGNALS.findall(text)}
+    if len(masks) < 5:
+        raise ValueError("no signals in status")
+    pending = masks["SigPnd"] | masks["ShdPnd"]
+    return SignalMasks(pending, masks["SigBlk"], masks["SigIgn"], masks["SigCgt"])
+
+
 class ProcFs:
     """Reads a /proc."""
 
@@ -133,6 +156,13 @@ class ProcFs:
         """Context switches of a thread; None when it has ended, or without permission."""
         try:
             return parse_switches(self.text(f"{pid}/task/{tid}/status"))
+        except (OSError, ValueError):
+            return None
+
+    def signals(self, pid: int) -> SignalMasks | None:
+        """Signals of a process; None when it has ended."""
+        try:
+            return parse_signals(self.text(f"{pid}/status"))
         except (OSError, ValueError):
             return None
 

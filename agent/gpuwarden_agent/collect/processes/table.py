@@ -45,6 +45,19 @@ class ProcessTable:
         self._known = known
         return {pid: fresh[pid] for pid in with_descendants(roots, known)}
 
+    def ancestors(self, process: Process) -> list[Process]:
+        """The processes above one as last read, its parent first; those that /proc does not show end the list.
+
+        Parents are right, as a process whose parent ended is read again. A name may be `TURNS` readings old.
+        """
+        found: list[Process] = []
+        seen = {process.pid}
+        while (above := self._known.get(process.parent)) and above.pid not in seen:
+            found.append(above)
+            seen.add(above.pid)
+            process = above
+        return found
+
 
 def children_of(processes: Iterable[Process]) -> dict[int, list[Process]]:
     """Processes by their parent's pid."""

@@ -3,6 +3,8 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from gpuwarden.process_tree import ancestors_text
+from gpuwarden_agent.collect.processes.ancestry import named_ancestors
 from gpuwarden_agent.collect.processes.cgroup import parse_paths
 from gpuwarden_agent.collect.processes.owner import UNKNOWN_OWNER, ProcessOwner, owner_of
 from gpuwarden_agent.collect.processes.procfs import (
@@ -67,6 +69,8 @@ class ProcessTracker:
     workers: set[Identity] = field(default_factory=set)
     workers_started: int = 0
     io: Io | None = None
+    ancestors: str | None = None
+    _above: Sequence[tuple[int, int, str]] | None = None
     _seen: tuple[str, bytes, str] | None = None
 
     @property
@@ -91,6 +95,18 @@ class ProcessTracker:
         if commands == "program":
             arguments = program_of(arguments)
         self.command = without_secrets(arguments) if arguments else None
+
+    def saw_ancestors(self, above: Sequence[Process], proc: ProcFs, *, commands: str) -> None:
+        """Name the processes above, its parent first; read again when one of them is another. `commands`: the
+        setting of that name.
+        """
+        known = [(*process.identity, process.name) for process in above]
+        if known == self._above:
+            return
+        self._above = known
+        now = proc.stats(process.pid for process in above)
+        read = [now.get(process.pid, process) for process in above]
+        self.ancestors = ancestors_text(named_ancestors(read, proc, commands=commands)) or None
 
     def saw_workers(self, workers: Sequence[Process]) -> int:
         """Count new workers; returns the count since the first reading."""

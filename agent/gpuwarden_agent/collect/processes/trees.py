@@ -16,6 +16,7 @@ from gpuwarden_agent.collect.coerce import coerce
 from gpuwarden_agent.collect.kubernetes.pods import uid_of_cgroup
 from gpuwarden_agent.collect.nvidia.nvml import NvmlCalls, NvmlError
 from gpuwarden_agent.collect.nvidia.processes import GpuProcesses, HeldGpu
+from gpuwarden_agent.collect.processes.ancestry import pids_text, signal_columns, up_to_root
 from gpuwarden_agent.collect.processes.cgroup import CgroupFs, CgroupLimits, main_path
 from gpuwarden_agent.collect.processes.owner import cpus_allowed, cpus_allowed_any
 from gpuwarden_agent.collect.processes.procfs import Identity, Process, ProcFs
@@ -179,6 +180,9 @@ class ProcessProbe(HostedProbe):
             tracker = self._trackers.setdefault(root.identity, ProcessTracker())
             threads = look.threads[root.identity]
             tracker.saw(root, self._proc, commands=self._commands)
+            tracker.saw_ancestors(
+                up_to_root(self._table.ancestors(root)), self._proc, commands=self._commands
+            )
             row = owner_columns(tracker) | self._tree_columns(tracker, root, tree, workers, threads)
             if tracker.cgroup not in limits:
                 limits[tracker.cgroup] = self._cgroups.limits(tracker.paths)
@@ -216,6 +220,8 @@ class ProcessProbe(HostedProbe):
         switches = tracker.switches.look(threads, lambda tid: self._proc.switches(root.pid, tid))
         values: dict[str, Value] = {
             "state": root.state,
+            "parent_pid": root.parent or None,
+            **signal_columns(self._proc.signals(root.pid)),
             "threads": root.threads,
             "rss_bytes": sum(process.rss_bytes for process in tree),
             "loader_workers": len(workers),
@@ -230,6 +236,7 @@ class ProcessProbe(HostedProbe):
             values["read_chars_total"] = io.read_chars
             values["write_bytes_total"] = io.write_bytes
         if workers:
+            values["loader_pids"] = pids_text(workers)
             blocked = sum(worker.state == "D" for worker in workers)
             values["loader_blocked_percent"] = 100 * blocked / len(workers)
             values["loader_cpus_allowed"] = cpus_allowed_any([worker.pid for worker in workers])
@@ -273,6 +280,7 @@ def owner_columns(tracker: ProcessTracker) -> dict[str, Value]:
         "started_at": owner.started_at_ms,
         "command": tracker.command,
         "cgroup": main_path(tracker.paths),
+        "ancestors": tracker.ancestors,
         "is_in_kubernetes": "kubepods" in tracker.cgroup,
     }
 

@@ -44,16 +44,17 @@ class MadeUpProc:
         environ: bytes = b"",
         cgroup: str = "0::/\n",
         uid: int = 1000,
+        signals: str = "",
         threads: dict[int, tuple[str, int, int, int]] | None = None,
     ) -> Path:
-        """A process; `threads`: name, ticks, voluntary and involuntary switches by tid."""
+        """A process; `signals`: lines of its status file; `threads`: name, ticks, voluntary and involuntary switches by tid."""
         folder = self.root / str(made.pid)
         folder.mkdir(exist_ok=True)
         (folder / "stat").write_text(stat_line(made))
         (folder / "cmdline").write_bytes(command)
         (folder / "environ").write_bytes(environ)
         (folder / "cgroup").write_text(cgroup)
-        (folder / "status").write_text(f"Name:\tx\nUid:\t{uid}\t0\t0\t0\n")
+        (folder / "status").write_text(f"Name:\tx\nUid:\t{uid}\t0\t0\t0\n{signals}")
         for tid, (name, ticks, voluntary, involuntary) in (threads or {}).items():
             task = folder / "task" / str(tid)
             task.mkdir(parents=True, exist_ok=True)

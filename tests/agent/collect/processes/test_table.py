@@ -106,3 +106,28 @@ def test_trees_are_those_of_a_full_look_as_long_as_pids_are_not_used_again(
             parents[pid] = parent if parent in living else 0
         host.now = by(*(process(pid, parents[pid]) for pid in living))
         assert set(table.trees(roots)) == set(with_descendants(roots, host.now))
+
+
+def test_ancestors_are_read_up_to_the_first_that_is_not_shown() -> None:
+    host = Host(process(5, 4), process(10, 5), process(20, 10), process(30, 20))
+    table = ProcessTable(host)
+    root = table.trees({30})[30]
+    assert [one.pid for one in table.ancestors(root)] == [20, 10, 5]
+
+
+def test_ancestors_change_when_one_of_them_ends() -> None:
+    host = Host(process(1, 0, "systemd"), process(10), process(20, 10), process(30, 20))
+    table = ProcessTable(host)
+    assert [one.pid for one in table.ancestors(table.trees({30})[30])] == [20, 10, 1]
+    del host.now[10]
+    host.now[20] = host.now[20]._replace(parent=1)
+    assert [one.pid for one in table.ancestors(table.trees({30})[30])] == [20, 1]
+    del host.now[20]
+    host.now[30] = host.now[30]._replace(parent=1)
+    assert [one.pid for one in table.ancestors(table.trees({30})[30])] == [1]
+
+
+def test_parents_in_a_circle_end_the_ancestors() -> None:
+    host = Host(process(10, 20), process(20, 10))
+    table = ProcessTable(host)
+    assert [one.pid for one in table.ancestors(table.trees({10})[10])] == [20]

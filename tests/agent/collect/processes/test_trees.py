@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import time
@@ -329,6 +330,89 @@ def test_command_lines_stay_on_the_node_when_they_are_switched_off(
     (row,) = rows_of(probe_on(made, clock, device(GpuProcess(7, 5)), commands="none"))
     assert "command" not in row
     assert row["process_name"] == "python"
+
+
+MASKS = "SigPnd:\t0000000000000100\nShdPnd:\t0000000000004000\nSigBlk:\t0000000000000000\nSigIgn:\t0000000000001000\nSigCgt:\t0000000180000002\n"
+
+
+def test_signals_have_names(made: MadeUpProc, clock: ManualClock) -> None:
+    made.add(process(7, state="D"), signals=MASKS)
+    made.add(process(8))
+    known, unknown = rows_of(probe_on(made, clock, device(GpuProcess(7, 5), GpuProcess(8, 5))))
+    assert known["signals_pending"] == "SIGKILL, SIGTERM"
+    assert known["signals_blocked"] == "none"
+    assert known["signals_ignored"] == "SIGPIPE"
+    assert known["signals_caught"] == "SIGINT, SIG32, SIG33"
+    assert not [column for column in unknown if column.startswith("signals_")]
+
+
+def test_a_process_has_its_ancestors_up_to_its_jobs_root(
+    made: MadeUpProc, clock: ManualClock
+) -> None:
+    for one in (
+        process(1, 0, "systemd"), process(3, 1, "slurmstepd"), process(4, 3, "slurm_script"),
+        process(5, 4, "torchrun"), process(7, 5), process(8, 1),
+    ):  # fmt: skip
+        made.add(one)
+    made.add(process(9, 7, "pt_data_worker"))
+    ranked, orphan = rows_of(probe_on(made, clock, device(GpuProcess(7, 5), GpuProcess(8, 5))))
+    assert ranked["ancestors"] == "slurmstepd (3) > slurm_script (4) > torchrun (5)"
+    assert (ranked["parent_pid"], ranked["loader_pids"]) == (5, "9")
+    assert (orphan["ancestors"], orphan["parent_pid"]) == ("systemd (1)", 1)
+    assert "loader_pids" not in orphan
+
+
+def test_ancestors_are_named_again_when_a_launcher_has_ended(
+    made: MadeUpProc, clock: ManualClock
+) -> None:
+    for one in (process(1, 0, "systemd"), process(5, 1, "bash"), process(7, 5)):
+        made.add(one)
+    probe = probe_on(made, clock, device(GpuProcess(7, 5)))
+    assert rows_of(probe)[0]["ancestors"] == "systemd (1) > bash (5)"
+    shutil.rmtree(made.root / "5")
+    made.add(process(7, 1))
+    assert rows_of(probe)[0]["ancestors"] == "systemd (1)"
+
+
+@pytest.mark.parametrize(
+    ("commands", "name"),
+    [("arguments", "hush.sh"), ("program", "hush.sh"), ("none", "bash")],
+)
+def test_the_script_of_a_parent_stays_on_the_node_when_commands_do(
+    made: MadeUpProc, clock: ManualClock, commands: str, name: str
+) -> None:
+    folder = made.add(process(5, 0, "hush.sh"))
+    (folder / "exe").symlink_to("/bin/bash")
+    made.add(process(6, 5, "ghp_0123456789a"))
+    made.add(process(7, 6))
+    (row,) = rows_of(probe_on(made, clock, device(GpuProcess(7, 5)), commands=commands))
+    assert row["ancestors"] == f"{name} (5) > *** (6)"
+
+
+@NEEDS_PROC
+def test_a_real_process_tells_its_parent_and_the_signals_that_it_ignores_blocks_and_has() -> None:
+    code = (
+        "import signal, sys\n"
+        "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+        "signal.signal(signal.SIGUSR1, print)\n"
+        "signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR2])\n"
+        "signal.raise_signal(signal.SIGUSR2)\n"
+        "print('ready', flush=True)\n"
+        "sys.stdin.read()\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as child:
+        assert child.stdout is not None and child.stdout.readline() == "ready\n"
+        probe = ProcessProbe(
+            [device(GpuProcess(child.pid, None))], SystemClock(), are_pids_ours=True
+        )
+        (row,) = rows_of(probe)
+    assert row["parent_pid"] == os.getpid()
+    assert str(row["ancestors"]).endswith(f"({os.getpid()})")
+    assert row["signals_pending"] == row["signals_blocked"] == "SIGUSR2"
+    assert "SIGTERM" in str(row["signals_ignored"]).split(", ")
+    assert {"SIGINT", "SIGUSR1"} <= set(str(row["signals_caught"]).split(", "))
 
 
 def test_a_pid_that_was_used_again_is_another_process(made: MadeUpProc, clock: ManualClock) -> None:

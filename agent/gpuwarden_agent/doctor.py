@@ -82,20 +82,27 @@ def examine(
 ) -> tuple[list[CallCost], list[Check]]:
     """Read every probe `reads` times, all at the same time, each on its own thread.
 
-    Blocks for at most `limit_s`. A probe that fails or does not answer is a failed check.
+    Blocks for at most `limit_s` for the descriptions and as long for the readings. A probe that fails or does not answer is a failed check.
     """
     timed: dict[str, list[float]] = {probe.name: [] for probe in probes}
 
     def ask(probe: Probe) -> bool:
-        probe.describe()
         for _ in range(reads):
             began_s = clock.monotonic()
             probe.read(to_ms(clock.now()))
             timed[probe.name].append(1000 * (clock.monotonic() - began_s))
         return True
 
+    def described(probe: Probe) -> bool:
+        probe.describe()
+        return True
+
     real = [probe for probe in probes if not probe.simulated]
-    answers = call_all(real, ask, limit_s)
+    # All are described first: the first calls about a GPU that sleeps take seconds, in which the
+    # processes on it cannot be read.
+    first = call_all(real, described, limit_s)
+    read = call_all([p for p in real if first.get(p.name) is True], ask, limit_s)
+    answers = {name: read.get(name) if said is True else said for name, said in first.items()}
     checks = [_answered(probe.name, answers.get(probe.name), limit_s) for probe in real]
     calls = [CallCost(probe.name, report) for probe in real for report in _reports(probe, timed)]
     return merged(calls), checks

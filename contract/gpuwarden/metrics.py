@@ -81,11 +81,11 @@ WITH_P95 = ("avg", "min", "max", "p95", "last")
 
 # fmt: off
 GPU_METRICS: tuple[Metric, ...] = (
-    Metric("util_percent", F32, "percent", GAUGE, "nvmlDeviceGetUtilizationRates.gpu",
-           "Share of the last sample period (1/6 to 1 s) in which any kernel ran; 100 says nothing about how busy the SMs were.",
+    Metric("util_percent", F32, "percent", GAUGE, "nvmlDeviceGetSamples; else nvmlDeviceGetUtilizationRates.gpu",
+           "Share of the time since the last reading in which any kernel ran, by the driver's samples; else of its last sample period (1/6 to 1 s). 100 says nothing about how busy the SMs were.",
            "DCGM_FI_DEV_GPU_UTIL", "DCGM_FI_DEV_GPU_UTIL_RATIO", limits=PERCENT, summary=WITH_P95),
-    Metric("memory_util_percent", F32, "percent", GAUGE, "nvmlDeviceGetUtilizationRates.memory",
-           "Share of the last sample period in which device memory was read or written; not memory used.",
+    Metric("memory_util_percent", F32, "percent", GAUGE, "nvmlDeviceGetSamples; else nvmlDeviceGetUtilizationRates.memory",
+           "As `util_percent`: share of the time in which device memory was read or written; not memory used.",
            "DCGM_FI_DEV_MEM_COPY_UTIL", "DCGM_FI_DEV_MEMORY_UTIL_RATIO", limits=PERCENT),
     Metric("encoder_util_percent", F32, "percent", GAUGE, "nvmlDeviceGetEncoderUtilization",
            "Video encoder busy.", "DCGM_FI_DEV_ENC_UTIL", "DCGM_FI_DEV_ENC_UTIL_RATIO", limits=PERCENT, summary=AVG_MAX),

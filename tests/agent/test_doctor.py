@@ -5,6 +5,7 @@ import socket
 import sqlite3
 import ssl
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -104,6 +105,26 @@ def test_a_probe_that_hangs_costs_its_limit_and_nothing_else(fake_probe: Any) ->
         hung.go_on.set()
     assert [(c.name, c.status) for c in checks] == [("gpu0", FAIL), ("gpu1", OK)]
     assert "no answer within 0.2 s" in checks[0].finding
+
+
+def test_no_probe_is_read_before_all_are_described(fake_probe: Any) -> None:
+    """The first calls about a GPU may take seconds, in which the processes on it cannot be read."""
+    sleeping, processes = fake_probe("gpu0"), fake_probe("processes")
+    done: list[str] = []
+    describe = sleeping.describe
+
+    def slowly() -> Any:
+        time.sleep(0.2)
+        done.append("described")
+        return describe()
+
+    def read(ts_ms: int) -> Any:
+        done.append("read")
+        return {}
+
+    sleeping.describe, processes.answer = slowly, read
+    examine([sleeping, processes], SystemClock(), reads=1)
+    assert done == ["described", "read"]
 
 
 def test_simulated_sources_are_not_examined(fake_probe: Any) -> None:

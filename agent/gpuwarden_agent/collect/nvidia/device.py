@@ -6,7 +6,7 @@ user and not with the driver, so that a dead or hung GPU affects one probe only.
 
 import threading
 from collections.abc import Sequence
-from ctypes import byref
+from ctypes import byref, c_uint, c_ulonglong
 from typing import Any
 
 import pynvml
@@ -26,6 +26,7 @@ from gpuwarden_agent.collect.nvidia.nvml import (
     UNINITIALIZED,
     UNKNOWN,
     Call,
+    DriverSample,
     EventSource,
     FieldQuery,
     FieldValue,
@@ -41,9 +42,13 @@ from gpuwarden_agent.collect.nvidia.session import (
     NVML,
     NvmlPointer,
     call,
+    call_library,
     call_plain,
     hold,
 )
+
+SAMPLES_MAX = 256
+"""Room for samples of one kind; drivers keep about a hundred."""
 
 
 class NvmlDevice:
@@ -54,6 +59,8 @@ class NvmlDevice:
         self.lock = threading.Lock()
         self.called = ""
         self._handle = NO_HANDLE
+        self._room: Any = None
+        """For samples; kept, as it is filled every second."""
         self.uuid: str | None = None
 
     def open(self) -> str:
@@ -91,6 +98,30 @@ class NvmlDevice:
             answer = call_plain(function, handle.generation, asked)
         NVML.note(SUCCESS)
         return row.plain(answer)
+
+    def samples(self, kind: int, since_us: int) -> Sequence[DriverSample]:
+        self.called = "nvmlDeviceGetSamples"
+        handle = self.handle
+        if self._room is None:
+            self._room = (pynvml.c_nvmlSample_t * SAMPLES_MAX)()
+        value_type, count = c_uint(), c_uint(SAMPLES_MAX)
+        call_library(
+            self.called,
+            handle.generation,
+            handle.pointer,
+            c_uint(kind),
+            c_ulonglong(since_us),
+            byref(value_type),
+            byref(count),
+            self._room,
+        )
+        member = _MEMBERS.get(value_type.value)
+        if member is None:
+            raise NvmlError(UNKNOWN, self.called)
+        return [
+            DriverSample(each.timeStamp, getattr(each.sampleValue, member))
+            for each in self._room[: min(count.value, SAMPLES_MAX)]
+        ]
 
     def gpm_sample(self) -> GpmSample:
         return _NvmlGpmSample(self)

@@ -21,6 +21,7 @@ from gpuwarden_agent.collect.nvidia.mig import MigReader
 from gpuwarden_agent.collect.nvidia.nvml import NvmlCalls, NvmlError
 from gpuwarden_agent.collect.nvidia.query import ASKED, Query, probe_error, read_calls, read_columns
 from gpuwarden_agent.collect.nvidia.timing import CallReport
+from gpuwarden_agent.collect.nvidia.utilization import UtilizationReader
 from gpuwarden_agent.probe import ProbeError, Reading, Row, Value
 
 LOCK_WAIT_S = 1.0
@@ -65,6 +66,7 @@ class GpuProbe:
         self.name = f"gpu{device.index}"
         self._device = device
         self._query = Query(device, clock)
+        self._utilization = UtilizationReader(self._query)
         self._gpm = GpmReader(self._query, clock)
         self._links = LinkReader(self._query, clock)
         self._inventory = InventoryReader(self._query, bus_ids=bus_ids)
@@ -143,12 +145,15 @@ class GpuProbe:
         # Without NVLinks the driver returns 0 bytes for links that do not exist.
         asked = FAST_WITHOUT_NVLINK if self._nvlinks == 0 else ASKED["gpu_samples"]
         values = _without_wrong_zeros(read_columns(self._query, "fast_fields", asked))
-        calls = read_calls(self._query, "gpu_samples", values, whole(bool(self._is_mig)))
-        if self._wrong_utilizations and "util_percent" in calls:
-            self._wrong_utilizations -= 1
-            del calls["util_percent"]
-            calls.pop("memory_util_percent", None)
+        if not self._is_mig:
+            values |= self._utilization.read()
+        known = values.keys() | self._query.waiting("fast_fields", asked)
+        calls = read_calls(self._query, "gpu_samples", known, whole(bool(self._is_mig)))
         values |= _without_wrong_zeros(calls)
+        if self._wrong_utilizations and "util_percent" in values:
+            self._wrong_utilizations -= 1
+            del values["util_percent"]
+            values.pop("memory_util_percent", None)
         self._fill_power(values)
         rows = self._rows("gpu_samples", values)
         if not rows:
@@ -203,6 +208,7 @@ class GpuProbe:
 
     def _forget(self) -> None:
         self._has_average_power = False
+        self._utilization.forget()
         self._gpm.close()
         self._links.forget()
         self._inventory.forget()

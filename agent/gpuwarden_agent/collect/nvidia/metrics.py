@@ -215,6 +215,12 @@ VOLATILE, AGGREGATE = 0, 1
 DRAM, SRAM = 2, 7
 """nvmlMemoryErrorType_t, nvmlEccCounterType_t, nvmlMemoryLocation_t."""
 
+UTILIZATION_SAMPLES = {
+    "util_percent": pynvml.NVML_GPU_UTILIZATION_SAMPLES,
+    "memory_util_percent": pynvml.NVML_MEMORY_UTILIZATION_SAMPLES,
+}
+"""nvmlSamplingType_t by the column whose mean is taken."""
+
 PSTATE_UNKNOWN = 32
 AFFINITY_WORDS = 32
 """Room for the CPUs of nvmlDeviceGetCpuAffinity: 2048 of them."""
@@ -398,6 +404,7 @@ CALLS: dict[str, tuple[Call, ...]] = {
         _call((), "nvmlDeviceGetMaxMigDeviceCount", reading="mig_devices_max"),
         _call((), "nvmlDeviceGetMigDeviceHandleByIndex", reading="mig_device", plain=lambda handle: handle),
         _call((), "nvmlDeviceGetFieldValues", reading="field_values", plain=list),
+        _call(tuple(UTILIZATION_SAMPLES), "nvmlDeviceGetSamples", reading="driver_samples"),
         _call((), "nvmlDeviceGetComputeRunningProcesses_v3", reading="compute_processes_v3", plain=processes),
         _call((), "nvmlDeviceGetComputeRunningProcesses_v2", reading="compute_processes_v2", plain=processes),
         _call((), "nvmlDeviceGetGraphicsRunningProcesses_v3", reading="graphics_processes", plain=processes),

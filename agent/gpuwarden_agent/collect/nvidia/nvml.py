@@ -184,6 +184,14 @@ class FieldValue:
 
 
 @dataclass(frozen=True, slots=True)
+class DriverSample:
+    """A value that the driver sampled on its own at `at_us`, microseconds since 1970."""
+
+    at_us: int
+    value: float
+
+
+@dataclass(frozen=True, slots=True)
 class GpuProcess:
     """A process on a GPU; None if the driver does not report it. The ids are those of a MIG device."""
 
@@ -271,6 +279,12 @@ class NvmlCalls(Protocol):
 
     def field_values(self, queries: Sequence[FieldQuery]) -> Sequence[FieldValue]:
         """One driver call; one answer a query, in order."""
+        ...
+
+    def samples(self, kind: int, since_us: int) -> Sequence[DriverSample]:
+        """What the driver sampled after `since_us` and still keeps, oldest first. `kind`: an
+        nvmlSamplingType_t of `metrics.py`. NOT_FOUND where there is none.
+        """
         ...
 
     def gpm_sample(self) -> GpmSample:

@@ -8,19 +8,29 @@ would fail, too. A slow call is made less often.
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Collection, Hashable, Iterable
+from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from gpuwarden.clock import Clock
 from gpuwarden_agent.collect.nvidia import nvml
 from gpuwarden_agent.collect.nvidia.metrics import FIELDS, GROUPS
-from gpuwarden_agent.collect.nvidia.nvml import Call, Field, FieldQuery, NvmlCalls, NvmlError
+from gpuwarden_agent.collect.nvidia.nvml import (
+    Call,
+    Field,
+    FieldQuery,
+    FieldValue,
+    NvmlCalls,
+    NvmlError,
+)
 from gpuwarden_agent.collect.nvidia.timing import (
+    FIELD_ROUNDS,
     TIERS_S,
     TRIAL_CALLS,
     CallReport,
     CallTimes,
+    slow_fields,
+    slower,
     tier_after_trial,
 )
 from gpuwarden_agent.counters import quantile
@@ -82,6 +92,12 @@ class Query:
         self._values: dict[Hashable, tuple[str, str, int]] = {}
         """Batch, NVML's name and last return code of each value that was read in a batch."""
         self._times: dict[str, CallTimes] = {}
+        self._alone_ms: dict[str, dict[int, list[float]]] = {}
+        """Timings of calls for one field alone, by slow batch and field id, while it is sorted out
+        which fields are slow.
+        """
+        self._slow: dict[str, frozenset[int]] = {}
+        """Field ids that are read in a slower tier than their batch."""
         self._tier_s = TIERS_S[0]
         self._due_s = TIERS_S[-1]
 
@@ -143,6 +159,31 @@ class Query:
             return None
         finally:
             self._note_time(name, 1000 * (self._clock.monotonic() - began), code)
+
+    def ask_fields(
+        self, batch: str, asked: Sequence["ScopedField"]
+    ) -> list[tuple["ScopedField", FieldValue]]:
+        """Answers of one driver call for those fields that are due. A batch that is slow is read field by
+        field for some rounds; its slow fields then have a call of their own in the next tier.
+        """
+        if batch in self._alone_ms:
+            return self._ask_alone(batch, asked)
+        slow = self._slow.get(batch, frozenset())
+        answered = self._ask_batch(batch, [e for e in asked if e.query.field not in slow])
+        later = [e for e in asked if e.query.field in slow]
+        if later and slower(self._tier_s) <= self._due_s:
+            answered += self._ask_batch(f"{batch}_slow", later, slower(self._tier_s))
+        return answered
+
+    def batch_of(self, asked: "ScopedField", batch: str) -> str:
+        """The name under which the calls for a field of a batch are timed."""
+        is_slow = asked.query.field in self._slow.get(batch, ())
+        return f"{batch}_slow" if is_slow and f"{batch}_slow" in self._times else batch
+
+    def waiting(self, batch: str, asked: Iterable["ScopedField"]) -> set[str]:
+        """Columns of the slow fields of a batch: a call of their own is as slow."""
+        slow = self._slow.get(batch, frozenset())
+        return {e.field.column for e in asked if e.query.field in slow and self.is_there(e.reading)}
 
     def is_there(self, reading: Hashable) -> bool:
         """Whether the reading may be supported: False for ten minutes after the device denied it."""
@@ -211,6 +252,71 @@ class Query:
                 found[call, name] = report
         return list(found.values())
 
+    def _ask_batch(
+        self, batch: str, asked: Sequence["ScopedField"], tier_s: int | None = None
+    ) -> list[tuple["ScopedField", FieldValue]]:
+        """`tier_s`: that of a batch of slow fields, which moves no more."""
+        if not asked or (tier_s is None and not self._is_due(batch)):
+            return []
+        answers: Sequence[FieldValue] = ()
+        code, began_s = nvml.SUCCESS, self._clock.monotonic()
+        try:
+            answers = self.device.field_values([each.query for each in asked])
+        except NvmlError as error:
+            code = error.code
+            self.note(error, (batch,))
+        finally:
+            times = self._times_of(batch, tier_s or self._tier_s)
+            times.add(1000 * (self._clock.monotonic() - began_s), code)
+        is_trial_over = times.count == TRIAL_CALLS and tier_s is None
+        if is_trial_over and times.own_tier_s != tier_after_trial(
+            times.own_tier_s, times.timings_ms
+        ):
+            self._alone_ms[batch] = {}
+        return list(zip(asked, answers, strict=False))
+
+    def _ask_alone(
+        self, batch: str, asked: Sequence["ScopedField"]
+    ) -> list[tuple["ScopedField", FieldValue]]:
+        alone_ms = self._alone_ms[batch]
+        answered: list[tuple[ScopedField, FieldValue]] = []
+        for field in dict.fromkeys(each.query.field for each in asked):
+            same = [each for each in asked if each.query.field == field]
+            began_s = self._clock.monotonic()
+            try:
+                answers = self.device.field_values([each.query for each in same])
+            except NvmlError as error:
+                self.note(error, (batch,))
+                continue
+            finally:
+                took_ms = 1000 * (self._clock.monotonic() - began_s)
+                alone_ms.setdefault(field, []).append(took_ms)
+            answered += zip(same, answers, strict=False)
+        if max(map(len, alone_ms.values()), default=FIELD_ROUNDS) >= FIELD_ROUNDS:
+            self._sort_out(batch)
+        return answered
+
+    def _sort_out(self, batch: str) -> None:
+        alone_ms = self._alone_ms.pop(batch)
+        times = self._times[batch]
+        slow = slow_fields(quantile(times.timings_ms[:TRIAL_CALLS], 0.5) or 0.0, alone_ms)
+        self._slow[batch] = slow
+        if not slow:
+            self._settle_tier(batch, times)
+            return
+        log.info(
+            "slow fields moved to a slower tier",
+            extra={
+                "gpu": self._gpu,
+                "reading": batch,
+                "fields": {
+                    field: round(quantile(alone_ms[field], 0.5) or 0, 1) for field in sorted(slow)
+                },
+                "from_s": times.own_tier_s,
+                "to_s": slower(times.own_tier_s),
+            },
+        )
+
     def _is_due(self, name: str) -> bool:
         times = self._times.get(name)
         if times is None:
@@ -238,13 +344,17 @@ class Query:
             self._note_time(call.reading, 1000 * (self._clock.monotonic() - began), code)
 
     def _note_time(self, name: str, duration_ms: float, code: int) -> None:
-        times = self._times.get(name)
-        if times is None:
-            times = self._times[name] = CallTimes(self._tier_s)
-            times.call = self.device.called
+        times = self._times_of(name, self._tier_s)
         times.add(duration_ms, code)
         if times.count == TRIAL_CALLS:
             self._settle_tier(name, times)
+
+    def _times_of(self, name: str, tier_s: int) -> CallTimes:
+        times = self._times.get(name)
+        if times is None:
+            times = self._times[name] = CallTimes(tier_s)
+            times.call = self.device.called
+        return times
 
     def _settle_tier(self, name: str, times: CallTimes) -> None:
         times.tier_s = tier_after_trial(times.own_tier_s, times.timings_ms)
@@ -290,17 +400,15 @@ ASKED = {table: asked_once(fields) for table, fields in FIELDS.items()}
 
 
 def read_fields(query: Query, batch: str, asked: Iterable[ScopedField]) -> dict[Hashable, Value]:
-    """Values of one driver call, by reading, without unsupported ones. `batch` names the call."""
+    """Values of the fields that are due, by reading, without unsupported ones. `batch` names them."""
     wanted = [each for each in asked if query.is_there(each.reading)]
-    if not wanted:
+    if not wanted or not query.is_there((batch,)):
         return {}
-    queries = [each.query for each in wanted]
-    answers = query.ask_as((batch,), query.device.field_values, queries)
     values: dict[Hashable, Value] = {}
-    for each, answer in zip(wanted, answers or (), strict=False):
+    for each, answer in query.ask_fields(batch, wanted):
         # INVALID_ARGUMENT for one value of a batch: a field newer than this driver.
         code = nvml.NOT_SUPPORTED if answer.code == nvml.INVALID_ARGUMENT else answer.code
-        query.note_value(batch, each.call, each.reading, code)
+        query.note_value(query.batch_of(each, batch), each.call, each.reading, code)
         if answer.value is not None:
             values[each.reading] = each.field.value(answer.value)
     return values

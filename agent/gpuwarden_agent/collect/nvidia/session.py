@@ -207,6 +207,21 @@ def call_plain(name: str, generation: int | None, arguments: Iterable[Any]) -> A
         NVML.leave()
 
 
+def call_library(name: str, generation: int, *arguments: Any) -> None:
+    """Call the C function itself, where the binding would make two calls. The caller fills `arguments`
+    with C types.
+    """
+    NVML.enter(name, generation)
+    try:
+        pynvml._nvmlCheckReturn(pynvml._nvmlGetFunctionPointer(name)(*arguments))
+    except pynvml.NVMLError as error:
+        NVML.note(error.value)
+        raise NvmlError(error.value, name) from error
+    finally:
+        NVML.leave()
+    NVML.note(SUCCESS)
+
+
 def hold(name: str, *arguments: Any) -> NvmlPointer:
     """Call NVML for a pointer, and keep its generation."""
     generation = NVML.generation

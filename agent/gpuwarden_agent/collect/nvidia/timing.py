@@ -2,10 +2,12 @@
 
 A call belongs to a tier: every second, every ten seconds or every minute. Its first calls are timed.
 A call that is slow on this machine moves one tier down, once: a reading of 40 ms every second
-would, on a node of eight GPUs, hold the driver's lock for a third of the time.
+would, on a node of eight GPUs, hold the driver's lock for a third of the time. Of a slow batch of fields
+only the slow fields move: on an H200 with driver 580 the energy took 3 to 5 ms, the other 13 fields
+together 2 ms.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from gpuwarden_agent.counters import Recent, quantile
@@ -18,6 +20,9 @@ TRIAL_CALLS = 10
 
 SLOW_MS = 5.0
 """A median above it is slow."""
+
+FIELD_ROUNDS = 3
+"""How often each field of a slow batch is read in a call of its own."""
 
 KEPT = 64
 """Durations kept of each call: what p50 and p99 are of."""
@@ -36,6 +41,23 @@ def tier_after_trial(tier_s: int, timings_ms: Sequence[float]) -> int:
     median_ms = quantile(trial, 0.5)
     is_slow = len(trial) == TRIAL_CALLS and median_ms is not None and median_ms > SLOW_MS
     return slower(tier_s) if is_slow else tier_s
+
+
+def slow_fields(batch_ms: float, timings_ms: Mapping[int, Sequence[float]]) -> frozenset[int]:
+    """The fields to leave out of a batch whose median is `batch_ms`: the slowest ones, until the rest is
+    not slow. `timings_ms`: of calls for one field alone, by field. Empty if no field is the cause: then
+    the call itself is slow.
+    """
+    medians = {field: quantile(timings, 0.5) or 0.0 for field, timings in timings_ms.items()}
+    # What even the cheapest field takes is the cost of a call.
+    call_ms = min(medians.values(), default=0.0)
+    slow: set[int] = set()
+    for field in sorted(medians, key=lambda each: -medians[each]):
+        if batch_ms <= SLOW_MS:
+            break
+        slow.add(field)
+        batch_ms -= medians[field] - call_ms
+    return frozenset(slow) if batch_ms <= SLOW_MS and len(slow) < len(medians) else frozenset()
 
 
 @dataclass(frozen=True, slots=True)

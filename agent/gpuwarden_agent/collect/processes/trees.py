@@ -114,9 +114,11 @@ class ProcessProbe(HostedProbe):
 
     def read(self, ts_ms: int, due: Collection[str] | None = None) -> Reading:
         until_s = self._clock.monotonic() + LOCK_WAIT_S
+        before = self.failed.copy()
         answers = [(gpu.device, self._held(gpu, until_s)) for gpu in self._gpus]
         if answers and all(held is None for _, held in answers):
-            raise ProbeError("no GPU tells which processes it has")
+            why = "; ".join(reason for reason, n in self.failed.items() if n > before[reason])
+            raise ProbeError("no GPU tells which processes it has" + (f" ({why})" if why else ""))
         now_s = self._clock.monotonic()
         self._shared.processes = SharedReading(now_s, processes_by_gpu(answers))
         features = self._features({process.pid for _, held in answers for process in held or ()})

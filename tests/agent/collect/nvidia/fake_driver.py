@@ -13,6 +13,7 @@ from typing import Any
 from gpuwarden_agent.collect.nvidia import nvml
 from gpuwarden_agent.collect.nvidia.nvml import (
     Call,
+    DriverSample,
     FabricInfo,
     FieldQuery,
     FieldValue,
@@ -42,6 +43,7 @@ H100_IDLE: dict[str, Any] = {
     "memory_v2": MemoryInfo(81559 * MIB, 81081 * MIB, 0, 479 * MIB),
     "memory_v1": MemoryInfo(81559 * MIB, 81081 * MIB, 479 * MIB),
     "utilization": (0, 0),
+    "driver_samples": lambda kind, since_us: UNSUPPORTED,
     "encoder_utilization": 0,
     "decoder_utilization": 0,
     "power_usage_mw": 69_850,
@@ -409,6 +411,9 @@ class FakeDevice:
             self._answer("field_values")
         self.calls["field_values"] += 1
         return [_field_value(self._field(query)) for query in queries]
+
+    def samples(self, kind: int, since_us: int) -> Sequence[DriverSample]:
+        return [DriverSample(*each) for each in self._answer("driver_samples", kind, since_us)]
 
     def gpm_sample(self) -> FakeGpmSample:
         self.gpm_samples.append(FakeGpmSample(self))

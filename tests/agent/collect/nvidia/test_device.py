@@ -31,9 +31,18 @@ def test_the_binding_reads_every_call_and_value_type(library: Path) -> None:
     for stamped in ("ts", "node", "simulated"):
         del row[stamped]
     versions = (
-        {"clocks_event_reasons": 4, "temperature_celsius": 61.0, "memory_used_bytes": 40 * MIB}
+        {
+            "util_percent": 97.0,
+            "memory_util_percent": 31.0,
+            "clocks_event_reasons": 4,
+            "temperature_celsius": 61.0,
+            "memory_used_bytes": 40 * MIB,
+        }
         if is_old(library)
         else {
+            # The mean of the last second's five samples.
+            "util_percent": 40.0,
+            "memory_util_percent": 8.0,
             "clocks_event_reasons": 0x24,
             "temperature_celsius": 62.0,
             "memory_used_bytes": 30 * MIB,
@@ -43,8 +52,6 @@ def test_the_binding_reads_every_call_and_value_type(library: Path) -> None:
     assert row == {
         "gpu": 0,
         "gpu_uuid": "GPU-5ca1ab1e-0000-0000-0000-000000000000",
-        "util_percent": 97.0,
-        "memory_util_percent": 31.0,
         "encoder_util_percent": 11.0,
         "decoder_util_percent": 12.0,
         "memory_total_bytes": 100 * MIB,

@@ -26,6 +26,7 @@ from gpuwarden.schema import WIRE_TABLES
 from gpuwarden_agent.collect.nvidia import nvml
 from gpuwarden_agent.collect.nvidia.gpu import GpuProbe
 from gpuwarden_agent.collect.nvidia.metrics import FIELDS
+from gpuwarden_agent.collect.nvidia.timing import FIELD_ROUNDS, TRIAL_CALLS
 from gpuwarden_agent.probe import ProbeError, Row
 
 T = 1_784_016_758_000
@@ -487,6 +488,34 @@ def test_calls_are_told_with_fields_and_metrics(clock: ManualClock) -> None:
 def test_power_comes_from_its_own_call_while_a_slow_batch_is_left_out(clock: ManualClock) -> None:
     device = FakeDevice(H100_IDLE | {"field_values": lambda: clock.advance(0.02)})
     probe = GpuProbe(device, clock)
-    rows = [probe.read(T, FAST)["gpu_samples"][0] for _ in range(12)]
-    assert ["power_instant_watts" in row for row in rows] == [True] * 10 + [False] * 2
-    assert [row["power_watts"] for row in rows] == [69.85] * 12
+    rows = [probe.read(T, FAST)["gpu_samples"][0] for _ in range(15)]
+    tried = TRIAL_CALLS + FIELD_ROUNDS
+    assert ["power_instant_watts" in row for row in rows] == [True] * tried + [False] * 2
+    assert [row["power_watts"] for row in rows] == [69.85] * 15
+
+
+def test_only_the_slow_field_of_a_slow_batch_is_left_out(clock: ManualClock) -> None:
+    def energy() -> int:
+        clock.advance(0.006)
+        return 123_456_789
+
+    device = FakeDevice(H100_IDLE, H100_IDLE_FIELDS | {83: energy})
+    probe = GpuProbe(device, clock)
+    rows = [probe.read(T, FAST)["gpu_samples"][0] for _ in range(16)]
+    tried = TRIAL_CALLS + FIELD_ROUNDS
+    assert ["energy_joules_total" in row for row in rows] == [True] * tried + [False] * 3
+    assert all({"power_instant_watts", "pcie_tx_bytes_total"} <= row.keys() for row in rows)
+    assert device.calls["total_energy_mj"] == 0, "a call of its own is as slow"
+    due = {"gpu_samples", "gpu_detail_samples"}
+    row = probe.read(T, due)["gpu_samples"][0]
+    assert row["energy_joules_total"] == pytest.approx(123_456.789)
+    told = {call.reading: call.tier_s for call in probe.calls()}
+    assert (told["fast_fields"], told["fast_fields_slow"]) == (1, 10)
+    assert (told["power_watts"], told["energy_joules_total"]) == (1, 10)
+
+
+def test_utilization_is_the_mean_of_the_drivers_samples(clock: ManualClock) -> None:
+    kept = {1: [(T * 1000, 0), (T * 1000 + 200_000, 100), (T * 1000 + 400_000, 26)]}
+    answers = H100_BUSY | {"driver_samples": lambda kind, since_us: kept.get(kind, UNSUPPORTED)}
+    row = read(FakeDevice(answers), clock)
+    assert (row["util_percent"], row["memory_util_percent"]) == (42.0, 11)

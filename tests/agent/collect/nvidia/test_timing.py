@@ -10,6 +10,7 @@ from gpuwarden_agent.collect.nvidia.timing import (
     TIERS_S,
     TRIAL_CALLS,
     CallTimes,
+    slow_fields,
     slower,
     tier_after_trial,
 )
@@ -36,6 +37,33 @@ def test_too_few_calls_decide_nothing() -> None:
 @given(st.sampled_from(TIERS_S), st.lists(st.floats(0, 100)))
 def test_no_call_becomes_faster(tier_s: int, timings: list[float]) -> None:
     assert tier_after_trial(tier_s, timings) in (tier_s, slower(tier_s))
+
+
+def test_the_slowest_fields_leave_a_batch_until_the_rest_is_fast() -> None:
+    """The timings of an H200: 83 is the energy, 75 a violation's time, 186 the instant power."""
+    alone = {83: [4.1, 4.0, 17.0], 75: [0.6, 0.6, 0.7], 186: [0.02, 0.01, 0.02]}
+    assert slow_fields(6.0, alone) == {83}
+    assert slow_fields(SLOW_MS + 4.5, alone) == {83, 75}
+
+
+def test_no_field_leaves_where_each_call_is_as_slow_as_the_batch() -> None:
+    assert slow_fields(20.0, {83: [20.0], 75: [20.0], 186: [20.0]}) == frozenset()
+    assert slow_fields(20.0, {}) == frozenset()
+
+
+@given(
+    st.floats(0, 100),
+    st.dictionaries(st.integers(1, 300), st.lists(st.floats(0, 100), min_size=1, max_size=3)),
+)
+def test_a_batch_keeps_a_field_and_no_field_that_leaves_is_faster_than_one_that_stays(
+    batch_ms: float, alone: dict[int, list[float]]
+) -> None:
+    slow = slow_fields(batch_ms, alone)
+    stay = alone.keys() - slow
+    assert not slow or (stay and batch_ms > SLOW_MS)
+    medians = {field: sorted(timings)[(len(timings) - 1) // 2] for field, timings in alone.items()}
+    if all(len(timings) == 1 for timings in alone.values()) and slow:
+        assert min(medians[f] for f in slow) >= max(medians[f] for f in stay)
 
 
 def test_the_newest_timings_are_kept() -> None:

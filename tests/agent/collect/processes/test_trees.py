@@ -73,6 +73,13 @@ def test_when_no_gpu_tells_that_is_an_error_and_not_no_processes(clock: ManualCl
         probe.read(0)
 
 
+def test_the_reason_why_no_gpu_tells_is_said(clock: ManualClock) -> None:
+    hung = device(index=3)
+    hung.lock.acquire()
+    with pytest.raises(ProbeError, match=r"no GPU tells .* \(GPU 3: in a driver call"):
+        ProcessProbe([hung], clock).read(0)
+
+
 def test_idle_gpus_cost_no_look_at_proc(clock: ManualClock, tmp_path: Path) -> None:
     probe = ProcessProbe([device()], clock, ProcFs(tmp_path / "missing"), are_pids_ours=True)
     assert rows_of(probe) == []

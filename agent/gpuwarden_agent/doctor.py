@@ -12,6 +12,7 @@ import sqlite3
 import ssl
 import sys
 import tempfile
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterable, Sequence
@@ -42,6 +43,8 @@ from gpuwarden_agent.ship.credentials import Access, Credentials, why_refused
 from gpuwarden_agent.ship.http1 import HttpAddress
 
 READS = 20
+GAP_S = 0.02
+"""Between two reads of a probe, so that the probe of the processes gets a GPU that is read as well."""
 LIMIT_S = 30.0
 """Time limit for all reads of a probe."""
 COLLECTOR_LIMIT_S = 5.0
@@ -91,6 +94,7 @@ def examine(
             began_s = clock.monotonic()
             probe.read(to_ms(clock.now()))
             timed[probe.name].append(1000 * (clock.monotonic() - began_s))
+            time.sleep(GAP_S)
         return True
 
     def described(probe: Probe) -> bool:

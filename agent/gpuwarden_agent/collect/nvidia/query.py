@@ -25,6 +25,7 @@ from gpuwarden_agent.collect.nvidia.nvml import (
 )
 from gpuwarden_agent.collect.nvidia.timing import (
     FIELD_ROUNDS,
+    SLOW_BATCH_MS,
     TIERS_S,
     TRIAL_CALLS,
     CallReport,
@@ -180,6 +181,11 @@ class Query:
         is_slow = asked.query.field in self._slow.get(batch, ())
         return f"{batch}_slow" if is_slow and f"{batch}_slow" in self._times else batch
 
+    def is_slow(self, name: str) -> bool:
+        """Whether the calls of that name were moved to a slower tier."""
+        times = self._times.get(name)
+        return times is not None and times.tier_s > times.own_tier_s
+
     def waiting(self, batch: str, asked: Iterable["ScopedField"]) -> set[str]:
         """Columns of the slow fields of a batch: a call of their own is as slow."""
         slow = self._slow.get(batch, frozenset())
@@ -268,9 +274,11 @@ class Query:
         finally:
             times = self._times_of(batch, tier_s or self._tier_s)
             times.add(1000 * (self._clock.monotonic() - began_s), code)
-        is_trial_over = times.count == TRIAL_CALLS and tier_s is None
-        if is_trial_over and times.own_tier_s != tier_after_trial(
-            times.own_tier_s, times.timings_ms
+        has_next = tier_s is None and slower(times.own_tier_s) != times.own_tier_s
+        if (
+            has_next
+            and times.count == TRIAL_CALLS
+            and (quantile(times.timings_ms, 0.5) or 0.0) > SLOW_BATCH_MS
         ):
             self._alone_ms[batch] = {}
         return list(zip(asked, answers, strict=False))

@@ -29,6 +29,10 @@ def mean_since(samples: Sequence[DriverSample], since_us: int | None) -> float |
     return sum(new) / len(new) if new else None
 
 
+READING = "driver_samples"
+"""Name of the calls in reports."""
+
+
 class UtilizationReader:
     """Reads a whole GPU. Not thread-safe; call it with the device's lock held."""
 
@@ -39,7 +43,11 @@ class UtilizationReader:
         """Columns without a new sample at the last reading."""
 
     def read(self) -> dict[str, Value]:
-        """`util_percent` and `memory_util_percent`, without those that have no new sample."""
+        """`util_percent` and `memory_util_percent`, without those that have no new sample. None where the
+        call is slow: means of ten seconds beside samples of one would be two things in one column.
+        """
+        if self._query.is_slow(READING):
+            return {}
         means = {column: self._mean(column, kind) for column, kind in UTILIZATION_SAMPLES.items()}
         return {column: mean for column, mean in means.items() if mean is not None}
 
@@ -52,7 +60,7 @@ class UtilizationReader:
         since_us = self._since_us.get(column)
         # After a reading without samples all of them are asked for: the clock may have been set back.
         asked_us = 0 if since_us is None or column in self._is_still else since_us
-        samples = self._query.ask_as(("driver_samples", kind), self._samples, kind, asked_us)
+        samples = self._query.ask_as((READING, kind), self._samples, kind, asked_us)
         if not samples:
             self._is_still.add(column)
             return None

@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from gpuwarden_agent.collect.nvidia.timing import (
     KEPT,
+    SLOW_BATCH_MS,
     SLOW_MS,
     TIERS_S,
     TRIAL_CALLS,
@@ -43,7 +44,8 @@ def test_the_slowest_fields_leave_a_batch_until_the_rest_is_fast() -> None:
     """The timings of an H200: 83 is the energy, 75 a violation's time, 186 the instant power."""
     alone = {83: [4.1, 4.0, 17.0], 75: [0.6, 0.6, 0.7], 186: [0.02, 0.01, 0.02]}
     assert slow_fields(6.0, alone) == {83}
-    assert slow_fields(SLOW_MS + 4.5, alone) == {83, 75}
+    assert slow_fields(SLOW_BATCH_MS + 4.5, alone) == {83, 75}
+    assert slow_fields(SLOW_BATCH_MS, alone) == frozenset()
 
 
 def test_no_field_leaves_where_each_call_is_as_slow_as_the_batch() -> None:
@@ -60,7 +62,7 @@ def test_a_batch_keeps_a_field_and_no_field_that_leaves_is_faster_than_one_that_
 ) -> None:
     slow = slow_fields(batch_ms, alone)
     stay = alone.keys() - slow
-    assert not slow or (stay and batch_ms > SLOW_MS)
+    assert not slow or (stay and batch_ms > SLOW_BATCH_MS)
     medians = {field: sorted(timings)[(len(timings) - 1) // 2] for field, timings in alone.items()}
     if all(len(timings) == 1 for timings in alone.values()) and slow:
         assert min(medians[f] for f in slow) >= max(medians[f] for f in stay)

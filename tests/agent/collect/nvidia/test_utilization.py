@@ -11,6 +11,7 @@ from gpuwarden.clock import ManualClock, SystemClock
 from gpuwarden_agent.collect.nvidia import nvml
 from gpuwarden_agent.collect.nvidia.nvml import DriverSample
 from gpuwarden_agent.collect.nvidia.query import Query
+from gpuwarden_agent.collect.nvidia.timing import TRIAL_CALLS
 from gpuwarden_agent.collect.nvidia.utilization import FIRST_US, UtilizationReader, mean_since
 
 STEP_US = 200_000
@@ -86,6 +87,21 @@ def test_a_driver_that_keeps_no_samples_is_asked_once(clock: ManualClock) -> Non
     reader = UtilizationReader(Query(device, clock))
     assert [reader.read() for _ in range(5)] == [{}] * 5
     assert device.calls["driver_samples"] == 2, "one a kind"
+
+
+def test_a_slow_driver_keeps_its_samples(sampling: Sampling, clock: ManualClock) -> None:
+    """A column has no means of ten seconds between samples of one."""
+
+    def slowly(kind: int, since_us: int) -> Any:
+        clock.advance(0.02)
+        return sampling.answer(kind, since_us)
+
+    query = Query(FakeDevice({"driver_samples": slowly}), clock)
+    reader = UtilizationReader(query)
+    for second in range(15):
+        query.begin(1, due_s=10 if second % 10 == 0 else 1)
+        sampling.work(50, 50)
+        assert bool(reader.read()) == (second < TRIAL_CALLS - 1)
 
 
 def test_impossible_samples_are_left_out() -> None:

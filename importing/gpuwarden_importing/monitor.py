@@ -2,7 +2,8 @@
 
 GPUs have an index only. Without `-o DT` there are no timestamps: rounds of lines are assumed to be a second apart,
 the tools' default, and the last round gets the file's time. `dmon` and `pmon` were checked with captures of drivers
-590 and 595. There was no capture of `-o DT`, `--format csv`, and `dcgmi dmon` with DCGM's short names.
+580 (`-o DT`, `--gpm-metrics`), 590 and 595. There was no capture of `--format csv`, and of `dcgmi dmon` with DCGM's
+short names.
 """
 
 import re
@@ -50,6 +51,7 @@ _OWN: dict[str, Converter] = {"ratio": _percent_of_ratio, "type": _type, "execut
 _PCIE = {"rxpci": "pcie_rx_bytes_per_second", "txpci": "pcie_tx_bytes_per_second"}
 """Columns of `-s t`. NVML measures them over 20 ms (nvmlDeviceGetPcieThroughput)."""
 
+# The names of GPM's metrics 1 to 5, 10 and 12 (`--gpm-metrics`) are those of driver 580 on an H200.
 _DMON = {
     "pwr": LogField(SAMPLES, "power_watts", "watts", "W"),
     "gtemp": LogField(SAMPLES, "temperature_celsius", "celsius", "C"),
@@ -66,6 +68,18 @@ _DMON = {
     "fb": LogField(SAMPLES, "memory_used_bytes", "bytes", "MiB"),
     "bar1": LogField(DETAILS, "bar1_used_bytes", "bytes", "MiB"),
     **{name: LogField(DETAILS, column, "bytes", "MiB") for name, column in _PCIE.items()},
+    **{
+        tag: LogField(DETAILS, f"{column}_percent", "percent", "%")
+        for tag, column in {
+            "gract": "graphics_active",
+            "smutil": "sm_active",
+            "smocc": "sm_occupancy",
+            "intutil": "integer_active",
+            "mmaact": "tensor_active",
+            "dram": "dram_active",
+            "fp32": "fp32_active",
+        }.items()
+    },
     "sbecc": LogField(HEALTH, "ecc_corrected_volatile_total", "count"),
     "dbecc": LogField(HEALTH, "ecc_uncorrected_volatile_total", "count"),
 }

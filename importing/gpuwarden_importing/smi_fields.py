@@ -306,6 +306,8 @@ _XML_OF_CSV = {
 
 XML_FIELDS: dict[str, LogField] = {
     **{path: CSV_FIELDS[name] for path, name in _XML_OF_CSV.items()},
+    "bar1_memory_usage/total": LogField(DETAILS, "bar1_total_bytes", "bytes", "MiB"),
+    "bar1_memory_usage/used": LogField(DETAILS, "bar1_used_bytes", "bytes", "MiB"),
     "pci/replay_counter": LogField(DETAILS, "pcie_replays_total", "count"),
     "pci/replay_rollover_counter": LogField(DETAILS, "pcie_replay_rollovers_total", "count"),
     "ecc_errors/unrepairable_memory": LogField(HEALTH, "memory_unrepairable", "flag"),

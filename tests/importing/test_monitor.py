@@ -98,6 +98,51 @@ def test_pcie_throughput_is_a_rate_in_bytes(imported, text: str, times: list[int
     assert any("20 ms" in note for note in found.tally.notes)
 
 
+GPM = """\
+# gpu    pwr  gtemp  mtemp     sm    mem    enc    dec    jpg    ofa   mclk   pclk      gract     smutil      smocc    intutil     mmaact       dram       fp32 
+# Idx      W      C      C      %      %      %      %      %      %    MHz    MHz      GPM:%      GPM:%      GPM:%      GPM:%      GPM:%      GPM:%      GPM:% 
+    0    696     67     57     99     23      0      0      0      0   3201   1395          -          -          -          -          -          -          - 
+    0    698     64     58    100     20      0      0      0      0   3201   1515         82         76         11          1         73         14          0 
+"""
+
+
+def test_metrics_of_gpm_are_activities(imported) -> None:
+    """As an H200 with driver 580.159 printed them under a matrix product."""
+    assert format_of(GPM.splitlines(), Origin(node="n1")) == "dmon"
+    found = imported(read, GPM)
+    assert not found.tally.skipped and not found.tally.unmapped
+    row = found["gpu_detail_samples"][-1]
+    assert [row[f"{name}_percent"] for name in (
+        "graphics_active", "sm_active", "sm_occupancy", "integer_active", "tensor_active", "dram_active", "fp32_active"
+    )] == [82, 76, 11, 1, 73, 14, 0]  # fmt: skip
+    assert found["gpu_detail_samples"][0].get("sm_active_percent") is None
+
+
+def test_rounds_with_times_are_those_that_a_driver_prints(imported) -> None:
+    """As driver 580.159 printed `pmon -s um -o DT`: a second without a line, and a narrow date."""
+    found = imported(
+        read,
+        "#Date        Time         gpu         pid   type     sm    mem    enc    dec    jpg    ofa     fb   ccpm    command \n"
+        "#YYYYMMDD    HH:MM:SS     Idx           #    C/G      %      %      %      %      %      %     MB     MB    name \n"
+        " 20261126    15:56:34       0       2522     C     91     21      -      -      -      -   2084      0    python3        \n"
+        " 20261126    15:56:36       0       2522     C     99     23      -      -      -      -   2084      0    python3        \n",
+    )
+    assert [
+        (
+            row["ts"],
+            row["pid"],
+            row["sm_util_percent"],
+            row["gpu_memory_bytes"],
+            row["process_name"],
+        )
+        for row in found["process_samples"]
+    ] == [
+        (1795708594000, 2522, 91, 2084 * 2**20, "python3"),
+        (1795708596000, 2522, 99, 2084 * 2**20, "python3"),
+    ]
+    assert found.tally.unmapped == {"mem": 2, "ccpm": 2}
+
+
 def test_ratios_of_dcgmi_are_percent_and_processes_may_have_blanks(imported) -> None:
     found = imported(read, "#Entity  SMACT  DRAMA\nID\nGPU 3  0.25  0.5\n")
     (row,) = found["gpu_detail_samples"]

@@ -37,6 +37,8 @@ def test_the_text_of_q_has_what_the_csv_has(imported, capture, machine: str, mod
             else:
                 assert one[column] == value, column
     assert compared > 40
+    (details,) = text["gpu_detail_samples"]
+    assert details["bar1_total_bytes"] > details["bar1_used_bytes"] >= 0
     assert text["gpus"][0]["architecture"] in ("hopper", "ada", "turing")
 
 

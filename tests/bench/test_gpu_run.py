@@ -18,6 +18,8 @@ from bench.gpu.scenes import Workshop, spread
 from bench.gpu.workloads import WORKLOADS
 from tests.agent.collect.nvidia import fake_library
 
+from gpuwarden.schema import WIRE_TABLES
+from gpuwarden_agent.queue.rows import impossible_columns
 from gpuwarden_simulator.recordings.format import Ended, entries_of
 
 RUN = Path(__file__).parents[2] / "bench" / "gpu" / "run.py"
@@ -35,6 +37,24 @@ def run(*flags: str) -> "subprocess.CompletedProcess[str]":
         [sys.executable, "-S", str(RUN), *flags],
         capture_output=True, text=True, timeout=60, check=False, env=environment, cwd="/",
     )  # fmt: skip
+
+
+H200 = sorted((RUN.parent / "h200").glob("*.jsonl.gz"))
+
+
+@pytest.mark.parametrize("path", H200, ids=[path.name.partition(".")[0] for path in H200])
+def test_recordings_of_a_real_gpu_fit_the_tables_of_today(path: Path) -> None:
+    rows = 0
+    for entry in entries_of(path):
+        for table, found in getattr(entry, "rows", {}).items():
+            for row in found:
+                assert row.keys() <= set(WIRE_TABLES[table].names), table
+                stamped = {"node": "n1", "agent_id": "a", "ts": 1, "simulated": False, **row}
+                names = WIRE_TABLES[table].names
+                asked = {name: value for name, value in stamped.items() if name in names}
+                assert not impossible_columns(table, asked)
+                rows += 1
+    assert rows > 20
 
 
 @pytest.fixture(scope="module")

@@ -11,6 +11,7 @@ from gpuwarden.durations import readable
 from gpuwarden.query import Querier, Record, query_all
 from gpuwarden.rollups import IDLE_BELOW_PERCENT
 from gpuwarden_dashboards.read.fleet import SILENT_AFTER
+from gpuwarden_dashboards.read.processes import ProcessLine, process_lines
 from gpuwarden_dashboards.read.series import GPUS_MAX, JOB, Place
 
 _PROCESSES_MAX = 64
@@ -64,9 +65,10 @@ def _per_second(counter: str) -> str:
 
 
 _PROCESSES = f"""
-SELECT gpu, pid, process_name, command, username, coalesce(slurm_job_id, pod) AS job,
+SELECT node, gpu, pid, process_name, command, username, coalesce(slurm_job_id, pod) AS job,
     gpu_memory_bytes AS memory_bytes, sm_util_percent, cpu_percent, rss_bytes, started_at, state, threads,
-    loader_workers, {_per_second("read_bytes_total")} AS read_bytes, {_per_second("write_bytes_total")} AS written_bytes
+    loader_workers, loader_pids, ancestors, signals_pending, signals_blocked, signals_ignored,
+    {_per_second("read_bytes_total")} AS read_bytes, {_per_second("write_bytes_total")} AS written_bytes
 FROM process_samples
 WHERE {{where}} AND ts > now()::TIMESTAMP - INTERVAL 1 MINUTE
 WINDOW w AS (PARTITION BY gpu_uuid, pid ORDER BY ts ROWS BETWEEN UNBOUNDED PRECEDING AND UNBOUNDED FOLLOWING)
@@ -209,6 +211,11 @@ class PlaceNow:
         return PlaceVerdict(
             "good" if busy else "", "Busy" if busy else "Idle", f"{said}, and no alert is firing."
         )
+
+    @property
+    def process_lines(self) -> Sequence[ProcessLine]:
+        """Its processes below what started them."""
+        return process_lines(self.processes)
 
     @property
     def holders(self) -> Sequence[tuple[str | None, str | None]]:

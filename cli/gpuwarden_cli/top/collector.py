@@ -132,7 +132,7 @@ _OF_PROCESS = f"""
     node || '/' || coalesce(gpu::VARCHAR, gpu_uuid) AS place, node, gpu, gpu_uuid, pid,
     gpu_uuid || ' ' || pid AS process, username AS user, {_JOB} AS job, gpu_memory_bytes AS memory_bytes,
     sm_util_percent AS sm_percent, cpu_percent, rss_bytes, coalesce(command, process_name) AS command,
-    date_diff('second', started_at, now()::TIMESTAMP) AS age_s"""
+    state, ancestors AS started_by, date_diff('second', started_at, now()::TIMESTAMP) AS age_s"""
 _PROCESSES = f"""
 {_newest("($node IS NULL OR node = $node)")},
 rows_of AS (SELECT {_OF_PROCESS} FROM newest WHERE $job IS NULL OR {_JOB} = $job)"""

@@ -162,6 +162,7 @@ COLUMNS: Mapping[TopView, Sequence[ShownColumn]] = {
         _right("sm_percent", "SM%", 4),
         _right("cpu_percent", "CPU%", 5),
         _right("rss_bytes", "RAM", 6, as_gib, from_width=104),
+        ShownColumn("state", "st", 2, from_width=96),
         _right("age_s", "age", 6, as_age),
         ShownColumn("command", "command", 10, grows=True, first=24),
     ),

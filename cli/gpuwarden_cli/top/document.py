@@ -32,7 +32,7 @@ KEYS: Mapping[TopView, Sequence[str]] = {
     ),
     TopView.PROCESSES: (
         "node", "gpu", "gpu_uuid", "pid", "user", "job", "memory_bytes", "sm_percent", "cpu_percent", "rss_bytes",
-        "age_s", "command",
+        "age_s", "command", "state", "started_by",
     ),
     TopView.JOBS: (
         "job", "user", "gpus", "nodes", "util_percent", "memory_percent", "power_watts", "usd_per_hour", "usd_wasted",

@@ -49,6 +49,7 @@ _OF_GPU = ("util_percent", "memory_used_bytes", "power_watts", "temperature_cels
 _OF_PROCESS = {
     "pid": "pid", "user": "username", "memory_bytes": "gpu_memory_bytes", "sm_percent": "sm_util_percent",
     "cpu_percent": "cpu_percent", "rss_bytes": "rss_bytes", "process_name": "process_name",
+    "state": "state", "started_by": "ancestors",
 }  # fmt: skip
 """Columns of `process_samples` by their names in the view."""
 _PRESSURES = ("psi_cpu_some_percent", "psi_io_some_percent", "psi_memory_some_percent")

@@ -13,6 +13,7 @@ from gpuwarden_cli.top.request import Row, RowsRequest
 PARTS = ("main_cpu_percent", "pin_cpu_percent", "loader_workers", "loader_cpu_percent", "children_cpu_percent")  # fmt: skip
 """Columns of `process_samples` on the parts of a process."""
 SHOWN = ("memory_bytes", "sm_percent", "cpu_percent", "rss_bytes", "age_s")
+STARTED_BY = "started by"
 MAIN, PIN, CHILDREN = "busiest thread", "pinning thread", "other descendants"
 
 
@@ -39,7 +40,7 @@ def _merged(rows: Sequence[Row]) -> dict[str, Any]:
     gpus = ",".join(str(row["gpu_uuid"] if row["gpu"] is None else row["gpu"]) for row in ordered)
     shares = _total([row["sm_percent"] for row in rows])
     return {
-        **{name: first.get(name) for name in ("node", "gpu_uuid", "pid", "user", "job", "command", *PARTS)},
+        **{name: first.get(name) for name in ("node", "gpu_uuid", "pid", "user", "job", "command", "state", "started_by", *PARTS)},
         "key": f"process {first['node']} {first['pid']}",
         "place": f"{first['node']}/{gpus}",
         "gpus": ordered,
@@ -55,7 +56,7 @@ def _group(key: str, processes: Sequence[Mapping[str, Any]], *, is_open: bool) -
     count = len(processes)
     return {
         "process": key, "depth": 0, "is_open": is_open, "place": key, "pid": None, "node": None, "gpu_uuid": None,
-        "user": _largest([process["user"] for process in processes]), "job": processes[0]["job"],
+        "state": None, "user": _largest([process["user"] for process in processes]), "job": processes[0]["job"],
         "command": f"{count} process{'' if count == 1 else 'es'}, {len(uuids)} GPU{'' if len(uuids) == 1 else 's'}",
         "sm_percent": None if shares is None else shares / len(uuids),
         **{name: _total([process[name] for process in processes]) for name in ("memory_bytes", "cpu_percent", "rss_bytes")},
@@ -64,12 +65,14 @@ def _group(key: str, processes: Sequence[Mapping[str, Any]], *, is_open: bool) -
 
 
 def _parts(process: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """What a process consists of: its GPUs if it has several, its threads and descendants."""
+    """What started a process, and what it consists of: its GPUs if it has several, threads and descendants."""
     empty = {
-        **dict.fromkeys(("pid", "user", "job", "gpu_uuid", "command", *SHOWN)),
+        **dict.fromkeys(("pid", "user", "job", "gpu_uuid", "command", "state", *SHOWN)),
         "depth": 2, "is_open": None, "node": process["node"],
     }  # fmt: skip
     rows: list[dict[str, Any]] = []
+    if process["started_by"]:
+        rows.append({"place": STARTED_BY, "command": process["started_by"]})
     if len(process["gpus"]) > 1:
         for gpu in process["gpus"]:
             name = gpu["gpu_uuid"] if gpu["gpu"] is None else gpu["gpu"]
@@ -124,7 +127,7 @@ def tree_rows(processes: Sequence[Row], request: RowsRequest) -> list[dict[str, 
             continue
         for process in _ordered(below, request, "key"):
             is_open = process["key"] in request.toggled
-            row = {name: value for name, value in process.items() if name not in ("gpus", "key", *PARTS)}  # fmt: skip
+            row = {name: value for name, value in process.items() if name not in ("gpus", "key", "started_by", *PARTS)}  # fmt: skip
             found.append({**row, "process": process["key"], "depth": 1, "is_open": is_open})
             if is_open:
                 found += _parts(process)
@@ -132,20 +135,24 @@ def tree_rows(processes: Sequence[Row], request: RowsRequest) -> list[dict[str, 
 
 
 _BY_GPU = "ORDER BY gpu NULLS LAST, gpu_uuid"
-_FIRST = ", ".join(f"first({name} {_BY_GPU}) AS {name}" for name in ("gpu_uuid", "user", "job", "command", *PARTS))  # fmt: skip
-_PART = "{{'place': {place}, 'gpu_uuid': {uuid}, 'memory': {memory}, 'sm': {sm}, 'cpu': {cpu}}}"
+_FIRST = ", ".join(f"first({name} {_BY_GPU}) AS {name}" for name in ("gpu_uuid", "user", "job", "command", "state", "started_by", *PARTS))  # fmt: skip
+_PART = "{{'place': {place}, 'gpu_uuid': {uuid}, 'memory': {memory}, 'sm': {sm}, 'cpu': {cpu}, 'command': {command}}}"
 
 
-def _part_sql(place: str, cpu: str) -> str:
-    return _PART.format(place=place, uuid="NULL::VARCHAR", memory="NULL::BIGINT", sm="NULL::DOUBLE", cpu=f"({cpu})::DOUBLE")  # fmt: skip
+def _part_sql(place: str, cpu: str = "NULL", command: str = "NULL") -> str:
+    return _PART.format(
+        place=place, uuid="NULL::VARCHAR", memory="NULL::BIGINT", sm="NULL::DOUBLE", cpu=f"({cpu})::DOUBLE",
+        command=f"({command})::VARCHAR",
+    )  # fmt: skip
 
 
 _GPU_PARTS = _PART.format(
     place="'GPU ' || coalesce(g.gpu::VARCHAR, g.gpu_uuid)", uuid="g.gpu_uuid", memory="g.memory::BIGINT",
-    sm="g.sm::DOUBLE", cpu="NULL::DOUBLE",
+    sm="g.sm::DOUBLE", cpu="NULL::DOUBLE", command="NULL::VARCHAR",
 )  # fmt: skip
 _WORKERS = "loader_workers || ' loader worker' || if(loader_workers = 1, '', 's')"
 _PARTS_SQL = f"""list_concat(
+    CASE WHEN started_by != '' THEN [{_part_sql(f"'{STARTED_BY}'", command="started_by")}] ELSE [] END,
     CASE WHEN len(gpus) > 1 THEN list_transform(gpus, lambda g: {_GPU_PARTS}) ELSE [] END,
     CASE WHEN main_cpu_percent IS NOT NULL THEN [{_part_sql(f"'{MAIN}'", "main_cpu_percent")}] ELSE [] END,
     CASE WHEN pin_cpu_percent IS NOT NULL THEN [{_part_sql(f"'{PIN}'", "pin_cpu_percent")}] ELSE [] END,
@@ -179,7 +186,7 @@ members AS (
 ),
 heads AS (
     SELECT head AS process, NOT {_OPEN.replace("process", "head")} AS is_open, head AS place,
-        NULL::BIGINT AS pid, max("user") AS user, max(job) AS job,
+        NULL::BIGINT AS pid, NULL::VARCHAR AS state, max("user") AS user, max(job) AS job,
         len(list_distinct(flatten(list(list_transform(gpus, lambda g: g.gpu_uuid))))) AS gpu_count,
         sum(memory_bytes)::BIGINT AS memory_bytes, sum(sm_sum) / gpu_count AS sm_percent, sum(cpu_percent) AS cpu_percent,
         sum(rss_bytes)::BIGINT AS rss_bytes, max(age_s) AS age_s,
@@ -197,16 +204,16 @@ parts AS (
     FROM placed WHERE is_open
 ),
 tree_rows AS (
-    SELECT process, 0 AS depth, is_open, place, pid, NULL AS node, NULL AS gpu_uuid, user, job, command,
+    SELECT process, 0 AS depth, is_open, place, pid, NULL AS node, NULL AS gpu_uuid, user, job, command, state,
         memory_bytes, sm_percent, cpu_percent, rss_bytes, age_s, head_line, 0 AS process_line, 0 AS part_line
     FROM placed_heads
     UNION ALL BY NAME
-    SELECT process, 1 AS depth, is_open, place, pid, node, gpu_uuid, user, job, command, memory_bytes, sm_percent,
+    SELECT process, 1 AS depth, is_open, place, pid, node, gpu_uuid, user, job, command, state, memory_bytes, sm_percent,
         cpu_percent, rss_bytes, age_s, head_line, process_line, 0 AS part_line
     FROM placed
     UNION ALL BY NAME
     SELECT process || ' ' || (part_line - 1) AS process, 2 AS depth, part.place AS place, node,
-        part.gpu_uuid AS gpu_uuid, part.memory AS memory_bytes, part.sm AS sm_percent, part.cpu AS cpu_percent,
+        part.gpu_uuid AS gpu_uuid, part.memory AS memory_bytes, part.sm AS sm_percent, part.cpu AS cpu_percent, part.command AS command,
         head_line, process_line, part_line
     FROM parts
 ),

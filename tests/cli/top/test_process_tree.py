@@ -23,7 +23,7 @@ def process(pid: int, gpu: int, **more: Any) -> dict[str, Any]:
     return {
         "node": "n0", "gpu": gpu, "gpu_uuid": f"GPU-n0-{gpu}", "pid": pid, "user": "bob", "job": "77",
         "memory_bytes": 2**30, "sm_percent": 40.0, "cpu_percent": 100.0, "rss_bytes": 2**31, "age_s": 60,
-        "command": "train", **PARTS, **more,
+        "command": "train", "state": "S", "started_by": f"slurmstepd (2) > torchrun ({pid - 1})", **PARTS, **more,
     }  # fmt: skip
 
 
@@ -32,14 +32,14 @@ PROCESSES = [
     process(5, 1, memory_bytes=2**31, sm_percent=90.0),
     process(6, 1, sm_percent=10.0, cpu_percent=None),
     process(7, 0, job=None, user="amy", memory_bytes=None, loader_workers=0, loader_cpu_percent=None),
-    process(8, 1, job=None, user=None, sm_percent=None, main_cpu_percent=None, children_cpu_percent=None),
+    process(8, 1, job=None, user=None, sm_percent=None, state="D", started_by=None, main_cpu_percent=None, children_cpu_percent=None),
 ]  # fmt: skip
 
 
 def planted(rows: list[dict[str, Any]]) -> MemoryDatabase:
     """A database with these processes, and nothing else."""
     database = MemoryDatabase()
-    names = {"user": "username", "job": "slurm_job_id", "memory_bytes": "gpu_memory_bytes", "sm_percent": "sm_util_percent"}  # fmt: skip
+    names = {"user": "username", "job": "slurm_job_id", "memory_bytes": "gpu_memory_bytes", "sm_percent": "sm_util_percent", "started_by": "ancestors"}  # fmt: skip
     now = datetime.now(UTC)
     shared = {"ts": now - timedelta(seconds=2), "simulated": False, "process_name": "python"}
     database.insert(
@@ -83,9 +83,12 @@ def test_an_open_process_has_its_gpus_and_parts_below() -> None:
     rows = tree_rows(PROCESSES, request(toggled=frozenset({"process n0 5", "process n0 8"})))
     parts = [row for row in rows if row["depth"] == 2]
     assert [(row["place"], row["memory_bytes"], row["cpu_percent"]) for row in parts] == [
-        ("GPU 0", 2**30, None), ("GPU 1", 2**31, None), ("busiest thread", None, 60.0),
+        ("started by", None, None), ("GPU 0", 2**30, None), ("GPU 1", 2**31, None), ("busiest thread", None, 60.0),
         ("4 loader workers", None, 100.0), ("other descendants", None, 3.0), ("4 loader workers", None, 100.0),
     ]  # fmt: skip
+    assert [row["command"] for row in parts if row["place"] == "started by"] == [
+        "slurmstepd (2) > torchrun (4)"
+    ]
     assert len({row["process"] for row in rows}) == len(rows)
 
 

@@ -10,6 +10,7 @@ from gpuwarden_dashboards.assets import PATH, load_assets
 from gpuwarden_dashboards.grafana.links import checked_url
 from gpuwarden_dashboards.http import answering
 from gpuwarden_dashboards.pages.collector import CollectorPage
+from gpuwarden_dashboards.pages.compare import ComparePage
 from gpuwarden_dashboards.pages.dashboards import DashboardPages
 from gpuwarden_dashboards.pages.fleet import FleetPage
 from gpuwarden_dashboards.pages.incidents import IncidentPages
@@ -24,7 +25,7 @@ from gpuwarden_dashboards.pages.usage import UsagePages
 from gpuwarden_dashboards.templates import Templates
 
 _PAGES: Sequence[type[Page]] = (
-    FleetPage, PlacePages, MoneyPage, JobPages, UsagePages, DashboardPages, CollectorPage, IncidentPages, RulePages, SqlPage,
+    FleetPage, PlacePages, ComparePage, MoneyPage, JobPages, UsagePages, DashboardPages, CollectorPage, IncidentPages, RulePages, SqlPage,
 )  # fmt: skip
 
 

@@ -52,7 +52,7 @@ function figure(selector, kind, title) {
   const element = document.querySelector(selector);
   return element && new kind(element, shared, title);
 }
-const about = set.job ? { job: set.job } : { node: set.node, ...(set.gpu ? { gpu: Number(set.gpu) } : {}) };
+const about = set.job ? { job: set.job } : set.node ? { node: set.node, ...(set.gpu ? { gpu: Number(set.gpu) } : {}) } : {};
 const annotations = new Annotations(shared, page, about);
 const states = figure("#states", Strips, "States");
 const coverage = figure("#coverage-strips", Strips, "Share of the samples that were due");

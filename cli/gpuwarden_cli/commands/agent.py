@@ -1,4 +1,4 @@
-"""Runs and checks the agent: `gpuwarden agent run|once|doctor|config|refused|record`."""
+"""Runs and checks the agent: `gpuwarden agent run|once|doctor|config|refused|record|burst`."""
 
 import argparse
 import json
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from gpuwarden import logs
 from gpuwarden.clock import SystemClock, from_ms, iso_text
 from gpuwarden.settings import Loaded
+from gpuwarden_cli.commands import burst
 from gpuwarden_cli.commands.recordings import add_flags
 from gpuwarden_cli.output import render
 from gpuwarden_cli.parser import Commands, add_command, add_format, add_group
@@ -47,6 +48,12 @@ def add_commands(commands: Commands) -> None:
     add_format(made)
     made = add_command(group, "record", _record, "record the probes' readings to a file for replay")
     add_flags(made)
+    _add_settings(made)
+    made = add_command(
+        group, "burst", _burst, "sample this host's GPUs 10 to 50 times a second for a short time",
+        "Shows what a second's mean hides. Nothing is stored; an agent may run beside it.",
+    )  # fmt: skip
+    burst.add_flags(made)
     _add_settings(made)
 
 
@@ -114,6 +121,10 @@ def _record(args: argparse.Namespace) -> int:
 
     settings = _loaded(args).settings
     return run_record(settings, args)
+
+
+def _burst(args: argparse.Namespace) -> int:
+    return burst.run(_loaded(args).settings, args)
 
 
 def _doctor(args: argparse.Namespace) -> int:

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 
 from gpuwarden.clock import Clock
 from gpuwarden_agent.collect.coerce import coerce
+from gpuwarden_agent.collect.nvidia.burst import NvmlBurst
 from gpuwarden_agent.collect.nvidia.gpm import GpmReader
 from gpuwarden_agent.collect.nvidia.inventory import InventoryReader
 from gpuwarden_agent.collect.nvidia.links import LinkReader
@@ -65,6 +66,7 @@ class GpuProbe:
         """`bus_ids`: gets index and UUID by PCI bus id once they are known."""
         self.name = f"gpu{device.index}"
         self._device = device
+        self._clock = clock
         self._query = Query(device, clock)
         self._utilization = UtilizationReader(self._query)
         self._gpm = GpmReader(self._query, clock)
@@ -128,6 +130,10 @@ class GpuProbe:
                 )
                 reading["gpu_health_samples"] = self._rows("gpu_health_samples", values)
         return reading
+
+    def burst(self) -> NvmlBurst:
+        """Quick readings of the whole GPU."""
+        return NvmlBurst(self._device, self._clock)
 
     def close(self) -> None:
         """Free what the driver keeps for this GPU; its handles belong to the library."""

@@ -221,6 +221,14 @@ UTILIZATION_SAMPLES = {
 }
 """nvmlSamplingType_t by the column whose mean is taken."""
 
+BUFFERS = {
+    **{column: (kind, 1) for column, kind in UTILIZATION_SAMPLES.items()},
+    "power_watts": (pynvml.NVML_TOTAL_POWER_SAMPLES, 1000),
+}
+"""By column of a burst: nvmlSamplingType_t, and what its unit is divided by. Clocks are listed in nvml.h too; an H200
+with driver 580 buffers none.
+"""
+
 PSTATE_UNKNOWN = 32
 AFFINITY_WORDS = 32
 """Room for the CPUs of nvmlDeviceGetCpuAffinity: 2048 of them."""

@@ -98,6 +98,43 @@ _PATTERNS = tuple((re.compile(model.pattern), model) for model in MODELS)
 _MIG_DEVICE = re.compile(r"\bMIG\b")
 
 
+_CLOCKS_OF_PEAK_MHZ = {
+    "GH200-96GB": 1830,
+    "H200-SXM-141GB": 1830,
+    "H100-SXM-80GB": 1830,
+    "H100-NVL": 1545,
+    "H100-PCIe-80GB": 1620,
+}
+"""The SM clock at which a model has the TFLOPS of its data sheet: these over 4,096 operations a cycle of each of its
+132 SMs (H100 PCIe: 114), by NVIDIA's Hopper whitepaper.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class TensorRate:
+    """Operations of tensor cores in FP16 or BF16, dense, on one GPU."""
+
+    tflops_at_most: float
+    """While tensor cores were active they did no more. A matrix product did 88 % of it on an H200."""
+    tflops_of_data_sheet: float
+
+    @property
+    def percent(self) -> float:
+        """The first in percent of the second."""
+        return 100 * self.tflops_at_most / self.tflops_of_data_sheet
+
+
+def tensor_rate(model: str | None, active_percent_mhz: float | None) -> TensorRate | None:
+    """The rate of a catalogue's model. `active_percent_mhz`: mean of `tensor_half_active_percent` times
+    `sm_clock_mhz`. None: not read, or the model's clock is not known.
+    """
+    clock_mhz = _CLOCKS_OF_PEAK_MHZ.get(model or "")
+    if clock_mhz is None or active_percent_mhz is None:
+        return None
+    peak = model_named(str(model)).tflops
+    return TensorRate(peak * active_percent_mhz / 100 / clock_mhz, peak)
+
+
 def find_model(driver_name: str) -> GpuModel | None:
     """The model for a driver's name such as "NVIDIA H100 80GB HBM3"; None: unknown.
 

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 from tests.each import each
 
-from gpuwarden.models import MODELS, find_model, model_named
+from gpuwarden import models
+from gpuwarden.models import MODELS, find_model, model_named, tensor_rate
 
 CATALOG = Path(__file__).parents[3] / "shared" / "data" / "catalog"
 
@@ -80,3 +81,24 @@ def test_default_prices_agree_with_their_source() -> None:
 def test_a_part_of_a_gpu_has_neither_its_model_nor_its_price(profile: str) -> None:
     assert find_model("NVIDIA H100 80GB HBM3") is not None
     assert find_model(f"NVIDIA H100 80GB HBM3 MIG {profile}") is None
+
+
+def test_the_tensor_rate_is_that_of_a_matrix_product_on_an_h200() -> None:
+    """BF16 of 8192 x 8192: 654 TFLOPS at 1,500 MHz, tensor activity 92.2 %."""
+    rate = tensor_rate("H200-SXM-141GB", 92.19 * 1500)
+    assert rate is not None
+    assert rate.tflops_of_data_sheet == 989
+    assert 654.3 / rate.tflops_at_most == pytest.approx(0.88, abs=0.005)
+    full = tensor_rate("H200-SXM-141GB", 100.0 * 1830)
+    assert full is not None and full.percent == 100
+
+
+def test_there_is_no_tensor_rate_of_what_is_not_known() -> None:
+    assert tensor_rate("H200-SXM-141GB", None) is None
+    assert tensor_rate("A100-SXM-80GB", 5e4) is None
+    assert tensor_rate(None, 5e4) is None
+
+
+def test_every_clock_of_a_peak_is_of_a_model_and_within_its_range() -> None:
+    for name, clock_mhz in models._CLOCKS_OF_PEAK_MHZ.items():
+        assert clock_mhz <= model_named(name).sm_clock_max_mhz

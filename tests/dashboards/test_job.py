@@ -189,3 +189,27 @@ async def test_a_loss_that_is_a_trifle_of_the_job_is_no_verdict(ran, usd_per_hou
     life = await life_of(ran)
     assert life.subject.changes[0]["advice"] == "Use a faster disk."
     assert life.verdict.word == word
+
+
+async def test_tensor_cores_have_a_rate_where_model_and_activity_are_known(ran) -> None:
+    assert (await life_of(ran)).subject.tensor_rate is None
+    ran.db.execute(
+        "INSERT INTO gpus (gpu_uuid, node, gpu, model, catalogue_model, simulated) SELECT 'GPU-' || g, 'n1', g, 'NVIDIA H200', 'H200-SXM-141GB', false FROM range(2) t(g)"
+    )
+    ran.db.execute(
+        "UPDATE gpu_1m SET tensor_half_active_percent_avg = 50, sm_clock_mhz_avg = 1830 WHERE gpu_uuid = 'GPU-0'"
+    )
+    assert (await life_of(ran)).subject.tensor_rate is None, "of one GPU it is not known"
+    ran.db.execute(
+        "UPDATE gpu_1m SET tensor_half_active_percent_avg = 30, sm_clock_mhz_avg = 1830 WHERE gpu_uuid = 'GPU-1'"
+    )
+    life = await life_of(ran)
+    rate = life.subject.tensor_rate
+    assert rate is not None
+    assert (round(rate.percent), round(rate.tflops_at_most)) == (40, 396)
+    html = JobPages(Templates(load_assets()), None, ManualClock(NOW)).render(
+        life, UsageRange(BEGIN, END)
+    )
+    assert "at most <b>396 TFLOPS</b> a GPU, 40 % of the data sheet's 989" in html.replace(
+        "&#39;", "'"
+    )

@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 
 from gpuwarden.diagnosis import HEALTHY, Bottleneck
 from gpuwarden.job_readings import ENDS, MINUTES_UP_TO, job_is
+from gpuwarden.models import TensorRate, tensor_rate
 from gpuwarden.query import Querier, Record, query_all
 from gpuwarden_dashboards.read.series import GPUS_MAX
 from gpuwarden_dashboards.read.usage import RUNNING, GpuUsage, summed, usage_sql, usages_of
@@ -50,6 +51,24 @@ class Subject:
     def gpus_total(self) -> int:
         """Number of its GPUs, also of those that `gpus` leaves out."""
         return self.gpus[0]["gpus_total"] if self.gpus else 0
+
+    @property
+    def tensor_rate(self) -> TensorRate | None:
+        """Mean over the GPUs of a job; None: of one of them it is not known, or they are of several models."""
+        rates = [
+            tensor_rate(one.get("catalogue_model"), one.get("tensor_percent_mhz"))
+            for one in self.gpus
+        ]
+        known = [rate for rate in rates if rate is not None]
+        if (
+            not known
+            or len(known) < len(rates)
+            or len({rate.tflops_of_data_sheet for rate in known}) > 1
+        ):
+            return None
+        return TensorRate(
+            sum(rate.tflops_at_most for rate in known) / len(known), known[0].tflops_of_data_sheet
+        )
 
     @property
     def nodes(self) -> Sequence[str]:
@@ -142,14 +161,14 @@ def _queries(name: str, *, is_job: bool, is_long: bool) -> list[str]:
     holds = f"{judged} AND began_at < $end AND coalesce(ended_at, $end) >= $begin"
     return [
         f"{held} SELECT * FROM held ORDER BY node, gpu" if not is_job else f"""
-        {held} SELECT h.*, m.* EXCLUDE (of_gpu) FROM held h LEFT JOIN (
+        {held} SELECT h.*, m.* EXCLUDE (of_gpu), i.catalogue_model FROM held h LEFT JOIN gpus i ON i.gpu_uuid = h.gpu_uuid LEFT JOIN (
             SELECT g.gpu_uuid AS of_gpu, avg(util_percent_avg) AS util_percent, avg(sm_active_percent_avg) AS sm_percent,
                 max(memory_used_bytes_max) AS memory_bytes, avg(power_watts_avg) AS power_watts,
                 max(temperature_celsius_max) AS temperature_celsius, avg(sm_clock_mhz_avg) AS sm_clock_mhz,
-                sum(energy_joules_delta) / 3.6e6 AS kwh
+                avg(tensor_half_active_percent_avg * sm_clock_mhz_avg) AS tensor_percent_mhz, sum(energy_joules_delta) / 3.6e6 AS kwh
             FROM {table} g JOIN held h ON g.gpu_uuid = h.gpu_uuid AND g.ts >= h.first_at AND g.ts <= h.last_at
             WHERE g.{when} GROUP BY g.gpu_uuid
-        ) m ON m.of_gpu = h.gpu_uuid ORDER BY node, gpu
+        ) m ON m.of_gpu = h.gpu_uuid ORDER BY h.node, h.gpu
         """,
         f"""
         SELECT kind, node, gpu, job, bottleneck, confidence, summary, advice, evidence, misses, usd_per_hour,

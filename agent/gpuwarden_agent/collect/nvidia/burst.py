@@ -4,7 +4,6 @@ from collections.abc import Iterable
 
 from gpuwarden.clock import Clock
 from gpuwarden_agent.burst import BUFFERED, POLLED, BurstSample
-from gpuwarden_agent.collect.nvidia import nvml
 from gpuwarden_agent.collect.nvidia.metrics import BUFFERS, ROWS
 from gpuwarden_agent.collect.nvidia.nvml import Call, NvmlCalls, NvmlError
 from gpuwarden_agent.collect.nvidia.query import Query, probe_error
@@ -45,14 +44,11 @@ class NvmlBurst:
         found: list[BurstSample] = []
         with _Held(self._device):
             for metric, (kind, over) in BUFFERS.items():
-                try:
-                    samples = self._device.samples(kind, self._since_us.get(metric, 0))
-                except NvmlError as error:
-                    if error.code not in (nvml.NOT_FOUND, nvml.NOT_SUPPORTED):
-                        raise probe_error(error, self._device.index) from error
-                    continue
                 since_us = self._since_us.get(metric)
-                self._since_us[metric] = max((s.at_us for s in samples), default=since_us or 0)
+                samples = self._query.ask_samples(kind, since_us or 0)
+                if not samples:
+                    continue
+                self._since_us[metric] = max(sample.at_us for sample in samples)
                 if since_us is not None:  # the first ones are of before the burst
                     new = [sample for sample in samples if sample.at_us > since_us]
                     found += [

@@ -17,6 +17,7 @@ from gpuwarden_agent.collect.nvidia import nvml
 from gpuwarden_agent.collect.nvidia.metrics import FIELDS, GROUPS
 from gpuwarden_agent.collect.nvidia.nvml import (
     Call,
+    DriverSample,
     Field,
     FieldQuery,
     FieldValue,
@@ -39,6 +40,9 @@ from gpuwarden_agent.probe import ProbeError, Value
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
+
+DRIVER_SAMPLES = "driver_samples"
+"""Name of the calls for samples of the driver, in reports."""
 
 LEARNED_FOR_S = 600.0
 """How long a reading that the device does not support is not asked for again."""
@@ -160,6 +164,21 @@ class Query:
             return None
         finally:
             self._note_time(name, 1000 * (self._clock.monotonic() - began), code)
+
+    def ask_samples(self, kind: int, since_us: int) -> Sequence[DriverSample] | None:
+        """What the driver sampled by itself after `since_us`, as `NvmlCalls.samples`; empty: nothing new.
+        None: not supported, or failed.
+        """
+
+        def samples() -> Sequence[DriverSample]:
+            try:
+                return self.device.samples(kind, since_us)
+            except NvmlError as error:
+                if error.code == nvml.NOT_FOUND:
+                    return ()
+                raise
+
+        return self.ask_as((DRIVER_SAMPLES, kind), samples)
 
     def ask_fields(
         self, batch: str, asked: Sequence["ScopedField"]

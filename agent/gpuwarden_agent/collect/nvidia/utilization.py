@@ -7,10 +7,9 @@ all periods was 33 %. The driver keeps the other periods for some seconds (nvmlD
 
 from collections.abc import Sequence
 
-from gpuwarden_agent.collect.nvidia import nvml
 from gpuwarden_agent.collect.nvidia.metrics import UTILIZATION_SAMPLES
-from gpuwarden_agent.collect.nvidia.nvml import DriverSample, NvmlError
-from gpuwarden_agent.collect.nvidia.query import Query
+from gpuwarden_agent.collect.nvidia.nvml import DriverSample
+from gpuwarden_agent.collect.nvidia.query import DRIVER_SAMPLES, Query
 from gpuwarden_agent.probe import Value
 
 FIRST_US = 1_000_000
@@ -29,10 +28,6 @@ def mean_since(samples: Sequence[DriverSample], since_us: int | None) -> float |
     return sum(new) / len(new) if new else None
 
 
-READING = "driver_samples"
-"""Name of the calls in reports."""
-
-
 class UtilizationReader:
     """Reads a whole GPU. Not thread-safe; call it with the device's lock held."""
 
@@ -46,7 +41,7 @@ class UtilizationReader:
         """`util_percent` and `memory_util_percent`, without those that have no new sample. None where the
         call is slow: means of ten seconds beside samples of one would be two things in one column.
         """
-        if self._query.is_slow(READING):
+        if self._query.is_slow(DRIVER_SAMPLES):
             return {}
         means = {column: self._mean(column, kind) for column, kind in UTILIZATION_SAMPLES.items()}
         return {column: mean for column, mean in means.items() if mean is not None}
@@ -60,7 +55,7 @@ class UtilizationReader:
         since_us = self._since_us.get(column)
         # After a reading without samples all of them are asked for: the clock may have been set back.
         asked_us = 0 if since_us is None or column in self._is_still else since_us
-        samples = self._query.ask_as((READING, kind), self._samples, kind, asked_us)
+        samples = self._query.ask_samples(kind, asked_us)
         if not samples:
             self._is_still.add(column)
             return None
@@ -68,11 +63,3 @@ class UtilizationReader:
         mean = mean_since(samples, since_us)
         self._since_us[column] = max(each.at_us for each in samples)
         return mean
-
-    def _samples(self, kind: int, since_us: int) -> Sequence[DriverSample]:
-        try:
-            return self._query.device.samples(kind, since_us)
-        except NvmlError as error:
-            if error.code == nvml.NOT_FOUND:
-                return ()
-            raise

@@ -13,6 +13,7 @@ from gpuwarden_dashboards.pages.money import RANGES
 from gpuwarden_dashboards.pages.page import Page
 from gpuwarden_dashboards.pages.usage import UsageRange, asked_range
 from gpuwarden_dashboards.read.job import JobLife, read_job
+from gpuwarden_dashboards.read.processes import PROCESS_STATES
 from gpuwarden_dashboards.read.series import described
 from gpuwarden_dashboards.read.subject import read_extent
 from gpuwarden_dashboards.read.usage import SINCE
@@ -68,6 +69,7 @@ class JobPages(Page):
             table_max=TABLE_MAX,
             labels=tuple(LABELS),
             meanings=LABELS,
+            process_states=PROCESS_STATES,
             groups=[{"title": title, "metrics": metrics} for title, metrics in GROUPS],
             metrics=list(described()),
             heats=HEATS,

@@ -25,6 +25,7 @@ from gpuwarden_dashboards.read.health import read_health
 from gpuwarden_dashboards.read.live import LIVE_SECONDS_MAX, LiveRows, live_sources, read_live
 from gpuwarden_dashboards.read.model_band import band_span, read_model_band
 from gpuwarden_dashboards.read.place import GROUPS, NODE_GROUPS, PlaceNow, read_gpu_uuid, read_place
+from gpuwarden_dashboards.read.processes import PROCESS_STATES
 from gpuwarden_dashboards.read.series import (
     GPUS_MAX,
     Place,
@@ -46,14 +47,6 @@ from gpuwarden_dashboards.templates import (
 )
 
 _COLUMNS = 500
-PROCESS_STATES = {
-    "R": "running",
-    "S": "waiting",
-    "D": "blocked on I/O",
-    "T": "stopped",
-    "Z": "ended, not waited for",
-}
-"""Words for states of `ps`."""
 BESIDE = (
     ("util_percent", "utilization"), ("power_watts", "power"), ("temperature_celsius", "temperature"),
     ("sm_clock_mhz", "SM clock"), ("memory_used_bytes", "memory used"), ("sm_active_percent", "SMs active"),

@@ -7,10 +7,11 @@ from statistics import median
 
 from gpuwarden.diagnosis import HEALTHY, INPUT_BOUND, Bottleneck
 from gpuwarden.job_phases import JobPhase, Phase, missing_readings, phases_of, shares
-from gpuwarden.job_readings import JobReadings, read_job_readings
+from gpuwarden.job_readings import JobReadings, job_is, read_job_readings
 from gpuwarden.query import Querier, Record, both, query_all
 from gpuwarden.waste import LABELS, NO_WASTE
 from gpuwarden_dashboards.read.place import PlaceVerdict
+from gpuwarden_dashboards.read.processes import PROCESSES, ProcessLine, process_lines
 from gpuwarden_dashboards.read.subject import Subject, of_users, read_subject
 
 RUNS_MAX = 12
@@ -122,6 +123,13 @@ class JobLife:
     incidents: Sequence[Record]
     runs: Sequence[JobRun]
     """This job first, then others, newest first."""
+    processes: Sequence[Record] = ()
+    """Its processes now, on at most 64 GPUs."""
+
+    @property
+    def process_lines(self) -> Sequence[ProcessLine]:
+        """Its processes below what started them."""
+        return process_lines(self.processes)
 
     @property
     def missing(self) -> Sequence[str]:
@@ -272,6 +280,8 @@ async def read_job(
             "until": end,
         }
         late.append((_RUNS, asked))
+    if subject.is_running:
+        late.append((PROCESSES.format(where=job_is(name, "job")), {"job": name}))
     readings, (incidents, *ran) = await both(
         read_job_readings(querier, name, gpus, since, until), query_all(querier, late)
     )
@@ -284,7 +294,8 @@ async def read_job(
         readings,
         _waits(waited.records()),
         incidents.records(),
-        await _runs(querier, ran[0].records() if ran else (), name, slurm),
+        await _runs(querier, ran[0].records() if subject.users else (), name, slurm),
+        ran[-1].records() if subject.is_running else (),
     )
 
 

@@ -11,10 +11,9 @@ from gpuwarden.durations import readable
 from gpuwarden.query import Querier, Record, query_all
 from gpuwarden.rollups import IDLE_BELOW_PERCENT
 from gpuwarden_dashboards.read.fleet import SILENT_AFTER
-from gpuwarden_dashboards.read.processes import ProcessLine, process_lines
+from gpuwarden_dashboards.read.processes import PROCESSES, ProcessLine, process_lines
 from gpuwarden_dashboards.read.series import GPUS_MAX, JOB, Place
 
-_PROCESSES_MAX = 64
 _HIDDEN = {
     "node",
     "gpu",
@@ -57,24 +56,6 @@ ORDER BY {WORST_FIRST}, usd_so_far DESC NULLS LAST, fired_at LIMIT 50
 """
 
 
-def _per_second(counter: str) -> str:
-    """SQL of a counter's rate over the rows of a window `w`; NULL after a reset."""
-    gained = f"last_value({counter}) OVER w - first_value({counter}) OVER w"
-    seconds = "epoch(last_value(ts) OVER w) - epoch(first_value(ts) OVER w)"
-    return f"CASE WHEN {gained} >= 0 THEN ({gained}) / nullif({seconds}, 0) END"
-
-
-_PROCESSES = f"""
-SELECT node, gpu, pid, process_name, command, username, coalesce(slurm_job_id, pod) AS job,
-    gpu_memory_bytes AS memory_bytes, sm_util_percent, cpu_percent, rss_bytes, started_at, state, threads,
-    loader_workers, loader_pids, ancestors, signals_pending, signals_blocked, signals_ignored,
-    {_per_second("read_bytes_total")} AS read_bytes, {_per_second("write_bytes_total")} AS written_bytes
-FROM process_samples
-WHERE {{where}} AND ts > now()::TIMESTAMP - INTERVAL 1 MINUTE
-WINDOW w AS (PARTITION BY gpu_uuid, pid ORDER BY ts ROWS BETWEEN UNBOUNDED PRECEDING AND UNBOUNDED FOLLOWING)
-QUALIFY row_number() OVER (PARTITION BY gpu_uuid, pid ORDER BY ts DESC) = 1
-ORDER BY gpu, memory_bytes DESC NULLS LAST LIMIT {_PROCESSES_MAX}
-"""
 _MIG = """
 SELECT gpu_uuid, gpu, mig_instance, memory_total_bytes FROM gpus
 WHERE {where} AND mig_instance IS NOT NULL AND replaced_by IS NULL ORDER BY gpu, mig_instance
@@ -272,7 +253,7 @@ async def read_place(querier: Querier, place: Place, now: datetime) -> PlaceNow 
         return None
     item = known[0]
     queries = (
-        (_PROCESSES.format(where=where), params),
+        (PROCESSES.format(where=where), params),
         (_ALERTS.format(where=where), params),
         (_MIG.format(where=place.where_node), params),
         (_BESIDE.format(where=where), params),

@@ -1,4 +1,4 @@
-"""Arranges processes of GPUs in their tree: what started them above, they below. Pure functions."""
+"""Reads processes of GPUs, and arranges them in their tree: what started them above, they below."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,7 +11,37 @@ Process = Mapping[str, Any]
 
 DEPTH_MAX = 6
 """Deeper lines are drawn at this depth."""
+PROCESS_STATES = {
+    "R": "running",
+    "S": "waiting",
+    "D": "blocked on I/O",
+    "T": "stopped",
+    "Z": "ended, not waited for",
+}
+"""Words for states of `ps`."""
 _INIT_PID = 1
+_SHOWN_MAX = 64
+
+
+def _per_second(counter: str) -> str:
+    """SQL of a counter's rate over the rows of a window `w`; NULL after a reset."""
+    gained = f"last_value({counter}) OVER w - first_value({counter}) OVER w"
+    seconds = "epoch(last_value(ts) OVER w) - epoch(first_value(ts) OVER w)"
+    return f"CASE WHEN {gained} >= 0 THEN ({gained}) / nullif({seconds}, 0) END"
+
+
+PROCESSES = f"""
+SELECT node, gpu, pid, process_name, command, username, coalesce(slurm_job_id, pod) AS job,
+    gpu_memory_bytes AS memory_bytes, sm_util_percent, cpu_percent, rss_bytes, started_at, state, threads,
+    loader_workers, loader_pids, ancestors, signals_pending, signals_blocked, signals_ignored,
+    {_per_second("read_bytes_total")} AS read_bytes, {_per_second("write_bytes_total")} AS written_bytes
+FROM process_samples
+WHERE {{where}} AND ts > now()::TIMESTAMP - INTERVAL 1 MINUTE
+WINDOW w AS (PARTITION BY gpu_uuid, pid ORDER BY ts ROWS BETWEEN UNBOUNDED PRECEDING AND UNBOUNDED FOLLOWING)
+QUALIFY row_number() OVER (PARTITION BY gpu_uuid, pid ORDER BY ts DESC) = 1
+ORDER BY node, gpu, memory_bytes DESC NULLS LAST LIMIT {_SHOWN_MAX}
+"""
+"""Newest rows of the last minute, one a process and GPU, those with most memory first; {where}: of which."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ EXAMPLES: dict[str, str] = {
     "agent doctor": "gpuwarden agent doctor",
     "agent config": "gpuwarden agent config --config /etc/gpuwarden/agent.toml",
     "agent record": "gpuwarden agent record --output n1.jsonl.gz --duration 600",
+    "agent burst": "gpuwarden agent burst 3 --hz 20 --seconds 30",
     "collector run": "gpuwarden collector run --config /etc/gpuwarden/collector.toml",
     "collector init": "gpuwarden collector init --name collector.example",
     "collector config": "gpuwarden collector config --format json",

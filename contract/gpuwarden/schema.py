@@ -195,7 +195,7 @@ NODES = Table("nodes", "node", ("node",), (
     Column("agent_id", Type.STRING, "Identity of the agent's installation.", required=True),
     Column("boot_id", Type.STRING, "The kernel's boot id.", required=True),
     Column("agent_version", Type.STRING, "Version of the agent."),
-    Column("backend", Type.STRING, "Source of GPU readings: nvml, amdgpu, amdgpu+nvml, simulator, replay or none."),
+    Column("backend", Type.STRING, "Source of GPU readings: nvml, amdgpu, amdgpu+nvml, one of docs/gpus.md, simulator, replay or none."),
     Column("labels", Type.STRING, "JSON object of its labels: those of the cluster, and those of the operator, which take precedence."),
     Column("kernel", Type.STRING, "Kernel release."),
     Column("os", Type.STRING, "Operating system, from os-release."),
@@ -215,7 +215,8 @@ NODES = Table("nodes", "node", ("node",), (
 GPUS = Table("gpus", "GPU", ("gpu_uuid",), (
     GPU_UUID, NODE, GPU, MIG,
     Column("model", Type.STRING, "Name as the driver gives it."),
-    Column("vendor", Type.STRING, "nvidia or amd."),
+    Column("vendor", Type.STRING, "nvidia, amd, or of docs/gpus.md: aws, google, huawei, intel, apple, tenstorrent."),
+    Column("kind", Type.STRING, "gpu, tpu, or npu (Trainium, Inferentia, Ascend, Gaudi, Tenstorrent)."),
     Column("serial", Type.STRING, "Board serial number; absent on GeForce."),
     Column("pci_bus_id", Type.STRING, "PCI bus id, the key that kernel messages use."),
     Column("vbios_version", Type.STRING, "VBIOS version."),

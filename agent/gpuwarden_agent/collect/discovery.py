@@ -1,13 +1,16 @@
 """Finds the devices of this host and makes its probes: GPUs, their processes, and the host itself."""
 
+import shutil
 import socket
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from sys import platform as sys_platform
 from typing import TYPE_CHECKING
 
 from gpuwarden.clock import Clock, SystemClock
 from gpuwarden.lifecycle import StartError
+from gpuwarden_agent.collect.accelerators import AcceleratorProbe, Host
 from gpuwarden_agent.collect.amd.gpu import SYS, AmdGpuProbe, driver_version, find_cards
 from gpuwarden_agent.collect.amd.processes import amd_process_probe
 from gpuwarden_agent.collect.host.infiniband import infiniband_probe
@@ -27,6 +30,7 @@ from gpuwarden_agent.collect.processes.trees import ProcessProbe
 from gpuwarden_agent.collect.schedulers.allocations import allocation_probe
 from gpuwarden_agent.collect.schedulers.gpu_names import GpuNames
 from gpuwarden_agent.collect.shared_state import SharedState
+from gpuwarden_agent.collect.vendors import INDEXES_EACH, find_accelerators
 from gpuwarden_agent.events.kernel_log import DEVICE, kmsg_probe
 from gpuwarden_agent.events.xid_ledger import XidLedger
 from gpuwarden_agent.probe import Probe
@@ -108,7 +112,9 @@ class Discovery:
 
     def _allocations_with(self, probes: Sequence[Probe]) -> list[Probe]:
         """The probe of allocations, returned with the first GPU."""
-        if not any(isinstance(probe, GpuProbe | AmdGpuProbe) for probe in probes):
+        if not any(
+            isinstance(probe, GpuProbe | AmdGpuProbe | AcceleratorProbe) for probe in probes
+        ):
             return []
         probe, self.allocations = self.allocations, None
         return [probe] if probe else []
@@ -132,10 +138,11 @@ def discover(
     signs: Callable[[], Signs] = read_signs,
     commands: str = "arguments",
     pods: AgentSettings | None = None,
+    accelerators: Callable[[Host, int], Sequence[AcceleratorProbe]] = find_accelerators,
 ) -> Discovery:
     """The probes of this host.
 
-    `backend` "auto": NVIDIA's GPUs, then AMD's; host metrics alone where there is no usable driver.
+    `backend` "auto": NVIDIA's GPUs, then AMD's, then other vendors' accelerators; host metrics alone where there is no usable driver.
     "nvml": NVIDIA's GPUs only, and no usable driver is a StartError; "none": host metrics alone. No
     GPU is opened here, each is by its probe's first call; but loading NVIDIA's driver can take
     seconds. Blocks for at most `limit_s`. `node` (default: the hostname) is part of the identity of
@@ -167,7 +174,9 @@ def discover(
         ),
         nvml=lambda: NvmlProbe(state, ledger, clock),
     )
-    others = range(first, first + len(amd))
+    place = Host(clock, name, shutil.which, sys, platform=sys_platform)
+    of_vendors = accelerators(place, first + len(amd)) if backend == "auto" else ()
+    others = range(first, first + len(amd) + len(of_vendors) * INDEXES_EACH)
     nvidia = NvidiaHost(clock, open_driver, makers, state, other_gpus=others, look=signs)
     processes = makers.processes(devices) if devices else None
     if isinstance(found, NvmlUnavailable):
@@ -181,17 +190,19 @@ def discover(
         facts = {column: value for column, value in known.items() if value is not None}
     node_probe = HostProbe(clock, facts)
     of_amd = amd_process_probe(amd, clock, sys, commands=commands, shared=shared, pods=directory)
-    several = [*map(makers.gpu, devices), *amd, of_amd, processes, node_probe]
+    several = [*map(makers.gpu, devices), *amd, *of_vendors, of_amd, processes, node_probe]
     names = GpuNames(
         bus_ids,
         # Those that have been awake.
         others=lambda: {g.pci_bus_id.lower(): (g.gpu, g.gpu_uuid) for g in amd if g.gpu_uuid},
     )
-    counted = f"{_gpus(len(amd), 'AMD ')}, amdgpu driver {version or 'of the kernel'}"
+    of_amdgpu = f"{_gpus(len(amd), 'AMD ')}, amdgpu driver {version or 'of the kernel'}"
+    named = [of_amdgpu] if amd else []
+    named += [probe.named for probe in of_vendors]
     return Discovery(
         [probe for probe in several if probe is not None],
-        _message(found, state, counted if amd else "", node_probe),
-        len(devices) + len(amd),
+        _message(found, state, "; ".join(named), node_probe),
+        len(devices) + len(amd) + sum(probe.count for probe in of_vendors),
         bus_ids,
         nvidia,
         ledger,
@@ -202,23 +213,23 @@ def discover(
 def _message(
     found: tuple[Driver, Sequence[NvmlCalls]] | NvmlUnavailable,
     state: DriverState,
-    amd: str,
+    others: str,
     host: HostProbe,
 ) -> str:
-    """What is watched; `amd`: the same of AMD GPUs, if there are any."""
+    """What is watched; `others`: the same of other vendors' devices, if there are any."""
     if isinstance(found, NvmlUnavailable):
-        # A missing NVIDIA driver is normal beside AMD GPUs; a broken one is reported.
+        # A missing NVIDIA driver is normal beside other devices; a broken one is reported.
         if found.code == LIBRARY_NOT_FOUND:
-            return amd or (
+            return others or (
                 "no NVIDIA driver here (libnvidia-ml.so.1 not found): host metrics only"
                 f"{_without(host)}"
             )
         broken = f"NVIDIA driver not usable ({found.reason})"
-        return f"{amd}; {broken}" if amd else f"{broken}: host metrics only{_without(host)}"
+        return f"{others}; {broken}" if others else f"{broken}: host metrics only{_without(host)}"
     named = f"NVIDIA driver {state.facts.get('driver_version', 'of unknown version')}"
     if not found[1]:
-        return amd or f"{named} here, but no GPU: host metrics only"
-    return f"{_gpus(len(found[1]))}, {named}{f'; {amd}' if amd else ''}"
+        return others or f"{named} here, but no GPU: host metrics only"
+    return f"{_gpus(len(found[1]))}, {named}{f'; {others}' if others else ''}"
 
 
 def _pod_directory(settings: AgentSettings | None, clock: Clock) -> "PodDirectory | None":

@@ -63,9 +63,13 @@ class Inventory:
     def _gpus(self) -> list[Row]:
         return [row for reading in self._described.values() for row in reading.get("gpus", ())]
 
+    def _whole_gpus(self) -> int:
+        """GPUs without MIG devices and other parts."""
+        return sum(row.get("parent_gpu_uuid") is None for row in self._gpus())
+
     def _node(self) -> Row:
         """The node's row: facts of real probes replace simulated ones, the agent's own replace both."""
-        row: Row = {"gpus": len(self._gpus()) or None}
+        row: Row = {}
         readings = [self._described.get(p.name, {}) for p in sorted(self.probes, key=_is_real)]
         labels: dict[str, str] = {}
         for reading in readings:
@@ -73,6 +77,8 @@ class Inventory:
                 row |= {name: value for name, value in facts.items() if value is not None}
                 labels |= _labels_of(facts.get("labels"))
         return row | {
+            # A driver counts dead GPUs, too, but only its own.
+            "gpus": max(_count(row.get("gpus")), self._whole_gpus()) or None,
             "node": self.agent.node,
             "agent_id": self.agent.agent_id,
             "boot_id": self.agent.boot_id,
@@ -83,6 +89,10 @@ class Inventory:
             ),
             "simulated": is_simulated(self.probes),
         }
+
+
+def _count(value: Value) -> int:
+    return value if isinstance(value, int) else 0
 
 
 def _labels_of(text: Value) -> dict[str, str]:

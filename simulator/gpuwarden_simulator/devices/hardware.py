@@ -220,6 +220,7 @@ class SimulatedGpu:
             "gpu": self.index,
             "model": model.driver_name,
             "vendor": "nvidia" if is_nvidia else "amd",
+            "kind": "gpu",
             "serial": self.serial,
             "pci_bus_id": self.pci_bus_id,
             "vbios_version": generation.vbios,

@@ -361,6 +361,7 @@ class AmdGpuProbe:
             "gpu": self.gpu,
             "model": parse.model(product, device_id),
             "vendor": "amd",
+            "kind": "gpu",
             "serial": read(device / "serial_number", parse.name),
             "pci_bus_id": self._card.pci_bus_id,
             "vbios_version": read(device / "vbios_version", parse.name),

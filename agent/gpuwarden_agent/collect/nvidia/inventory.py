@@ -82,6 +82,7 @@ class InventoryReader:
             "gpu_uuid": self._device.uuid,
             "gpu": self._device.index,
             "vendor": "nvidia",
+            "kind": "gpu",
             **self._constants,
             **modes,
             **read_calls(self._query, "modes"),

@@ -83,6 +83,7 @@ class MigReader:
             values: dict[str, Value] = {
                 "model": self._query.ask_as(("mig_name", part.uuid), part.name),
                 "vendor": "nvidia",
+                "kind": "gpu",
                 "memory_total_bytes": memory.total_bytes if memory else None,
                 "parent_gpu_uuid": self._device.uuid,
             }

@@ -58,6 +58,7 @@ def test_the_inventory_of_an_mi300x_is_complete(tmp_path: Path, clock: ManualClo
         "gpu": 5,
         "model": "AMD Instinct MI300X OAM",
         "vendor": "amd",
+        "kind": "gpu",
         "serial": "692251001124",
         "pci_bus_id": "0000:83:00.0",
         "vbios_version": "113-M3000100-102",

@@ -55,6 +55,7 @@ def test_an_h100_is_described(clock: ManualClock, tmp_path: Path) -> None:
         "gpu": 0,
         "model": "NVIDIA H100 80GB HBM3",
         "vendor": "nvidia",
+        "kind": "gpu",
         "serial": "1650000000000",
         "pci_bus_id": "0000:00:09.0",
         "vbios_version": "96.00.A5.00.01",

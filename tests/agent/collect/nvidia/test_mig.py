@@ -73,6 +73,7 @@ def test_the_inventory_names_the_whole_gpu(
         "mig_instance": "2/0",
         "model": "NVIDIA H100 80GB HBM3 MIG 4g.40gb",
         "vendor": "nvidia",
+        "kind": "gpu",
         "memory_total_bytes": 40448 * MIB,
         "parent_gpu_uuid": cut.device.uuid,
     }

@@ -1,0 +1,46 @@
+"""Finds accelerators of vendors other than NVIDIA and AMD, and makes the probe of each vendor.
+
+A vendor's module is loaded only where its sign is there: a device file, a driver's folder, a tool.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+
+from gpuwarden_agent.collect.accelerators import AcceleratorProbe, AcceleratorSource, Host
+
+INDEXES_EACH = 64
+"""Indexes that a vendor's devices have; more devices than these no host has."""
+
+
+@dataclass(frozen=True, slots=True)
+class Vendor:
+    """A vendor whose devices one source reads."""
+
+    module: str
+    """Module with `find(host) -> AcceleratorSource | None`."""
+    has_sign: Callable[[Host], bool]
+    """Whether such a device may be here. Reads names of files only."""
+
+
+def _any(folder: Path, pattern: str) -> bool:
+    return next(folder.glob(pattern), None) is not None
+
+
+VENDORS: tuple[Vendor, ...] = ()
+
+
+def find_accelerators(
+    host: Host, first: int, vendors: Sequence[Vendor] = VENDORS
+) -> list[AcceleratorProbe]:
+    """A probe for each vendor whose devices are here; their indexes begin at `first`."""
+    probes: list[AcceleratorProbe] = []
+    for vendor in vendors:
+        if not vendor.has_sign(host):
+            continue
+        source: AcceleratorSource | None = import_module(vendor.module).find(host)
+        if source is not None:
+            # Each vendor has its own range, so that a device that comes later moves no other.
+            probes.append(AcceleratorProbe(source, first + len(probes) * INDEXES_EACH))
+    return probes

@@ -27,6 +27,17 @@ _OF_VIEWS: Mapping[str, Mapping[str, str]] = {
         "wasted_hours": "Hours with a label of waste.",
         "wasted_usd": "Cost of the wasted hours; NULL: no price, or none was wasted.",
     },
+    "racks": {
+        "rack": "chassis_serial, or fabric_cluster_uuid where the driver names no chassis.",
+        "model": "Model of its GPUs.",
+        "trays": "Compute trays that GPUs were seen in.",
+        "nodes": "Nodes of its GPUs.",
+        "gpus": "GPUs of the inventory, without boards that were replaced.",
+        "gpus_reporting": "GPUs with a sample in the last minute.",
+        "power_watts": "Power of all its GPUs that report. Unit: watts.",
+        "temperature_max_celsius": "Core temperature of the hottest GPU. Unit: celsius.",
+        "last_seen_at": "When the collector last received data of a GPU of it.",
+    },
     "gpu_holders_now": {
         "scheduler": "The scheduler that allocated the GPU; NULL: not allocated.",
         "processes": "Processes of the holder on the GPU; 0: allocated, and nothing runs.",

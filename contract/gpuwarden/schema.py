@@ -253,6 +253,13 @@ GPUS = Table("gpus", "GPU", ("gpu_uuid",), (
     Column("persistence_mode", Type.BOOL, "Persistence mode switched on."),
     Column("compute_mode", Type.STRING, "default, prohibited or exclusive_process."),
     Column("gsp_firmware_version", Type.STRING, "GSP firmware; NULL: not in use."),
+    Column("virtualization", Type.STRING, "none (bare metal), passthrough (a whole GPU in a virtual machine), vgpu (a share of one), host_vgpu or host_vsga (the GPU of a hypervisor)."),
+    Column("fabric_cluster_uuid", Type.STRING, "NVLink domain of several nodes, such as an NVL72; NULL: none."),
+    Column("fabric_clique", Type.INT64, "Clique in the domain: GPUs of one clique reach each other's memory."),
+    Column("chassis_serial", Type.STRING, "Serial number of the chassis, that is of the rack; NULL: unknown."),
+    Column("slot", Type.INT16, "Slot of the tray in the chassis, with those of switch trays."),
+    Column("tray", Type.INT16, "Number of the compute tray in the chassis."),
+    Column("module_id", Type.INT16, "Number of the GPU's module in its tray or on its board, from 1."),
     SIMULATED,
 ))
 

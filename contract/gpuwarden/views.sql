@@ -10,6 +10,18 @@ FROM (
 ) s
 LEFT JOIN gpus g USING (gpu_uuid);
 
+-- Racks: GPUs of one chassis, or of one NVLink domain where its chassis is unknown, with what they say in the last minute.
+CREATE OR REPLACE VIEW racks AS
+SELECT coalesce(g.chassis_serial, g.fabric_cluster_uuid) AS rack, any_value(g.chassis_serial) AS chassis_serial,
+    any_value(g.fabric_cluster_uuid) AS fabric_cluster_uuid, any_value(coalesce(g.catalogue_model, g.model)) AS model,
+    count(DISTINCT g.tray) AS trays, count(DISTINCT g.node) AS nodes, count(*) AS gpus, count(s.gpu_uuid) AS gpus_reporting,
+    sum(s.power_watts) AS power_watts, max(s.temperature_celsius) AS temperature_max_celsius,
+    max(g.last_seen_at) AS last_seen_at, bool_or(g.simulated) AS simulated
+FROM gpus g
+LEFT JOIN gpus_now s ON s.gpu_uuid = g.gpu_uuid
+WHERE coalesce(g.chassis_serial, g.fabric_cluster_uuid) IS NOT NULL AND g.parent_gpu_uuid IS NULL AND g.replaced_by IS NULL
+GROUP BY rack;
+
 -- The newest health sample of every GPU that reported in the last five minutes.
 CREATE OR REPLACE VIEW gpu_health_now AS
 SELECT h.*, g.model, g.serial, g.pci_bus_id

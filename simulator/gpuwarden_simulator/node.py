@@ -8,7 +8,13 @@ from gpuwarden_agent.probe import Reading, Row
 from gpuwarden_simulator.devices import gpu as gpu_physics
 from gpuwarden_simulator.devices import host as host_physics
 from gpuwarden_simulator.devices.gpu import GpuLoad, GpuState
-from gpuwarden_simulator.devices.hardware import cpu_model_of, driver_facts, make_device, peers_of
+from gpuwarden_simulator.devices.hardware import (
+    cpu_model_of,
+    driver_facts,
+    make_device,
+    peers_of,
+    rack_facts,
+)
 from gpuwarden_simulator.devices.host import HostState, SlowColumns
 from gpuwarden_simulator.faults import events as scripted_events
 from gpuwarden_simulator.faults.effects import Effects
@@ -66,9 +72,11 @@ class SimulatedNode:
         host: bool = True,
         script: Sequence[Fault] = (),
         stride_ms: int = 1_000,
+        number: int = 0,
     ) -> None:
         """`name`: that of the node. `host`: simulate the node, too, not only its GPUs. `stride_ms`:
-        length of a step of its physics between two distant ticks.
+        length of a step of its physics between two distant ticks. `number`: its place in a fleet, from 0,
+        which decides its rack.
 
         Raises ValueError if the workloads do not name each GPU once, or the node cannot have a fault
         of the script.
@@ -83,6 +91,7 @@ class SimulatedNode:
         self._host = host
         self._stride_ms = stride_ms
         self._model = model
+        self._rack = rack_facts(model, seed, number)
         self._devices = [make_device(model, identity, i, gpus) for i in range(gpus)]
         self._size = host_physics.make_node_size(gpus)
         self._timelines = tuple(Timeline(p, identity) for p in placements)
@@ -123,6 +132,7 @@ class SimulatedNode:
         gpus = [
             {
                 **device.describe(),
+                **self._rack,
                 "peers": peers_of(device, self._devices),
                 "cpu_affinity": self._size.affinity(device.numa_node, len(self._devices)),
             }
@@ -386,7 +396,8 @@ def fleet_nodes(
         name = names[number] if names else fleet_name(number)
         workloads = default_workloads(gpus, seed * 100_003 + number, required=taken)
         script = (scripts or {}).get(fleet_name(number), ())
-        fleet.append((name, SimulatedNode(name, gpus, model, seed, workloads, script=script)))
+        node = SimulatedNode(name, gpus, model, seed, workloads, script=script, number=number)
+        fleet.append((name, node))
         taken += gpus
     return fleet
 

@@ -56,6 +56,7 @@ def test_a_new_folder_gets_all_tables_and_views(tmp_path: Path) -> None:
         "incident_costs",
         "waste",
         "budgets_now",
+        "racks",
     }
     assert set(TABLES) | views == {row[0] for row in shown}
     counts = ", ".join(f"(SELECT count(*) FROM {name})" for name in (*TABLES, *views))

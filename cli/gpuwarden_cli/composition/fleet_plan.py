@@ -8,6 +8,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from gpuwarden.models import GpuModel
 from gpuwarden_agent.events.kinds import span
 from gpuwarden_cli.output import counted
 
@@ -21,6 +22,8 @@ GPUS_PER_SECOND_MAX = 1_000
 INTERVAL_S_MAX = 30
 """`gpus_now` has GPUs with a sample in the last minute."""
 GPUS_PER_NODE = 8
+GPUS_PER_TRAY = 4
+"""GPUs of a node that is a tray of an NVL72."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +43,7 @@ class FleetPlan:
         return sum(self.sizes)
 
 
-def planned(gpus: int, history_s: int | None = None) -> FleetPlan:
+def planned(gpus: int, history_s: int | None = None, per_node: int = GPUS_PER_NODE) -> FleetPlan:
     """So many simulated GPUs as one process can keep up with. `history_s`: as asked; None: as long as about a minute
     makes it, up to two hours.
     """
@@ -50,13 +53,18 @@ def planned(gpus: int, history_s: int | None = None) -> FleetPlan:
     elif history_s is None:
         minutes = max(1, HISTORY_SAMPLES * interval_s // gpus // 60)
         history_s = min(60 * minutes, HISTORY_S_MAX)
-    return FleetPlan(node_sizes(gpus), interval_s, history_s)
+    return FleetPlan(node_sizes(gpus, per_node), interval_s, history_s)
 
 
-def node_sizes(gpus: int) -> list[int]:
+def gpus_per_node(model: GpuModel) -> int:
+    """GPUs of a full node of that model."""
+    return GPUS_PER_TRAY if model.name.startswith("GB") else GPUS_PER_NODE
+
+
+def node_sizes(gpus: int, per_node: int = GPUS_PER_NODE) -> list[int]:
     """GPUs of each simulated node: full nodes, and one with the rest."""
-    full, rest = divmod(gpus, GPUS_PER_NODE)
-    return [GPUS_PER_NODE] * full + [rest] * bool(rest)
+    full, rest = divmod(gpus, per_node)
+    return [per_node] * full + [rest] * bool(rest)
 
 
 def simulated_lines(fleet: FleetPlan) -> list[str]:

@@ -19,7 +19,7 @@ from gpuwarden_agent import daemon
 from gpuwarden_agent.collect.discovery import Discovery, discover
 from gpuwarden_agent.settings import AgentSettings
 from gpuwarden_cli.composition.collector import collecting
-from gpuwarden_cli.composition.fleet_plan import FleetPlan, planned, simulated_lines
+from gpuwarden_cli.composition.fleet_plan import FleetPlan, gpus_per_node, planned, simulated_lines
 from gpuwarden_cli.composition.supervision import SIMULATOR_MISSING, run_until_signalled, say
 from gpuwarden_cli.output import counted
 from gpuwarden_collector.daemon import Collector
@@ -54,7 +54,7 @@ def run_up(
         say(SIMULATOR_MISSING)
         gpus = 0
 
-    fleet = planned(gpus, history)
+    fleet = planned(gpus, history, gpus_per_node(model))
 
     async def main(stop: asyncio.Event) -> None:
         clock, printer = SystemClock(), AlertPrinter()

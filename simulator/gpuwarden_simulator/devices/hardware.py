@@ -10,6 +10,7 @@ import json
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
+from uuid import UUID
 
 from gpuwarden.models import GIB, GpuModel
 from gpuwarden_agent.probe import Row
@@ -259,7 +260,36 @@ class SimulatedGpu:
             "persistence_mode": not is_geforce(model),
             "compute_mode": "default",
             "gsp_firmware_version": _DRIVER if generation.pcie_generation >= 4 else None,
+            "virtualization": "none",
+            "module_id": self.index + 1 if has_nvswitch(model) else None,
         }
+
+
+NVL72_TRAYS = 18
+"""Compute trays of a rack."""
+NVL72_TRAY_GPUS = 4
+_LOWER_TRAYS, _SWITCH_TRAYS = 8, 9
+"""Slots are counted from below: compute trays, the trays of the switches, compute trays."""
+
+
+def has_rack(model: GpuModel) -> bool:
+    """Whether its nodes are trays of racks with one NVLink domain each."""
+    return model.name.startswith("GB")
+
+
+def rack_facts(model: GpuModel, seed: int, number: int) -> Row:
+    """Columns of `gpus` from the rack of a fleet's node: 18 nodes share one. `number`: that of the node, from 0."""
+    if not has_rack(model):
+        return {}
+    rack, tray = divmod(number, NVL72_TRAYS)
+    rng = random.Random(f"rack/{seed}/{rack}")
+    return {
+        "fabric_cluster_uuid": str(UUID(int=rng.getrandbits(128))),
+        "fabric_clique": 32766,
+        "chassis_serial": f"18{rng.randrange(10**11):011d}",
+        "tray": tray,
+        "slot": tray + 1 if tray < _LOWER_TRAYS else tray + 1 + _SWITCH_TRAYS,
+    }
 
 
 def peers_of(device: SimulatedGpu, devices: Sequence[SimulatedGpu]) -> str:

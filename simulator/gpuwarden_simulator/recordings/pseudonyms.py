@@ -16,14 +16,14 @@ from gpuwarden_agent.probe import Reading, Row, Value
 
 KEPT = frozenset(
     {
-        "architecture", "backend", "compute_capability", "compute_mode", "cpu_affinity", "cpu_model",
+        "addressing_mode", "architecture", "backend", "compute_capability", "compute_mode", "cpu_affinity", "cpu_model",
         "cuda_version", "device", "driver_version", "fabric_health", "fabric_manager",
         "fabric_manager_version", "fabric_state", "fabric_status", "gsp_firmware_version",
         "inforom_version", "kernel", "kernel_module", "kind", "link_layer", "link_type",
         "mig_instance", "model", "os", "part_number", "pci_bus_id", "peers", "physical_state",
         "loader_pids", "process_type", "recovery_action", "remote_pci_bus_id", "remote_type",
         "scheduler", "severity", "signals_blocked", "signals_caught", "signals_ignored",
-        "signals_pending", "state", "vbios_version", "vendor",
+        "signals_pending", "state", "vbios_version", "vendor", "virtualization",
     }
 )  # fmt: skip
 """Text columns that do not identify anybody."""

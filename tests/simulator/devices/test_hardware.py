@@ -11,6 +11,7 @@ from gpuwarden_simulator.devices.hardware import (
     driver_facts,
     generation_of,
     make_device,
+    rack_facts,
 )
 
 
@@ -69,3 +70,14 @@ def test_geforce_has_no_serial_number_and_hopper_no_absolute_thresholds() -> Non
 def test_bus_ids_of_a_large_node_differ() -> None:
     ids = {make_device(model_named("L4-24GB"), "s", i, 64).pci_bus_id for i in range(64)}
     assert len(ids) == 64
+
+
+def test_eighteen_nodes_of_gb200_share_a_rack() -> None:
+    model = model_named("GB200")
+    rows = [rack_facts(model, 1, number) for number in range(19)]
+    assert len({row["chassis_serial"] for row in rows[:18]}) == 1
+    assert len({row["fabric_cluster_uuid"] for row in rows[:18]}) == 1
+    assert [row["tray"] for row in rows] == [*range(18), 0]
+    assert [row["slot"] for row in rows[:18]] == [*range(1, 9), *range(18, 28)]
+    assert rows[18]["chassis_serial"] != rows[0]["chassis_serial"]
+    assert rack_facts(model_named("H100-SXM-80GB"), 1, 0) == {}

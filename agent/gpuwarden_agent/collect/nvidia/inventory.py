@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from gpuwarden_agent.collect.coerce import coerce
-from gpuwarden_agent.collect.nvidia.metrics import ROWS
+from gpuwarden_agent.collect.nvidia.metrics import PLATFORM_COLUMNS, ROWS
 from gpuwarden_agent.collect.nvidia.query import ASKED, Query, read_calls, read_columns
 from gpuwarden_agent.probe import Row, Value
 
@@ -103,7 +103,11 @@ class InventoryReader:
         self._levels.clear()
 
     def _learn_constants(self) -> None:
-        self._constants |= read_calls(self._query, "gpus", self._constants)
+        known = set(self._constants)
+        if "module_id" in known:
+            # Asked once: boards without a chassis never tell the others.
+            known.update(PLATFORM_COLUMNS)
+        self._constants |= read_calls(self._query, "gpus", known)
         if "gsp_firmware_version" not in self._constants and self._query.ask(
             ROWS["is_gsp_enabled"]
         ):

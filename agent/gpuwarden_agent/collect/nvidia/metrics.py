@@ -14,7 +14,9 @@ from collections.abc import Sequence
 from ctypes import c_uint
 from dataclasses import dataclass
 from itertools import groupby
+from struct import Struct
 from typing import Any
+from uuid import UUID
 
 import pynvml
 
@@ -27,6 +29,7 @@ from gpuwarden_agent.collect.nvidia.nvml import (
     Field,
     GpuProcess,
     MemoryInfo,
+    PlatformInfo,
     ProcessUtilization,
     SramErrors,
 )
@@ -201,8 +204,55 @@ def fabric(info: FabricInfo) -> tuple[str, str | None, str | None] | None:
     return state, fabric_health(info.health_mask), status
 
 
+def fabric_domain(info: FabricInfo) -> tuple[str, int] | None:
+    """Cluster UUID and clique of an NVLink domain of several nodes; None: not registered, or a fabric of one node,
+    whose UUID is all zeroes.
+    """
+    if info.state != FABRIC_COMPLETED or not any(info.cluster_uuid):
+        return None
+    return str(UUID(bytes=info.cluster_uuid)), info.clique
+
+
+def fabric_info(info: Any) -> FabricInfo:
+    """Of nvmlGpuFabricInfoV_t."""
+    return FabricInfo(
+        info.state, info.status, info.healthMask, bytes(info.clusterUuid), info.cliqueId
+    )
+
+
+def platform_info(info: Any) -> PlatformInfo:
+    """Of nvmlPlatformInfo_t, whose versions differ in names alone.
+
+    From its bytes: the binding decodes characters as UTF-8, which 255 is not.
+    """
+    serial, slot, tray, module = PLATFORM.unpack_from(bytes(info))
+    return PlatformInfo(serial.partition(b"\0")[0], slot, tray, module)
+
+
+PLATFORM = Struct("=20x16sBB2xB")
+"""Serial number, slot, tray and module; not read: version and GUID, host in the tray and type of the peer."""
+PLATFORM_COLUMNS = ("chassis_serial", "slot", "tray", "module_id")
+
+
+def platform(info: PlatformInfo) -> tuple[str | None, int | None, int | None, int | None]:
+    """Values of PLATFORM_COLUMNS. Slot and tray are those of a chassis: without its serial number they are not told.
+    Modules are counted from 1.
+    """
+    serial = info.chassis_serial.decode("ascii", "replace").strip()
+    module = info.module_id if info.module_id not in (0, NO_PLACE) else None
+    if (
+        not serial
+        or not (serial.isascii() and serial.isprintable())
+        or serial.upper() in ("N/A", "0")
+    ):
+        return None, None, None, module
+    slot, tray = (each if each != NO_PLACE else None for each in (info.slot, info.tray))
+    return serial, slot, tray, module
+
+
 # Numbers of nvml.h.
 
+NO_PLACE = 0xFF
 GPU_SENSOR = pynvml.NVML_TEMPERATURE_GPU
 GRAPHICS, SM, MEM, VIDEO = (
     pynvml.NVML_CLOCK_GRAPHICS,
@@ -234,6 +284,8 @@ AFFINITY_WORDS = 32
 """Room for the CPUs of nvmlDeviceGetCpuAffinity: 2048 of them."""
 
 ADDRESSING_MODES = {0: "none", 1: "hmm", 2: "ats"}
+VIRTUALIZATION_MODES = {0: "none", 1: "passthrough", 2: "vgpu", 3: "host_vgpu", 4: "host_vsga"}
+"""nvmlGpuVirtualizationMode_t."""
 COMPUTE_MODES = {0: "default", 2: "prohibited", 3: "exclusive_process"}
 GENERATIONS = {1: 1, 2: 2, 3: 2, 4: 3, 5: 3, 6: 4, 7: 5, 8: 6}
 """nvmlNvlinkVersion_t (1.0, 2.0, 2.2, 3.0, 3.1, 4.0, 5.0, 6.0) to the generation."""
@@ -366,7 +418,7 @@ CALLS: dict[str, tuple[Call, ...]] = {
         _call("retired_pages_pending", "nvmlDeviceGetRetiredPagesPendingStatus", reading="are_retired_pages_pending", plain=bool, needs="retires"),
         _call("memory_unrepairable", "nvmlDeviceGetUnrepairableMemoryFlag_v1", reading="is_memory_unrepairable", plain=bool, needs="ecc"),
         _call("inforom_valid", "nvmlDeviceValidateInforom", reading="validate_inforom", plain=lambda _: True, answers={nvml.CORRUPTED_INFOROM: False}),
-        _call(("fabric_state", "fabric_health", "fabric_status"), "nvmlDeviceGetGpuFabricInfoV", reading="fabric_info", out=(pynvml.c_nvmlGpuFabricInfoV_t,), plain=lambda i: FabricInfo(i.state, i.status, i.healthMask), value=fabric),
+        _call(("fabric_state", "fabric_health", "fabric_status"), "nvmlDeviceGetGpuFabricInfoV", reading="fabric_info", out=(pynvml.c_nvmlGpuFabricInfoV_t,), plain=fabric_info, value=fabric),
     ),
     "gpus": (
         _call("model", "nvmlDeviceGetName", reading="name", plain=str),
@@ -387,6 +439,9 @@ CALLS: dict[str, tuple[Call, ...]] = {
         _call("memory_clock_max_mhz", "nvmlDeviceGetMaxClockInfo", MEM),
         _call("memory_numa_node", "nvmlDeviceGetNumaNodeId", value=lambda node: node if node >= 0 else None),
         _call("addressing_mode", "nvmlDeviceGetAddressingMode", value=ADDRESSING_MODES.get),
+        _call("virtualization", "nvmlDeviceGetVirtualizationMode", value=VIRTUALIZATION_MODES.get),
+        _call(PLATFORM_COLUMNS, "nvmlDeviceGetPlatformInfo", reading="platform_info", out=(pynvml.c_nvmlPlatformInfo_v2_t,), plain=platform_info, value=platform),
+        _call(PLATFORM_COLUMNS, "nvmlDeviceGetPlatformInfo", reading="platform_info_v1", out=(pynvml.c_nvmlPlatformInfo_v1_t,), plain=platform_info, value=platform),
         _call("pcie_generation_max", "nvmlDeviceGetMaxPcieLinkGeneration"),
         _call("pcie_width_max", "nvmlDeviceGetMaxPcieLinkWidth"),
         _call("memory_total_bytes", "nvmlDeviceGetMemoryInfo", pynvml.nvmlMemory_v2, reading="memory_v2", plain=memory, value=lambda m: m.total_bytes),
@@ -396,6 +451,8 @@ CALLS: dict[str, tuple[Call, ...]] = {
         _call(("ecc_mode", "ecc_mode_pending"), "nvmlDeviceGetEccMode", reading="ecc_modes", plain=lambda modes: tuple(map(bool, modes))),
         _call("persistence_mode", "nvmlDeviceGetPersistenceMode", reading="is_persistent", plain=lambda mode: bool(mode == pynvml.NVML_FEATURE_ENABLED)),
         _call("compute_mode", "nvmlDeviceGetComputeMode", value=COMPUTE_MODES.get),
+        # Not a constant: a GPU registers with its fabric after the driver has loaded.
+        _call(("fabric_cluster_uuid", "fabric_clique"), "nvmlDeviceGetGpuFabricInfoV", reading="fabric_info", out=(pynvml.c_nvmlGpuFabricInfoV_t,), plain=fabric_info, value=fabric_domain),
     ),
     # Calls that other readings depend on, or that take arguments of their own.
     "": (

@@ -231,6 +231,19 @@ class FabricInfo:
     state: int
     status: int
     health_mask: int
+    cluster_uuid: bytes = bytes(16)
+    """All zeroes: a fabric of this node alone."""
+    clique: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class PlatformInfo:
+    """nvmlPlatformInfo_t: where the GPU is in its rack."""
+
+    chassis_serial: bytes
+    slot: int
+    tray: int
+    module_id: int
 
 
 class GpmSample(Protocol):

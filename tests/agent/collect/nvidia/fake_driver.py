@@ -19,6 +19,7 @@ from gpuwarden_agent.collect.nvidia.nvml import (
     FieldValue,
     MemoryInfo,
     NvmlError,
+    PlatformInfo,
     SramErrors,
 )
 
@@ -110,6 +111,9 @@ H100_IDLE: dict[str, Any] = {
     "compute_mode": 0,
     "memory_numa_node": UNSUPPORTED,
     "addressing_mode": 1,
+    "virtualization": 0,
+    "platform_info": PlatformInfo(b"", 0, 0, 1),
+    "platform_info_v1": PlatformInfo(b"", 0, 0, 1),
     "is_gsp_enabled": True,
     "gsp_version": "590.48.01",
     "mig_devices_max": 7,
@@ -316,6 +320,11 @@ B200_FIELDS = H100_IDLE_FIELDS | {
 }
 """Link 0 counts bytes under the ids of NVLink 5 alone."""
 
+GB200 = B200 | {
+    "name": "NVIDIA GB200",
+    "fabric_info": FabricInfo(3, 0, 0x1AA, bytes(range(16)), 32766),
+    "platform_info": PlatformInfo(b"1820224190105", 17, 10, 2),
+}
 GB200_FIELDS = B200_FIELDS | {170: 2, 171: 1, (171, 1): 0, 172: 44_712, 232: 3}
 
 

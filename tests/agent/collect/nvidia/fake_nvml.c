@@ -1,7 +1,7 @@
 /* A libnvidia-ml.so.1 with two GPUs, the second of which is dead: what the real binding is run on
  * where there is no driver. Structures are laid out as nvml.h documents them. FAKE_NVML_INIT sets
  * the return code of nvmlInit_v2, FAKE_NVML_BOARD what the first GPU is: h100 (default), mig (an H100
- * cut into four), a100, geforce, b200, gh200 or gb10. With OLD_DRIVER defined, calls of newer drivers do not
+ * cut into four), a100, geforce, b200, gb200, gh200 or gb10. With OLD_DRIVER defined, calls of newer drivers do not
  * exist. */
 #include <stdint.h>
 #include <stdlib.h>
@@ -24,6 +24,7 @@ typedef struct { uint32_t pid; uint64_t at; uint32_t sm, memory, encoder, decode
 typedef struct { uint32_t version; uint64_t agg_parity, agg_secded, agg_cor, vol_parity, vol_secded, vol_cor,
     l2, sm, pcie, mcu, other; uint32_t above_threshold; } sram_t;
 typedef struct { uint32_t version; uint8_t cluster[16]; uint32_t status, clique; uint8_t state; uint32_t health; } fabric_t;
+typedef struct { uint32_t version; char guid[16], serial[16]; uint8_t slot, tray, host, peer, module; } platform_t;
 typedef struct { uint32_t version; int32_t value; } versioned_t;
 typedef struct { uint32_t id, code; double value; char *names[3]; } metric_t;
 typedef struct sample { int takes; uint32_t instance; } sample_t;
@@ -270,9 +271,19 @@ int nvmlDeviceGetSramEccErrorStatus(void *h, sram_t *out) {
 }
 int nvmlDeviceGetGpuFabricInfoV(void *h, fabric_t *out) {
     HAS_VERSION(out, 2)
-    out->state = 3; out->status = is("mig") ? GPU_IS_LOST : SUCCESS; out->health = is("mig") ? 0x5a9 : 0x1aa;
+    out->state = 3; if (is("gb200")) { out->cluster[0] = 0xab; out->cluster[15] = 1; out->clique = 32766; }
+    out->status = is("mig") ? GPU_IS_LOST : SUCCESS; out->health = is("mig") ? 0x5a9 : 0x1aa;
     return is("a100") || is("geforce") ? NOT_SUPPORTED : SUCCESS;
 }
+/* A driver older than version 2 of the structure on the H100; what is not told is 255. */
+int nvmlDeviceGetPlatformInfo(void *h, platform_t *out) {
+    if (out->version != (sizeof *out | (is("gb200") ? 2u : 1u) << 24)) return VERSION_MISMATCH;
+    if (is("gb200")) { memcpy(out->serial, "1820224190105", 13); out->slot = 17; out->tray = 10; out->module = 2; }
+    else if (is("h100")) { out->slot = out->tray = 255; out->module = 5; }
+    else return NOT_SUPPORTED;
+    return SUCCESS;
+}
+int nvmlDeviceGetVirtualizationMode(void *h, uint32_t *out) { *out = is("geforce") ? 1 : 0; return SUCCESS; }
 int nvmlGpmQueryDeviceSupport(void *h, versioned_t *out) {
     if (out->version != 1) return VERSION_MISMATCH;
     out->value = !is("a100") && !is("geforce");

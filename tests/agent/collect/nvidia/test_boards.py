@@ -1,4 +1,4 @@
-"""The binding's calls with the driver's real structures, for boards of seven kinds."""
+"""The binding's calls with the driver's real structures, for boards of eight kinds."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -76,6 +76,30 @@ def test_memory_that_the_cpu_reaches_too_is_told_from_memory_that_is_shared(read
     row = one(shared["gpu_samples"])
     assert not {"memory_total_bytes", "memory_used_bytes", "memory_free_bytes"} & row.keys()
     assert row["util_percent"] == 40
+
+
+def test_a_gb200_tells_its_rack_and_an_h100_its_module_alone(read: Read) -> None:
+    rack = {"chassis_serial", "slot", "tray", "fabric_cluster_uuid", "fabric_clique"}
+    row = one(read("gb200")["gpus"])
+    assert {name: row[name] for name in (*rack, "module_id")} == {
+        "chassis_serial": "1820224190105",
+        "slot": 17,
+        "tray": 10,
+        "module_id": 2,
+        "fabric_cluster_uuid": "ab000000-0000-0000-0000-000000000001",
+        "fabric_clique": 32766,
+    }
+    hopper = one(read("h100")["gpus"])
+    assert hopper["module_id"] == 5
+    assert not rack & hopper.keys()
+    assert not {*rack, "module_id"} & one(read("a100")["gpus"]).keys()
+
+
+def test_a_gpu_tells_that_it_was_given_to_a_virtual_machine(read: Read) -> None:
+    assert [one(read(board)["gpus"])["virtualization"] for board in ("h100", "geforce")] == [
+        "none",
+        "passthrough",
+    ]
 
 
 def test_an_h100_gives_its_health(read: Read) -> None:

@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 from tests.agent.collect.nvidia.fake_driver import (
     A100,
     A100_FIELDS,
+    GB200,
+    GB200_FIELDS,
     GEFORCE,
     GEFORCE_FIELDS,
     H100_BUSY,
@@ -31,6 +33,7 @@ from gpuwarden_agent.collect.nvidia import nvml
 from gpuwarden_agent.collect.nvidia.gpu import GpuProbe
 from gpuwarden_agent.collect.nvidia.inventory import InventoryReader, numa_node, way_to
 from gpuwarden_agent.collect.nvidia.metrics import cpu_list, signed, threshold
+from gpuwarden_agent.collect.nvidia.nvml import FabricInfo, PlatformInfo
 from gpuwarden_agent.collect.nvidia.query import Query
 from gpuwarden_agent.probe import Row
 
@@ -85,12 +88,33 @@ def test_an_h100_is_described(clock: ManualClock, tmp_path: Path) -> None:
         "compute_mode": "default",
         "addressing_mode": "hmm",
         "gsp_firmware_version": "590.48.01",
+        "virtualization": "none",
+        "module_id": 1,
     }
+
+
+def test_a_gb200_is_of_a_rack_once_it_is_registered_with_its_fabric(clock: ManualClock) -> None:
+    device = FakeDevice(GB200, GB200_FIELDS)
+    reader = inventory(device, clock)
+    rack = {"fabric_cluster_uuid": "00010203-0405-0607-0809-0a0b0c0d0e0f", "fabric_clique": 32766}
+    row = reader.read({}, [])
+    assert (row["chassis_serial"], row["tray"]) == ("1820224190105", 10)
+    assert rack.items() <= row.items()
+    device.answers["fabric_info"] = FabricInfo(2, 0, 0, bytes(range(16)), 32766)
+    assert not rack.keys() & reader.read({}, []).keys()
+
+
+@pytest.mark.parametrize("serial", [b"", b"N/A", b"0", b"\xff\xfe"])
+def test_a_chassis_without_a_serial_number_has_no_trays(clock: ManualClock, serial: bytes) -> None:
+    answers = GB200 | {"platform_info": PlatformInfo(serial, 0, 0, 3)}
+    row = inventory(FakeDevice(answers, GB200_FIELDS), clock).read({}, [])
+    assert not {"chassis_serial", "slot", "tray"} & row.keys()
+    assert row["module_id"] == 3
 
 
 def test_all_boards_together_fill_every_column(clock: ManualClock) -> None:
     filled: set[str] = set()
-    for answers, fields in ((H100_IDLE, H100_IDLE_FIELDS), (GEFORCE, GEFORCE_FIELDS)):
+    for answers, fields in ((GB200, GB200_FIELDS), (GEFORCE, GEFORCE_FIELDS)):
         reader = inventory(FakeDevice(answers, fields), clock, {OTHER: (1, "GPU-1")})
         filled |= reader.read({}, []).keys()
     stamped = {"node", "simulated"}
@@ -122,7 +146,8 @@ def test_what_cannot_change_is_asked_once(clock: ManualClock) -> None:
     first = reader.read({}, [])
     device.calls.clear()
     assert reader.read({}, []) == first
-    assert device.calls == {"ecc_modes": 1, "is_persistent": 1, "compute_mode": 1}
+    again = dict.fromkeys(("ecc_modes", "is_persistent", "compute_mode", "fabric_info"), 1)
+    assert device.calls == again
 
 
 def test_a_device_that_was_opened_again_is_asked_again(clock: ManualClock) -> None:

@@ -4,11 +4,10 @@ A vendor's module under `collect/` has a `AcceleratorSource`; `AcceleratorProbe`
 numbers devices, coerces values, and tells which devices went away. NVIDIA's and AMD's GPUs have a probe
 each instead, because their drivers are called device by device.
 
-A device is a row of `gpus`, whatever its vendor calls it. Cores that are given out alone are parts of
-it, with rows of their own, as MIG devices are.
+A device is a row of `gpus`, whatever its vendor calls it; its utilization is the mean of its cores.
 """
 
-import logging
+import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,10 +15,9 @@ from typing import Protocol
 
 from gpuwarden.clock import Clock
 from gpuwarden_agent.collect.coerce import coerce
+from gpuwarden_agent.collect.nvidia.processes import HeldGpu
 from gpuwarden_agent.events.kinds import event
 from gpuwarden_agent.probe import Reading, Row, Value
-
-log = logging.getLogger(__name__)
 
 Rows = Mapping[str, Sequence[Mapping[str, Value]]]
 """Values by table, without the identity of the device."""
@@ -51,16 +49,15 @@ class Host:
 
 @dataclass(frozen=True, slots=True)
 class Accelerator:
-    """One device as a source sees it, or one part of a device."""
+    """One device as a source sees it."""
 
     uuid: str
     """Identity over restarts and reboots; begins with the vendor's word, as in "NEURON-…"."""
     inventory: Mapping[str, Value] = field(default_factory=dict)
     """Columns of `gpus`."""
     rows: Rows = field(default_factory=dict)
-    parts: Sequence["Accelerator"] = ()
-    instance: int | None = None
-    """Number of a part in its device; None: a whole device."""
+    processes: Sequence[tuple[int, int | None]] | None = None
+    """Pid, and bytes of device memory (None: not told), of each process on it; None: not told."""
 
 
 class AcceleratorSource(Protocol):
@@ -92,6 +89,11 @@ class AcceleratorSource(Protocol):
         ...
 
     @property
+    def tells_processes(self) -> bool:
+        """Whether `read` gives processes."""
+        ...
+
+    @property
     def tables(self) -> Mapping[str, int]:
         """Tables that it fills, and seconds between readings."""
         ...
@@ -113,6 +115,27 @@ class AcceleratorSource(Protocol):
         ...
 
 
+class AcceleratorProcesses:
+    """Processes of one device, as its source read them last."""
+
+    def __init__(
+        self, index: int, uuid: str, read: Callable[[str], Sequence[HeldGpu] | None]
+    ) -> None:
+        self.index = index
+        self.uuid = uuid
+        self.lock = threading.Lock()
+        self._read = read
+
+    @property
+    def device(self) -> "AcceleratorProcesses":
+        """Itself: there is no driver handle."""
+        return self
+
+    def held(self) -> Sequence[HeldGpu] | None:
+        """Processes on the device; None: not told."""
+        return self._read(self.uuid)
+
+
 class AcceleratorProbe:
     """All devices of one source. Their indexes begin at `first`, in the order in which they were first seen."""
 
@@ -131,21 +154,26 @@ class AcceleratorProbe:
         self._next = first
         self._index: dict[str, int] = {}
         self._missed: dict[str, int] = {}
+        self.tells_processes = source.tells_processes
+        """Whether processes can be read."""
+        self._processes: dict[str, Sequence[tuple[int, int | None]] | None] | None = None
+        self.on_device: Callable[[AcceleratorProcesses], None] = lambda device: None
+        """Called with each device that is seen for the first time."""
 
     def describe(self) -> Reading:
         devices = self._source.describe()
-        rows = [row for device in devices for row in self._inventory(device)]
+        rows = [self._inventory(device) for device in devices]
         facts = coerce("nodes", {"driver_version": self._source.driver_version()})
         return {"gpus": rows, "nodes": [facts]}
 
     def read(self, ts_ms: int, due: Collection[str] | None = None) -> Reading:
         wanted = self.tables.keys() if due is None else self.tables.keys() & set(due)
         devices = self._source.read(wanted - {"events"})
+        self._processes = {device.uuid: device.processes for device in devices}
         reading: dict[str, list[Row]] = {table: [] for table in wanted}
         for device in devices:
             gpu = self._index_of(device.uuid)
-            for each in (device, *device.parts):
-                self._add(reading, each, gpu)
+            self._add(reading, device, gpu)
         if events := self._changes({device.uuid for device in devices}):
             reading["events"] = [*reading.get("events", ()), *events]
         return reading
@@ -159,6 +187,7 @@ class AcceleratorProbe:
         if index is None:
             index = self._index[uuid] = self._next
             self._next += 1
+            self.on_device(AcceleratorProcesses(index, uuid, self._processes_on))
         return index
 
     def _add(self, reading: dict[str, list[Row]], device: Accelerator, gpu: int) -> None:
@@ -171,14 +200,18 @@ class AcceleratorProbe:
                 if row or table == "gpu_samples":
                     reading[table].append(_identity(device, gpu) | row)
 
-    def _inventory(self, device: Accelerator) -> list[Row]:
-        gpu = self._index_of(device.uuid)
+    def _inventory(self, device: Accelerator) -> Row:
         common: dict[str, Value] = {"vendor": self._source.vendor, "kind": self._source.kind}
-        rows = [_identity(device, gpu) | coerce("gpus", common | dict(device.inventory))]
-        for part in device.parts:
-            values = common | dict(part.inventory) | {"parent_gpu_uuid": device.uuid}
-            rows.append(_identity(part, gpu) | coerce("gpus", values))
-        return rows
+        values = coerce("gpus", common | dict(device.inventory))
+        return _identity(device, self._index_of(device.uuid)) | values
+
+    def _processes_on(self, uuid: str) -> Sequence[HeldGpu] | None:
+        if self._processes is None:
+            return []  # not read yet, which is no failure
+        listed = self._processes.get(uuid)
+        if listed is None:
+            return None
+        return [HeldGpu(pid, uuid, "compute", memory) for pid, memory in listed]
 
     def _changes(self, seen: Collection[str]) -> list[Row]:
         """Events for devices that went away or came back, each told once."""
@@ -201,10 +234,7 @@ class AcceleratorProbe:
 
 
 def _identity(device: Accelerator, gpu: int) -> Row:
-    row: Row = {"gpu": gpu, "gpu_uuid": device.uuid}
-    if device.instance is not None:
-        row["mig_instance"] = device.instance
-    return row
+    return {"gpu": gpu, "gpu_uuid": device.uuid}
 
 
 def counted(count: int, name: str) -> str:

@@ -190,7 +190,16 @@ def discover(
         facts = {column: value for column, value in known.items() if value is not None}
     node_probe = HostProbe(clock, facts)
     of_amd = amd_process_probe(amd, clock, sys, commands=commands, shared=shared, pods=directory)
-    several = [*map(makers.gpu, devices), *amd, *of_vendors, of_amd, processes, node_probe]
+    of_others = _process_probe(of_vendors, clock, commands, shared, directory)
+    several = [
+        *map(makers.gpu, devices),
+        *amd,
+        *of_vendors,
+        of_amd,
+        of_others,
+        processes,
+        node_probe,
+    ]
     names = GpuNames(
         bus_ids,
         # Those that have been awake.
@@ -208,6 +217,25 @@ def discover(
         ledger,
         allocation_probe(names, clock, shared, pods=directory),
     )
+
+
+def _process_probe(
+    accelerators: Sequence[AcceleratorProbe],
+    clock: Clock,
+    commands: str,
+    shared: SharedState,
+    pods: "PodDirectory | None",
+) -> ProcessProbe | None:
+    """The probe of the processes on other vendors' devices; None: there are none."""
+    if not any(probe.tells_processes for probe in accelerators):
+        return None
+    processes = ProcessProbe(
+        (), clock, commands=commands, name="accelerator_processes", shared=shared, pods=pods
+    )
+    for probe in accelerators:
+        if probe.tells_processes:
+            probe.on_device = processes.watch_other
+    return processes
 
 
 def _message(

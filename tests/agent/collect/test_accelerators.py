@@ -8,10 +8,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuwarden.clock import ManualClock
-from gpuwarden_agent.collect.accelerators import Accelerator, AcceleratorProbe, Host, counted
+from gpuwarden_agent.collect.accelerators import (
+    Accelerator,
+    AcceleratorProbe,
+    AcceleratorProcesses,
+    Host,
+    counted,
+)
 from gpuwarden_agent.collect.discovery import discover
 from gpuwarden_agent.collect.nvidia import nvml
 from gpuwarden_agent.collect.nvidia.nvml import NvmlUnavailable
+from gpuwarden_agent.collect.nvidia.processes import HeldGpu
 from gpuwarden_agent.collect.vendors import VENDORS, Vendor, find_accelerators
 from gpuwarden_agent.probe import ProbeError, Reading
 
@@ -24,6 +31,7 @@ class FakeSource:
     backend = "acme"
     count = 2
     named = "2 Acme chips"
+    tells_processes = True
     tables = {"gpu_samples": 1, "gpu_health_samples": 60}  # noqa: RUF012
     asked: list[Collection[str]] = field(default_factory=list)
 
@@ -80,14 +88,21 @@ def test_a_device_that_tells_nothing_has_a_sample_without_values() -> None:
     assert source.asked == [{"gpu_samples", "gpu_health_samples"}]
 
 
-def test_cores_are_parts_with_rows_of_their_own() -> None:
-    core = replace(chip("A-1", 7), instance=1)
-    source = FakeSource([replace(chip("A"), parts=(core,))])
+def test_processes_of_a_device_are_those_of_its_last_reading() -> None:
+    source = FakeSource([chip("A"), replace(chip("B"), processes=((7, 1 << 30), (8, None)))])
     probe = AcceleratorProbe(source, 3)
-    part = probe.describe()["gpus"][1]
-    assert (part["parent_gpu_uuid"], part["gpu"], part["mig_instance"]) == ("A", 3, 1)
-    rows = probe.read(0, {"gpu_samples"})["gpu_samples"]
-    assert rows[1] == {"gpu": 3, "gpu_uuid": "A-1", "mig_instance": 1, "util_percent": 7.0}
+    devices: list[AcceleratorProcesses] = []
+    probe.on_device = devices.append
+    probe.describe()
+    assert [(device.index, device.uuid) for device in devices] == [(3, "A"), (4, "B")]
+    assert [device.held() for device in devices] == [[], []]
+    probe.read(0)
+    assert devices[0].held() is None
+    held = devices[1].held()
+    assert held == [
+        HeldGpu(7, "B", "compute", 1 << 30),
+        HeldGpu(8, "B", "compute", None),
+    ]
 
 
 @given(st.lists(st.booleans(), min_size=1, max_size=30))
@@ -144,5 +159,5 @@ def test_a_host_names_and_counts_vendors_devices(clock: ManualClock) -> None:
         accelerators=lambda host, first: [AcceleratorProbe(source, first)],
     )
     assert (found.message, found.gpus) == ("2 Acme chips", 2)
-    assert [probe.name for probe in found.probes] == ["acme", "host"]
+    assert [probe.name for probe in found.probes] == ["acme", "accelerator_processes", "host"]
     assert counted(1, "TPU chip") == "1 TPU chip"

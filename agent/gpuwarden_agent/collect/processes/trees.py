@@ -110,7 +110,11 @@ class ProcessProbe(HostedProbe):
 
     def watch(self, device: NvmlCalls) -> None:
         """Read one more GPU, which came while the agent runs. May be called from any thread."""
-        self._gpus.append(GpuProcesses(device, self._clock))
+        self.watch_other(GpuProcesses(device, self._clock))
+
+    def watch_other(self, device: ProcessSource) -> None:
+        """As `watch`, of another maker."""
+        self._gpus.append(device)
 
     def read(self, ts_ms: int, due: Collection[str] | None = None) -> Reading:
         until_s = self._clock.monotonic() + LOCK_WAIT_S

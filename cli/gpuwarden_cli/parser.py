@@ -59,6 +59,7 @@ EXAMPLES: dict[str, str] = {
     "why": "gpuwarden why n1/0",
     "report waste": "gpuwarden report waste --by team --since 30d",
     "report money": "gpuwarden report money --month --html report.html",
+    "report own": "gpuwarden report own --since 90d",
     "report efficiency": "gpuwarden report efficiency --by job --top 10",
     "report energy": "gpuwarden report energy --by node --format csv",
     "report job": "gpuwarden report job 4711",

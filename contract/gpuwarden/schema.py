@@ -13,6 +13,7 @@ from typing import NamedTuple
 from gpuwarden.budgets import BUDGETS, budgets_view_sql
 from gpuwarden.collector_samples import COLLECTOR_SAMPLES
 from gpuwarden.metrics import METRICS, Metric, Type
+from gpuwarden.offers import GPU_OFFERS
 from gpuwarden.query_log import QUERY_LOG
 from gpuwarden.rollups import ROLLUPS
 from gpuwarden.table import GPU, GPU_UUID, MIG, NODE, SIMULATED, TS, Column, Table
@@ -412,7 +413,7 @@ TABLES: dict[str, Table] = {
     WASTE_1H.table.name: WASTE_1H.table,
     **{
         table.name: table
-        for table in (COLLECTOR_SAMPLES, QUERY_LOG, ALERTS, INCIDENTS, INCIDENT_ALERTS, SILENCES, ANNOTATIONS, DIAGNOSES, BUDGETS)
+        for table in (COLLECTOR_SAMPLES, QUERY_LOG, ALERTS, INCIDENTS, INCIDENT_ALERTS, SILENCES, ANNOTATIONS, DIAGNOSES, BUDGETS, GPU_OFFERS)
     },
 }
 # fmt: on
@@ -453,6 +454,7 @@ UPSERTED = frozenset(
         "annotations",
         "diagnoses",
         "budgets",
+        "gpu_offers",
     }
 )
 """Tables whose rows change, with their key as primary key. Sample tables have no index: it would cost more than

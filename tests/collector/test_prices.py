@@ -16,6 +16,7 @@ from gpuwarden_collector.ingest.prices import (
     PricesError,
     energy_of,
     load_book,
+    offers_of,
     price_of,
     unmatched_prices,
 )
@@ -145,6 +146,23 @@ def test_prices_of_the_settings_match_as_they_did() -> None:
     assert price_of({"model": None}, None, PriceBook((), {"H100": 1.0})).usd_per_hour is None
 
 
+def test_offers_are_those_of_the_file_then_the_defaults(file: Any) -> None:
+    text = (
+        BOOK + "[[offer]]\nmodel = 'H100-SXM'\npurchase_usd = 30000\nreserved_usd_per_hour = 2.1\n"
+    )
+    text += "[[offer]]\nmodel = 'H100'\npurchase_usd = 1\nwatts = 500\n"
+    offers = {one.catalogue_model: one for one in offers_of(load_book(file(text), {"H200": 3.0}))}
+    sxm, nvl, h200 = (offers[name] for name in ("H100-SXM-80GB", "H100-NVL", "H200-SXM-141GB"))
+    where = f"prices.toml:{text[: text.index('[[offer]]')].count(chr(10)) + 1}"
+    assert (sxm.purchase_usd, sxm.purchase_basis, sxm.watts) == (30_000, where, 700)
+    assert (sxm.reserved_usd_per_hour, sxm.reserved_basis) == (2.1, where)
+    assert (sxm.on_demand_usd_per_hour, sxm.spot_usd_per_hour) == (2.95, 1.25)
+    assert sxm.usd_per_kwh == pytest.approx(0.3)
+    assert (nvl.purchase_usd, nvl.watts, nvl.on_demand_usd_per_hour) == (1, 500, None)
+    assert (h200.purchase_usd, h200.purchase_basis, h200.reserved_basis) == (None, None, None)
+    assert (h200.on_demand_usd_per_hour, h200.on_demand_basis) == (3.0, "[prices] H200")
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
@@ -168,6 +186,11 @@ def test_prices_of_the_settings_match_as_they_did() -> None:
         ("[[budget]]\nlabel = 'lazy'\nusd_per_month = 1\n", ":1: label = 'lazy' must be one of productive,"),
         ("[[budget]]\nusd_per_month = 0\n", ":1: usd_per_month = 0 must be above 0"),
         ("[[budget]]\nusd_per_month = 1\n[[budget]]\nusd_per_month = 2\n", ":3: the budget of fleet stands twice"),
+        ("[[offer]]\npurchase_usd = 1\n", ":1: model is missing: write model = "),
+        ("[[offer]]\nmodel = 'Foo'\n", ":1: model = 'Foo' must be a model of the catalogue, or the start"),
+        ("\n[[offer]]\nmodel = 'H100'\nlife_years = 0\n", ":2: life_years = 0 must be above 0"),
+        ("[[offer]]\nmodel = 'H100'\npower_percent = 100\n", ":1: power_percent = 100 must be below 100"),
+        ("[[offer]]\nmodel = 'H100'\nusd = 1\n", ":1: unknown key 'usd'; known: model, purchase_usd"),
         ("\n[billing]\nafter_silence = 3\n", ":2: after_silence = 3 must be a duration: 5m, 12h, 3d"),
         ("[[price]\n", "prices.toml: not valid TOML"),
     ],

@@ -6,7 +6,7 @@ from typing import Any
 from tests.collector.made_up_store import asked, put
 
 from gpuwarden.clock import ManualClock
-from gpuwarden_collector.ingest.prices import MonthlyBudget, PriceBook, PriceEntry
+from gpuwarden_collector.ingest.prices import MonthlyBudget, OfferEntry, PriceBook, PriceEntry
 from gpuwarden_collector.ingest.writer import Writer, load_known, reprice
 from gpuwarden_collector.stats import Stats
 from gpuwarden_collector.storage.database import Database
@@ -49,6 +49,22 @@ async def test_a_running_writer_takes_changed_prices(
     assert await writer.take_prices(BOOK) == 0
     await writer.stop()
     assert [cost for cost, _ in costs(database)] == [2.5, 2.5, None]
+
+
+def test_offers_are_those_of_the_file_now(database: Database, clock: ManualClock) -> None:
+    known = load_known(database, clock.now())
+    sql = (
+        "SELECT purchase_usd, spot_usd_per_hour, spot_basis FROM gpu_offers "
+        "WHERE catalogue_model = 'H100-SXM-80GB'"
+    )
+    reprice(database, known, PriceBook())
+    assert asked(database, sql) == [(32_500.0, 1.25, "default of mid-2026: nebius spot")]
+    revision = database.state.changes("gpu_offers", -1, 0).revision  # type: ignore[union-attr]
+    reprice(database, known, PriceBook())
+    assert database.state.changes("gpu_offers", -1, 0).revision == revision  # type: ignore[union-attr]
+    entry = OfferEntry("p.toml:3", "H100", purchase_usd=3e4, spot_usd_per_hour=1.0)
+    reprice(database, known, PriceBook(offers=(entry,)))
+    assert asked(database, sql) == [(30_000.0, 1.0, "p.toml:3")]
 
 
 def test_budgets_are_those_of_the_file_now(database: Database, clock: ManualClock) -> None:

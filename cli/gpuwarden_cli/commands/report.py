@@ -13,6 +13,8 @@ from typing import Any
 
 from gpuwarden.clock import SystemClock
 from gpuwarden.durations import instant_before
+from gpuwarden.own import DAYS as OWN_DAYS
+from gpuwarden.own import read_own
 from gpuwarden.waste_report import BY, NOBODY, asked_sql, energy_report_sql, waste_report_sql
 from gpuwarden_cli.output import render, terminal_width
 from gpuwarden_cli.parser import Commands, add_command, add_format, add_group, add_since, add_url
@@ -67,6 +69,7 @@ def add_commands(commands: Commands) -> None:
         add_format(made)
         add_url(made)
     _add_money(group)
+    _add_own(group)
     text = "what a job used of CPUs, memory and GPUs on each node, and what to change"
     made = add_command(group, "job", job, text)
     made.add_argument("job", metavar="JOB", help="a Slurm job id, or a pod as namespace/name")
@@ -98,6 +101,34 @@ def _add_money(group: Commands) -> None:
     )
     made.add_argument("--config", type=Path, metavar="FILE", help="TOML file of the collector")
     add_url(made)
+
+
+def _add_own(group: Commands) -> None:
+    text = (
+        "whether owned or rented GPUs cost less, by model, for what was in use in the last 30 days"
+    )
+    made = add_command(group, "own", own, text)
+    add_since(made, f"{OWN_DAYS}d")
+    add_format(made)
+    add_url(made)
+
+
+def own(args: argparse.Namespace) -> int:
+    """Run `gpuwarden report own`: what GPUs of each model cost, owned and rented."""
+    from gpuwarden_cli.own_report import screen, table
+
+    since, until = _window(args)
+    cases = asyncio.run(read_own(RemoteQuerier(args.url), since, until))
+    if not cases:
+        print(f"No GPU was seen since {since:%Y-%m-%d %H:%M}Z.")
+    elif args.format == "json":
+        found = [dict(case.record()) for case in cases]
+        print(json.dumps(found, indent=2, ensure_ascii=False))
+    elif args.format == "table":
+        print(screen(cases, since, until), end="")
+    else:
+        print(render(*table(cases), args.format), end="")
+    return 0
 
 
 def money(args: argparse.Namespace) -> int:

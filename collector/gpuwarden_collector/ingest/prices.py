@@ -18,7 +18,8 @@ from typing import Any
 from gpuwarden.budgets import BUDGET_KINDS
 from gpuwarden.durations import seconds_of
 from gpuwarden.lifecycle import StartError
-from gpuwarden.models import GpuModel, find_model
+from gpuwarden.models import MODELS, GpuModel, find_model
+from gpuwarden.offers import LIFE_YEARS, OWNED_BASIS, POWER_PERCENT, PURCHASES, SPOT, GpuOffer
 from gpuwarden.waste import FORGOTTEN_AFTER_DAYS, LABELS
 
 HOURS_A_YEAR = 8766.0
@@ -111,6 +112,24 @@ class MonthlyBudget:
 
 
 @dataclass(frozen=True, slots=True)
+class OfferEntry:
+    """What models cost to buy and to rent. Absent values are the defaults."""
+
+    where: str
+    """File and line."""
+    model: str
+    """A start of the catalogue's name."""
+    purchase_usd: float | None = None
+    life_years: float | None = None
+    watts: float | None = None
+    power_percent: float | None = None
+    hosting_percent: float | None = None
+    on_demand_usd_per_hour: float | None = None
+    reserved_usd_per_hour: float | None = None
+    spot_usd_per_hour: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class PriceBook:
     """All prices of a collector."""
 
@@ -122,6 +141,7 @@ class PriceBook:
     """The first one that matches a node overrides `energy`."""
     billing: Billing = Billing()
     budgets: tuple[MonthlyBudget, ...] = ()
+    offers: tuple[OfferEntry, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,7 +227,7 @@ def _owned(
     where: str, owned: Owned, model: GpuModel | None, of_node: int | None, energy: Energy
 ) -> Priced:
     gpus = owned.gpus or of_node
-    said = f"{where}: owned, {owned.cost_usd:g} USD over {owned.life_years:g} years"
+    said = f"{where}{OWNED_BASIS}{owned.cost_usd:g} USD over {owned.life_years:g} years"
     if gpus is None or gpus < 1:
         return Priced(None, f"{said}, unknown number of GPUs")
     usd = owned.cost_usd / gpus / (owned.life_years * HOURS_A_YEAR)
@@ -220,6 +240,68 @@ def _owned(
     usd += watts / 1000 * energy.usd
     kwh = f"{energy.usd_per_kwh:g} USD/kWh, PUE {energy.pue:g}"
     return Priced(usd, f"{said}, {watts:g} W at {kwh}")
+
+
+def offers_of(book: PriceBook) -> tuple[GpuOffer, ...]:
+    """What each model of the catalogue costs to buy and to rent; of its entries the first one counts."""
+    return tuple(_offer_of(model, book) for model in MODELS)
+
+
+def _offer_of(model: GpuModel, book: PriceBook) -> GpuOffer:
+    starts = (one for one in book.offers if model.name.upper().startswith(one.model.upper()))
+    entry = next(starts, OfferEntry("", model.name))
+    purchase, purchase_basis = _offered(entry, entry.purchase_usd, *_default_purchase(model))
+    on_demand, on_demand_basis = _offered(
+        entry, entry.on_demand_usd_per_hour, *_default_on_demand(model, book)
+    )
+    spot = SPOT.get(model.name)
+    spot_usd, spot_basis = _offered(
+        entry,
+        entry.spot_usd_per_hour,
+        spot[0] if spot else None,
+        f"default of mid-2026: {spot[1]} spot" if spot else None,
+    )
+    reserved = entry.reserved_usd_per_hour
+    return GpuOffer(
+        catalogue_model=model.name,
+        watts=float(model.tdp_watts) if entry.watts is None else entry.watts,
+        purchase_usd=purchase,
+        purchase_basis=purchase_basis,
+        life_years=LIFE_YEARS if entry.life_years is None else entry.life_years,
+        usd_per_kwh=book.energy.usd,
+        power_percent=POWER_PERCENT if entry.power_percent is None else entry.power_percent,
+        hosting_percent=0.0 if entry.hosting_percent is None else entry.hosting_percent,
+        on_demand_usd_per_hour=on_demand,
+        on_demand_basis=on_demand_basis,
+        reserved_usd_per_hour=reserved,
+        reserved_basis=None if reserved is None else entry.where,
+        spot_usd_per_hour=spot_usd,
+        spot_basis=spot_basis,
+    )
+
+
+def _offered(
+    entry: OfferEntry, usd: float | None, default: float | None, basis: str | None
+) -> tuple[float | None, str | None]:
+    return (default, basis) if usd is None else (usd, entry.where)
+
+
+def _default_purchase(model: GpuModel) -> tuple[float | None, str | None]:
+    known = PURCHASES.get(model.name)
+    if known is None:
+        return None, None
+    least, most = known
+    return (least + most) / 2, f"default: the middle of {least:,.0f} to {most:,.0f} for a card"
+
+
+def _default_on_demand(model: GpuModel, book: PriceBook) -> tuple[float | None, str | None]:
+    name = _matched(None, model, book.by_model)
+    if name is not None:
+        return float(book.by_model[name]), f"[prices] {name}"
+    price = model.price
+    if price is None:
+        return None, None
+    return price.usd_per_hour, f"default of {price.read_on}: {price.provider} on demand"
 
 
 def _matched(
@@ -254,13 +336,14 @@ def load_book(path: Path | None, by_model: Mapping[str, float]) -> PriceBook:
     except tomllib.TOMLDecodeError as error:
         raise PricesError(f"{path}: not valid TOML: {error}") from error
     top = _Table(path.name, str(path), 1, document)
-    top.refuse_others("energy", "site", "billing", "price", "budget")
+    top.refuse_others("energy", "site", "billing", "price", "budget", "offer")
     energy = _energy(_Table(path.name, str(path), _line(text, "[energy]"), top.table("energy")))
     billing = _billing(_Table(path.name, str(path), _line(text, "[billing]"), top.table("billing")))
     sites = tuple(_site(table, energy) for table in _tables(top, "site", text))
     entries = tuple(_entry(table) for table in _tables(top, "price", text))
     budgets = _budgets(_tables(top, "budget", text))
-    return PriceBook(entries, by_model, energy, sites, billing, budgets)
+    offers = tuple(_offer(table) for table in _tables(top, "offer", text))
+    return PriceBook(entries, by_model, energy, sites, billing, budgets, offers)
 
 
 def _tables(top: "_Table", name: str, text: str) -> list["_Table"]:
@@ -418,6 +501,26 @@ def _budgets(tables: Iterable[_Table]) -> tuple[MonthlyBudget, ...]:
         amount = table.needed("usd_per_month", table.number("usd_per_month", above=True))
         found[kind, name] = MonthlyBudget(kind, name, amount)
     return tuple(found.values())
+
+
+_OFFER = (
+    *("purchase_usd", "life_years", "watts", "power_percent", "hosting_percent"),
+    *("on_demand_usd_per_hour", "reserved_usd_per_hour", "spot_usd_per_hour"),
+)
+_ABOVE_ZERO = ("purchase_usd", "life_years")
+
+
+def _offer(table: _Table) -> OfferEntry:
+    table.refuse_others("model", *_OFFER)
+    model = table.text("model")
+    if model is None:
+        raise PricesError(f'{table.where}: model is missing: write model = "H100-SXM-80GB"')
+    if not any(one.name.upper().startswith(model.upper()) for one in MODELS):
+        raise table.wrong("model", "a model of the catalogue, or the start of its name")
+    values = {key: table.number(key, above=key in _ABOVE_ZERO) for key in _OFFER}
+    if (values["power_percent"] or 0.0) >= 100:
+        raise table.wrong("power_percent", "below 100")
+    return OfferEntry(f"{table.name}:{table.line}", model, **values)
 
 
 _WHAT = ("usd_per_hour", "instance_usd_per_hour", "owned_usd")

@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 from gpuwarden.budgets import BUDGETS
 from gpuwarden.clock import Clock
 from gpuwarden.models import MODELS
+from gpuwarden.offers import GPU_OFFERS
 from gpuwarden.schema import EVENTS
 from gpuwarden_collector.ingest import departures, inventory
 from gpuwarden_collector.ingest.commit_plan import (
@@ -43,7 +44,7 @@ from gpuwarden_collector.ingest.commit_plan import (
 from gpuwarden_collector.ingest.decode import first_line
 from gpuwarden_collector.ingest.deduplicate import LedgerKey
 from gpuwarden_collector.ingest.inventory import Item
-from gpuwarden_collector.ingest.prices import PriceBook, unmatched_prices
+from gpuwarden_collector.ingest.prices import PriceBook, offers_of, unmatched_prices
 from gpuwarden_collector.stats import Stats
 from gpuwarden_collector.storage.commit import Changes, WriterStopped, commit
 from gpuwarden_collector.storage.errors import RowsRefusedError, StoreUnavailableError
@@ -545,7 +546,7 @@ def _settle(answer: asyncio.Future[Any], result: Any, error: Exception | None) -
 
 
 def reprice(frames: FrameLog, known: Known, prices: PriceBook) -> int:
-    """Set the price of each GPU, and the budgets, from the book; returns the number of prices that have changed.
+    """Set the price of each GPU, the budgets and the offers, from the book; returns the number of prices that have changed.
 
     Call it in the writer, or before it starts. Raises StoreUnavailableError and RowsRefusedError, and then changes
     nothing.
@@ -564,11 +565,17 @@ def reprice(frames: FrameLog, known: Known, prices: PriceBook) -> int:
     if changed:
         commit(frames, Changes(upserted={"gpus": inventory_table("gpus", changed)}))
         known.items["gpus"].update(changed)
-    budgets = [asdict(budget) for budget in prices.budgets]
-    if sorted(frames.state.rows(BUDGETS.name), key=str) != sorted(budgets, key=str):
-        with frames.state.writing() as writing:
-            writing.replace(BUDGETS.name, budgets)
+    _replace(frames, BUDGETS.name, [asdict(budget) for budget in prices.budgets])
+    _replace(frames, GPU_OFFERS.name, [asdict(offer) for offer in offers_of(prices)])
     return len(changed)
+
+
+def _replace(frames: FrameLog, name: str, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Store these rows of the prices file instead of others."""
+    before = [sorted(row.items()) for row in frames.state.rows(name)]
+    if sorted(before, key=str) != sorted((sorted(row.items()) for row in rows), key=str):
+        with frames.state.writing() as writing:
+            writing.replace(name, rows)
 
 
 Listener = Callable[[Collection[str]], None]

@@ -10,6 +10,9 @@ from urllib.parse import urlencode
 
 from aiohttp import web
 
+from gpuwarden.own import DAYS as OWN_DAYS
+from gpuwarden.own import RENT_KINDS, OwnCase, read_own
+from gpuwarden.query import both
 from gpuwarden.waste import LABELS
 from gpuwarden_dashboards.http import SECURITY_POLICY, choice, fixed_range, given_range, html
 from gpuwarden_dashboards.pages.page import Page
@@ -115,11 +118,11 @@ class MoneyPage(Page):
             web.get("/v1/money.csv", self._csv),
         ]
 
-    def render(self, money: Money, asked: MoneyRange) -> str:
+    def render(self, money: Money, asked: MoneyRange, own: Sequence[OwnCase] = ()) -> str:
         """Its HTML."""
         values = [bar.usd if money.has_prices else bar.hours for bar in money.bars]
         return self._templates.render(
-            "money.html", money=money, asked=asked, groups=tuple(BY), ranges=RANGES, stack=STACK,
+            "money.html", money=money, asked=asked, own=own, rent_kinds=RENT_KINDS, groups=tuple(BY), ranges=RANGES, stack=STACK,
             waste_labels=WASTE_LABELS, titles=LABEL_TITLES, no_price=NO_PRICE,
             not_compared=not_compared(money, asked.question), labels=tuple(LABELS), meanings=LABELS, advice=ADVICE, pages=PAGES, lines_max=LINES_MAX,
             ticks=ticks(max((value or 0.0 for value in values), default=0.0)), at="/money",
@@ -127,8 +130,13 @@ class MoneyPage(Page):
 
     async def _show(self, request: web.Request) -> web.Response:
         asked = self._asked(request)
-        money = await read_money(self._querier, asked.question, self._clock.now())
-        return html(self.render(money, asked))
+        now = self._clock.now()
+        reading = read_money(self._querier, asked.question, now)
+        if asked.question.only:
+            return html(self.render(await reading, asked))
+        since = _hour(now) - timedelta(days=OWN_DAYS)
+        money, own = await both(reading, read_own(self._querier, since, now))
+        return html(self.render(money, asked, own))
 
     async def _report(self, request: web.Request) -> web.Response:
         asked = self._asked(request)

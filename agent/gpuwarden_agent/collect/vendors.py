@@ -28,7 +28,9 @@ def _any(folder: Path, pattern: str) -> bool:
     return next(folder.glob(pattern), None) is not None
 
 
-VENDORS: tuple[Vendor, ...] = ()
+VENDORS: tuple[Vendor, ...] = (
+    Vendor("gpuwarden_agent.collect.neuron.source", lambda host: _any(host.dev, "neuron[0-9]*")),
+)
 
 
 def find_accelerators(

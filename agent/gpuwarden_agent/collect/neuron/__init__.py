@@ -1,0 +1,1 @@
+"""AWS Trainium and Inferentia, by `neuron-monitor` and `neuron-ls`."""

@@ -41,7 +41,7 @@ class NeuronDevice:
 
 @dataclass(slots=True)
 class DeviceUse:
-    """What a report of `neuron-monitor` says of one device."""
+    """One device in a report of `neuron-monitor`."""
 
     core_percents: dict[int, float] = field(default_factory=dict)
     """By core, of cores that a runtime holds."""

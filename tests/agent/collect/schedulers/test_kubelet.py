@@ -17,15 +17,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.agent.collect.schedulers.fake_kubelet import encoded, kubelet
 
+from gpuwarden_agent.collect.grpc import fields, string, strings, submessages
 from gpuwarden_agent.collect.schedulers.kubelet import (
     ContainerDevices,
     PodResourcesError,
-    fields,
     list_devices,
     parse_list,
-    string,
-    strings,
-    submessages,
 )
 
 TRAINING = ContainerDevices("research", "bert-0", "main", "nvidia.com/gpu", ("GPU-1", "GPU-2"))

@@ -91,6 +91,7 @@ def paths(url: str) -> dict[str, str]:
         "rule": ("SELECT rule FROM alerts WHERE rule LIKE 'gpu%' LIMIT 1", "/rules/{}"),
         "node": ("SELECT node FROM gpus_now ORDER BY node LIMIT 1", "/nodes/{}"),
         "gpu": ("SELECT coalesce(any_value(a.gpu_uuid), min(g.gpu_uuid)) FROM gpus_now g LEFT JOIN alerts a USING (gpu_uuid)", "/gpus/{}"),
+        "rack": ("SELECT rack FROM racks ORDER BY gpus DESC LIMIT 1", "/racks/{}"),
         "compare": ("SELECT string_agg(gpu_uuid, '&of=') FROM (SELECT gpu_uuid FROM gpus_now ORDER BY gpu DESC, node LIMIT 3)", "/compare?of={}"),
         "job": ("SELECT job FROM gpu_holders_now WHERE job IS NOT NULL ORDER BY job LIMIT 1", "/jobs/{}"),
         "user": ('SELECT "user" FROM gpu_usage WHERE "user" IS NOT NULL GROUP BY 1 ORDER BY sum(wasted_usd) DESC NULLS LAST LIMIT 1', "/users/{}"),

@@ -28,9 +28,9 @@ _OF_VIEWS: Mapping[str, Mapping[str, str]] = {
         "wasted_usd": "Cost of the wasted hours; NULL: no price, or none was wasted.",
     },
     "racks": {
-        "rack": "chassis_serial, or fabric_cluster_uuid where the driver names no chassis.",
+        "rack": "Label `rack` of its nodes: the chassis, or the NVLink domain, if nobody sets it.",
         "model": "Model of its GPUs.",
-        "trays": "Compute trays that GPUs were seen in.",
+        "trays": "Compute trays that GPUs were seen in; NULL: unknown.",
         "nodes": "Nodes of its GPUs.",
         "gpus": "GPUs of the inventory, without boards that were replaced.",
         "gpus_reporting": "GPUs with a sample in the last minute.",

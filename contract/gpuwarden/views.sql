@@ -10,17 +10,20 @@ FROM (
 ) s
 LEFT JOIN gpus g USING (gpu_uuid);
 
--- Racks: GPUs of one chassis, or of one NVLink domain where its chassis is unknown, with what they say in the last minute.
+-- Racks: nodes of one label `rack`, which is the chassis of an NVL72 if nobody sets it; readings of the last minute.
 CREATE OR REPLACE VIEW racks AS
-SELECT coalesce(g.chassis_serial, g.fabric_cluster_uuid) AS rack, any_value(g.chassis_serial) AS chassis_serial,
-    any_value(g.fabric_cluster_uuid) AS fabric_cluster_uuid, any_value(coalesce(g.catalogue_model, g.model)) AS model,
-    count(DISTINCT g.tray) AS trays, count(DISTINCT g.node) AS nodes, count(*) AS gpus, count(s.gpu_uuid) AS gpus_reporting,
+SELECT coalesce(n.labels ->> 'rack', g.chassis_serial, g.fabric_cluster_uuid) AS rack,
+    any_value(g.chassis_serial) AS chassis_serial, any_value(g.fabric_cluster_uuid) AS fabric_cluster_uuid,
+    any_value(coalesce(g.catalogue_model, g.model)) AS model, nullif(count(DISTINCT g.tray), 0) AS trays,
+    count(DISTINCT g.node) AS nodes, count(*) AS gpus, count(s.gpu_uuid) AS gpus_reporting,
     sum(s.power_watts) AS power_watts, max(s.temperature_celsius) AS temperature_max_celsius,
     max(g.last_seen_at) AS last_seen_at, bool_or(g.simulated) AS simulated
 FROM gpus g
+LEFT JOIN nodes n ON n.node = g.node
 LEFT JOIN gpus_now s ON s.gpu_uuid = g.gpu_uuid
-WHERE coalesce(g.chassis_serial, g.fabric_cluster_uuid) IS NOT NULL AND g.parent_gpu_uuid IS NULL AND g.replaced_by IS NULL
-GROUP BY rack;
+WHERE coalesce(n.labels ->> 'rack', g.chassis_serial, g.fabric_cluster_uuid) IS NOT NULL
+    AND g.parent_gpu_uuid IS NULL AND g.replaced_by IS NULL
+GROUP BY ALL;
 
 -- The newest health sample of every GPU that reported in the last five minutes.
 CREATE OR REPLACE VIEW gpu_health_now AS

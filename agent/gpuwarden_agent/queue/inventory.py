@@ -67,11 +67,20 @@ class Inventory:
         """GPUs without MIG devices and other parts."""
         return sum(row.get("parent_gpu_uuid") is None for row in self._gpus())
 
+    def _rack(self) -> dict[str, str]:
+        """The label `rack`: the chassis of its GPUs, or their NVLink domain where the driver names no chassis."""
+        for column in ("chassis_serial", "fabric_cluster_uuid"):
+            if found := sorted({str(row[column]) for row in self._gpus() if row.get(column)}):
+                return {"rack": found[0]}
+        return {}
+
     def _node(self) -> Row:
-        """The node's row: facts of real probes replace simulated ones, the agent's own replace both."""
+        """The node's row: facts of real probes replace simulated ones, the agent's own replace both. Labels
+        of the operator come before those of the cluster, and these before the rack that GPUs name.
+        """
         row: Row = {}
         readings = [self._described.get(p.name, {}) for p in sorted(self.probes, key=_is_real)]
-        labels: dict[str, str] = {}
+        labels: dict[str, str] = self._rack()
         for reading in readings:
             for facts in reading.get("nodes", ()):
                 row |= {name: value for name, value in facts.items() if value is not None}

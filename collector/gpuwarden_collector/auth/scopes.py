@@ -38,6 +38,7 @@ NEEDS: dict[tuple[str, str], Need] = {
     ("GET", "/"): Scope.READ,
     ("GET", "/nodes/{node}"): Scope.READ,
     ("GET", "/gpus/{gpu_uuid}"): Scope.READ,
+    ("GET", "/racks/{rack}"): Scope.READ,
     ("GET", "/compare"): Scope.READ,
     ("GET", "/jobs/{name}"): Scope.READ,
     ("GET", "/users/{name}"): Scope.READ,

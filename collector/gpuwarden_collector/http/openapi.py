@@ -406,6 +406,7 @@ ENDPOINTS: Mapping[tuple[str, str], Endpoint] = {
     ("GET", "/"): _page("The fleet.", _COLOUR, "group", "filter"),
     ("GET", "/nodes/{node}"): _page("A node.", "gpu", *_PLACE),
     ("GET", "/gpus/{gpu_uuid}"): _page("A GPU.", *_PLACE),
+    ("GET", "/racks/{rack}"): _page("A rack: its trays, GPUs, NVLinks and incidents."),
     ("GET", "/compare"): _page("GPUs of any nodes beside each other.", _texts("of", 0, 8), errors=(400, 503)),
     ("GET", "/incidents"): _page(
         "Incidents.", _one_of("state", "open", "acknowledged", "silenced", "ended"), *_OF_ALERTS

@@ -81,6 +81,12 @@ FROM (SELECT fingerprint, active_at, cause, ended_at FROM incident_alerts WHERE 
 JOIN alerts a USING (fingerprint, active_at)
 ORDER BY m.cause IS NOT NULL, m.ended_at IS NOT NULL, {WORST_FIRST}, node, gpu LIMIT {MEMBERS_MAX}
 """
+_RACKS = """
+SELECT coalesce(n.labels ->> 'rack', g.chassis_serial, g.fabric_cluster_uuid) AS rack,
+    list(DISTINCT g.tray ORDER BY g.tray) FILTER (g.tray IS NOT NULL) AS trays
+FROM nodes n LEFT JOIN gpus g ON g.node = n.node AND g.replaced_by IS NULL
+WHERE n.node IN (SELECT unnest($nodes)) GROUP BY rack HAVING rack IS NOT NULL ORDER BY rack LIMIT 20
+"""
 _MERGED = "SELECT id, summary FROM incidents WHERE merged_into = $id ORDER BY opened_at LIMIT 50"
 _SILENCES = """
 SELECT * FROM silences WHERE starts_at < $until::TIMESTAMP AND ends_at > $since::TIMESTAMP AND ends_at > starts_at
@@ -142,6 +148,8 @@ class Episode:
     silences: Sequence[Record]
     """Active silences that cover any of its alerts."""
     merged: Sequence[Record] = ()
+    racks: Sequence[Record] = ()
+    """Racks of its nodes, each with `rack` and `trays`."""
 
     @property
     def more(self) -> int:
@@ -199,7 +207,8 @@ async def read_incident(querier: Querier, wanted: str, now: datetime) -> Episode
         what = f"merged into incident {into}" if into else "the incident was resolved"
         events.append(IncidentEvent(incident["resolved_at"], what))
     timeline = _timeline([*events, *_of_alerts(alerts), *_of_silences(silences, now)])
-    return Episode(now, incident, alerts, timeline, _active(silences, now), merged)
+    racks = await _racks(querier, alerts)
+    return Episode(now, incident, alerts, timeline, _active(silences, now), merged, racks)
 
 
 async def read_alert(
@@ -214,7 +223,8 @@ async def read_alert(
     first = min(one["began_at"] for one in episodes)
     silences = await _silences(querier, episodes, first, now)
     timeline = _timeline([*_of_alerts(episodes), *_of_silences(silences, now)])
-    return Episode(now, shown, episodes, timeline, _active(silences, now))
+    active = _active(silences, now)
+    return Episode(now, shown, episodes, timeline, active, racks=await _racks(querier, episodes))
 
 
 async def read_silences(querier: Querier, now: datetime) -> tuple[list[Record], list[Record]]:
@@ -231,6 +241,11 @@ async def read_silences(querier: Querier, now: datetime) -> tuple[list[Record], 
         sorted((one for one in found if one["ends_at"] > now), key=lambda one: one["ends_at"]),
         sorted(over, key=lambda one: one["ends_at"], reverse=True),
     )
+
+
+async def _racks(querier: Querier, alerts: Sequence[Record]) -> list[Record]:
+    nodes = sorted({alert["node"] for alert in alerts if alert["node"]})
+    return (await querier.query(_RACKS, {"nodes": nodes})).records() if nodes else []
 
 
 async def _silences(

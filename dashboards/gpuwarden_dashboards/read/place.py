@@ -67,7 +67,7 @@ WITH trouble AS (
 )
 SELECT i.node, i.gpu, i.gpu_uuid, i.model, g.util_percent, g.memory_used_bytes,
     g.memory_total_bytes, g.power_watts, g.power_limit_watts, g.temperature_celsius, g.sm_clock_mhz,
-    i.usd_per_hour, t.rules, g.gpu_uuid IS NULL AS silent
+    i.usd_per_hour, t.rules, g.gpu_uuid IS NULL AS silent, i.memory_numa_node
 FROM gpus i
 LEFT JOIN gpus_now g USING (gpu_uuid)
 LEFT JOIN trouble t USING (gpu_uuid)
@@ -91,6 +91,10 @@ _DIAGNOSES = """
 SELECT gpu, bottleneck, summary, advice, usd_per_hour, began_at FROM diagnoses
 WHERE kind = 'gpu' AND ended_at IS NULL AND {where} AND seen_at > now()::TIMESTAMP - INTERVAL 10 MINUTE
 ORDER BY usd_per_hour DESC NULLS LAST, gpu
+"""
+_RACK = """
+SELECT coalesce(n.labels ->> 'rack', min(g.chassis_serial), min(g.fabric_cluster_uuid)) AS rack, min(g.tray) AS tray
+FROM nodes n LEFT JOIN gpus g ON g.node = n.node AND g.replaced_by IS NULL WHERE n.node = $node GROUP BY n.labels
 """
 _SPOOL = "SELECT spool_batches, spool_bytes FROM nodes_now WHERE node = $node"
 _SUBJECT = "subject IN (SELECT unnest($gpu_uuids))"
@@ -139,6 +143,9 @@ class PlaceNow:
     week_wasted_usd: float | None = None
     spool: Record | None = None
     """`spool_batches` and `spool_bytes` of its agent; None: not known now."""
+    rack: str | None = None
+    tray: int | None = None
+    """Number of its tray in the rack."""
 
     @property
     def verdict(self) -> PlaceVerdict:
@@ -224,6 +231,12 @@ class PlaceNow:
         return {name: how[name](values) for name, values in read.items() if values}
 
     @property
+    def shared_memory(self) -> Sequence[tuple[int, int]]:
+        """Index and NUMA node of GPUs whose memory is part of the host's (Grace)."""
+        known = [(gpu["gpu"], gpu["memory_numa_node"]) for gpu in self.gpus]
+        return [(gpu, node) for gpu, node in known if node is not None]
+
+    @property
     def siblings(self) -> Mapping[str, Sequence[str]]:
         """GPUs to compare this one with, by `node` and `job`."""
         if self.gpu_uuid is None:
@@ -261,9 +274,10 @@ async def read_place(querier: Querier, place: Place, now: datetime) -> PlaceNow 
         (_DIAGNOSES.format(where=where if place.node else _SUBJECT), params),
         (_WEEK.format(where=where), params),
         (_SPOOL, {"node": item["node"]}),
+        (_RACK, {"node": item["node"]}),
     )
     found = await query_all(querier, queries)
-    processes, alerts, mig, beside, gpus, diagnoses, week, spool = (
+    processes, alerts, mig, beside, gpus, diagnoses, week, spool, racks = (
         result.records() for result in found
     )
     uuid, parent = item.get("gpu_uuid"), item.get("parent_gpu_uuid")
@@ -291,6 +305,7 @@ async def read_place(querier: Querier, place: Place, now: datetime) -> PlaceNow 
         week[0]["usd"],
         week[0]["wasted_usd"],
         next((one for one in spool if one["spool_batches"] is not None), None),
+        *((racks[0]["rack"], racks[0]["tray"]) if racks else ()),
     )
 
 

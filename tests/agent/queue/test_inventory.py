@@ -1,5 +1,6 @@
 """The node's inventory is sent when something changed, and hourly."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -35,6 +36,24 @@ def test_the_nodes_row_is_whole_with_the_agents_own_facts(inventory: Inventory) 
     assert (row["kernel"], row["driver_version"], row["cpus"]) == ("6.1", "580", 4)
     assert (row["agent_id"], row["backend"], row["gpus"]) == ("a", "nvml", 1)
     assert row["labels"] == '{"rack": "12"}'
+
+
+def test_a_node_of_a_rack_is_labelled_with_its_chassis_if_nobody_names_the_rack(
+    inventory: Inventory,
+) -> None:
+    def labels(named: dict[str, str], **rack: str) -> str:
+        inventory.agent = replace(FACTS, labels=named)
+        inventory.described("gpu0", {"gpus": [gpu("GPU-0", **rack)]})
+        (row,) = [row for table, row in inventory.take_changes(0) if table == "nodes"]
+        return str(row["labels"])
+
+    domain = "ab000000-0000-0000-0000-000000000001"
+    assert labels({}, chassis_serial="18", fabric_cluster_uuid=domain) == '{"rack": "18"}'
+    assert (
+        labels({"zone": "a"}, fabric_cluster_uuid=domain) == f'{{"rack": "{domain}", "zone": "a"}}'
+    )
+    assert labels({"rack": "r7"}, chassis_serial="18") == '{"rack": "r7"}'
+    assert labels({}) == "{}"
 
 
 def test_labels_of_the_cluster_are_the_nodes_too_and_the_operators_win(

@@ -124,6 +124,17 @@ def test_twelve_silent_nodes_are_one_incident_with_what_they_have_in_common() ->
     assert len(run(later + 2 * SPREAD + 15 * S, *rack, *down, *more, late)) == 2
 
 
+@pytest.mark.parametrize("name", ["fabric_unhealthy", "nvlink_down", "sxid_fatal", "gpu_lost"])
+def test_what_several_trays_of_a_rack_have_at_once_is_one_incident_of_the_rack(name: str) -> None:
+    trays = [alert(name, START + n * S, node=f"n{n}", sxid=20034, switch="0") for n in (4, 5, 6)]
+    elsewhere = alert(name, START + 3 * S, node="n9", sxid=20034, switch="0")
+    of_rack, other = Run()(START + 5 * MIN, *trays, elsewhere)
+    assert of_rack.place == "rack r1"
+    assert of_rack.summary.startswith("3 ") and " of rack r1 " in of_rack.summary
+    assert {member.labels["node"] for member in of_rack.members.values()} == {"n4", "n5", "n6"}
+    assert other.nodes == 1
+
+
 def test_a_cause_that_comes_later_takes_over_and_merges_what_had_been_apart() -> None:
     run = Run()
     hot, xid = alert("gpu_thermal_throttle_sw"), alert("xid_critical", START + MIN, xid=79)

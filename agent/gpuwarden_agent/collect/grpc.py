@@ -36,7 +36,7 @@ def call(
 ) -> bytes:
     """One call on a new connection; returns the answer's message. `service`: its name in errors.
 
-    Raises OSError (TimeoutError when no time is left), ValueError for what is no gRPC, and GrpcError.
+    Raises OSError (TimeoutError when no time is left), ValueError for another protocol, and GrpcError.
     """
     from h2.config import H2Configuration
     from h2.connection import H2Connection

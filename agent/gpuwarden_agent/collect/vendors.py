@@ -28,7 +28,13 @@ def _any(folder: Path, pattern: str) -> bool:
     return next(folder.glob(pattern), None) is not None
 
 
+def _has_tpu(host: Host) -> bool:
+    """Only Google's chips have both such a file and Google's PCI vendor, which `find` looks for."""
+    return _any(host.dev, "accel[0-9]*") or _any(host.dev / "vfio", "[0-9]*")
+
+
 VENDORS: tuple[Vendor, ...] = (
+    Vendor("gpuwarden_agent.collect.tpu.source", _has_tpu),
     Vendor("gpuwarden_agent.collect.neuron.source", lambda host: _any(host.dev, "neuron[0-9]*")),
 )
 

@@ -1,0 +1,1 @@
+"""Google TPU chips, by the metric service of libtpu and the kernel."""

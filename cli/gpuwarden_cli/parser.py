@@ -60,6 +60,7 @@ EXAMPLES: dict[str, str] = {
     "report waste": "gpuwarden report waste --by team --since 30d",
     "report money": "gpuwarden report money --month --html report.html",
     "report own": "gpuwarden report own --since 90d",
+    "report right-size": "gpuwarden report right-size --by user --since 30d",
     "report efficiency": "gpuwarden report efficiency --by job --top 10",
     "report energy": "gpuwarden report energy --by node --format csv",
     "report job": "gpuwarden report job 4711",

@@ -6,7 +6,7 @@
 import argparse
 import asyncio
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -70,6 +70,7 @@ def add_commands(commands: Commands) -> None:
         add_url(made)
     _add_money(group)
     _add_own(group)
+    _add_right_size(group)
     text = "what a job used of CPUs, memory and GPUs on each node, and what to change"
     made = add_command(group, "job", job, text)
     made.add_argument("job", metavar="JOB", help="a Slurm job id, or a pod as namespace/name")
@@ -111,6 +112,34 @@ def _add_own(group: Commands) -> None:
     add_since(made, f"{OWN_DAYS}d")
     add_format(made)
     add_url(made)
+
+
+def _add_right_size(group: Commands) -> None:
+    text = "jobs that a smaller GPU, a MIG device or spot would do for, and what that saves"
+    made = add_command(group, "right-size", right_size, text)
+    add_flags(made, ("job", "user", "model"), "job")
+    made.add_argument("--user", metavar="NAME", help="jobs of this user alone")
+    made.add_argument("--job", metavar="JOB", help="this job alone: Slurm's id, or namespace/name")
+    made.add_argument("--all", action="store_true", help="also jobs without advice, and why")
+    add_format(made, ("table", "json"))
+    add_url(made)
+
+
+def right_size(args: argparse.Namespace) -> int:
+    """Run `gpuwarden report right-size`: what would cost less, by job, user or model."""
+    from gpuwarden.right_size import read_right_sizes
+    from gpuwarden_cli.right_size_report import asked, grouped, records, screen
+
+    since, until = _window(args)
+    mine, params = asked(args.user, args.job)
+    querier = RemoteQuerier(args.url)
+    found = asyncio.run(read_right_sizes(querier, since, until, mine, params))
+    if args.format == "json":
+        listed = records(found) if args.by == "job" else grouped(found, args.by)
+        print(json.dumps(listed, indent=2, ensure_ascii=False))
+    else:
+        print(screen(found, args.by, args.top, since, until, with_all=args.all), end="")
+    return 0
 
 
 def own(args: argparse.Namespace) -> int:
@@ -307,10 +336,12 @@ def _rounded(value: float | None, digits: int = 1) -> float | None:
     return None if value is None else round(value, digits)
 
 
-def add_flags(made: argparse.ArgumentParser) -> None:
+def add_flags(
+    made: argparse.ArgumentParser, by: Collection[str] = BY, default: str = "user"
+) -> None:
     """Add the flags of the reports by user, job and so on."""
     add_since(made, "7d")
-    made.add_argument("--by", choices=tuple(BY), default="user", help="lines (default user)")
+    made.add_argument("--by", choices=tuple(by), default=default, help=f"lines (default {default})")
     made.add_argument(
         "--top",
         type=_at_least_one,

@@ -7,6 +7,8 @@ from aiohttp import web
 
 from gpuwarden.clock import to_ms
 from gpuwarden.job_phases import PHASES, JobPhase
+from gpuwarden.job_readings import job_is
+from gpuwarden.right_size import RightSize, read_right_sizes
 from gpuwarden.waste import LABELS
 from gpuwarden_dashboards.http import NotKnownError, html
 from gpuwarden_dashboards.pages.money import RANGES
@@ -52,11 +54,12 @@ class JobPages(Page):
         """The page."""
         return [web.get("/jobs/{name:.+}", self._job)]
 
-    def render(self, life: JobLife, asked: UsageRange) -> str:
+    def render(self, life: JobLife, asked: UsageRange, cheaper: Sequence[RightSize] = ()) -> str:
         """Its HTML."""
         return self._templates.render(
             "job.html",
             life=life,
+            cheaper=cheaper,
             subject=life.subject,
             asked=asked,
             sinces=SINCE,
@@ -86,7 +89,10 @@ class JobPages(Page):
             raise NotKnownError(f"there is no data of job {name} in that time: choose a longer one")
         if asked.is_own:  # charts and link have the time in which it held GPUs
             asked = replace(asked, begin=life.begin, end=life.end)
-        return html(self.render(life, asked))
+        cheaper = await read_right_sizes(
+            self._querier, life.begin, life.end, job_is(name, "job"), {"job": name}
+        )
+        return html(self.render(life, asked, cheaper))
 
 
 def _strip(phases: Sequence[JobPhase]) -> Sequence[dict[str, object]]:

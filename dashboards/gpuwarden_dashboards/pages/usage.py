@@ -1,11 +1,12 @@
 """Serves the page of a user."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
 from aiohttp import web
 
+from gpuwarden.right_size import RightSize, read_right_sizes
 from gpuwarden.waste import LABELS
 from gpuwarden_dashboards.http import NotKnownError, choice, fixed_range, given_range, html
 from gpuwarden_dashboards.pages.money import RANGES
@@ -45,7 +46,9 @@ class UsagePages(Page):
         """The page."""
         return [web.get("/users/{name:.+}", self._user)]
 
-    def render_subject(self, subject: Subject, asked: UsageRange) -> str:
+    def render_subject(
+        self, subject: Subject, asked: UsageRange, cheaper: Sequence[RightSize] = ()
+    ) -> str:
         """The HTML of one user."""
         return self._templates.render(
             "subject.html",
@@ -56,6 +59,7 @@ class UsagePages(Page):
             now=self._clock.now(),
             labels=tuple(LABELS),
             meanings=LABELS,
+            cheaper=cheaper,
         )
 
     async def _user(self, request: web.Request) -> web.Response:
@@ -67,7 +71,10 @@ class UsagePages(Page):
             raise NotKnownError(
                 f"there is no data of user {name} in that time: choose a longer one"
             )
-        return html(self.render_subject(subject, asked))
+        cheaper = await read_right_sizes(
+            self._querier, asked.begin, asked.end, "username = $user", {"user": name}
+        )
+        return html(self.render_subject(subject, asked, cheaper))
 
 
 def asked_range(request: web.Request, now: datetime) -> UsageRange:

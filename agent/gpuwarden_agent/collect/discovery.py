@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from gpuwarden.clock import Clock, SystemClock
 from gpuwarden.lifecycle import StartError
 from gpuwarden_agent.collect.accelerators import AcceleratorProbe, Host
+from gpuwarden_agent.collect.amd.discovery import AmdHost
 from gpuwarden_agent.collect.amd.gpu import SYS, AmdGpuProbe, driver_version, find_cards
 from gpuwarden_agent.collect.amd.processes import amd_process_probe
 from gpuwarden_agent.collect.host.infiniband import infiniband_probe
@@ -66,8 +67,12 @@ class Discovery:
     """Matches Xids of the kernel's log with those of NVML."""
     allocations: Probe | None = None
     """The probe of schedulers' allocations; None without a scheduler, and once it was returned."""
+    amd: AmdHost | None = None
+    """AMD's GPUs, for rediscovery; None: not used."""
     _make_log_probe: Callable[[], Probe | None] = lambda: None
     """None once the kernel's log is read."""
+    _make_ports: Callable[[], Probe | None] = lambda: None
+    """Makes the probe of InfiniBand and RoCE ports, as long as there are none."""
 
     def all_probes(
         self,
@@ -93,22 +98,36 @@ class Discovery:
             ledger=self.ledger,
         )
         probes += self._allocations_with(probes)
-        if ports := infiniband_probe(sys):
-            probes.append(ports)
+        self._make_ports = lambda: infiniband_probe(sys)
+        probes += self._ports()
         return [*probes, *self._log_probe(gpu_count > 0 or module.exists())]
 
     def rediscover(self) -> Sequence[Probe]:
         """Probes of devices that came since `all_probes`, or the last call: GPUs, their processes, the
-        driver's events, the kernel's log. Call it every few seconds, on one thread at a time.
+        driver's events, the kernel's log, network adapters. Call it every few seconds, on one thread at a
+        time.
 
-        If nothing changed, it reads two small files, or one without a driver. It blocks while the
-        driver is opened (again), for seconds if GPUs wake up; the driver calls of probes wait, too. A
+        If nothing changed, it reads two small files, or one without a driver, and lists graphics cards. It
+        blocks while the driver is opened (again), for seconds if GPUs wake up; the driver calls of probes wait, too. A
         GPU that comes back keeps its probe, which is not returned again.
         """
+        found = self._ports()
         if self.nvidia is None:
-            return []
-        found = self.nvidia.rediscover()
+            return found
+        found += self.nvidia.rediscover()
+        if self.amd is not None:
+            of_amd = self.amd.rediscover(self.nvidia.taken, is_alone=not self.nvidia.has_gpus)
+            for probe in of_amd:
+                if isinstance(probe, AmdGpuProbe):
+                    self.nvidia.other_came(probe.gpu)
+            found += of_amd
         return [*found, *self._allocations_with(found), *self._log_probe(self.nvidia.is_there)]
+
+    def _ports(self) -> list[Probe]:
+        if (probe := self._make_ports()) is None:
+            return []
+        self._make_ports = lambda: None
+        return [probe]
 
     def _allocations_with(self, probes: Sequence[Probe]) -> list[Probe]:
         """The probe of allocations, returned with the first GPU."""
@@ -165,7 +184,16 @@ def discover(
     shared, state, bus_ids = SharedState(), DriverState(), dict[str, tuple[int, str]]()
     cards = find_cards(sys) if backend == "auto" else []
     name = node or socket.gethostname()
-    amd = [AmdGpuProbe(card, first + n, clock, name) for n, card in enumerate(cards)]
+    of_amd = AmdHost(
+        sys,
+        lambda card, gpu: AmdGpuProbe(card, gpu, clock, name),
+        lambda gpus: amd_process_probe(
+            gpus, clock, sys, commands=commands, shared=shared, pods=directory
+        ),
+        first,
+        cards,
+    )
+    amd = of_amd.gpus
     ledger = XidLedger(has_log=DEVICE.exists())
     makers = Makers(
         gpu=lambda device: GpuProbe(device, clock, bus_ids=bus_ids),
@@ -189,13 +217,12 @@ def discover(
         known = {"gpus": len(amd), "driver_version": version}
         facts = {column: value for column, value in known.items() if value is not None}
     node_probe = HostProbe(clock, facts)
-    of_amd = amd_process_probe(amd, clock, sys, commands=commands, shared=shared, pods=directory)
     of_others = _process_probe(of_vendors, clock, commands, shared, directory)
     several = [
         *map(makers.gpu, devices),
         *amd,
         *of_vendors,
-        of_amd,
+        of_amd.processes,
         of_others,
         processes,
         node_probe,
@@ -216,6 +243,7 @@ def discover(
         nvidia,
         ledger,
         allocation_probe(names, clock, shared, pods=directory),
+        of_amd if backend == "auto" else None,
     )
 
 

@@ -13,6 +13,7 @@ from gpuwarden.clock import ManualClock, SystemClock
 from gpuwarden.lifecycle import StartError
 from gpuwarden_agent.collect.discovery import discover
 from gpuwarden_agent.collect.nvidia import nvml
+from gpuwarden_agent.collect.nvidia.discovery import Signs
 from gpuwarden_agent.collect.nvidia.nvml import GpuProcess, NvmlError, NvmlUnavailable
 from gpuwarden_agent.once import read_once
 from gpuwarden_agent.queue.rows import impossible_columns
@@ -209,3 +210,72 @@ def test_the_kernels_log_is_read_where_only_nvidias_module_is_left(
     assert [p.name for p in found.all_probes(tmp_path, clock, tmp_path / "none")] == ["host"]
     names = [probe.name for probe in found.all_probes(tmp_path, clock, tmp_path)]
     assert names == (["host", "kmsg"] if Path("/dev/kmsg").exists() else ["host"])
+
+
+def serve(sys: Path, bus_id: str, gpu_id: int) -> None:
+    """AMD's compute driver serves the GPU at that place."""
+    domain, bus, device = (int(part, 16) for part in bus_id.split(".")[0].split(":"))
+    folder = sys / f"class/kfd/kfd/topology/nodes/{gpu_id}"
+    folder.mkdir(parents=True)
+    (folder / "gpu_id").write_text(f"{gpu_id}\n")
+    (folder / "properties").write_text(f"location_id {bus << 8 | device << 3}\ndomain {domain}\n")
+
+
+def test_amd_gpus_that_come_later_get_probes_once_and_free_indices(
+    tmp_path: Path, clock: ManualClock
+) -> None:
+    sys = tmp_path / "sys"
+    driver = FakeDriver(FakeDevice(index=0))
+    found = discover("auto", clock, lambda: driver, node="n1", sys=sys)
+    found.all_probes(tmp_path, clock, kmsg=tmp_path / "none", sys=sys)
+    assert found.rediscover() == []
+    plant_amd(sys, "0000:83:00.0")
+    (card,) = found.rediscover()
+    assert (card.name, found.rediscover()) == ("gpu1", [])
+    assert card.describe()["gpus"][0]["gpu"] == 1
+    assert "nodes" not in card.describe()  # the driver of the node is NVIDIA's
+    # The compute driver serves it a while later, with its processes.
+    serve(sys, "0000:83:00.0", 5)
+    (processes,) = found.rediscover()
+    assert processes.name == "amd_processes"
+    plant(sys, RX6700XT, "0000:c3:00.0", card=1)
+    serve(sys, "0000:c3:00.0", 6)
+    assert [probe.name for probe in found.rediscover()] == ["gpu2"]
+    assert found.rediscover() == []
+
+
+def test_amd_gpus_that_come_to_a_node_without_any_bring_its_driver(
+    tmp_path: Path, clock: ManualClock
+) -> None:
+    sys = tmp_path / "sys"
+    found = discover("auto", clock, lambda: NO_LIBRARY, node="n1", sys=sys)
+    plant_amd(sys, "0000:83:00.0", "0000:c3:00.0")
+    first, second = found.rediscover()
+    assert [first.name, second.name] == ["gpu0", "gpu1"]
+    assert first.describe()["nodes"] == [{"driver_version": "6.10.5"}]
+
+
+def test_a_gpu_of_nvidia_that_comes_after_one_of_amd_has_another_index(
+    tmp_path: Path, clock: ManualClock
+) -> None:
+    sys, driver = tmp_path / "sys", FakeDriver()
+    signs = [Signs("580")]
+    found = discover("auto", clock, lambda: driver, node="n1", sys=sys, signs=lambda: signs[0])
+    plant_amd(sys, "0000:83:00.0")
+    assert [probe.name for probe in found.rediscover() if probe.name != "nvml"] == ["gpu0"]
+    driver.listed = [FakeDevice(index=0)]
+    signs[0] = Signs("580", frozenset({"0000:01:00.0"}))
+    assert "gpu1" in [probe.name for probe in found.rediscover()]
+
+
+@pytest.mark.parametrize("backend", ["auto", "none"])
+def test_network_adapters_that_come_later_are_read(
+    tmp_path: Path, clock: ManualClock, backend: str
+) -> None:
+    sys = tmp_path / "sys"
+    found = discover(backend, clock, lambda: NO_LIBRARY, node="n1", sys=sys)
+    found.all_probes(tmp_path, clock, kmsg=tmp_path / "none", sys=sys)
+    assert found.rediscover() == []
+    (sys / "class/infiniband").mkdir(parents=True)
+    assert [probe.name for probe in found.rediscover()] == ["infiniband"]
+    assert found.rediscover() == []

@@ -113,6 +113,8 @@ class AmdGpuProbe:
         self._card = card
         self.gpu = gpu
         """Its index on the node."""
+        self.node_facts: Row = {}
+        """Columns of `nodes` of a GPU that came after the node was described."""
         self._clock = clock
         self._node = node
         self._files = DeviceFiles({"gpu": gpu})
@@ -137,7 +139,8 @@ class AmdGpuProbe:
         with self._in_use() as is_awake:
             if is_awake:
                 self._described = self._inventory()
-            return {"gpus": [self._described]} if self._described else {}
+            nodes = {"nodes": [self.node_facts]} if self.node_facts else {}
+            return {"gpus": [self._described], **nodes} if self._described else nodes
 
     def read(self, ts_ms: int, due: Collection[str] | None = None) -> Reading:
         wanted = self.tables.keys() if due is None else self.tables.keys() & set(due)

@@ -167,6 +167,20 @@ class NvidiaHost:
         state = self._state
         return bool(state.driver or state.trouble or self._rediscovery.signs.module is not None)
 
+    @property
+    def taken(self) -> frozenset[int]:
+        """Indices of its GPUs, and of those of other makers."""
+        return self._other_gpus | {device.index for device in self._state.devices}
+
+    @property
+    def has_gpus(self) -> bool:
+        """Whether it has, or had, a GPU."""
+        return bool(self._state.devices)
+
+    def other_came(self, index: int) -> None:
+        """A GPU of another maker took an index."""
+        self._other_gpus |= {index}
+
     def probe(self) -> Probe | None:
         """The probe of the driver, once; None: no driver, or already returned."""
         if self._has_probe or not self.is_there:

@@ -12,7 +12,7 @@ from gpuwarden.clock import Clock, SystemClock
 from gpuwarden.lifecycle import StartError
 from gpuwarden_agent.collect.accelerators import AcceleratorProbe, Host
 from gpuwarden_agent.collect.amd.discovery import AmdHost
-from gpuwarden_agent.collect.amd.gpu import SYS, AmdGpuProbe, driver_version, find_cards
+from gpuwarden_agent.collect.amd.gpu import SYS, AmdGpuProbe, Card, driver_version, find_cards
 from gpuwarden_agent.collect.amd.processes import amd_process_probe
 from gpuwarden_agent.collect.host.infiniband import infiniband_probe
 from gpuwarden_agent.collect.host.node import HostProbe
@@ -184,15 +184,7 @@ def discover(
     shared, state, bus_ids = SharedState(), DriverState(), dict[str, tuple[int, str]]()
     cards = find_cards(sys) if backend == "auto" else []
     name = node or socket.gethostname()
-    of_amd = AmdHost(
-        sys,
-        lambda card, gpu: AmdGpuProbe(card, gpu, clock, name),
-        lambda gpus: amd_process_probe(
-            gpus, clock, sys, commands=commands, shared=shared, pods=directory
-        ),
-        first,
-        cards,
-    )
+    of_amd = _amd_host(sys, clock, name, commands, shared, directory, first, cards)
     amd = of_amd.gpus
     ledger = XidLedger(has_log=DEVICE.exists())
     makers = Makers(
@@ -244,6 +236,27 @@ def discover(
         ledger,
         allocation_probe(names, clock, shared, pods=directory),
         of_amd if backend == "auto" else None,
+    )
+
+
+def _amd_host(
+    sys: Path,
+    clock: Clock,
+    name: str,
+    commands: str,
+    shared: SharedState,
+    pods: "PodDirectory | None",
+    first: int,
+    cards: Sequence[Card],
+) -> AmdHost:
+    return AmdHost(
+        sys,
+        lambda card, gpu: AmdGpuProbe(card, gpu, clock, name),
+        lambda gpus: amd_process_probe(
+            gpus, clock, sys, commands=commands, shared=shared, pods=pods
+        ),
+        first,
+        cards,
     )
 
 

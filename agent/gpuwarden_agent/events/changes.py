@@ -5,7 +5,7 @@ recording give the same events. The first reading makes no events of counters, n
 which may have no cable; any other bad state in it is an event.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -45,8 +45,17 @@ _Change = tuple[str, str, dict[str, Any]]
 """Kind, sentence, and other columns of an event."""
 
 
-def observe(seen: ChangeState, table: str, rows: Sequence[Row]) -> tuple[ChangeState, list[Row]]:
-    """The events in a reading's rows of one table (with ts and node), and the next state."""
+def observe(
+    seen: ChangeState, table: str, rows: Sequence[Row], reported: Collection[str] = ()
+) -> tuple[ChangeState, list[Row]]:
+    """The events in a reading's rows of one table (with ts and node), and the next state. `reported`: kinds that
+    the probe reports itself, with more detail.
+    """
+    after, events = _observed(seen, table, rows)
+    return after, [each for each in events if each["kind"] not in reported]
+
+
+def _observed(seen: ChangeState, table: str, rows: Sequence[Row]) -> tuple[ChangeState, list[Row]]:
     match table:
         case "gpu_samples":
             return _gpu_samples(seen, rows)

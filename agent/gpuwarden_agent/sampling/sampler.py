@@ -230,7 +230,8 @@ class Sampler:
         for table, rows in stamped.items():
             for row in rows:
                 self._add(table, row)
-            self._seen, edges = observe(self._seen, table, rows)
+            reported = getattr(probe, "reported_kinds", ())
+            self._seen, edges = observe(self._seen, table, rows, reported)
             for row in edges:
                 self._add("events", self._recorder.stamp(row, ts_ms, simulated=probe.simulated))
             is_urgent = is_urgent or bool(edges)

@@ -1,7 +1,7 @@
 """Follows AMD's GPUs while the agent runs: those that come get a probe, with an index that no other GPU has.
 
 A GPU that goes keeps its probe, which reports `gpu_lost`, and reads it again once it is back at its place
-on the PCI bus. The kernel's files are looked at every few seconds, which wakes no GPU.
+on the PCI bus. The kernel's files are read every few seconds, which wakes no GPU.
 """
 
 from collections.abc import Callable, Collection, Sequence

@@ -104,6 +104,8 @@ class AmdGpuProbe:
         "events": 60,
     }
     backend = "amdgpu"
+    reported_kinds = frozenset({"ecc_uncorrected"})
+    """Kinds of change events that its own events replace: `ras_errors` names the block, too."""
 
     def __init__(self, card: Card, gpu: int, clock: Clock, node: str) -> None:
         """`node` is part of the identity of a GPU without a unique id."""

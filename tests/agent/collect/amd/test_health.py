@@ -8,6 +8,7 @@ from tests.agent.collect.amd.boards import MI100, MI300X, RX6700XT, T, plant, pr
 from gpuwarden.clock import ManualClock
 from gpuwarden_agent.collect.amd.gpu import AmdGpuProbe
 from gpuwarden_agent.collect.amd.health import error_columns
+from gpuwarden_agent.events.changes import NOTHING, observe
 from gpuwarden_agent.probe import Row
 from gpuwarden_agent.queue.rows import impossible_columns
 
@@ -129,6 +130,33 @@ def test_new_hardware_errors_are_one_event(tmp_path: Path, clock: ManualClock) -
     ]
     _, events = minute(probe)
     assert events == []
+
+
+def test_an_uncorrected_error_is_one_event_also_of_what_compares_samples(
+    tmp_path: Path, clock: ManualClock
+) -> None:
+    """Also where another block cannot be asked for at first, so that the sum comes a minute later."""
+    device = plant(tmp_path, MI300X)
+    probe = probe_of(device, clock)
+    seen, found = NOTHING, []
+
+    def look() -> None:
+        nonlocal seen
+        health, events = minute(probe)
+        seen, changes = observe(seen, "gpu_health_samples", health, probe.reported_kinds)
+        found.extend([*events, *changes])
+
+    look()
+    (device / "ras/umc_err_count").write_text("ue: 2\nce: 4\nde: 0\n")
+    (device / "ras/gfx_err_count").write_text("Query currently inaccessible\n")
+    look()
+    (device / "ras/gfx_err_count").write_text("ue: 0\nce: 1\n")
+    look()
+    look()
+    assert [(event["kind"], event["severity"]) for event in found] == [("ras_errors", "critical")]
+    (device / "ras/gfx_err_count").write_text("ue: 1\nce: 1\n")
+    look()
+    assert [event["kind"] for event in found] == ["ras_errors"] * 2
 
 
 def test_errors_that_cannot_be_asked_for_now_are_reported_later(

@@ -1,6 +1,6 @@
 """Finds a smaller GPU, a MIG device or spot instances for jobs that use little of their GPUs.
 
-A job is measured over the minutes in which it alone held whole GPUs. CheaperWay needs readings of memory, SM activity and
+A job is measured over the minutes in which it alone held whole GPUs. Advice needs readings of memory, SM activity and
 memory bandwidth in most of them, and a price; what is missing is named, and nothing is advised. Except for the SQL, all is pure;
 docs/money.md explains the rules.
 """
@@ -36,6 +36,8 @@ JOBS_MAX = 500
 
 OLDER = ("V100", "T4", "P100", "RTX-2080")
 """Models without BF16, which nothing is moved to."""
+ARM = ("GH200", "GB200")
+"""Models whose CPU is Grace: programs for x86 do not run there."""
 GB = 1e9
 
 
@@ -121,7 +123,7 @@ class ModelPrice:
 
 @dataclass(frozen=True, slots=True)
 class CheaperWay:
-    """Something that costs less."""
+    """One way that costs less."""
 
     kind: str
     """smaller, mig or spot."""
@@ -198,7 +200,7 @@ def _missing(need: JobNeed, model: GpuModel) -> Sequence[str]:
     ):
         if share < MEASURED_MIN:
             found.append(f"{name} was read in {100 * share:.0f} % of its minutes")
-        elif value is None:
+        elif value is None and need.busy_minutes:
             found.append(f"{name} is not known of minutes in which a kernel ran")
     if need.gpus > 1 and model.nvlinks and need.link_p95_bytes_per_second is None:
         found.append("nvlink_rx_bytes_per_second was not read, and it has several GPUs")
@@ -255,11 +257,12 @@ _ASSUMES_MIG = "The other slices of the board are used by others; it runs on one
 
 
 def _is_like(model: GpuModel, other: GpuModel) -> bool:
-    """Whether what runs on the first runs on the other: same vendor, with BF16, and a different model."""
+    """Whether what runs on the first runs on the other: same vendor and kind of CPU, with BF16."""
     return (
         other.name != model.name
         and model.driver_name.split()[0] == other.driver_name.split()[0]
         and not other.name.startswith(OLDER)
+        and (not other.name.startswith(ARM) or model.name.startswith(ARM))
     )
 
 

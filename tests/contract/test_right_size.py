@@ -17,6 +17,7 @@ PRICES = {
     A100: ModelPrice(A100, 1.95, 1.30, 0),
     "V100-SXM-16GB": ModelPrice("V100-SXM-16GB", 0.79, None, 4),
     "MI300X-192GB": ModelPrice("MI300X-192GB", 0.10, None, 4),
+    "GH200-96GB": ModelPrice("GH200-96GB", 0.10, None, 4),
 }
 NEED = JobNeed(
     job="7", user="ada", model=H100, gpus=1, gpu_hours=70.0, shared_hours=0.0, span_hours=70.0, usd_per_hour=2.95,
@@ -111,7 +112,7 @@ def test_spot_for_what_is_short_or_saves_its_state() -> None:
         ({"memory_p99_bytes": None, "memory_share": 0.0}, "memory_used_bytes was read in 0 % of its minutes"),
         ({"sm_p95_percent": None}, "sm_active_percent is not known of minutes in which a kernel ran"),
         ({"gpus": 2, "link_p95_bytes_per_second": None}, "nvlink_rx_bytes_per_second was not read, and it has several GPUs"),
-        ({"busy_minutes": 0}, "no kernel ran in its minutes"),
+        ({"busy_minutes": 0, "sm_p95_percent": None, "dram_p95_percent": None}, "no kernel ran in its minutes"),
         ({"usd_per_hour": None}, "its GPUs have no price"),
         ({"model": None}, "its model is not in the catalogue"),
         ({"gpu_hours": 0.2}, "it alone held GPUs for 12 minutes, and 30 are needed"),

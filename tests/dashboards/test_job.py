@@ -6,6 +6,7 @@ import pytest
 
 from gpuwarden.clock import ManualClock
 from gpuwarden.job_phases import Phase
+from gpuwarden.roofline import read_rooflines
 from gpuwarden_dashboards.assets import load_assets
 from gpuwarden_dashboards.pages.job import JobPages
 from gpuwarden_dashboards.pages.usage import UsageRange
@@ -228,3 +229,32 @@ async def test_a_running_job_has_its_processes_below_what_started_them(ran) -> N
         life, UsageRange(BEGIN, END)
     )
     assert '<a href="/nodes/n1">n1</a> 1' in html and "torchrun (5)" in html
+
+
+async def test_the_page_says_what_bounds_the_job(ran) -> None:
+    ran.db.execute(
+        "INSERT INTO gpus (gpu_uuid, node, gpu, model, catalogue_model, simulated, pcie_generation_max, pcie_width_max) "
+        "SELECT 'GPU-' || g, 'n1', g, 'NVIDIA H200', 'H200-SXM-141GB', false, 5, 16 FROM range(2) t(g)"
+    )
+    ran.db.execute(
+        "UPDATE gpu_1m SET tensor_active_percent_avg = 20, dram_active_percent_avg = 70, sm_active_percent_avg = 80, "
+        "nvlink_rx_bytes_per_second_avg = 9e9, nvlink_tx_bytes_per_second_avg = 10e9"
+    )
+    ran.db.execute(
+        "INSERT INTO infiniband_samples (ts, node, device, port, simulated, rate_bits_per_second, rx_bytes_total) "
+        "SELECT $1::TIMESTAMP + to_seconds(10 * i), 'n1', 'mlx5_0', 1, false, 4e11, 5e9 * i FROM range(100) t(i)",
+        [END - timedelta(minutes=30)],
+    )
+    (found,) = await read_rooflines(ran, "7", ["GPU-0", "GPU-1"], ["n1"], BEGIN, END)
+    assert (found.bound, found.reading.gpus) == ("memory", 2)
+    percents = {roof.name: roof.percent for roof in found.roofs}
+    # 500 MB/s of 50 GB/s are less than 10 GB/s of 450 GB/s.
+    assert percents["link"] == pytest.approx(100 * 10 / 450)
+    assert "port 1 % of its rate" in found.roofs[2].words
+    assert "main thread 61 % of a core" in found.roofs[3].words
+    html = JobPages(Templates(load_assets()), None, ManualClock(NOW)).render(
+        await life_of(ran), UsageRange(BEGIN, END), rooflines=[found]
+    )
+    assert "Device memory is the bound: 70 %" in html
+    assert 'class="roofline"' in html
+    assert await read_rooflines(ran, "7", [], [], BEGIN, END) == ()

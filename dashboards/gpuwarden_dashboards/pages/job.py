@@ -8,7 +8,9 @@ from aiohttp import web
 from gpuwarden.clock import to_ms
 from gpuwarden.job_phases import PHASES, JobPhase
 from gpuwarden.job_readings import job_is
+from gpuwarden.query import both
 from gpuwarden.right_size import RightSize, read_right_sizes
+from gpuwarden.roofline import Roofline, read_rooflines
 from gpuwarden.waste import LABELS
 from gpuwarden_dashboards.http import NotKnownError, html
 from gpuwarden_dashboards.pages.money import RANGES
@@ -54,12 +56,19 @@ class JobPages(Page):
         """The page."""
         return [web.get("/jobs/{name:.+}", self._job)]
 
-    def render(self, life: JobLife, asked: UsageRange, cheaper: Sequence[RightSize] = ()) -> str:
+    def render(
+        self,
+        life: JobLife,
+        asked: UsageRange,
+        cheaper: Sequence[RightSize] = (),
+        rooflines: Sequence[Roofline] = (),
+    ) -> str:
         """Its HTML."""
         return self._templates.render(
             "job.html",
             life=life,
             cheaper=cheaper,
+            rooflines=rooflines,
             subject=life.subject,
             asked=asked,
             sinces=SINCE,
@@ -89,10 +98,16 @@ class JobPages(Page):
             raise NotKnownError(f"there is no data of job {name} in that time: choose a longer one")
         if asked.is_own:  # charts and link have the time in which it held GPUs
             asked = replace(asked, begin=life.begin, end=life.end)
-        cheaper = await read_right_sizes(
-            self._querier, life.begin, life.end, job_is(name, "job"), {"job": name}
+        subject = life.subject
+        begin, end = max(life.begin, subject.held[0]), min(life.end, subject.held[1])
+        uuids = [gpu["gpu_uuid"] for gpu in subject.gpus]
+        cheaper, rooflines = await both(
+            read_right_sizes(
+                self._querier, life.begin, life.end, job_is(name, "job"), {"job": name}
+            ),
+            read_rooflines(self._querier, name, uuids, subject.nodes, begin, end),
         )
-        return html(self.render(life, asked, cheaper))
+        return html(self.render(life, asked, cheaper, rooflines))
 
 
 def _strip(phases: Sequence[JobPhase]) -> Sequence[dict[str, object]]:

@@ -36,6 +36,7 @@ def _has_tpu(host: Host) -> bool:
 VENDORS: tuple[Vendor, ...] = (
     Vendor("gpuwarden_agent.collect.tpu.source", _has_tpu),
     Vendor("gpuwarden_agent.collect.neuron.source", lambda host: _any(host.dev, "neuron[0-9]*")),
+    Vendor("gpuwarden_agent.collect.apple.source", lambda host: host.platform == "darwin"),
 )
 
 

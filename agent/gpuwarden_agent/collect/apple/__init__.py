@@ -1,0 +1,1 @@
+"""The GPU of a Mac with Apple silicon, by `macmon`."""

@@ -160,6 +160,11 @@ class AcceleratorProbe:
         self.on_device: Callable[[AcceleratorProcesses], None] = lambda device: None
         """Called with each device that is seen for the first time."""
 
+    @property
+    def failed(self) -> Mapping[str, int]:
+        """Failed readings of a source that counts them, by reason."""
+        return getattr(self._source, "failed", {})
+
     def describe(self) -> Reading:
         devices = self._source.describe()
         rows = [self._inventory(device) for device in devices]

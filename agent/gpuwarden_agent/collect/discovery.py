@@ -16,6 +16,7 @@ from gpuwarden_agent.collect.amd.gpu import SYS, AmdGpuProbe, Card, driver_versi
 from gpuwarden_agent.collect.amd.processes import amd_process_probe
 from gpuwarden_agent.collect.host.infiniband import infiniband_probe
 from gpuwarden_agent.collect.host.node import HostProbe
+from gpuwarden_agent.collect.jetson.source import chip_here
 from gpuwarden_agent.collect.nvidia.device import open_driver
 from gpuwarden_agent.collect.nvidia.discovery import MODULE, Makers, NvidiaHost, Signs, read_signs
 from gpuwarden_agent.collect.nvidia.events import DriverState, NvmlProbe
@@ -173,10 +174,10 @@ def discover(
     if backend == "none":
         host = HostProbe(clock)
         return Discovery((host,), f"host metrics only{_without(host)}", 0)
-    try:
-        found = within(limit_s, lambda: _asked(open_driver), "open driver")
-    except TimeoutError as error:
-        found = NvmlUnavailable(str(error), NO_ANSWER)
+    if backend == "auto" and chip_here(sys) is not None:
+        # NVML lists the GPU of a Jetson up to Orin, too, and reads nothing of it.
+        open_driver, signs = _no_nvml, _no_signs
+    found = _opened(open_driver, limit_s)
     if isinstance(found, NvmlUnavailable) and backend == "nvml":
         raise StartError(f"backend nvml: {found.reason}")
     devices = () if isinstance(found, NvmlUnavailable) else found[1]
@@ -301,6 +302,14 @@ def _message(
     return f"{_gpus(len(found[1]))}, {named}{f'; {others}' if others else ''}"
 
 
+def _no_nvml() -> NvmlUnavailable:
+    return NvmlUnavailable("the GPU of this Jetson is read from /sys", LIBRARY_NOT_FOUND)
+
+
+def _no_signs() -> Signs:
+    return Signs(None)
+
+
 def _pod_directory(settings: AgentSettings | None, clock: Clock) -> "PodDirectory | None":
     """None outside of Kubernetes; then its modules are not loaded. Raises StartError."""
     if settings is None or settings.kubernetes == "off" or not settings.service_account.is_dir():
@@ -311,6 +320,15 @@ def _pod_directory(settings: AgentSettings | None, clock: Clock) -> "PodDirector
         return pod_directory(settings, clock)
     except ValueError as error:
         raise StartError(str(error)) from error
+
+
+def _opened(
+    open_driver: Callable[[], Driver | NvmlUnavailable], limit_s: float
+) -> tuple[Driver, Sequence[NvmlCalls]] | NvmlUnavailable:
+    try:
+        return within(limit_s, lambda: _asked(open_driver), "open driver")
+    except TimeoutError as error:
+        return NvmlUnavailable(str(error), NO_ANSWER)
 
 
 def _asked(

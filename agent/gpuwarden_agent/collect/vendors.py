@@ -33,9 +33,16 @@ def _has_tpu(host: Host) -> bool:
     return _any(host.dev, "accel[0-9]*") or _any(host.dev / "vfio", "[0-9]*")
 
 
+def is_arm_board(host: Host) -> bool:
+    """A Jetson is one; which, `find` reads."""
+    places = ("firmware/devicetree/base/compatible", "devices/soc0/family")
+    return any((host.sys / place).exists() for place in places)
+
+
 VENDORS: tuple[Vendor, ...] = (
     Vendor("gpuwarden_agent.collect.tpu.source", _has_tpu),
     Vendor("gpuwarden_agent.collect.neuron.source", lambda host: _any(host.dev, "neuron[0-9]*")),
+    Vendor("gpuwarden_agent.collect.jetson.source", is_arm_board),
     Vendor("gpuwarden_agent.collect.apple.source", lambda host: host.platform == "darwin"),
 )
 

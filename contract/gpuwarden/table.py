@@ -43,7 +43,9 @@ NODE = Column("node", Type.STRING, "Name of the node: one machine running an age
 GPU = Column("gpu", Type.INT32, "Index on the node, for people; the UUID is the identity.")
 GPU_UUID = Column("gpu_uuid", Type.STRING, "Identity of the GPU (or MIG device).", required=True)
 MIG = Column(
-    "mig_instance", Type.STRING, "MIG device: GPU instance/compute instance. NULL: whole GPU."
+    "mig_instance",
+    Type.STRING,
+    "MIG device: GPU instance/compute instance; partition of an AMD GPU: mode/number (cpx/3). NULL: whole GPU.",
 )
 SIMULATED = Column("simulated", Type.BOOL, "True where a simulator made the row.", required=True)
 

@@ -257,9 +257,10 @@ _PARTS = (
     "SELECT *, if(count(slices) OVER (PARTITION BY whole) = count(*) OVER (PARTITION BY whole), slices, NULL) AS size "
     "FROM (SELECT p.gpu_uuid AS part, p.parent_gpu_uuid AS whole, p.first_seen_at AS came_at, p.last_seen_at AS left_at, "
     # "MIG 2g.20gb" has two slices; "MIG 1c.2g.20gb" is a compute instance with one of them.
-    r"try_cast(coalesce(nullif(regexp_extract(p.model, 'MIG (\d+)c\.', 1), ''), "
-    r"regexp_extract(p.model, 'MIG (\d+)g\.', 1)) AS INTEGER) AS slices, "
-    "if(regexp_matches(coalesce(b.model, ''), 'A30|RTX PRO'), 4, 7) AS all_slices "
+    # Partitions of an AMD GPU are equal, and have all of it.
+    r"if(p.vendor = 'amd', 1, try_cast(coalesce(nullif(regexp_extract(p.model, 'MIG (\d+)c\.', 1), ''), "
+    r"regexp_extract(p.model, 'MIG (\d+)g\.', 1)) AS INTEGER)) AS slices, "
+    "if(p.vendor = 'amd', 1, if(regexp_matches(coalesce(b.model, ''), 'A30|RTX PRO'), 4, 7)) AS all_slices "
     "FROM gpus p LEFT JOIN gpus b ON b.gpu_uuid = p.parent_gpu_uuid WHERE p.parent_gpu_uuid IS NOT NULL)"
 )
 """MIG devices, their boards, and their compute slices; NULL: that of one of the board's devices is unknown. Source of

@@ -610,6 +610,27 @@ def test_each_mig_device_has_its_slices_of_the_board_and_labels_of_its_own(
     assert sum(row["energy_kwh"] for row in found) == pytest.approx(0.6)
 
 
+def test_partitions_of_an_amd_gpu_have_equal_shares_of_it(database: MemoryDatabase) -> None:
+    parts = [
+        {**mig(n, "x"), "model": "AMD Instinct MI300X OAM QPX", "vendor": "amd"} for n in range(4)
+    ]
+    put(
+        database,
+        gpus=[{**GPU, "vendor": "amd"}, *parts],
+        gpu_1m=[
+            *minutes(0, 60, 0),
+            *minutes(0, 60, 0, gpu_uuid="MIG-0", mig_instance="0/0"),
+            *(row for n in (1, 2, 3) for row in minutes(60, 0, 0, gpu_uuid=f"MIG-{n}", mig_instance=f"{n}/0")),
+        ],
+        process_1m=processes(gpu_uuid="MIG-0"),
+    )  # fmt: skip
+    seconds: dict[tuple[str | None, str], float] = {}
+    for row in rows(database):
+        key = (row["username"], row["label"])
+        seconds[key] = seconds.get(key, 0) + row["seconds"]
+    assert seconds == {("ada", "busy"): pytest.approx(900), (None, "free"): pytest.approx(2700)}
+
+
 def test_a_board_of_which_a_device_is_not_in_the_inventory_yet_is_counted_whole(
     database: MemoryDatabase,
 ) -> None:

@@ -252,7 +252,7 @@ def _amd_host(
 ) -> AmdHost:
     return AmdHost(
         sys,
-        lambda card, gpu: AmdGpuProbe(card, gpu, clock, name),
+        lambda card, gpu: AmdGpuProbe(card, gpu, clock, name, sys),
         lambda gpus: amd_process_probe(
             gpus, clock, sys, commands=commands, shared=shared, pods=pods
         ),

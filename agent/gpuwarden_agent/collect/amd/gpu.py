@@ -25,6 +25,7 @@ from gpuwarden_agent.collect.amd import gpu_metrics as amd_metrics
 from gpuwarden_agent.collect.amd import sysfs as parse
 from gpuwarden_agent.collect.amd.gpu_metrics import Metrics, number, numbers, xgmi_rows
 from gpuwarden_agent.collect.amd.health import HealthReader
+from gpuwarden_agent.collect.amd.partitions import PartitionReader
 from gpuwarden_agent.collect.amd.smi import SmiMetrics
 from gpuwarden_agent.collect.amd.throttling import Throttling
 from gpuwarden_agent.collect.coerce import coerce
@@ -107,7 +108,7 @@ class AmdGpuProbe:
     reported_kinds = frozenset({"ecc_uncorrected"})
     """Kinds of change events that its own events replace: `ras_errors` names the block, too."""
 
-    def __init__(self, card: Card, gpu: int, clock: Clock, node: str) -> None:
+    def __init__(self, card: Card, gpu: int, clock: Clock, node: str, sys: Path = SYS) -> None:
         """`node` is part of the identity of a GPU without a unique id."""
         self.name = f"gpu{gpu}"
         self.gpu_uuid: str | None = None
@@ -125,7 +126,13 @@ class AmdGpuProbe:
         self._described: Row | None = None
         self._health = HealthReader(self._files, card.device)
         self._throttling = Throttling()
+        self._partitions = PartitionReader(self._files, sys, card.device, card.pci_bus_id)
         self._smi = SmiMetrics(self._files, card.pci_bus_id)
+
+    @property
+    def device(self) -> Path:
+        """Folder of its PCI device."""
+        return self._card.device
 
     @property
     def pci_bus_id(self) -> str:
@@ -140,9 +147,13 @@ class AmdGpuProbe:
     def describe(self) -> Reading:
         with self._in_use() as is_awake:
             if is_awake:
+                self._partitions.learn()
                 self._described = self._inventory()
             nodes = {"nodes": [self.node_facts]} if self.node_facts else {}
-            return {"gpus": [self._described], **nodes} if self._described else nodes
+            if not self._described:
+                return nodes
+            parts = self._partitions.inventory(self._described)
+            return {"gpus": [self._described, *parts], **nodes}
 
     def read(self, ts_ms: int, due: Collection[str] | None = None) -> Reading:
         wanted = self.tables.keys() if due is None else self.tables.keys() & set(due)
@@ -154,7 +165,8 @@ class AmdGpuProbe:
                 return reading
             metrics = self._metrics() if wanted - {"gpu_health_samples", "events"} else {}
             if "gpu_samples" in wanted:
-                reading["gpu_samples"] = [self._sample(metrics)]
+                parts = self._partitions.samples(self.gpu_uuid, self.gpu, metrics)
+                reading["gpu_samples"] = [self._sample(metrics), *parts]
             if "gpu_detail_samples" in wanted:
                 reading["gpu_detail_samples"] = self._rows(
                     "gpu_detail_samples", self._details(metrics)
@@ -202,6 +214,7 @@ class AmdGpuProbe:
         if identity != self.gpu_uuid:
             self._described = None
             self._health.forget()
+            self._partitions.forget()
             self._throttling = Throttling()
         self.gpu_uuid = identity
         self._is_open = True
@@ -367,6 +380,7 @@ class AmdGpuProbe:
             "model": parse.model(product, device_id),
             "vendor": "amd",
             "kind": "gpu",
+            "mig_mode": None if self._partitions.mode is None else self._partitions.mode != "spx",
             "serial": read(device / "serial_number", parse.name),
             "pci_bus_id": self._card.pci_bus_id,
             "vbios_version": read(device / "vbios_version", parse.name),

@@ -33,7 +33,10 @@ _ASKED = """
     pcie_l0_to_recov_count_acc pcie_replay_count_acc pcie_replay_rover_count_acc
     pcie_nak_sent_count_acc pcie_nak_rcvd_count_acc
 """
-ASKED = frozenset(_ASKED.split())
+PARTITIONS_MAX = 8
+BUSY_OF_PARTITION = "xcp_gfx_busy_{}"
+"""Name of the utilization of the compute dies of a partition."""
+ASKED = frozenset(_ASKED.split()) | {BUSY_OF_PARTITION.format(n) for n in range(PARTITIONS_MAX)}
 """Names whose values are given: the file is read every second, and most of it elsewhere."""
 
 # "_energy_accumulator" of version 1.3 is another value: its unit depends on the chip.
@@ -75,6 +78,15 @@ _VIDEO = "4H vcn_activity"
 _V1_6 = (_ENERGY, _RESIDENCIES, _LINKS, _NAKS, _XGMI)
 _V1_7 = (_SENSORS, "Q mem_max_bandwidth", *_V1_6, "8H xgmi_link_status  H _padding", _CLOCKS)
 
+
+def _partitions(rest: int) -> str:
+    """What follows the clocks; `rest`: bytes of a partition after the utilization of its compute dies."""
+    return "H num_partition" + "".join(
+        f"  0Q _align  8I {BUSY_OF_PARTITION.format(n)}  {rest}x _rest"
+        for n in range(PARTITIONS_MAX)
+    )
+
+
 _LAYOUTS: dict[tuple[int, int], tuple[str, ...]] = {
     (1, 3): (_V1_3,),
     (1, 4): (_SENSORS, _VIDEO, _ENERGY, "I _throttle_status", _LINKS, _XGMI, _CLOCKS),
@@ -82,11 +94,11 @@ _LAYOUTS: dict[tuple[int, int], tuple[str, ...]] = {
         *(_SENSORS, _VIDEO, "32H jpeg_activity", _ENERGY, "I _throttle_status"),
         *(_LINKS, _NAKS, _XGMI, _CLOCKS),
     ),
-    (1, 6): (_SENSORS, *_V1_6, _CLOCKS),
-    (1, 7): _V1_7,
-    (1, 8): _V1_7,
+    (1, 6): (_SENSORS, *_V1_6, _CLOCKS, _partitions(136)),
+    (1, 7): (*_V1_7, _partitions(200)),
+    (1, 8): (*_V1_7, _partitions(408)),
 }
-"""Groups of fields by version; what follows them, about partitions, is passed over."""
+"""Groups of fields by version; what follows them is not read."""
 
 
 def parse_gpu_metrics(data: bytes) -> Metrics:
@@ -131,10 +143,12 @@ def _layout(found: tuple[int, int]) -> tuple[struct.Struct, Sequence[_Field]]:
     codes, names = words[::2], words[1::2]
     fields, at = [], 3  # the header's words
     for code, name in zip(codes, names, strict=True):
+        if code.endswith("x"):
+            continue  # bytes without a value
         count = int(code[:-1]) if code[:-1] else None
         if name in ASKED:
             fields.append(_Field(name, at, count, (1 << 8 * _SIZES[code[-1]]) - 1))
-        at += count or 1
+        at += 1 if count is None else count
     return struct.Struct(f"@HBB{''.join(codes)}"), fields
 
 
@@ -161,6 +175,20 @@ def numbers(metrics: Metrics, name: str) -> Sequence[int | None]:
     """The values of a list; none where it is absent."""
     value = metrics.get(name)
     return () if value is None or isinstance(value, int) else value
+
+
+def partition_busy(metrics: Metrics) -> dict[int, float]:
+    """Utilization of each compute partition in percent: the mean of its compute dies."""
+    busy = {}
+    for partition in range(PARTITIONS_MAX):
+        found = [
+            each
+            for each in numbers(metrics, BUSY_OF_PARTITION.format(partition))
+            if each is not None
+        ]
+        if found:
+            busy[partition] = sum(found) / len(found)
+    return busy
 
 
 def xgmi_rows(metrics: Metrics) -> list[Row]:

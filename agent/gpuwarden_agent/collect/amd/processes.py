@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from gpuwarden.clock import Clock
 from gpuwarden_agent.collect.amd import sysfs as parse
 from gpuwarden_agent.collect.amd.gpu import AmdGpuProbe
+from gpuwarden_agent.collect.amd.partitions import Partition, find_partitions
 from gpuwarden_agent.collect.files import DeviceFiles, listed
 from gpuwarden_agent.collect.nvidia.processes import HeldGpu
 from gpuwarden_agent.collect.processes.trees import ProcessProbe
@@ -57,8 +58,10 @@ class AmdProcesses:
         self._gpu = gpu
         self._place = parse.kfd_place(gpu.pci_bus_id)
         self._files = DeviceFiles({"gpu": gpu.gpu})
+        self._sys = sys
         self._kfd = sys / KFD
-        self._ids: Sequence[int] = ()
+        self._parts: Sequence[Partition] = ()
+        self._mode: str | None = None
         self._nodes: frozenset[str] | None = None
 
     @property
@@ -74,7 +77,7 @@ class AmdProcesses:
     def is_served(self) -> bool:
         """Whether the compute driver serves the GPU; it does not serve many display GPUs."""
         self._learn_ids()
-        return bool(self._ids)
+        return bool(self._parts)
 
     def held(self) -> Sequence[HeldGpu]:
         """Processes with memory on the GPU. Raises ProbeError when the driver does not have it."""
@@ -83,28 +86,36 @@ class AmdProcesses:
             return []
         if not self.is_served():
             raise ProbeError("its compute driver (KFD) does not have it")
-        found = ((int(pid), self._memory(pid)) for pid in self._pids())
-        return [HeldGpu(pid, uuid, "compute", memory) for pid, memory in found if memory]
+        return [held for pid in self._pids() for held in self._of(pid, uuid)]
+
+    def _of(self, pid: str, uuid: str) -> list[HeldGpu]:
+        """A process on the GPU, or on each partition where it has memory."""
+        sizes = [(part, self._memory(pid, part)) for part in self._parts]
+        if len(self._parts) == 1 or self._mode in (None, "spx"):
+            memory = sum(size for _, size in sizes)
+            return [HeldGpu(int(pid), uuid, "compute", memory)] if memory else []
+        return [
+            HeldGpu(int(pid), part.uuid(uuid), "compute", memory, part.instance)
+            for part, memory in sizes
+            if memory
+        ]
 
     def _pids(self) -> list[str]:
         return [pid for pid in listed(self._kfd / "proc") if pid.isdecimal()]
 
-    def _memory(self, pid: str) -> int:
-        """Memory of a process on the GPU; the sum over its partitions."""
-        folder = self._kfd / "proc" / pid
-        sizes = (self._files.read(folder / f"vram_{n}", parse.number) for n in self._ids)
-        return sum(size or 0 for size in sizes)
+    def _memory(self, pid: str, part: Partition) -> int:
+        """Memory of a process on a partition, or on the whole GPU."""
+        path = self._kfd / "proc" / pid / f"vram_{part.kfd_id}"
+        return self._files.read(path, parse.number) or 0
 
     def _learn_ids(self) -> None:
-        """Read the driver's ids for the GPU, one for each partition."""
+        """Read the driver's nodes of the GPU, one for each partition."""
         folder = self._kfd / "topology/nodes"
         nodes = frozenset(listed(folder))
         if nodes == self._nodes:
             return
-        ids = [
-            self._files.read(folder / node / "gpu_id", parse.number)
-            for node in nodes
-            if self._files.read(folder / node / "properties", parse.kfd_node_place) == self._place
-        ]
-        self._ids = [each for each in ids if each]
-        self._nodes = nodes if self._ids else None
+        self._mode = self._files.read(
+            self._gpu.device / "current_compute_partition", parse.compute_partition
+        )
+        self._parts = find_partitions(self._files, self._sys, self._place, self._mode)
+        self._nodes = nodes if self._parts else None

@@ -9,7 +9,7 @@ import importlib
 import logging
 from typing import Any
 
-from gpuwarden_agent.collect.amd.gpu_metrics import Metrics
+from gpuwarden_agent.collect.amd.gpu_metrics import BUSY_OF_PARTITION, PARTITIONS_MAX, Metrics
 from gpuwarden_agent.collect.files import DeviceFiles
 
 log = logging.getLogger(__name__)
@@ -50,6 +50,11 @@ class SmiMetrics:
 def only_numbers(info: dict[str, Any]) -> Metrics:
     """The numbers and lists of numbers in the package's answer, in which "N/A" means absent."""
     found: dict[str, int | list[int | None]] = {}
+    busy = info.get("xcp_stats.gfx_busy_inst")
+    for partition, dies in enumerate(busy[:PARTITIONS_MAX] if isinstance(busy, list) else ()):
+        if isinstance(dies, list) and any(_is_number(each) for each in dies):
+            known = [each if _is_number(each) else None for each in dies]
+            found[BUSY_OF_PARTITION.format(partition)] = known
     for name, value in info.items():
         if _is_number(value):
             found[name] = value

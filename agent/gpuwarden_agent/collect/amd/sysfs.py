@@ -238,6 +238,26 @@ def kfd_node_place(text: str) -> tuple[int, int, int]:
     return number(values.get("domain", "0")), location >> 8 & 0xFF, location >> 3 & 0x1F
 
 
+def kfd_node_partition(text: str) -> tuple[tuple[int, int, int], int]:
+    """Place of a node of KFD's topology, and the number of its partition there."""
+    place = kfd_node_place(text)
+    values = {name: value for name, _, value in (line.partition(" ") for line in text.splitlines())}
+    location = number(values.get("location_id", ""))
+    return place, location >> 28 & 0xF or location & 0x7
+
+
+def kfd_memory_bytes(text: str) -> int | None:
+    """Memory of a node from its first bank; None: it has none of its own."""
+    values = {name: value for name, _, value in (line.partition(" ") for line in text.splitlines())}
+    return number(values.get("size_in_bytes", "")) or None
+
+
+def compute_partition(text: str) -> str | None:
+    """spx, dpx, tpx, qpx or cpx; None: unknown, as while it changes."""
+    mode = text.strip().lower()
+    return mode if mode in ("spx", "dpx", "tpx", "qpx", "cpx") else None
+
+
 def is_off_bus(config: bytes) -> bool:
     """Whether configuration space reads as all ones: no device answers on the bus."""
     return config[:2] == b"\xff\xff"

@@ -15,6 +15,7 @@ from gpuwarden_importing import (
     smi_csv,
     smi_text,
     smi_xml,
+    tegrastats,
 )
 from gpuwarden_importing.model import ImportedRows, ImportTally, Origin, Reader, UnreadableError
 from gpuwarden_importing.sources import STDIN, LogSource
@@ -44,6 +45,7 @@ READERS: dict[str, Reader] = {
     "rocm-smi CSV": rocm.read_csv,
     "amd-smi JSON": amd_smi.read_json,
     "amd-smi CSV": amd_smi.read_csv,
+    "tegrastats": tegrastats.read,
     "dcgm-exporter text": dcgm.read,
     "Prometheus JSON": dcgm.read_answer,
     "kernel log": kernel_log.read,
@@ -137,6 +139,8 @@ def _page_format(head: list[str]) -> str | None:
             return "nvidia-smi -L"
         if smi_text.TOPOLOGY.match(line):
             return "nvidia-smi topo -m"
+        if tegrastats.LINE.match(line):
+            return "tegrastats"
         if line.startswith("device,") and not catalogue.is_header(line):
             return "rocm-smi CSV"
         if _AMD_CSV.match(line) and amd_smi.is_header(line) and not catalogue.is_header(line):

@@ -96,6 +96,9 @@ PROCESS_SAMPLES = Table("process_samples", "GPU process (with its process tree) 
     Column("signals_blocked", Type.STRING, "Signals that its main thread blocks, as signals_pending."),
     Column("signals_ignored", Type.STRING, "Signals that it ignores, as signals_pending."),
     Column("signals_caught", Type.STRING, "Signals that it has a handler for, as signals_pending."),
+    Column("cpu_numa_node", Type.INT16, "NUMA node of the CPU on which its main thread ran last."),
+    Column("cpu_numa_nodes", Type.STRING, "NUMA nodes of the CPUs that its main thread may run on, separated by commas: 0,1."),
+    Column("memory_numa_nodes", Type.STRING, "NUMA nodes that its main thread may take memory from, as cpu_numa_nodes."),
     *_columns(METRICS["process_samples"]),
 ))
 

@@ -76,6 +76,10 @@ def process_row(
         "loader_workers": workers,
         "loader_started_total": workers,
         "cpus_allowed": cpus_allowed,
+        # Its launcher binds it to the GPU's socket.
+        "cpu_numa_node": device.numa_node,
+        "cpu_numa_nodes": str(device.numa_node),
+        "memory_numa_nodes": str(device.numa_node),
         "read_bytes_total": int(state.read_bytes) // 4096 * 4096,
         "read_chars_total": int(state.read_chars),
         "write_bytes_total": int(state.write_bytes) // 4096 * 4096,

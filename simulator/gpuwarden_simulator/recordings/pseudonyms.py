@@ -17,6 +17,7 @@ from gpuwarden_agent.probe import Reading, Row, Value
 KEPT = frozenset(
     {
         "addressing_mode", "architecture", "backend", "compute_capability", "compute_mode", "cpu_affinity", "cpu_model",
+        "cpu_numa_nodes", "memory_numa_nodes",
         "cuda_version", "device", "driver_version", "fabric_health", "fabric_manager",
         "fabric_manager_version", "fabric_state", "fabric_status", "gsp_firmware_version",
         "inforom_version", "kernel", "kernel_module", "kind", "link_layer", "link_type",

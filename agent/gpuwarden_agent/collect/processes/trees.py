@@ -18,6 +18,7 @@ from gpuwarden_agent.collect.nvidia.nvml import NvmlCalls, NvmlError
 from gpuwarden_agent.collect.nvidia.processes import GpuProcesses, HeldGpu
 from gpuwarden_agent.collect.processes.ancestry import pids_text, signal_columns, up_to_root
 from gpuwarden_agent.collect.processes.cgroup import CgroupFs, CgroupLimits, main_path
+from gpuwarden_agent.collect.processes.numa import NumaNodes
 from gpuwarden_agent.collect.processes.owner import cpus_allowed, cpus_allowed_any
 from gpuwarden_agent.collect.processes.procfs import Identity, Process, ProcFs
 from gpuwarden_agent.collect.processes.rates import (
@@ -88,6 +89,7 @@ class ProcessProbe(HostedProbe):
         others: Sequence[ProcessSource] = (),
         name: str = "processes",
         pods: "PodDirectory | None" = None,
+        numa: NumaNodes | None = None,
     ) -> None:
         """`are_pids_ours`: the driver's pids are those of `proc`; None: find out. `commands`: the setting
         of that name. `others`: GPUs of other makers. `pods`: None: no names of pods.
@@ -105,6 +107,7 @@ class ProcessProbe(HostedProbe):
         self._cgroups = cgroups or CgroupFs()
         self._shared = shared or SharedState()
         self._pods = pods
+        self._numa = numa or NumaNodes()
         self._last: TreeReading | None = None
         self._trackers: dict[Identity, ProcessTracker] = {}
 
@@ -233,6 +236,7 @@ class ProcessProbe(HostedProbe):
             "loader_workers": len(workers),
             "loader_started_total": tracker.saw_workers(workers),
             "cpus_allowed": cpus_allowed(root.pid),
+            **self._numa.columns(root.pid, self._proc),
         }
         if switches is not None:
             values["voluntary_switches_total"] = switches.voluntary

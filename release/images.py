@@ -1,8 +1,10 @@
 """Makes container images of agent and collector as OCI archives, without a daemon, a builder or root.
 
 An image has three layers: what Python needs of Debian, the locked wheels, and gpuwarden itself. Debian's
-packages are named with version and hash in `deploy/images/debian.lock` and unpacked without their scripts:
-no shell and no package manager is in the image. Two builds of one tree are the same bytes.
+packages are named with version and hash in `deploy/images/debian.ARCHITECTURE.lock` and unpacked without
+their scripts: no shell and no package manager is in the image. Nothing of the image is run to make it, so
+one machine makes those of all architectures, and an archive may hold one for each. Two builds of one tree
+are the same bytes.
 """
 
 import argparse
@@ -30,12 +32,11 @@ from bundle import build_wheel
 from installer import install
 from installer.destinations import SchemeDictionaryDestination
 from installer.sources import WheelFile
-from packages import EXTRAS, LEFT_OUT, UNUSED, needed
+from packages import EXTRAS, HERE, LEFT_OUT, UNUSED, Target, needed
 from paths import CACHE as CACHE_HOME
 from paths import ROOT
 
 IMAGES = ROOT / "deploy" / "images"
-LOCK = IMAGES / "debian.lock"
 CACHE = CACHE_HOME / "debian"
 HOME = Path("opt/gpuwarden")
 PYTHON = "python3.11"
@@ -44,7 +45,8 @@ USER = 65532
 PORTS = {"agent": 9750, "collector": 8750}
 STATE = {"agent": "var/lib/gpuwarden-agent", "collector": "var/lib/gpuwarden"}
 TITLES = {"agent": "gpuwarden agent", "collector": "gpuwarden collector"}
-MACHINES = {"x86_64": "amd64"}
+MACHINES = {"x86_64": "amd64", "aarch64": "arm64"}
+"""Architectures of Debian and OCI by machine."""
 NOT_NEEDED = (
     "usr/share/doc", "usr/share/man", "usr/share/lintian", "usr/share/bug", "usr/share/locale", "usr/share/info",
     "usr/share/menu", "usr/share/perl5", "usr/sbin", "etc/default", "etc/dpkg", "usr/share/pixmaps",
@@ -81,49 +83,98 @@ class Blob:
         return {"mediaType": self.media, "digest": self.digest, "size": len(self.data), **more}
 
 
-def read_lock(text: str) -> list[DebianPackage]:
-    """Packages of the lock. Raises SystemExit."""
+@dataclass(frozen=True, slots=True)
+class Image:
+    """An image of one machine."""
+
+    config: Mapping[str, Any]
+    layers: tuple[bytes, ...]
+    """Compressed."""
+
+
+class Debian:
+    """Debian's packages of one machine, by the sources of the host's apt."""
+
+    def __init__(self, machine: str, cache: Path = CACHE) -> None:
+        self.lock = IMAGES / f"debian.{MACHINES[machine]}.lock"
+        self._cache = cache
+        self._is_foreign = machine != platform.machine()
+        self._lists = cache / f"lists-{MACHINES[machine]}"
+        # Without root apt may not change to its own user.
+        self._flags = ["-qq", "-o", "APT::Sandbox::User=root"]
+        if self._is_foreign:
+            self._flags += [
+                "-o", f"Dir::State::Lists={self._lists}", "-o", f"Dir::Cache={cache}/apt",
+                "-o", f"APT::Architecture={MACHINES[machine]}",
+                "-o", f"APT::Architectures={MACHINES[machine]}",
+            ]  # fmt: skip
+
+    def packages(self) -> list[DebianPackage]:
+        """Packages of the lock. Raises SystemExit."""
+        return read_lock(self.lock.read_text(), self.lock.name)
+
+    def fetch(self, package: DebianPackage) -> Path:
+        """The package's file, asked for once. Raises SystemExit."""
+        path = self._cache / f"{package.sha256}.deb"
+        if path.exists():
+            return path
+        self._cache.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=self._cache) as scratch:
+            (made,) = self._downloaded([f"{package.name}={package.version}"], Path(scratch))
+            digest = hashlib.sha256(made.read_bytes()).hexdigest()
+            if digest != package.sha256:
+                sys.exit(
+                    f"{package.name} {package.version} is {digest}: not what {self.lock.name} names"
+                )
+            made.rename(path)
+        return path
+
+    def update(self) -> None:
+        """Lock the packages that apt would install now."""
+        lines = self.lock.read_text().splitlines(keepends=True)
+        names = [package.name for package in self.packages()]
+        with tempfile.TemporaryDirectory() as scratch:
+            files = self._downloaded(names, Path(scratch))
+            newest = sorted(map(_package_of, files), key=lambda package: package.name)
+        heading = "".join(line for line in lines if line.startswith("#"))
+        self.lock.write_text(heading + "".join(f"{package}\n" for package in newest))
+
+    def _downloaded(self, names: list[str], folder: Path) -> list[Path]:
+        if shutil.which("apt-get") is None:
+            sys.exit("images are made of Debian's packages: run this on Debian 12")
+        if self._is_foreign and not self._lists.is_dir():
+            self._ask_for_lists()
+        done = self._apt("download", *names, folder=folder)
+        if done.returncode:
+            why = (done.stderr.strip().splitlines() or ["apt-get download failed"])[-1]
+            if self._is_foreign:
+                shutil.rmtree(self._lists, ignore_errors=True)  # asked for again the next time
+            sys.exit(
+                f"{why}\nDebian has replaced it: `apt-get update`, then `make images ARGS=--update`"
+            )
+        return sorted(folder.glob("*.deb"))
+
+    def _ask_for_lists(self) -> None:
+        for folder in (self._lists / "partial", self._cache / "apt/archives/partial"):
+            folder.mkdir(parents=True, exist_ok=True)
+        done = self._apt("update", folder=self._cache)
+        if done.returncode:
+            shutil.rmtree(self._lists)
+            why = (done.stderr.strip().splitlines() or ["apt-get update failed"])[-1]
+            sys.exit(f"{why}\nDebian's packages of another architecture cannot be listed here")
+
+    def _apt(self, *argv: str, folder: Path) -> "subprocess.CompletedProcess[str]":
+        command = ["apt-get", *self._flags, *argv]
+        return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+
+
+def read_lock(text: str, name: str) -> list[DebianPackage]:
+    """Packages of the lock of that name. Raises SystemExit."""
     lines = [line for line in text.splitlines() if line and not line.startswith("#")]
     found = [_LINE.fullmatch(line) for line in lines]
     if wrong := [line for line, match in zip(lines, found, strict=True) if match is None]:
-        sys.exit(f"{LOCK}: not name, version and SHA-256: {wrong[0]!r}")
+        sys.exit(f"{name}: not name, version and SHA-256: {wrong[0]!r}")
     return [DebianPackage(*match.groups()) for match in found if match]
-
-
-def fetch(package: DebianPackage, cache: Path) -> Path:
-    """The package's file, asked for once. Raises SystemExit."""
-    path = cache / f"{package.sha256}.deb"
-    if path.exists():
-        return path
-    cache.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=cache) as scratch:
-        (made,) = _downloaded([f"{package.name}={package.version}"], Path(scratch))
-        digest = hashlib.sha256(made.read_bytes()).hexdigest()
-        if digest != package.sha256:
-            sys.exit(f"{package.name} {package.version} is {digest}: not what {LOCK.name} names")
-        made.rename(path)
-    return path
-
-
-def newest(names: Iterable[str]) -> list[DebianPackage]:
-    """The packages that apt would install now."""
-    with tempfile.TemporaryDirectory() as scratch:
-        files = _downloaded(list(names), Path(scratch))
-        return sorted((_package_of(path) for path in files), key=lambda package: package.name)
-
-
-def _downloaded(names: list[str], folder: Path) -> list[Path]:
-    if shutil.which("apt-get") is None:
-        sys.exit("images are made of Debian's packages: run this on Debian 12")
-    # Without root apt may not change to its own user.
-    argv = ["apt-get", "-qq", "-o", "APT::Sandbox::User=root", "download", *names]
-    done = subprocess.run(argv, cwd=folder, capture_output=True, text=True, check=False)
-    if done.returncode:
-        why = (done.stderr.strip().splitlines() or ["apt-get download failed"])[-1]
-        sys.exit(
-            f"{why}\nDebian has replaced it: `apt-get update`, then `make images ARGS=--update`"
-        )
-    return sorted(folder.glob("*.deb"))
 
 
 def _package_of(path: Path) -> DebianPackage:
@@ -132,14 +183,15 @@ def _package_of(path: Path) -> DebianPackage:
     return DebianPackage(name, version, hashlib.sha256(path.read_bytes()).hexdigest())
 
 
-def lay_debian(packages: Iterable[DebianPackage], root: Path) -> None:
-    """Unpack the packages, without their scripts, and write what those would."""
+def lay_debian(debian: Debian, root: Path) -> None:
+    """Unpack the locked packages, without their scripts, and write what those would."""
     for name in ("bin", "lib", "lib64", "sbin"):
         (root / "usr" / name).mkdir(parents=True)
         (root / name).symlink_to(f"usr/{name}")
+    packages = debian.packages()
     for package in packages:
         with subprocess.Popen(
-            ["dpkg-deb", "--fsys-tarfile", str(fetch(package, CACHE))], stdout=subprocess.PIPE
+            ["dpkg-deb", "--fsys-tarfile", str(debian.fetch(package))], stdout=subprocess.PIPE
         ) as unpacking:
             argv = ["tar", "--extract", "--keep-directory-symlink", "--no-same-owner",
                     f"--directory={root}"]  # fmt: skip
@@ -242,7 +294,7 @@ def _mode(entry: tarfile.TarInfo, name: str) -> int:
     return 0o755 if not entry.isreg() or entry.mode & stat.S_IXUSR else 0o644
 
 
-def config_of(part: str, version: str, diffs: list[str]) -> dict[str, Any]:
+def config_of(part: str, version: str, diffs: list[str], machine: str) -> dict[str, Any]:
     """The image's configuration."""
     created = _instant()
     port = f"{PORTS[part]}/tcp"
@@ -252,7 +304,7 @@ def config_of(part: str, version: str, diffs: list[str]) -> dict[str, Any]:
     }
     return {
         "created": created,
-        "architecture": MACHINES[platform.machine()],
+        "architecture": MACHINES[machine],
         "os": "linux",
         "config": {
             "User": f"{USER}:{USER}",
@@ -297,36 +349,41 @@ def _instant() -> str:
     return at.strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def archive(
-    config: Mapping[str, Any], layers: list[bytes], name: str, annotations: Mapping[str, str]
-) -> bytes:
-    """An OCI archive of one image, which it calls `name`."""
+def archive(images: Iterable[Image], name: str, annotations: Mapping[str, str]) -> bytes:
+    """An OCI archive of one image by that name: of several machines, each takes its own."""
     oci = "application/vnd.oci.image"
-    blobs = [Blob(data, f"{oci}.layer.v1.tar+gzip") for data in layers]
-    described = Blob(_json(config), f"{oci}.config.v1+json")
-    manifest = Blob(
-        _json(
-            {
-                "schemaVersion": 2,
-                "mediaType": f"{oci}.manifest.v1+json",
-                "config": described.descriptor(),
-                "layers": [blob.descriptor() for blob in blobs],
-                "annotations": dict(annotations),
-            }
-        ),
-        f"{oci}.manifest.v1+json",
-    )
-    where = {"architecture": config["architecture"], "os": config["os"]}
-    entry = manifest.descriptor(
-        platform=where, annotations={"org.opencontainers.image.ref.name": name}
-    )
-    index = {"schemaVersion": 2, "mediaType": f"{oci}.index.v1+json", "manifests": [entry]}
+    blobs: dict[str, Blob] = {}
+    manifests = []
+    for one in images:
+        layers = [Blob(data, f"{oci}.layer.v1.tar+gzip") for data in one.layers]
+        config = Blob(_json(one.config), f"{oci}.config.v1+json")
+        manifest = {
+            "schemaVersion": 2,
+            "mediaType": f"{oci}.manifest.v1+json",
+            "config": config.descriptor(),
+            "layers": [blob.descriptor() for blob in layers],
+            "annotations": dict(annotations),
+        }
+        described = Blob(_json(manifest), f"{oci}.manifest.v1+json")
+        where = {"architecture": one.config["architecture"], "os": one.config["os"]}
+        manifests.append(described.descriptor(platform=where))
+        blobs |= {blob.digest: blob for blob in (*layers, config, described)}
+    named = {"org.opencontainers.image.ref.name": name}
+    if len(manifests) > 1:
+        # One name stands for an index of them.
+        index = {"schemaVersion": 2, "mediaType": f"{oci}.index.v1+json", "manifests": manifests}
+        of_all = Blob(_json(index | {"annotations": dict(annotations)}), f"{oci}.index.v1+json")
+        blobs[of_all.digest] = of_all
+        manifests = [of_all.descriptor()]
+    entry = {**manifests[0], "annotations": named}
     files = {
         "oci-layout": _json({"imageLayoutVersion": "1.0.0"}),
-        "index.json": _json(index),
+        "index.json": _json(
+            {"schemaVersion": 2, "mediaType": f"{oci}.index.v1+json", "manifests": [entry]}
+        ),
         **{
-            f"blobs/sha256/{blob.digest.removeprefix('sha256:')}": blob.data
-            for blob in (*blobs, described, manifest)
+            f"blobs/sha256/{digest.removeprefix('sha256:')}": blob.data
+            for digest, blob in blobs.items()
         },
     }
     return b"".join(_tar_of(files))
@@ -350,21 +407,27 @@ def _json(value: object) -> bytes:
     return json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
 
 
-def image(part: str, wheel: Path, wheels: Iterable[Path], out: Path) -> Path:
-    """Write the image of `part` with this wheel of gpuwarden and the others into `out`."""
+def image(part: str, wheel: Path, machine: str) -> Image:
+    """The image of `part` for a machine, with this wheel of gpuwarden."""
     version = wheel.name.split("-")[1]
-    layers = []
     with tempfile.TemporaryDirectory() as scratch:
         roots = [Path(scratch, name) for name in ("debian", "wheels", "own")]
-        lay_debian(read_lock(LOCK.read_text()), roots[0])
-        lay_wheels(wheels, roots[1])
+        lay_debian(Debian(machine), roots[0])
+        lay_wheels(needed(part, Target(HERE.python, machine)), roots[1])
         lay_own(part, wheel, roots[2])
         layers = [layer(root, owned=[STATE[part]]) for root in roots]
-    config = config_of(part, version, [diff for _, diff in layers])
-    annotations = config["config"]["Labels"]
-    data = archive(config, [data for data, _ in layers], f"gpuwarden-{part}:{version}", annotations)
+    config = config_of(part, version, [diff for _, diff in layers], machine)
+    return Image(config, tuple(data for data, _ in layers))
+
+
+def write(part: str, images: list[Image], out: Path) -> Path:
+    """Write the archive of these images of `part`; its name has the architecture where there is one image."""
+    labels = images[0].config["config"]["Labels"]
+    version = labels["org.opencontainers.image.version"]
+    data = archive(images, f"gpuwarden-{part}:{version}", labels)
     out.mkdir(parents=True, exist_ok=True)
-    path = out / f"gpuwarden-{part}-{version}-{config['architecture']}.oci.tar"
+    only = f"-{images[0].config['architecture']}" if len(images) == 1 else ""
+    path = out / f"gpuwarden-{part}-{version}{only}.oci.tar"
     path.with_suffix(".new").write_bytes(data)
     return path.with_suffix(".new").rename(path)
 
@@ -375,17 +438,21 @@ def main() -> None:
     parser.add_argument("parts", nargs="*", default=[*EXTRAS], help="agent, collector; both")
     parser.add_argument("--out", type=Path, default=ROOT / "dist")
     parser.add_argument("--update", action="store_true", help="lock Debian's newest packages first")
+    parser.add_argument(
+        "--machine", action="append", choices=[*MACHINES],
+        help="of the image; several: one archive that holds an image of each; default this one's",
+    )  # fmt: skip
     args = parser.parse_args()
-    if platform.machine() not in MACHINES:
-        sys.exit(f"images are made for {', '.join(MACHINES)}, this is {platform.machine()}")
+    machines = sorted(set(args.machine or [platform.machine()]))
+    if unknown := [name for name in machines if name not in MACHINES]:
+        sys.exit(f"images are made for {', '.join(MACHINES)}, this is {unknown[0]}")
     if args.update:
-        names = [package.name for package in read_lock(LOCK.read_text())]
-        heading = "".join(x for x in LOCK.read_text().splitlines(True) if x.startswith("#"))
-        LOCK.write_text(heading + "".join(f"{package}\n" for package in newest(names)))
+        for machine in machines:
+            Debian(machine).update()
     with tempfile.TemporaryDirectory() as scratch:
         wheel = build_wheel(Path(scratch))
         for part in args.parts:
-            path = image(part, wheel, needed(part), args.out)
+            path = write(part, [image(part, wheel, machine) for machine in machines], args.out)
             print(f"{path} ({path.stat().st_size / 1e6:.1f} MB)")
 
 

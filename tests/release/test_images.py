@@ -12,19 +12,22 @@ import tarfile
 import threading
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from typing import Any
 
 import pytest
 from images import (
     IMAGES,
-    LOCK,
+    MACHINES,
     PORTS,
     STATE,
     USER,
+    Debian,
+    Image,
     archive,
     config_of,
-    fetch,
     layer,
     read_lock,
+    write,
 )
 
 ROOT = Path(__file__).parents[2]
@@ -70,25 +73,64 @@ def test_a_layer_has_nothing_of_the_builder_in_it(tmp_path: Path) -> None:
         assert same is not None and same.read() == b"#!/bin/sh\n"
 
 
-def test_an_archive_names_every_file_by_its_digest() -> None:
-    config = config_of("agent", "1.2.3", ["sha256:0", "sha256:1"])
-    data = archive(config, [b"one", b"two"], "gpuwarden-agent:1.2.3", {"a": "b"})
-    assert data == archive(config, [b"one", b"two"], "gpuwarden-agent:1.2.3", {"a": "b"})
+def made_for(machine: str, *layers: bytes) -> Image:
+    config = config_of("agent", "1.2.3", [f"sha256:{n}" for n in range(len(layers))], machine)
+    return Image(config, layers)
+
+
+def files_of(data: bytes) -> dict[str, bytes]:
     with tarfile.open(fileobj=io.BytesIO(data)) as tar:
         files = {entry.name: tar.extractfile(entry).read() for entry in tar}  # type: ignore[union-attr]
     for name, content in files.items():
         if name.startswith("blobs/"):
             assert name == f"blobs/sha256/{hashlib.sha256(content).hexdigest()}"
+    return files
+
+
+def named_by(files: dict[str, bytes], described: dict[str, Any]) -> bytes:
+    content = files[f"blobs/sha256/{described['digest'].removeprefix('sha256:')}"]
+    assert len(content) == described["size"]
+    return content
+
+
+def test_an_archive_names_every_file_by_its_digest() -> None:
+    only = [made_for("x86_64", b"one", b"two")]
+    data = archive(only, "gpuwarden-agent:1.2.3", {"a": "b"})
+    assert data == archive(only, "gpuwarden-agent:1.2.3", {"a": "b"})
+    files = files_of(data)
     (entry,) = json.loads(files["index.json"])["manifests"]
-    manifest = json.loads(files[f"blobs/sha256/{entry['digest'].removeprefix('sha256:')}"])
-    described = [manifest["config"], *manifest["layers"]]
-    for one in described:
-        assert len(files[f"blobs/sha256/{one['digest'].removeprefix('sha256:')}"]) == one["size"]
+    manifest = json.loads(named_by(files, entry))
+    assert entry["platform"] == {"architecture": "amd64", "os": "linux"}
+    assert [named_by(files, one) for one in manifest["layers"]] == [b"one", b"two"]
+    assert json.loads(named_by(files, manifest["config"]))["architecture"] == "amd64"
+
+
+def test_one_name_stands_for_the_images_of_all_machines() -> None:
+    images = [made_for(machine, machine.encode(), b"same") for machine in MACHINES]
+    files = files_of(archive(images, "gpuwarden-agent:1.2.3", {"a": "b"}))
+    (entry,) = json.loads(files["index.json"])["manifests"]
+    assert entry["annotations"] == {"org.opencontainers.image.ref.name": "gpuwarden-agent:1.2.3"}
+    index = json.loads(named_by(files, entry))
+    layers = {}
+    for one in index["manifests"]:
+        manifest = json.loads(named_by(files, one))
+        config = json.loads(named_by(files, manifest["config"]))
+        assert config["architecture"] == one["platform"]["architecture"]
+        layers[config["architecture"]] = [named_by(files, each) for each in manifest["layers"]]
+    assert layers == {"amd64": [b"x86_64", b"same"], "arm64": [b"aarch64", b"same"]}
+    assert len([name for name in files if files[name] == b"same"]) == 1
+
+
+def test_the_file_of_one_machine_says_which(tmp_path: Path) -> None:
+    images = [made_for(machine, b"layer") for machine in MACHINES]
+    names = [write("agent", [one], tmp_path).name for one in images]
+    assert names == ["gpuwarden-agent-1.2.3-amd64.oci.tar", "gpuwarden-agent-1.2.3-arm64.oci.tar"]
+    assert write("agent", images, tmp_path).name == "gpuwarden-agent-1.2.3.oci.tar"
 
 
 @pytest.mark.parametrize("part", ["agent", "collector"])
 def test_an_image_runs_its_part_as_a_user_without_rights(part: str) -> None:
-    config = config_of(part, "1.2.3", [])["config"]
+    config = config_of(part, "1.2.3", [], "x86_64")["config"]
     assert config["User"] == "65532:65532"
     assert config["Entrypoint"] == ["/opt/gpuwarden/bin/gpuwarden", part, "run"]
     assert list(config["Volumes"]) == [f"/{STATE[part]}"]
@@ -96,24 +138,30 @@ def test_an_image_runs_its_part_as_a_user_without_rights(part: str) -> None:
     assert config["Labels"]["org.opencontainers.image.version"] == "1.2.3"
 
 
-def test_the_lock_names_packages_to_the_byte() -> None:
-    packages = read_lock(LOCK.read_text())
+@pytest.mark.parametrize("machine", [*MACHINES])
+def test_the_lock_names_packages_to_the_byte(machine: str) -> None:
+    packages = Debian(machine).packages()
     names = [package.name for package in packages]
     assert names == sorted(set(names))
     assert {"libc6", "python3.11-minimal", "libssl3", "ca-certificates"} <= set(names)
     assert not {"dash", "bash", "apt", "dpkg"} & set(names)
 
 
+def test_all_machines_have_the_same_packages() -> None:
+    names = [[package.name for package in Debian(one).packages()] for one in MACHINES]
+    assert names[0] == names[1]
+
+
 @pytest.mark.parametrize("line", ["libc6 1", f"libc6 1 {SHA}0", f"../x 1 {SHA}"])
 def test_a_line_that_pins_nothing_is_refused(line: str) -> None:
     with pytest.raises(SystemExit, match="not name, version and SHA-256"):
-        read_lock(f"# heading\n{line}\n")
+        read_lock(f"# heading\n{line}\n", "debian.amd64.lock")
 
 
 def test_a_package_is_asked_for_once(tmp_path: Path) -> None:
-    (package,) = read_lock(f"libc6 1 {SHA}")
+    (package,) = read_lock(f"libc6 1 {SHA}", "debian.amd64.lock")
     (tmp_path / f"{SHA}.deb").write_bytes(b"kept")
-    assert fetch(package, tmp_path).read_bytes() == b"kept"
+    assert Debian("aarch64", tmp_path).fetch(package).read_bytes() == b"kept"
 
 
 def test_the_containerfile_copies_what_there_is_and_runs_as_nobody() -> None:

@@ -15,7 +15,7 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -36,7 +36,7 @@ from gpuwarden_agent.collect.nvidia.timing import CallReport
 from gpuwarden_agent.counters import quantile
 from gpuwarden_agent.events.kinds import span
 from gpuwarden_agent.once import call_all
-from gpuwarden_agent.probe import Probe, ProbeError
+from gpuwarden_agent.probe import Probe, ProbeError, Row
 from gpuwarden_agent.queue.spool import FILE_NAME, FORMAT_VERSION
 from gpuwarden_agent.settings import AgentSettings
 from gpuwarden_agent.ship.credentials import Access, Credentials, why_refused
@@ -97,8 +97,10 @@ def examine(
             time.sleep(GAP_S)
         return True
 
+    rows: dict[str, Sequence[Row]] = {}
+
     def described(probe: Probe) -> bool:
-        probe.describe()
+        rows[probe.name] = probe.describe().get("gpus", ())
         return True
 
     real = [probe for probe in probes if not probe.simulated]
@@ -108,8 +110,67 @@ def examine(
     read = call_all([p for p in real if first.get(p.name) is True], ask, limit_s)
     answers = {name: read.get(name) if said is True else said for name, said in first.items()}
     checks = [_answered(probe.name, answers.get(probe.name), limit_s) for probe in real]
+    checks += check_gpus([row for probe in real for row in rows.get(probe.name, ())])
     calls = [CallCost(probe.name, report) for probe in real for report in _reports(probe, timed)]
     return merged(calls), checks
+
+
+VIRTUAL: Mapping[str, tuple[str, str, str]] = {
+    "passthrough": (
+        OK,
+        "passed through to this virtual machine: NVLinks and NUMA nodes are those that the machine is given",
+        "",
+    ),
+    "vgpu": (
+        WARN,
+        "a vGPU of this virtual machine: its driver leaves out what belongs to the whole GPU, such as power,"
+        + " temperature, clocks, ECC, PCIe and NVLink; these columns are NULL",
+        "run an agent on the host of the virtual machine for them",
+    ),
+    "host_vgpu": (
+        OK,
+        "shared by vGPUs of virtual machines: processes in them are not seen from here",
+        "",
+    ),
+    "host_vsga": (OK, "shared by virtual machines: processes in them are not seen from here", ""),
+}
+"""Status, finding and remedy by `gpus.virtualization`."""
+
+
+def check_gpus(rows: Sequence[Row]) -> list[Check]:
+    """Check why GPUs tell less than others, and which rack they are in. `rows`: those of `gpus`."""
+    checks = []
+    for mode, (status, finding, remedy) in VIRTUAL.items():
+        if names := _names(row for row in rows if row.get("virtualization") == mode):
+            checks.append(Check("virtualization", status, f"{names}: {finding}", remedy))
+    in_rack = [row for row in rows if row.get("chassis_serial") or row.get("fabric_cluster_uuid")]
+    trays: dict[str, list[Row]] = {}
+    for row in in_rack:
+        words = [
+            f"{word} {row[column]}"
+            for word, column in (("chassis", "chassis_serial"), ("tray", "tray"), ("slot", "slot"))
+            if row.get(column) is not None
+        ]
+        if row.get("fabric_cluster_uuid"):
+            words.append(f"NVLink domain {row['fabric_cluster_uuid']}")
+        trays.setdefault(", ".join(words), []).append(row)
+    for place, found in trays.items():
+        alone = [row for row in found if not row.get("fabric_cluster_uuid")]
+        if alone:
+            finding = f"{_names(alone)}: {place}; not registered with an NVLink domain"
+            remedy = (
+                "`nvidia-smi -q | grep -A5 Fabric`; read the log of the fabric manager and of IMEX"
+            )
+            checks.append(Check("rack", WARN, finding, remedy))
+        else:
+            checks.append(Check("rack", OK, f"{_names(found)}: {place}"))
+    return checks
+
+
+def _names(rows: Iterable[Row]) -> str:
+    """GPU 0, 1, 2; empty: none."""
+    found = sorted({gpu for row in rows if isinstance(gpu := row.get("gpu"), int)})
+    return f"GPU {', '.join(map(str, found))}" if found else ""
 
 
 def _answered(name: str, answer: bool | ProbeError | None, limit_s: float) -> Check:

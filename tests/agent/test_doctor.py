@@ -22,7 +22,7 @@ from tests.agent.collect.kubernetes.fake_cluster import Account, answer_of, serv
 from gpuwarden.clock import ManualClock, SystemClock
 from gpuwarden.doctor import FAIL, OK, WARN, Check
 from gpuwarden_agent.collect.nvidia.timing import CallReport
-from gpuwarden_agent.doctor import CallCost, check_host, examine, merged
+from gpuwarden_agent.doctor import CallCost, check_gpus, check_host, examine, merged
 from gpuwarden_agent.probe import ProbeError
 from gpuwarden_agent.queue.spool import FILE_NAME, open_spool
 from gpuwarden_agent.settings import AgentSettings
@@ -125,6 +125,40 @@ def test_no_probe_is_read_before_all_are_described(fake_probe: Any) -> None:
     sleeping.describe, processes.answer = slowly, read
     examine([sleeping, processes], SystemClock(), reads=1)
     assert done == ["described", "read"]
+
+
+def gpu_row(gpu: int, **more: Any) -> dict[str, Any]:
+    return {"gpu": gpu, "gpu_uuid": f"GPU-{gpu}", **more}
+
+
+def test_why_a_gpu_of_a_virtual_machine_tells_less_is_said(fake_probe: Any) -> None:
+    probe = fake_probe("gpu0")
+    probe.describe = lambda: {"gpus": [gpu_row(0, virtualization="vgpu")]}
+    _, checks = examine([probe], SystemClock(), reads=1)
+    (check,) = [check for check in checks if check.name == "virtualization"]
+    assert check.status == WARN
+    assert check.finding.startswith("GPU 0: a vGPU of this virtual machine")
+    assert "run an agent on the host" in check.remedy
+    rows = [gpu_row(n, virtualization="passthrough") for n in (1, 0)]
+    (check,) = check_gpus([*rows, gpu_row(2, virtualization="none"), gpu_row(3)])
+    assert (check.status, check.finding[:11]) == (OK, "GPU 0, 1: p")
+
+
+def test_the_rack_of_gpus_is_said_and_one_without_a_domain_is_a_warning() -> None:
+    place = {"chassis_serial": "18", "tray": 3, "slot": 4}
+    domain = {"fabric_cluster_uuid": "ab"}
+    good, bad = check_gpus(
+        [gpu_row(0, **place, **domain), gpu_row(1, **place, **domain), gpu_row(2, **place)]
+    )
+    assert (good.status, good.finding) == (
+        OK,
+        "GPU 0, 1: chassis 18, tray 3, slot 4, NVLink domain ab",
+    )
+    assert (bad.status, bad.finding) == (
+        WARN,
+        "GPU 2: chassis 18, tray 3, slot 4; not registered with an NVLink domain",
+    )
+    assert check_gpus([gpu_row(0, module_id=1)]) == []
 
 
 def test_simulated_sources_are_not_examined(fake_probe: Any) -> None:

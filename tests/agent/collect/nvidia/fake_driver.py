@@ -320,6 +320,19 @@ B200_FIELDS = H100_IDLE_FIELDS | {
 }
 """Link 0 counts bytes under the ids of NVLink 5 alone."""
 
+VGPU_TELLS = frozenset(
+    {
+        *("name", "pci_bus_id", "memory_v2", "memory_v1", "utilization", "driver_samples"),
+        *("encoder_utilization", "decoder_utilization", "compute_processes_v3", "compute_processes_v2"),
+        *("graphics_processes", "mps_processes", "process_utilization", "architecture"),
+        *("compute_capability", "is_mig_enabled", "compute_mode", "common_ancestor", "mig_devices_max", "mig_device"),
+    }
+)  # fmt: skip
+VGPU = {
+    name: answer if name in VGPU_TELLS else UNSUPPORTED for name, answer in H100_BUSY.items()
+} | {"name": "NVIDIA H100-20C", "virtualization": 2, "nvlink_errors": lambda *_: UNSUPPORTED}
+"""A share of a GPU, as a virtual machine sees it: it has what its own memory and work are."""
+VGPU_FIELDS: dict[Any, Any] = {}
 GB200 = B200 | {
     "name": "NVIDIA GB200",
     "fabric_info": FabricInfo(3, 0, 0x1AA, bytes(range(16)), 32766),

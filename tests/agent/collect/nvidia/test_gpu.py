@@ -16,6 +16,8 @@ from tests.agent.collect.nvidia.fake_driver import (
     MIB,
     MISSING,
     UNSUPPORTED,
+    VGPU,
+    VGPU_FIELDS,
     Fails,
     FakeDevice,
     FakeMigDevice,
@@ -39,6 +41,21 @@ def read(device: FakeDevice, clock: ManualClock, times: int = 1) -> Row:
         rows = probe.read(T, FAST)["gpu_samples"]
     assert len(rows) == 1
     return rows[0]
+
+
+def test_of_a_vgpu_what_belongs_to_the_whole_gpu_is_absent(clock: ManualClock) -> None:
+    device = FakeDevice(VGPU, VGPU_FIELDS)
+    assert read(device, clock, times=3).keys() == {
+        *("gpu", "gpu_uuid", "util_percent", "memory_util_percent"),
+        *("encoder_util_percent", "decoder_util_percent"),
+        *("memory_total_bytes", "memory_used_bytes", "memory_free_bytes", "memory_reserved_bytes"),
+    }
+    probe = GpuProbe(device, clock)
+    reading = probe.read(T)
+    assert reading["gpu_health_samples"] == reading["link_samples"] == []
+    (row,) = probe.describe()["gpus"]
+    assert (row["virtualization"], row["model"]) == ("vgpu", "NVIDIA H100-20C")
+    assert not probe.failed
 
 
 def test_every_reading_of_a_busy_h100_is_in_the_catalogues_unit(clock: ManualClock) -> None:

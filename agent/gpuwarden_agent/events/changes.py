@@ -225,12 +225,35 @@ def _links_message(gpu: str, link_type: str, numbers: Sequence[Value], *, is_up:
 
 
 def _port(before: Row | None, row: Row) -> list[_Change]:
+    port = f"{row['device']} port {row['port']}"
+    return [*_port_state(port, before, row), *_port_rate(port, before, row)]
+
+
+def _port_rate(port: str, before: Row | None, row: Row) -> list[_Change]:
+    """A link that trained at another rate; the last one is remembered while the port is down."""
+    rate, earlier = (each.get("rate_bits_per_second") for each in (row, before or {}))
+    if row.get("state") != "active" or rate is None or earlier is None or rate == earlier:
+        return []
+    from_gbit, to_gbit = f"{float(earlier) / 1e9:g}", f"{float(rate) / 1e9:g}"
+    place = {"device": row["device"], "port": row["port"], "from": earlier, "to": rate}
+    if float(rate) < float(earlier):
+        what = f"{port} has {to_gbit} Gbit/s, and had {from_gbit}: check cable and switch port"
+        return [("port_rate_lowered", what, {"details": place})]
+    return [
+        (
+            "port_rate_raised",
+            f"{port} has {to_gbit} Gbit/s, and had {from_gbit}",
+            {"details": place},
+        )
+    ]
+
+
+def _port_state(port: str, before: Row | None, row: Row) -> list[_Change]:
     state = row.get("state")
     earlier = None if before is None else before.get("state")
     # A port that was never up is one without a cable.
     if state is None or earlier is None or (state == "active") == (earlier == "active"):
         return []
-    port = f"{row['device']} port {row['port']}"
     details = {
         "details": {"device": row["device"], "port": row["port"], "from": earlier, "to": state}
     }

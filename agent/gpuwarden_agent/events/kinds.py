@@ -38,6 +38,8 @@ KINDS: dict[str, str] = {
     "link_up": "info",
     "port_down": "critical",
     "port_up": "info",
+    "port_rate_lowered": "warning",
+    "port_rate_raised": "info",
     "slowdown_began": "warning",
     "slowdown_ended": "info",
     "power_limit_changed": "info",

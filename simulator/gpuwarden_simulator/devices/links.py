@@ -241,8 +241,8 @@ def port_row(adapters: Adapters, number: int, port: Port, trouble: PortTrouble |
         row["ack_timeouts_total"] = 8 * downs
         if trouble.is_down:
             row["state"], row["physical_state"] = "down", "Polling"
-            # The kernel reports the lowest rate for a port that has not trained.
-            row["rate_bits_per_second"] = 10e9
+            # The agent does not report the rate of a port that has not trained.
+            del row["rate_bits_per_second"]
     return row
 
 

@@ -156,6 +156,21 @@ def test_a_port_without_a_cable_is_not_news_and_one_that_fails_is(watch: Watch) 
     assert watch.message == "mlx5_0 port 1 went down (Polling): check cable and switch"
 
 
+def test_a_port_that_trains_at_another_rate_is_news_also_after_it_was_down(watch: Watch) -> None:
+    port = {"device": "mlx5_0", "port": 1, "gpu": None, "gpu_uuid": None, "state": "active"}
+    assert watch.look("infiniband_samples", {**port, "rate_bits_per_second": 4e11}) == []
+    assert watch.look("infiniband_samples", port) == []
+    assert watch.look("infiniband_samples", {**port, "state": "down"}) == ["port_down"]
+    slow = {**port, "rate_bits_per_second": 1e11}
+    assert watch.look("infiniband_samples", slow) == ["port_up", "port_rate_lowered"]
+    assert watch.message == (
+        "mlx5_0 port 1 has 100 Gbit/s, and had 400: check cable and switch port"
+    )
+    assert watch.look("infiniband_samples", slow) == []
+    raised = {**port, "rate_bits_per_second": 4e11}
+    assert watch.look("infiniband_samples", raised) == ["port_rate_raised"]
+
+
 def test_a_slowdown_is_told_after_three_seconds_and_over_after_ten(watch: Watch) -> None:
     looks = [watch.clocks(s, 0x40 if 5 <= s < 20 else 0x4, sm_clock_mhz=600) for s in range(40)]
     assert {s: kinds for s, kinds in enumerate(looks) if kinds} == {

@@ -21,8 +21,8 @@ WORDS_MAX = 200
 RESTART_S_MIN, RESTART_S_MAX = 1.0, 60.0
 
 
-def output_of(command: Sequence[str], limit_s: float) -> str:
-    """What the tool prints. Raises ProbeError where it cannot be run, fails, or takes longer than `limit_s`."""
+def output_of(command: Sequence[str], limit_s: float, folder: str | None = None) -> str:
+    """What the tool prints, run in `folder`. Raises ProbeError where it cannot be run, fails, or takes longer than `limit_s`."""
     name = Path(command[0]).name
     try:
         done = subprocess.run(
@@ -31,6 +31,7 @@ def output_of(command: Sequence[str], limit_s: float) -> str:
             capture_output=True,
             timeout=limit_s,
             check=False,
+            cwd=folder,
             env=_environment(),
         )
     except OSError as error:

@@ -42,6 +42,11 @@ def is_arm_board(host: Host) -> bool:
 VENDORS: tuple[Vendor, ...] = (
     Vendor("gpuwarden_agent.collect.tpu.source", _has_tpu),
     Vendor("gpuwarden_agent.collect.neuron.source", lambda host: _any(host.dev, "neuron[0-9]*")),
+    Vendor(
+        "gpuwarden_agent.collect.cambricon.source",
+        lambda host: _any(host.dev, "cambricon_dev[0-9]*"),
+    ),
+    Vendor("gpuwarden_agent.collect.mthreads.source", lambda host: _any(host.dev, "mtgpu.[0-9]*")),
     Vendor("gpuwarden_agent.collect.jetson.source", is_arm_board),
     Vendor("gpuwarden_agent.collect.apple.source", lambda host: host.platform == "darwin"),
 )

@@ -4,12 +4,10 @@ Sources of the formats: the README and changelog of github.com/vladkens/macmon (
 `system_profiler -json SPHardwareDataType` as macOS 12 and later print it.
 """
 
-import json
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
+from gpuwarden_agent.collect.printed import amount, json_object, word
 from gpuwarden_agent.probe import Value
 
 
@@ -36,16 +34,16 @@ class MacReport:
 
 def parse_mac(text: str) -> Mac:
     """The computer, from `system_profiler -json SPHardwareDataType`. Raises ValueError."""
-    listed = _object(text).get("SPHardwareDataType")
+    listed = json_object(text).get("SPHardwareDataType")
     entry = listed[0] if isinstance(listed, list) and listed else None
-    if not isinstance(entry, Mapping) or (uuid := _word(entry.get("platform_UUID"))) is None:
+    if not isinstance(entry, Mapping) or (uuid := word(entry.get("platform_UUID"))) is None:
         raise ValueError("no platform_UUID")
-    return Mac(uuid, _chip(entry.get("chip_type")))
+    return Mac(uuid, word(entry.get("chip_type")))
 
 
 def parse_report(text: str) -> MacReport:
     """One line of `macmon pipe --soc-info`. Raises ValueError."""
-    line = _object(text)
+    line = json_object(text)
     if not line.keys() & {"gpu_freq_mhz", "gpu_usage", "gpu_power"}:
         raise ValueError("it has nothing of a GPU")
     chip = line.get("soc")
@@ -61,7 +59,7 @@ def parse_report(text: str) -> MacReport:
     known = [_number(each) or 0.0 for each in clocks] if isinstance(clocks, list) else []
     cores = _number(chip.get("gpu_cores"))
     return MacReport(
-        _chip(chip.get("chip_name")),
+        word(chip.get("chip_name")),
         int(cores) if cores else None,
         max(known, default=0.0) or None,
         is_old="gpu_active_ratio" not in line,
@@ -81,27 +79,6 @@ def model_of(chip: str | None, gpu_cores: int | None) -> str:
     return f"{name} ({gpu_cores}-core GPU)" if gpu_cores else name
 
 
-def _object(text: str) -> Mapping[str, Any]:
-    try:
-        value = json.loads(text)
-    except RecursionError:
-        raise ValueError("it is nested too deeply") from None
-    if not isinstance(value, Mapping):
-        raise ValueError("it is not a JSON object")  # noqa: TRY004  # of text
-    return value
-
-
 def _number(value: object) -> float | None:
     """A number from 0 on; None: none, or one that is impossible."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return None
-    return float(value) if 0 <= value < 1e15 and math.isfinite(value) else None
-
-
-def _word(value: object) -> str | None:
-    return (value.strip() or None) if isinstance(value, str) else None
-
-
-def _chip(value: object) -> str | None:
-    name = _word(value)
-    return None if name in (None, "Unknown") else name
+    return None if isinstance(value, str) else amount(value, {"": 1.0})

@@ -1,0 +1,1 @@
+"""Cambricon MLU cards, by `cnmon`."""

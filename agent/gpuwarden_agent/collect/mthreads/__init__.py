@@ -1,0 +1,1 @@
+"""Moore Threads GPUs, by `mthreads-gmi`."""

@@ -92,10 +92,9 @@ class AppleSource:
             line = self._monitor.newest(AGE_S_MAX)
         except ProbeError:
             # macmon needs a second for its first line; until then the answer of the start is the newest.
-            first, self._first = self._first, None
-            if first is None or self._clock.monotonic() - first[0] > AGE_S_MAX:
+            if self._first is None or self._clock.monotonic() - self._first[0] > AGE_S_MAX:
                 raise
-            return first[1]
+            return self._first[1]
         return self._parsed(line)
 
     def _parsed(self, line: str) -> MacReport:

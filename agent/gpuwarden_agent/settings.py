@@ -119,6 +119,18 @@ class AgentSettings:
         False,
         "Whether this agent asks Slurm's controller (squeue, sinfo) for the cluster: one does.",
     )
+    progress_dir: Path | None = setting(
+        None, "Folder in which jobs report tokens and steps as files, mode 1777; none: off."
+    )
+    progress_socket: Path | None = setting(
+        None, "Unix socket on which jobs report tokens and steps as StatsD's datagrams; none: off."
+    )
+    progress_port: int | None = setting(
+        None,
+        "Port of loopback for the same; any user may then report for any job; none: off.",
+        least=0,
+        most=65535,
+    )
     log_level: str = setting(
         "info", "Least level that is logged.", choices=("debug", "info", "warning", "error")
     )

@@ -10,7 +10,9 @@ from typing import Any
 
 from gpuwarden.job_phases import JobPhase, missing_readings, phases_of
 from gpuwarden.job_readings import read_job_readings
+from gpuwarden.progress import JobProgress, read_progress
 from gpuwarden.query import Querier
+from gpuwarden.roofline import Roofline, read_rooflines
 
 DETAIL = timedelta(minutes=30)
 """Jobs that ran longer are read from minutes, not from samples."""
@@ -137,6 +139,10 @@ class JobReport:
     wasted_usd: float | None = None
     phases: tuple[JobPhase, ...] = ()
     missing: tuple[str, ...] = ()
+    progress: tuple[JobProgress, ...] = ()
+    """What it reported: tokens, steps."""
+    rooflines: tuple[Roofline, ...] = ()
+    """What bounds it, by model."""
     """Readings that phases need, and no reading had."""
 
     @property
@@ -219,10 +225,15 @@ async def read(
     money = (await querier.query(_MONEY, params)).records()
     verdicts = (await querier.query(_VERDICTS, params)).records()
     phases, missing = await _read_phases(querier, job, facts, begin, end)
+    nodes = nodes_of(gpus, noted, trees, (end - begin).total_seconds())
+    names = [name for name in (facts["gpu_uuids"] or "").split(",") if name]
+    users = [facts["user"]] if facts["user"] else []
+    progress = await read_progress(querier, job, users, names, begin, end)
+    bounds = await read_rooflines(querier, job, names, [one.node for one in nodes], begin, end)
     return JobReport(
-        job, facts, begin, end, nodes_of(gpus, noted, trees, (end - begin).total_seconds()),
+        job, facts, begin, end, nodes,
         tuple(JobVerdict(r["bottleneck"], r["summary"], r["advice"], r["seconds"]) for r in verdicts),
-        phases=phases, missing=missing, **money[0],
+        phases=phases, missing=missing, progress=tuple(progress), rooflines=tuple(bounds), **money[0],
     )  # fmt: skip
 
 

@@ -14,6 +14,8 @@ from textwrap import wrap
 from typing import Any
 
 from gpuwarden.job_phases import shares
+from gpuwarden.progress import sentence
+from gpuwarden.roofline import roofline_record
 from gpuwarden.sizes import size_text
 from gpuwarden_cli.job_report import JobReport
 
@@ -151,7 +153,7 @@ def screen(report: JobReport) -> str:
         _bar("GPU", report.gpu_share),
         _bar("GPU memory", report.gpu_memory_share),
     ]
-    lines += _phase_lines(report)
+    lines += [*_phase_lines(report), *_bound_lines(report)]
     lines += ["", _ruled("Per node")]
     for node in report.nodes:
         lines += _node_lines(report, node)
@@ -215,6 +217,25 @@ def _phase_lines(report: JobReport) -> list[str]:
         lines.append(f"  and {len(report.phases) - PHASES_MAX} more: --format json has all")
     if report.missing:
         lines += wrap(f"Not reported: {', '.join(report.missing)}.", WIDTH, initial_indent="  ", subsequent_indent="  ")  # fmt: skip
+    return lines
+
+
+def _bound_lines(report: JobReport) -> list[str]:
+    """What bounds it, and what it reported of its progress."""
+    lines = []
+    if report.rooflines:
+        lines += ["", _ruled("What bounds it")]
+        for one in report.rooflines:
+            model = f"{one.reading.model}: " if len(report.rooflines) > 1 else ""
+            lines += wrap(f"{model}{one.sentence}", WIDTH, initial_indent="  ", subsequent_indent="  ")  # fmt: skip
+            for roof in one.roofs:
+                percent = "   –  " if roof.percent is None else f"{roof.percent:4.0f} %"
+                said = f"{roof.name:<8} {percent}  {roof.words}"
+                lines += wrap(said, WIDTH, initial_indent="  ", subsequent_indent=" " * 19)
+    if report.progress:
+        lines += ["", _ruled("Tokens and steps")]
+        for reported in report.progress:
+            lines += wrap(sentence(reported), WIDTH, initial_indent="  ", subsequent_indent="  ")
     return lines
 
 
@@ -310,5 +331,7 @@ def record(report: JobReport) -> dict[str, Any]:
             for one in report.phases
         ],
         "not_reported": list(report.missing),
+        "progress": [dict(one.record()) for one in report.progress],
+        "bounds": [dict(roofline_record(one)) for one in report.rooflines],
         "notes": notes(report),
     }

@@ -117,6 +117,20 @@ ALLOCATION_SAMPLES = Table("allocation_samples", "GPU that a scheduler has alloc
     Column("processes", Type.INT32, "Processes on the GPU, of any user; 0: none holds it."),
 ))
 
+PROGRESS_COUNTED = ("tokens", "steps", "samples")
+"""Names of `progress_samples` that are totals."""
+PROGRESS_SAMPLES = Table("progress_samples", "value that a job reports, when it changed, ten seconds", ("node", "source", "sender", "name", "ts"), (
+    TS, NODE, SIMULATED,
+    Column("source", Type.STRING, "How it came: file, unix (a socket that knows its sender) or udp (loopback).", required=True),
+    Column("sender", Type.STRING, "Name of the file, pid of the process, or job and rank of the datagram.", required=True),
+    Column("username", Type.STRING, "Owner of the file or process; NULL: udp."),
+    Column("slurm_job_id", Type.STRING, "Slurm job, by the file's name, the process' cgroup or the datagram's tag."),
+    Column("pod", Type.STRING, "Kubernetes namespace/pod, by the file's name or the datagram's tag."),
+    Column("rank", Type.INT32, "Rank, as the file's name or the tag says it."),
+    Column("name", Type.STRING, "tokens, steps and samples are totals that grow; others are as the job says: loss.", required=True),
+    Column("value", Type.FLOAT64, "The value.", required=True),
+))
+
 SLURM_JOB_SAMPLES = Table("slurm_job_samples", "Slurm job on a node, ten seconds, start and end; and change that the controller reports", ("slurm_job_id", "node", "ts"), (
     TS, NODE, SIMULATED,
     Column("source", Type.STRING, "Origin of the row: node (prolog, epilog, cgroups) or controller (squeue).", required=True),
@@ -271,7 +285,7 @@ WIRE_TABLES: dict[str, Table] = {
     table.name: table
     for table in (
         GPU_SAMPLES, GPU_DETAIL_SAMPLES, GPU_HEALTH_SAMPLES, LINK_SAMPLES, HOST_SAMPLES, INFINIBAND_SAMPLES, PROCESS_SAMPLES,
-        ALLOCATION_SAMPLES, SLURM_JOB_SAMPLES, SLURM_NODE_SAMPLES, COVERAGE, EVENTS, NODES, GPUS,
+        ALLOCATION_SAMPLES, PROGRESS_SAMPLES, SLURM_JOB_SAMPLES, SLURM_NODE_SAMPLES, COVERAGE, EVENTS, NODES, GPUS,
     )
 }
 """Tables that agents may send."""

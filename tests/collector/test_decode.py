@@ -56,6 +56,13 @@ def test_every_table_comes_back_as_it_was_sent(wire: Any) -> None:
             "owner": "4711",
             "processes": 0,
         },
+        "progress_samples": {
+            **{k: v for k, v in wire.gpu_row().items() if k in ("ts", "node", "simulated")},
+            "source": "file",
+            "sender": "4711.0",
+            "name": "tokens",
+            "value": 5e9,
+        },
         "coverage": {
             **{k: v for k, v in wire.gpu_row().items() if k != "util_percent"},
             "probe": "gpu0",

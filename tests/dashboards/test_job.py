@@ -6,6 +6,7 @@ import pytest
 
 from gpuwarden.clock import ManualClock
 from gpuwarden.job_phases import Phase
+from gpuwarden.progress import read_progress, sentence
 from gpuwarden.roofline import read_rooflines
 from gpuwarden_dashboards.assets import load_assets
 from gpuwarden_dashboards.pages.job import JobPages
@@ -258,3 +259,72 @@ async def test_the_page_says_what_bounds_the_job(ran) -> None:
     assert "Device memory is the bound: 70 %" in html
     assert 'class="roofline"' in html
     assert await read_rooflines(ran, "7", [], [], BEGIN, END) == ()
+
+
+async def test_the_page_says_what_a_token_cost(ran) -> None:
+    ran.db.execute(
+        "INSERT INTO gpus (gpu_uuid, node, gpu, simulated, usd_per_hour) SELECT 'GPU-' || g, 'n1', g, false, 3.6 FROM range(2) t(g)"
+    )
+    # Each of two ranks 1,000 tokens a second for 100 s, and a restart of one of them; another user claims the job.
+    ran.db.execute(
+        "INSERT INTO progress_samples (ts, node, simulated, source, sender, username, slurm_job_id, name, value) "
+        "SELECT $1::TIMESTAMP + to_seconds(10 * i), 'n1', false, 'file', '7.' || r, u, '7', 'tokens', "
+        "if(r = 1 AND i >= 5, 10000 * (i - 4), 10000 * (i + 1)) "
+        "FROM range(11) t(i), (VALUES (0, 'ada'), (1, 'ada'), (2, 'eve')) x(r, u)",
+        [BEGIN + timedelta(minutes=30)],
+    )
+    ran.db.execute(
+        "INSERT INTO gpu_samples (ts, node, gpu, gpu_uuid, simulated, power_watts) SELECT $1::TIMESTAMP + to_seconds(i), "
+        "'n1', g, 'GPU-' || g, false, 600 FROM range(200) t(i), range(2) u(g)",
+        [BEGIN + timedelta(minutes=30)],
+    )
+    found = await read_progress(ran, "7", ["ada"], ["GPU-0", "GPU-1"], BEGIN, END)
+    (tokens,) = found
+    # Rank 1: 40,000, then from 0 again 60,000.
+    assert (tokens.amount, tokens.seconds, tokens.senders) == (200_000, 100, 2)
+    assert tokens.per_second == 2000
+    # $7.20 an hour, 1,200 W.
+    assert tokens.usd_each == pytest.approx(7.2 / 3600 / 2000)
+    assert tokens.joules_each == pytest.approx(0.6)
+    assert (
+        sentence(tokens)
+        == "200,000 tokens reported, 2,000 a second; $1.00 a million; 0.6 J a token."
+    )
+    html = JobPages(Templates(load_assets()), None, ManualClock(NOW)).render(
+        await life_of(ran), UsageRange(BEGIN, END), progress=found
+    )
+    row = html[html.index('id="progress"') :]
+    assert (
+        '<td class="number">2,000</td><td class="number">$1.00</td><td class="number">0.6</td>'
+        in row
+    )
+    assert await read_progress(ran, "6", ["ada"], ["GPU-0"], BEGIN, END) == []
+
+
+async def test_a_token_without_price_or_power_has_no_cost(ran) -> None:
+    ran.db.execute(
+        "INSERT INTO progress_samples (ts, node, simulated, source, sender, slurm_job_id, name, value) "
+        "VALUES ($1, 'n1', false, 'udp', '7', '7', 'steps', 5)",
+        [BEGIN],
+    )
+    ran.db.execute("UPDATE gpu_1m SET power_watts_avg = NULL")
+    (steps,) = await read_progress(ran, "7", [], ["GPU-0"], BEGIN, END)
+    assert (steps.amount, steps.per_second, steps.usd_each, steps.joules_each) == (
+        0,
+        None,
+        None,
+        None,
+    )
+    assert "no rate, without two reports" in sentence(steps)
+    ran.db.execute(
+        "INSERT INTO progress_samples (ts, node, simulated, source, sender, slurm_job_id, name, value) "
+        "VALUES ($1, 'n1', false, 'udp', '7', '7', 'steps', 605)",
+        [BEGIN + timedelta(minutes=20)],
+    )
+    (steps,) = await read_progress(ran, "7", [], ["GPU-0"], BEGIN, END)
+    assert sentence(steps) == (
+        "600 steps reported, 0.5 a second; no dollars: a GPU has no price; no joules: power was not read."
+    )
+    ran.db.execute("UPDATE gpu_1m SET power_watts_avg = 300 WHERE gpu_uuid = 'GPU-0'")
+    (steps,) = await read_progress(ran, "7", [], ["GPU-0"], BEGIN, END)
+    assert steps.joules_each == 600

@@ -15,6 +15,7 @@ KINDS: dict[str, str] = {
     "probe_stuck": "warning",
     "probe_failed": "warning",
     "probe_recovered": "info",
+    "progress_refused": "warning",
     "gpu_lost": "critical",
     "gpu_reset_required": "critical",
     "driver_not_loaded": "critical",

@@ -12,6 +12,7 @@ from gpuwarden.lifecycle import StartError
 from gpuwarden.models import model_named
 from gpuwarden_agent import daemon
 from gpuwarden_agent.collect.discovery import discover
+from gpuwarden_agent.collect.progress.probe import progress_probes
 from gpuwarden_agent.collect.schedulers.slurm_jobs import slurm_probes
 from gpuwarden_agent.probe import Probe
 from gpuwarden_agent.reload import Reload
@@ -46,7 +47,8 @@ def sources_of(settings: AgentSettings) -> Sources:
         )
         probes = found.all_probes(settings.state_dir)
         slurm = slurm_probes(found.bus_ids, SystemClock(), controller=settings.slurm_controller)
-        return Sources([*probes, *slurm], found.message, found.rediscover)
+        progress = progress_probes(settings, SystemClock())
+        return Sources([*probes, *slurm, *progress], found.message, found.rediscover)
     from gpuwarden_simulator import SimulatedNode, load_script
 
     try:
@@ -59,7 +61,8 @@ def sources_of(settings: AgentSettings) -> Sources:
     node = SimulatedNode(name, gpus, model, settings.simulate_seed, host=False, script=script)
     message = f"{settings.simulate_gpus} simulated {model.name} GPUs"
     slurm = slurm_probes(node.bus_ids(), SystemClock(), controller=settings.slurm_controller)
-    return Sources([*discover("none").probes, node, *slurm], message)
+    progress = progress_probes(settings, SystemClock())
+    return Sources([*discover("none").probes, node, *slurm, *progress], message)
 
 
 def run_agent(settings: AgentSettings, load: Callable[[], AgentSettings]) -> int:

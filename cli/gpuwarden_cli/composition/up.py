@@ -17,6 +17,7 @@ from gpuwarden.models import GpuModel, model_named
 from gpuwarden.settings import load
 from gpuwarden_agent import daemon
 from gpuwarden_agent.collect.discovery import Discovery, discover
+from gpuwarden_agent.collect.progress.probe import progress_probes
 from gpuwarden_agent.settings import AgentSettings
 from gpuwarden_cli.composition.collector import collecting
 from gpuwarden_cli.composition.fleet_plan import FleetPlan, gpus_per_node, planned, simulated_lines
@@ -113,7 +114,7 @@ async def _say_firing(collector: Collector) -> None:
 async def _run_agent(
     settings: AgentSettings, found: Discovery, clock: Clock, stop: asyncio.Event
 ) -> None:
-    probes = found.all_probes(settings.state_dir, clock)
+    probes = [*found.all_probes(settings.state_dir, clock), *progress_probes(settings, clock)]
     await daemon.run(settings, clock, stop, probes=probes, rediscover=found.rediscover)
 
 

@@ -8,6 +8,7 @@ from aiohttp import web
 from gpuwarden.clock import to_ms
 from gpuwarden.job_phases import PHASES, JobPhase
 from gpuwarden.job_readings import job_is
+from gpuwarden.progress import JobProgress, number, read_progress
 from gpuwarden.query import both
 from gpuwarden.right_size import RightSize, read_right_sizes
 from gpuwarden.roofline import Roofline, read_rooflines
@@ -62,6 +63,7 @@ class JobPages(Page):
         asked: UsageRange,
         cheaper: Sequence[RightSize] = (),
         rooflines: Sequence[Roofline] = (),
+        progress: Sequence[JobProgress] = (),
     ) -> str:
         """Its HTML."""
         return self._templates.render(
@@ -69,6 +71,8 @@ class JobPages(Page):
             life=life,
             cheaper=cheaper,
             rooflines=rooflines,
+            progress=progress,
+            number=number,
             subject=life.subject,
             asked=asked,
             sinces=SINCE,
@@ -107,7 +111,10 @@ class JobPages(Page):
             ),
             read_rooflines(self._querier, name, uuids, subject.nodes, begin, end),
         )
-        return html(self.render(life, asked, cheaper, rooflines))
+        progress = await read_progress(
+            self._querier, name, subject.users, uuids, life.begin, life.end
+        )
+        return html(self.render(life, asked, cheaper, rooflines, progress))
 
 
 def _strip(phases: Sequence[JobPhase]) -> Sequence[dict[str, object]]:

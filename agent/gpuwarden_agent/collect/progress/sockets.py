@@ -1,0 +1,162 @@
+"""Receives StatsD datagrams of progress, on a Unix socket or on loopback.
+
+Of a Unix socket the kernel tells pid and uid of the sender, so that its cgroup names its job. Of a datagram on loopback nobody
+knows the sender: its tag `job` is believed, and no user is set.
+"""
+
+import socket
+import stat
+import struct
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+from gpuwarden.clock import Clock
+from gpuwarden_agent.collect.processes.owner import slurm_job_of, user_name
+from gpuwarden_agent.collect.progress.lines import BadLineError, ProgressValue, parse_line
+from gpuwarden_agent.collect.progress.streams import ProgressSender, ProgressStreams
+
+DATAGRAM_MAX = 8192
+LINES_MAX = 50
+"""Of a datagram."""
+BUFFER_BYTES = 1 << 20
+_CREDENTIALS = struct.Struct("3i")
+_SO_PASSCRED, _SCM_CREDENTIALS = 16, 2
+"""Linux's numbers; the socket module has them on Linux alone."""
+_LOOPBACK = "127.0.0.1"
+LOOK_S = 0.5
+
+
+class ProgressSocket:
+    """One socket and the thread that reads it."""
+
+    def __init__(
+        self,
+        place: Path | int,
+        streams: ProgressStreams,
+        clock: Clock,
+        *,
+        name_of: Callable[[int], str] = user_name,
+        proc: Path = Path("/proc"),
+    ) -> None:
+        """`place`: path of a Unix socket, or a port of loopback (0: any)."""
+        self._place = place
+        self._streams = streams
+        self._clock = clock
+        self._name_of = name_of
+        self._proc = proc
+        self._socket: socket.socket | None = None
+        self._stop = threading.Event()
+
+    @property
+    def port(self) -> int:
+        """The port of loopback."""
+        assert self._socket is not None
+        return int(self._socket.getsockname()[1])
+
+    def open(self) -> None:
+        """Bind and begin to read, unless it is open. Raises OSError."""
+        if self._socket is not None:
+            return
+        made = (
+            self._bound_path(self._place)
+            if isinstance(self._place, Path)
+            else _bound_port(self._place)
+        )
+        made.settimeout(LOOK_S)
+        with suppress(OSError):
+            made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, BUFFER_BYTES)
+        self._socket = made
+        threading.Thread(target=self._run, args=(made,), name="progress", daemon=True).start()
+
+    def close(self) -> None:
+        """End the thread and remove the socket's file."""
+        self._stop.set()
+        if self._socket is not None:
+            self._socket.close()
+            if isinstance(self._place, Path):
+                with suppress(OSError):
+                    self._place.unlink()
+
+    def _bound_path(self, path: Path) -> socket.socket:
+        with suppress(FileNotFoundError):
+            if stat.S_ISSOCK(path.lstat().st_mode):
+                path.unlink()  # of a run before
+        made = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        try:
+            made.setsockopt(socket.SOL_SOCKET, _SO_PASSCRED, 1)
+            made.bind(str(path))
+            path.chmod(0o666)
+        except BaseException:
+            made.close()
+            raise
+        return made
+
+    def _run(self, made: socket.socket) -> None:
+        while not self._stop.is_set():
+            try:
+                data, ancillary, flags, _ = made.recvmsg(
+                    DATAGRAM_MAX, socket.CMSG_SPACE(_CREDENTIALS.size)
+                )
+            except TimeoutError:
+                continue
+            except OSError:
+                return  # closed
+            if flags & socket.MSG_TRUNC:
+                self._streams.refuse(f"a datagram has more than {DATAGRAM_MAX} bytes")
+                continue
+            credentials = next(
+                (
+                    _CREDENTIALS.unpack(value[: _CREDENTIALS.size])
+                    for level, kind, value in ancillary
+                    if (level, kind) == (socket.SOL_SOCKET, _SCM_CREDENTIALS)
+                    and len(value) >= _CREDENTIALS.size
+                ),
+                None,
+            )
+            self._take(data, credentials)
+
+    def _take(self, data: bytes, credentials: tuple[int, ...] | None) -> None:
+        lines = data.splitlines()
+        if len(lines) > LINES_MAX:
+            self._streams.refuse(f"a datagram has more than {LINES_MAX} lines")
+        for line in lines[:LINES_MAX]:
+            try:
+                said = parse_line(line, in_file=False)
+                if said is not None:
+                    self._streams.take(
+                        self._sender(said, credentials), said, self._clock.monotonic()
+                    )
+            except BadLineError as error:
+                self._streams.refuse(str(error))
+
+    def _sender(self, said: ProgressValue, credentials: tuple[int, ...] | None) -> ProgressSender:
+        if not isinstance(self._place, Path):
+            if said.job is None:
+                raise BadLineError("a datagram on loopback has no tag job")
+            rank = "" if said.rank is None else f" rank {said.rank}"
+            return ProgressSender("udp", f"{said.job}{rank}", None, said.job, said.rank)
+        if credentials is None:
+            raise BadLineError("a datagram has no credentials")
+        pid, uid, _ = credentials
+        job = self._job_of(pid) or said.job
+        return ProgressSender("unix", f"pid {pid}", self._name_of(uid), job, said.rank)
+
+    def _job_of(self, pid: int) -> str | None:
+        """Slurm's job of a process, by its cgroup, which it cannot change."""
+        try:
+            with open(self._proc / f"{pid}/cgroup", encoding="ascii", errors="replace") as file:
+                return slurm_job_of(file.read(65_536), {})
+        except OSError:
+            return None
+
+
+def _bound_port(port: int) -> socket.socket:
+    made = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    try:
+        made.bind((_LOOPBACK, port))
+    except BaseException:
+        made.close()
+        raise
+    return made

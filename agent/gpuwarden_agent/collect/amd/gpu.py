@@ -380,7 +380,7 @@ class AmdGpuProbe:
             "model": parse.model(product, device_id),
             "vendor": "amd",
             "kind": "gpu",
-            "mig_mode": None if self._partitions.mode is None else self._partitions.mode != "spx",
+            "mig_mode": self._partitions.is_cut,
             "serial": read(device / "serial_number", parse.name),
             "pci_bus_id": self._card.pci_bus_id,
             "vbios_version": read(device / "vbios_version", parse.name),

@@ -7,7 +7,7 @@ the driver tells it of processes alone.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from gpuwarden_agent.collect.amd import sysfs as parse
@@ -42,7 +42,7 @@ class Partition:
 
 
 def find_partitions(
-    files: DeviceFiles, sys: Path, place: tuple[int, int, int] | None, mode: str | None = None
+    files: DeviceFiles, sys: Path, place: tuple[int, int, int] | None
 ) -> list[Partition]:
     """Nodes of the compute driver at a place on the PCI bus, by number; one where the GPU is whole."""
     found: dict[int, Partition] = {}
@@ -53,8 +53,18 @@ def find_partitions(
         if at is None or at[0] != place or not kfd_id:
             continue
         memory = files.read(folder / "mem_banks/0/properties", parse.kfd_memory_bytes)
-        found[at[1]] = Partition(at[1], kfd_id, memory, mode)
+        found[at[1]] = Partition(at[1], kfd_id, memory)
     return [found[number] for number in sorted(found)]
+
+
+def with_mode(found: Sequence[Partition], files: DeviceFiles, device: Path) -> Sequence[Partition]:
+    """The partitions with the mode that made them; none if the GPU is whole or the mode is unknown."""
+    if len(found) < 2:
+        return ()
+    mode = files.read(device / "current_compute_partition", parse.compute_partition)
+    if mode in (None, "spx"):
+        return ()
+    return [replace(part, mode=mode) for part in found]
 
 
 class PartitionReader:
@@ -65,19 +75,26 @@ class PartitionReader:
         self._sys = sys
         self._device = device
         self._place = parse.kfd_place(pci_bus_id)
+        self._found: Sequence[Partition] = ()
+        """As the compute driver has them."""
         self._parts: Sequence[Partition] = ()
-        self.mode: str | None = None
-        """spx, dpx, tpx, qpx or cpx; None: it has no such modes."""
+        self._has_modes = False
+
+    @property
+    def is_cut(self) -> bool | None:
+        """Whether the GPU is in partitions; None: it cannot be."""
+        return bool(self._parts) if self._has_modes else None
 
     def learn(self) -> None:
-        """Find out how the GPU is partitioned now."""
-        self.mode = self._files.read(
-            self._device / "current_compute_partition", parse.compute_partition
-        )
-        parts: Sequence[Partition] = ()
-        if self.mode not in (None, "spx"):
-            parts = find_partitions(self._files, self._sys, self._place, self.mode)
-        self._parts = parts if len(parts) > 1 else ()
+        """Find out how the GPU is partitioned now. The mode is read only where the compute driver's nodes changed:
+        the driver reads it from the compute dies, which wakes them up.
+        """
+        self._has_modes = (self._device / "available_compute_partition").exists()
+        found = find_partitions(self._files, self._sys, self._place)
+        if found == self._found and (self._parts or len(found) < 2):
+            return
+        self._found = found
+        self._parts = with_mode(found, self._files, self._device)
 
     def samples(self, whole: str | None, gpu: int, metrics: Metrics) -> list[Row]:
         """Rows of `gpu_samples`. `whole`, `gpu`: UUID and index of the GPU."""
@@ -111,8 +128,7 @@ class PartitionReader:
 
     def forget(self) -> None:
         """Another GPU is in this place."""
-        self._parts = ()
-        self.mode = None
+        self._found = self._parts = ()
 
 
 def _identity(part: Partition, whole: str, gpu: int) -> Row:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from gpuwarden.clock import Clock
 from gpuwarden_agent.collect.amd import sysfs as parse
 from gpuwarden_agent.collect.amd.gpu import AmdGpuProbe
-from gpuwarden_agent.collect.amd.partitions import Partition, find_partitions
+from gpuwarden_agent.collect.amd.partitions import Partition, find_partitions, with_mode
 from gpuwarden_agent.collect.files import DeviceFiles, listed
 from gpuwarden_agent.collect.nvidia.processes import HeldGpu
 from gpuwarden_agent.collect.processes.trees import ProcessProbe
@@ -60,8 +60,9 @@ class AmdProcesses:
         self._files = DeviceFiles({"gpu": gpu.gpu})
         self._sys = sys
         self._kfd = sys / KFD
+        self._found: Sequence[Partition] = ()
         self._parts: Sequence[Partition] = ()
-        self._mode: str | None = None
+        """Empty: it is whole."""
         self._nodes: frozenset[str] | None = None
 
     @property
@@ -77,7 +78,7 @@ class AmdProcesses:
     def is_served(self) -> bool:
         """Whether the compute driver serves the GPU; it does not serve many display GPUs."""
         self._learn_ids()
-        return bool(self._parts)
+        return bool(self._found)
 
     def held(self) -> Sequence[HeldGpu]:
         """Processes with memory on the GPU. Raises ProbeError when the driver does not have it."""
@@ -90,8 +91,8 @@ class AmdProcesses:
 
     def _of(self, pid: str, uuid: str) -> list[HeldGpu]:
         """A process on the GPU, or on each partition where it has memory."""
-        sizes = [(part, self._memory(pid, part)) for part in self._parts]
-        if len(self._parts) == 1 or self._mode in (None, "spx"):
+        sizes = [(part, self._memory(pid, part)) for part in self._parts or self._found]
+        if not self._parts:
             memory = sum(size for _, size in sizes)
             return [HeldGpu(int(pid), uuid, "compute", memory)] if memory else []
         return [
@@ -114,8 +115,6 @@ class AmdProcesses:
         nodes = frozenset(listed(folder))
         if nodes == self._nodes:
             return
-        self._mode = self._files.read(
-            self._gpu.device / "current_compute_partition", parse.compute_partition
-        )
-        self._parts = find_partitions(self._files, self._sys, self._place, self._mode)
-        self._nodes = nodes if self._parts else None
+        self._found = find_partitions(self._files, self._sys, self._place)
+        self._parts = with_mode(self._found, self._files, self._gpu.device)
+        self._nodes = nodes if self._found else None

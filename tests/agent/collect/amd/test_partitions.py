@@ -1,5 +1,6 @@
 """Compute partitions of an MI300X have rows of their own, as long as its mode makes them."""
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,7 @@ def cut(sys: Path, mode: str, number: int, bus: int = 0x83) -> None:
     """Cut the GPU on that bus into equal partitions."""
     device = next((sys / "devices").rglob("0000:83:00.0"))
     (device / "current_compute_partition").write_text(f"{mode}\n")
+    (device / "available_compute_partition").write_text("SPX, DPX, QPX, CPX\n")
     for partition in range(number):
         serve(sys, 1 + partition, gpu_id=7 + partition, bus=bus, partition=partition)
         bank = sys / f"class/kfd/kfd/topology/nodes/{1 + partition}/mem_banks/0"
@@ -99,6 +101,8 @@ def test_a_mode_that_changes_makes_other_partitions_and_spx_none(
     cut(tmp_path, "CPX", 8)
     assert len(probe.describe()["gpus"]) == 9
     (probe.device / "current_compute_partition").write_text("SPX\n")
+    for node in range(2, 9):
+        shutil.rmtree(tmp_path / f"class/kfd/kfd/topology/nodes/{node}")
     (whole,) = probe.describe()["gpus"]
     assert whole["mig_mode"] is False
     assert len(probe.read(T, {"gpu_samples"})["gpu_samples"]) == 1
@@ -112,7 +116,18 @@ def test_a_gpu_of_unknown_mode_is_whole(
     if mode is None:
         (probe.device / "current_compute_partition").unlink()
     (whole,) = probe.describe()["gpus"]
-    assert "mig_mode" not in whole
+    assert whole["mig_mode"] is False
+
+
+def test_the_mode_is_read_once_as_that_wakes_the_gpu_up(tmp_path: Path, probe: AmdGpuProbe) -> None:
+    cut(tmp_path, "DPX", 2)
+    assert len(probe.describe()["gpus"]) == 3
+    (probe.device / "current_compute_partition").unlink()
+    assert len(probe.describe()["gpus"]) == 3
+    # A whole GPU is not asked at all.
+    shutil.rmtree(tmp_path / "class/kfd/kfd/topology/nodes/2")
+    (probe.device / "current_compute_partition").write_text("garbage\n")
+    assert len(probe.describe()["gpus"]) == 1
 
 
 def test_older_metrics_tell_no_utilization_of_partitions(

@@ -72,6 +72,98 @@ def test_without_a_serial_the_place_stands_for_the_uuid_and_times_are_read(impor
     )
 
 
+def dies(*percents: int) -> list[object]:
+    return [*(amount(each, "%") for each in percents), "N/A"]
+
+
+CUT = [
+    {
+        "gpu": 0,
+        "bus": {"bdf": "0000:05:00.0"},
+        "usage": {
+            "gfx_activity": amount(60, "%"),
+            "gfx_busy_inst": {"xcp_0": dies(100, 60), "xcp_1": dies(40, 40)},
+        },
+        "power": {"socket_power": amount(650, "W")},
+        "mem_usage": {"total_vram": amount(196592, "MB"), "used_vram": amount(1024, "MB")},
+    },
+    {
+        "gpu": 1,
+        "bus": {"bdf": "0000:05:00.1"},
+        "usage": {"gfx_activity": amount(41, "%")},
+        "power": {"socket_power": "N/A"},
+        "mem_usage": {"total_vram": amount(196592, "MB"), "used_vram": amount(1024, "MB")},
+    },
+]
+"""Two partitions of an MI300X as `amd-smi metric --json` of ROCm 7 has them."""
+
+
+@pytest.mark.parametrize("serial", ["0x79CCD55167A2124A", None])
+def test_partitions_are_parts_of_one_gpu(imported, serial) -> None:
+    static = [
+        {"gpu": gpu, "asic": {"market_name": "AMD Instinct MI300X", **({"asic_serial": serial} if serial else {})}}
+        for gpu in (0, 1)
+    ]  # fmt: skip
+    found = imported(amd_smi.read_json, json.dumps({"gpu_data": [*CUT, *static]}))
+    whole = "AMD-79ccd55167a2124a" if serial else "AMD-0000:05:00.0@n1"
+    rows = {str(row["gpu_uuid"]): row for row in found["gpu_samples"]}
+    assert len(found["gpu_samples"]) == 3
+    assert (rows[whole]["util_percent"], rows[whole]["power_watts"]) == (60.0, 650.0)
+    assert rows[whole]["mig_instance"] is None
+    assert {name: value for name, value in rows[f"{whole}-0"].items() if value is not None} == {
+        "ts": AT, "gpu": 0, "node": "n1", "gpu_uuid": f"{whole}-0", "mig_instance": "dpx/0", "util_percent": 80.0,
+    }  # fmt: skip
+    assert (rows[f"{whole}-1"]["gpu"], rows[f"{whole}-1"]["util_percent"]) == (0, 40.0)
+    gpus = {row["gpu_uuid"]: row for row in found["gpus"]}
+    assert gpus.keys() == rows.keys()
+    assert gpus[f"{whole}-1"]["parent_gpu_uuid"] == whole
+    assert gpus[f"{whole}-1"]["model"] == "AMD Instinct MI300X DPX"
+    assert gpus[whole]["pci_bus_id"] == "0000:05:00.0"
+
+
+def test_a_partition_that_the_first_does_not_tell_of_has_its_own_utilization(imported) -> None:
+    parts = [
+        {"gpu": 0, "xcp": 0, "gfx": amount(10, "%"), "power_usage": amount(300, "W")},
+        {"gpu": 1, "xcp": 1, "gfx": amount(20, "%"), "power_usage": "N/A", "hotspot_temperature": amount(50, "C")},
+    ]  # fmt: skip
+    static = [
+        {"gpu": gpu, "asic": {"asic_serial": "0x1"}, "partition": {"accelerator_partition": "CPX", "partition_id": gpu}}
+        for gpu in (0, 1)
+    ]  # fmt: skip
+    found = imported(amd_smi.read_json, json.dumps([*parts, *static]))
+    assert [
+        (row["gpu"], row.get("mig_instance"), row["util_percent"]) for row in found["gpu_samples"]
+    ] == [(0, None, 10.0), (0, "cpx/1", 20.0)]
+
+
+def test_limits_of_rocm_7_are_read_and_monitors_is_the_one_that_is_set(imported) -> None:
+    ppt = {
+        f"{name}_power_limit": amount(watts, "W")
+        for name, watts in (("max", 750), ("min", 100), ("socket", 600))
+    }
+    static = {
+        "gpu": 0, "ifwi": {"part_number": "113-M3000100-102"}, "vram": {"size": amount(196592, "MB")},
+        "limit": {"ppt0": ppt, "ppt1": dict.fromkeys(ppt, "N/A"), "slowdown_hotspot_temperature": amount(100, "C")},
+    }  # fmt: skip
+    pcie = {
+        "l0_to_recovery_count": 1,
+        "replay_roll_over_count": 2,
+        "nak_sent_count": 3,
+        "nak_received_count": 4,
+    }
+    found = imported(amd_smi.read_json, json.dumps([static, {"gpu": 0, "pcie": pcie}]))
+    (gpu,), (sample,), (detail,) = found["gpus"], found["gpu_samples"], found["gpu_detail_samples"]
+    assert (gpu["power_limit_max_watts"], gpu["power_limit_min_watts"]) == (750.0, 100.0)
+    assert (gpu["vbios_version"], gpu["memory_total_bytes"]) == ("113-M3000100-102", 196592 * 2**20)
+    assert gpu["temperature_slowdown_celsius"] == 100.0
+    assert sample["power_limit_watts"] == 600.0
+    assert {detail[f"pcie_{name}_total"] for name in ("l0_to_recovery", "replay_rollovers", "naks_sent", "naks_received")} == {1, 2, 3, 4}  # fmt: skip
+    (sample,) = imported(amd_smi.read_json, json.dumps({"gpu": 0, "max_power": amount(500, "W")}))[
+        "gpu_samples"
+    ]
+    assert sample["power_limit_watts"] == 500.0
+
+
 def test_csv_has_a_line_for_each_gpu(imported) -> None:
     text = "timestamp,gpu,power_usage,hotspot_temperature,gfx,mem_clk,vram_used,xyzzy\n1753000000,0,140,41,5,900,280,N/A\n1753000000,1,N/A,42,6,900,281,7\n"
     found = imported(amd_smi.read_csv, text)

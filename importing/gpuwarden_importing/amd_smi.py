@@ -12,7 +12,7 @@ address.
 
 import csv
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from gpuwarden_agent.collect.amd import sysfs as amd_sysfs
@@ -135,15 +135,17 @@ def _busy(document: Mapping[str, Any]) -> dict[int, float]:
     found = {}
     for name, dies in partitions.items() if isinstance(partitions, dict) else ():
         number = re.fullmatch(r"xcp_(\d)", str(name))
-        known = (
-            [each.get("value") if isinstance(each, dict) else each for each in dies]
-            if isinstance(dies, list)
-            else []
-        )
-        known = [each for each in known if isinstance(each, int | float) and 0 <= each <= 100]
+        cells = [each.get("value") if isinstance(each, dict) else each for each in _listed(dies)]
+        known = [
+            float(cell) for cell in cells if isinstance(cell, int | float) and 0 <= cell <= 100
+        ]
         if number and known:
             found[int(number[1])] = sum(known) / len(known)
     return found if len(found) > 1 else {}
+
+
+def _listed(value: object) -> Sequence[Any]:
+    return value if isinstance(value, list) else ()
 
 
 def _partition(said: Mapping[str, str]) -> int:
@@ -246,11 +248,11 @@ class _File(LogFile):
             if gpu not in self._partitions:
                 self.add(table, {**row, "node": self._node, "gpu_uuid": uuids[gpu]})
                 continue
-            part, percent = self._partitions[gpu], row.get("util_percent")
+            part, used = self._partitions[gpu], row.get("util_percent")
             gpu = wholes.get(uuids[gpu], gpu)
             uuid = self._part(uuids[gpu], gpu, part)
-            if isinstance(percent, float) and (uuid, row["ts"]) not in told:
-                self._add_part(uuid, gpu, part, row["ts"], percent)
+            if isinstance(used, float) and (uuid, row["ts"]) not in told:
+                self._add_part(uuid, gpu, part, row["ts"], used)
         for gpu, facts in self._facts.items():
             if gpu not in self._partitions:
                 self.inventory.add_gpu(uuids[gpu], self._node, facts)

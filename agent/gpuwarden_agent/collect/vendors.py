@@ -47,6 +47,11 @@ VENDORS: tuple[Vendor, ...] = (
         lambda host: _any(host.dev, "cambricon_dev[0-9]*"),
     ),
     Vendor("gpuwarden_agent.collect.mthreads.source", lambda host: _any(host.dev, "mtgpu.[0-9]*")),
+    Vendor("gpuwarden_agent.collect.rebellions.source", lambda host: _any(host.dev, "rbln[0-9]*")),
+    Vendor(
+        "gpuwarden_agent.collect.furiosa.source",
+        lambda host: (host.sys / "class/rngd_mgmt").exists(),
+    ),
     Vendor("gpuwarden_agent.collect.jetson.source", is_arm_board),
     Vendor("gpuwarden_agent.collect.apple.source", lambda host: host.platform == "darwin"),
 )

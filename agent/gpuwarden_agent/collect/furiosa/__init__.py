@@ -1,0 +1,1 @@
+"""FuriosaAI NPUs, by `furiosa-smi`."""

@@ -1,0 +1,1 @@
+"""Rebellions NPUs, by `rbln-smi`."""

@@ -52,6 +52,7 @@ VENDORS: tuple[Vendor, ...] = (
         "gpuwarden_agent.collect.furiosa.source",
         lambda host: (host.sys / "class/rngd_mgmt").exists(),
     ),
+    Vendor("gpuwarden_agent.collect.huawei.source", lambda host: _any(host.dev, "davinci[0-9]*")),
     Vendor("gpuwarden_agent.collect.jetson.source", is_arm_board),
     Vendor("gpuwarden_agent.collect.apple.source", lambda host: host.platform == "darwin"),
 )

@@ -9,6 +9,7 @@ from importlib import import_module
 from pathlib import Path
 
 from gpuwarden_agent.collect.accelerators import AcceleratorProbe, AcceleratorSource, Host
+from gpuwarden_agent.collect.files import read_text
 
 INDEXES_EACH = 64
 """Indexes that a vendor's devices have; more devices than these no host has."""
@@ -21,7 +22,7 @@ class Vendor:
     module: str
     """Module with `find(host) -> AcceleratorSource | None`."""
     has_sign: Callable[[Host], bool]
-    """Whether such a device may be here. Reads names of files only."""
+    """Whether such a device may be here. Reads names of files, and PCI vendors."""
 
 
 def _any(folder: Path, pattern: str) -> bool:
@@ -31,6 +32,11 @@ def _any(folder: Path, pattern: str) -> bool:
 def _has_tpu(host: Host) -> bool:
     """Only Google's chips have both such a file and Google's PCI vendor, which `find` looks for."""
     return _any(host.dev, "accel[0-9]*") or _any(host.dev / "vfio", "[0-9]*")
+
+
+def _has_pci_vendor(host: Host, kind: str, vendor: str) -> bool:
+    files = (host.sys / "class" / kind).glob("*/device/vendor")
+    return any((read_text(file) or "").strip() == vendor for file in files)
 
 
 def is_arm_board(host: Host) -> bool:
@@ -53,6 +59,10 @@ VENDORS: tuple[Vendor, ...] = (
         lambda host: (host.sys / "class/rngd_mgmt").exists(),
     ),
     Vendor("gpuwarden_agent.collect.huawei.source", lambda host: _any(host.dev, "davinci[0-9]*")),
+    Vendor(
+        "gpuwarden_agent.collect.intel.gaudi",
+        lambda host: _has_pci_vendor(host, "accel", "0x1da3"),
+    ),
     Vendor("gpuwarden_agent.collect.jetson.source", is_arm_board),
     Vendor("gpuwarden_agent.collect.apple.source", lambda host: host.platform == "darwin"),
 )

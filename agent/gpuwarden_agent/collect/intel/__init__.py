@@ -1,0 +1,1 @@
+"""Intel's Gaudi accelerators, by `hl-smi`."""

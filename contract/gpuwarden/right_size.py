@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any
 
-from gpuwarden.models import MODELS, GpuModel
+from gpuwarden.models import MODELS, SIMULATED, GpuModel, Model
 from gpuwarden.own import DAYS_A_MONTH
 from gpuwarden.query import Querier, query_all
 from gpuwarden.rollups import IDLE_BELOW_PERCENT
@@ -170,9 +170,11 @@ def right_sizes(
 
 def right_size(need: JobNeed, prices: Mapping[str, ModelPrice], days: float) -> RightSize:
     """What could be done for a job."""
-    model = _MODELS.get(need.model or "")
+    model = _KNOWN.get(need.model or "")
     if model is None:
-        return RightSize(need, (), ("its model is not in the catalogue",))
+        return RightSize(
+            need, (), ("the catalogue does not have its model, or not all of its figures",)
+        )
     if need.usd_per_hour is None:
         return RightSize(need, (), ("its GPUs have no price",))
     if need.gpu_hours < HOURS_MIN:
@@ -187,7 +189,8 @@ def right_size(need: JobNeed, prices: Mapping[str, ModelPrice], days: float) -> 
     return RightSize(need, sorted(found, key=lambda one: -one.usd_a_month), missing)
 
 
-_MODELS: Mapping[str, GpuModel] = {model.name: model for model in MODELS}
+_KNOWN: Mapping[str, GpuModel] = {model.name: model for model in SIMULATED}
+_MODELS: Mapping[str, Model] = {model.name: model for model in MODELS}
 
 
 def _missing(need: JobNeed, model: GpuModel) -> Sequence[str]:
@@ -232,10 +235,10 @@ def _smaller(
         and price.usd_per_hour is not None
         and price.usd_per_hour <= need.usd_per_hour * (1 - CHEAPER_MIN)
         and _is_like(model, other)
-        and other.memory_gib * 2**30 >= memory
-        and other.bandwidth_gb_s * LOAD_MAX >= bandwidth
-        and other.tflops * LOAD_MAX >= tflops
-        and (not needs_links or other.nvlinks >= model.nvlinks)
+        and (other.memory_gib or 0) * 2**30 >= memory
+        and (other.bandwidth_gb_s or 0) * LOAD_MAX >= bandwidth
+        and (other.tflops or 0) * LOAD_MAX >= tflops
+        and (not needs_links or _nvlinks(other) >= model.nvlinks)
     ]
     if not fitting:
         return None
@@ -256,11 +259,16 @@ _ASSUMES_SMALLER = (
 _ASSUMES_MIG = "The other slices of the board are used by others; it runs on one GPU, and needs no NVLink and no peer access."
 
 
-def _is_like(model: GpuModel, other: GpuModel) -> bool:
+def _nvlinks(model: Model) -> int:
+    """NVLinks, as far as they are known."""
+    return model.nvlinks if isinstance(model, GpuModel) else 0
+
+
+def _is_like(model: GpuModel, other: Model) -> bool:
     """Whether what runs on the first runs on the other: same vendor and kind of CPU, with BF16."""
     return (
         other.name != model.name
-        and model.driver_name.split()[0] == other.driver_name.split()[0]
+        and (model.vendor, model.kind) == (other.vendor, other.kind)
         and not other.name.startswith(OLDER)
         and (not other.name.startswith(ARM) or model.name.startswith(ARM))
     )

@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from gpuwarden.job_readings import MINUTES_UP_TO, job_is
-from gpuwarden.models import GpuModel, model_named, tensor_rate
+from gpuwarden.models import SIMULATED, GpuModel, tensor_rate
 from gpuwarden.query import Querier, query_all
 from gpuwarden.rollups import IDLE_BELOW_PERCENT
 
@@ -146,7 +146,7 @@ def roofline(reading: RoofReading, host: HostMeanwhile) -> Roofline:
 
 
 def _model(name: str | None) -> GpuModel | None:
-    return None if name is None else model_named(name)
+    return next((model for model in SIMULATED if model.name == name), None)
 
 
 def _compute(reading: RoofReading) -> Roof:

@@ -7,7 +7,7 @@ import pytest
 from tests.each import each
 
 from gpuwarden import models
-from gpuwarden.models import MODELS, find_model, model_named, tensor_rate
+from gpuwarden.models import MODELS, SIMULATED, GpuModel, find_model, model_named, tensor_rate
 
 CATALOG = Path(__file__).parents[3] / "shared" / "data" / "catalog"
 
@@ -34,6 +34,40 @@ CATALOG = Path(__file__).parents[3] / "shared" / "data" / "catalog"
         ("NVIDIA GeForce RTX 4090", "RTX-4090"),
         ("NVIDIA GeForce RTX 2080 SUPER", None),
         ("Matrox G200", None),
+        ("NVIDIA GB300", "GB300"),
+        ("NVIDIA H20", "H20-96GB"),
+        ("NVIDIA H20-3e", "H20-96GB"),
+        ("NVIDIA A800-SXM4-80GB", "A800-SXM-80GB"),
+        ("NVIDIA A30", "A30-24GB"),
+        ("NVIDIA L40", "L40-48GB"),
+        ("Tesla V100-PCIE-16GB", "V100-PCIe-16GB"),
+        ("Tesla V100-PCIE-32GB", "V100-PCIe-32GB"),
+        ("Tesla V100-SXM2-16GB", "V100-SXM-16GB"),
+        ("NVIDIA GeForce RTX 4070 Ti SUPER", "RTX-4070-Ti-SUPER"),
+        ("NVIDIA GeForce RTX 4070 Ti", "RTX-4070-Ti"),
+        ("NVIDIA GeForce RTX 3060 Laptop GPU", None),
+        ("NVIDIA GeForce RTX 3090 Ti", "RTX-3090-Ti"),
+        ("NVIDIA RTX 4000 SFF Ada Generation", None),
+        ("NVIDIA Jetson AGX Orin Developer Kit", "Jetson-AGX-Orin"),
+        ("AMD Instinct MI300A", "MI300A-128GB"),
+        ("AMD Instinct MI250X / MI250", "MI250X-128GB"),
+        ("AMD Instinct MI210", "MI210-64GB"),
+        ("Google TPU v5e", "TPU-v5e"),
+        ("Google TPU7x", "TPU7x"),
+        ("AWS Trainium", "Trainium"),
+        ("AWS Trainium2", "Trainium2"),
+        ("AWS Inferentia2", "Inferentia2"),
+        ("HL-225", "Gaudi2-96GB"),
+        ("HL-325L", "Gaudi3-128GB"),
+        ("HL-205", "Gaudi-32GB"),
+        ("Intel Data Center GPU Max 1550", "Max-1550-128GB"),
+        ("Ascend 910B4", "Ascend-910B"),
+        ("910B2C", "Ascend-910B"),
+        ("Ascend910", None),
+        ("Apple M1", "M1"),
+        ("Apple M3 Max", "M3-Max"),
+        ("n300 L", "Wormhole-n300"),
+        ("p150a", "Blackhole-p150"),
     ],
 )
 def test_driver_names_find_their_model(driver_name: str, model: str | None) -> None:
@@ -41,7 +75,7 @@ def test_driver_names_find_their_model(driver_name: str, model: str | None) -> N
     assert (found.name if found else None) == model
 
 
-@each("model", MODELS)
+@each("model", SIMULATED)
 def test_a_simulated_name_finds_its_own_model(model) -> None:
     assert find_model(model.driver_name) is model
     assert model.idle_watts < model.tdp_watts
@@ -102,3 +136,50 @@ def test_there_is_no_tensor_rate_of_what_is_not_known() -> None:
 def test_every_clock_of_a_peak_is_of_a_model_and_within_its_range() -> None:
     for name, clock_mhz in models._CLOCKS_OF_PEAK_MHZ.items():
         assert clock_mhz <= model_named(name).sm_clock_max_mhz
+
+
+def test_every_model_has_its_own_name_vendor_and_kind() -> None:
+    assert len({model.name for model in MODELS}) == len(MODELS)
+    assert {(model.vendor, model.kind) for model in MODELS} == {
+        ("nvidia", "gpu"),
+        ("amd", "gpu"),
+        ("google", "tpu"),
+        ("aws", "npu"),
+        ("intel", "npu"),
+        ("intel", "gpu"),
+        ("huawei", "npu"),
+        ("apple", "gpu"),
+        ("tenstorrent", "npu"),
+    }
+    assert all(isinstance(model, GpuModel) for model in SIMULATED)
+
+
+@each("model", MODELS)
+def test_rates_of_smaller_types_are_not_lower(model) -> None:
+    """FP32 without tensor cores, TF32, BF16, FP8: each is at least the one before."""
+    rates = [model.peaks.fp32, model.peaks.tf32, model.tflops, model.peaks.fp8]
+    known = [rate for rate in rates if rate is not None]
+    assert known == sorted(known), known
+    assert all(rate > 0 for rate in known)
+
+
+def test_every_table_of_peaks_is_of_a_model() -> None:
+    assert set(models._PEAKS) <= {model.name for model in MODELS}
+
+
+def test_a_data_sheet_agrees_with_the_collected_specifications() -> None:
+    path = CATALOG / "gpu_specs_curated.csv"
+    if not path.exists():
+        pytest.skip(f"{path.name} is not beside the checkout")
+    by_name = {model.name: model for model in MODELS}
+    compared = 0
+    for row in csv.DictReader(path.open()):
+        name = row["model"].replace("SXM2", "SXM").replace("SXM4", "SXM").replace("SXM5", "SXM")
+        model = by_name.get(name)
+        if model is None:
+            continue
+        compared += 1
+        assert model.bandwidth_gb_s == float(row["mem_bw_gbs"]), name
+        assert model.tflops == float(row["fp16_bf16_dense_tflops"]), name
+        assert model.tdp_watts == float(row["tdp_w"]), name
+    assert compared >= 10

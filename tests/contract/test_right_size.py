@@ -114,7 +114,7 @@ def test_spot_for_what_is_short_or_saves_its_state() -> None:
         ({"gpus": 2, "link_p95_bytes_per_second": None}, "nvlink_rx_bytes_per_second was not read, and it has several GPUs"),
         ({"busy_minutes": 0, "sm_p95_percent": None, "dram_p95_percent": None}, "no kernel ran in its minutes"),
         ({"usd_per_hour": None}, "its GPUs have no price"),
-        ({"model": None}, "its model is not in the catalogue"),
+        ({"model": None}, "the catalogue does not have its model, or not all of its figures"),
         ({"gpu_hours": 0.2}, "it alone held GPUs for 12 minutes, and 30 are needed"),
     ],
 )  # fmt: skip

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuwarden.metrics import METRICS
-from gpuwarden.models import MODELS, GpuModel, find_model, model_named
+from gpuwarden.models import SIMULATED, GpuModel, find_model, model_named
 from gpuwarden_agent.probe import Probe, Reading, Row
 from gpuwarden_simulator import (
     Placement,
@@ -28,7 +28,7 @@ def nodes(draw: st.DrawFn) -> SimulatedNode:
     gpus = draw(st.integers(1, 4))
     kinds = st.sampled_from([None, *Workload])
     placements = [Placement((index,), draw(kinds)) for index in range(gpus)]
-    model = draw(st.sampled_from(MODELS))
+    model = draw(st.sampled_from(SIMULATED))
     return SimulatedNode("n", gpus, model, draw(st.integers(0, 1000)), placements)
 
 

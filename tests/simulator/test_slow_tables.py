@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.each import each
 
-from gpuwarden.models import MODELS, GpuModel, model_named
+from gpuwarden.models import SIMULATED, GpuModel, model_named
 from gpuwarden_agent.probe import Reading, Row
 from gpuwarden_simulator import Fault, FaultKind, Placement, SimulatedNode, Workload
 from gpuwarden_simulator.faults.kinds import SPECS, misfit
@@ -24,7 +24,7 @@ def by_key(reading: Reading, table: str) -> dict[tuple[object, ...], Row]:
     return {tuple(row[name] for name in KEYS[table]): row for row in reading.get(table, ())}
 
 
-@each("model", MODELS)
+@each("model", SIMULATED)
 def test_a_reading_of_any_model_is_true_to_the_contract(
     model: GpuModel, start_ms: int, check_reading: Callable[[Reading], None]
 ) -> None:
@@ -39,7 +39,7 @@ def test_a_reading_of_any_model_is_true_to_the_contract(
 
 @st.composite
 def scripts(draw: st.DrawFn) -> tuple[GpuModel, list[Fault]]:
-    model = draw(st.sampled_from([H100, *MODELS]))
+    model = draw(st.sampled_from([H100, *SIMULATED]))
     faults = []
     for kind in draw(st.lists(st.sampled_from(FaultKind), max_size=6)):
         begin_ms = draw(st.integers(0, 600_000))

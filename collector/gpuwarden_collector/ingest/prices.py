@@ -18,7 +18,7 @@ from typing import Any
 from gpuwarden.budgets import BUDGET_KINDS
 from gpuwarden.durations import seconds_of
 from gpuwarden.lifecycle import StartError
-from gpuwarden.models import MODELS, GpuModel, find_model
+from gpuwarden.models import MODELS, Model, find_model
 from gpuwarden.offers import LIFE_YEARS, OWNED_BASIS, POWER_PERCENT, PURCHASES, SPOT, GpuOffer
 from gpuwarden.waste import FORGOTTEN_AFTER_DAYS, LABELS
 
@@ -186,7 +186,7 @@ def _has(labels: Mapping[str, str], patterns: Mapping[str, str]) -> bool:
     )
 
 
-def _fits(entry: PriceEntry, gpu: Row, model: GpuModel | None, node: Row | None) -> bool:
+def _fits(entry: PriceEntry, gpu: Row, model: Model | None, node: Row | None) -> bool:
     if gpu.get("mig_instance") is not None:
         return False
     names = (gpu.get("model") or "", model.name if model else "")
@@ -209,7 +209,7 @@ def _labels(node: Row | None) -> dict[str, str]:
     return {str(k): str(v) for k, v in labels.items()} if isinstance(labels, dict) else {}
 
 
-def _priced(entry: PriceEntry, model: GpuModel | None, node: Row | None, energy: Energy) -> Priced:
+def _priced(entry: PriceEntry, model: Model | None, node: Row | None, energy: Energy) -> Priced:
     of_node = (node or {}).get("gpus")
     if entry.usd_per_hour is not None:
         return Priced(entry.usd_per_hour, f"{entry.where}: {entry.usd_per_hour:g} USD/h")
@@ -224,7 +224,7 @@ def _priced(entry: PriceEntry, model: GpuModel | None, node: Row | None, energy:
 
 
 def _owned(
-    where: str, owned: Owned, model: GpuModel | None, of_node: int | None, energy: Energy
+    where: str, owned: Owned, model: Model | None, of_node: int | None, energy: Energy
 ) -> Priced:
     gpus = owned.gpus or of_node
     said = f"{where}{OWNED_BASIS}{owned.cost_usd:g} USD over {owned.life_years:g} years"
@@ -244,10 +244,12 @@ def _owned(
 
 def offers_of(book: PriceBook) -> tuple[GpuOffer, ...]:
     """What each model of the catalogue costs to buy and to rent; of its entries the first one counts."""
-    return tuple(_offer_of(model, book) for model in MODELS)
+    found = (_offer_of(model, book) for model in MODELS)
+    return tuple(offer for offer in found if offer is not None)
 
 
-def _offer_of(model: GpuModel, book: PriceBook) -> GpuOffer:
+def _offer_of(model: Model, book: PriceBook) -> GpuOffer | None:
+    """None: nobody told its power, so that what it costs to own cannot be said."""
     starts = (one for one in book.offers if model.name.upper().startswith(one.model.upper()))
     entry = next(starts, OfferEntry("", model.name))
     purchase, purchase_basis = _offered(entry, entry.purchase_usd, *_default_purchase(model))
@@ -262,9 +264,12 @@ def _offer_of(model: GpuModel, book: PriceBook) -> GpuOffer:
         f"default of mid-2026: {spot[1]} spot" if spot else None,
     )
     reserved = entry.reserved_usd_per_hour
+    watts = model.tdp_watts if entry.watts is None else entry.watts
+    if watts is None:
+        return None
     return GpuOffer(
         catalogue_model=model.name,
-        watts=float(model.tdp_watts) if entry.watts is None else entry.watts,
+        watts=float(watts),
         purchase_usd=purchase,
         purchase_basis=purchase_basis,
         life_years=LIFE_YEARS if entry.life_years is None else entry.life_years,
@@ -286,7 +291,7 @@ def _offered(
     return (default, basis) if usd is None else (usd, entry.where)
 
 
-def _default_purchase(model: GpuModel) -> tuple[float | None, str | None]:
+def _default_purchase(model: Model) -> tuple[float | None, str | None]:
     known = PURCHASES.get(model.name)
     if known is None:
         return None, None
@@ -294,7 +299,7 @@ def _default_purchase(model: GpuModel) -> tuple[float | None, str | None]:
     return (least + most) / 2, f"default: the middle of {least:,.0f} to {most:,.0f} for a card"
 
 
-def _default_on_demand(model: GpuModel, book: PriceBook) -> tuple[float | None, str | None]:
+def _default_on_demand(model: Model, book: PriceBook) -> tuple[float | None, str | None]:
     name = _matched(None, model, book.by_model)
     if name is not None:
         return float(book.by_model[name]), f"[prices] {name}"
@@ -305,7 +310,7 @@ def _default_on_demand(model: GpuModel, book: PriceBook) -> tuple[float | None, 
 
 
 def _matched(
-    driver_name: str | None, model: GpuModel | None, prices: Mapping[str, float]
+    driver_name: str | None, model: Model | None, prices: Mapping[str, float]
 ) -> str | None:
     """The key of `prices`: the driver's name, or the longest prefix of the catalogue's name."""
     if driver_name is not None and driver_name in prices:

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from gpuwarden.models import MODELS
+from gpuwarden.models import SIMULATED
 from gpuwarden.query import ExpectedQuery, Querier, QueryError
 from gpuwarden_rules.diagnosis.features import NAMES, Features, GpuInfo, ObservedGpu
 from gpuwarden_rules.diagnosis.shape import (
@@ -28,9 +28,9 @@ ROWS_MAX = 100_000
 """With more GPUs the evaluation fails, instead of judging a part of them."""
 QUERY_TIMEOUT_S = 30.0
 
-_IDLE_WATTS = {model.name: model.idle_watts for model in MODELS}
+_IDLE_WATTS = {model.name: model.idle_watts for model in SIMULATED}
 _IDLE_SHARE = 0.12
-"""Idle power as a share of the limit, for models that are not in the catalogue."""
+"""Idle power as a share of the limit, for models of which the catalogue has none."""
 _LANE_BYTES_PER_SECOND = {1: 0.25e9, 2: 0.5e9, 3: 0.985e9, 4: 1.969e9, 5: 3.938e9, 6: 7.563e9}
 _PCIE_REACHABLE = 0.8
 _NVLINK_BYTES_PER_SECOND, _NVLINK5_BYTES_PER_SECOND = 25e9, 50e9

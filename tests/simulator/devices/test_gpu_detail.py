@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.each import each
 
-from gpuwarden.models import MODELS, GpuModel, model_named
+from gpuwarden.models import SIMULATED, GpuModel, model_named
 from gpuwarden_agent.probe import Row
 from gpuwarden_simulator import Placement, SimulatedNode, Workload
 from gpuwarden_simulator.devices.gpu import GpuLoad, start, step
@@ -132,7 +132,7 @@ def test_trouble_of_the_link_lowers_it_and_counts_its_errors() -> None:
     assert (row["pcie_replay_rollovers_total"], row["pcie_bad_tlps_total"]) == (10, 40)
 
 
-@each("model", MODELS)
+@each("model", SIMULATED)
 def test_traffic_fits_the_link(model: GpuModel, start_ms: int) -> None:
     node = SimulatedNode("n", 2, model, 1, [Placement((0, 1), Workload.TRAINING)])
     node.read(start_ms)

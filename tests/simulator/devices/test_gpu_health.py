@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.each import each
 
-from gpuwarden.models import MODELS, GpuModel, model_named
+from gpuwarden.models import SIMULATED, GpuModel, model_named
 from gpuwarden_agent.probe import Row
 from gpuwarden_simulator.devices.gpu_health import (
     SRAM_ERRORS_MAX,
@@ -88,7 +88,7 @@ def test_too_many_sram_errors_pass_the_threshold() -> None:
         assert health_row(memory("H100-SXM"), 0, 0, trouble)["sram_threshold_exceeded"] is is_passed
 
 
-@each("model", MODELS)
+@each("model", SIMULATED)
 def test_a_model_reports_what_it_has(model: GpuModel) -> None:
     row = health_row(memory(model.name), 0, -1e12)
     has_ecc = "ecc_corrected_volatile_total" in row

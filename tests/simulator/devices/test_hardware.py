@@ -3,7 +3,7 @@
 import pytest
 from tests.each import each
 
-from gpuwarden.models import MODELS, GpuModel, model_named
+from gpuwarden.models import SIMULATED, GpuModel, model_named
 from gpuwarden_simulator.devices.hardware import (
     GIB,
     MIB,
@@ -15,7 +15,7 @@ from gpuwarden_simulator.devices.hardware import (
 )
 
 
-@each("model", MODELS)
+@each("model", SIMULATED)
 def test_every_model_of_the_catalogue_can_be_simulated(model: GpuModel) -> None:
     device = make_device(model, "s", 0, 1)
     assert generation_of(model).throttle_celsius < generation_of(model).hardware_throttle_celsius

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuwarden.models import MODELS, model_named
+from gpuwarden.models import SIMULATED, model_named
 from gpuwarden_simulator import Fault, FaultKind
 from gpuwarden_simulator.faults.kinds import SPECS, misfit
 
@@ -56,7 +56,7 @@ def test_hardware_that_is_not_there_cannot_fail(
 
 
 def test_a_gpu_that_is_not_there_cannot_fail() -> None:
-    assert misfit(Fault(FaultKind.HANG, 0, None, 8), MODELS[0], 8) == "gpu = 8 must be 0 to 7"
+    assert misfit(Fault(FaultKind.HANG, 0, None, 8), SIMULATED[0], 8) == "gpu = 8 must be 0 to 7"
 
 
 def test_an_h100_can_have_them_all() -> None:

@@ -9,7 +9,7 @@ import pytest
 from gpuwarden.clock import from_ms, to_ms
 from gpuwarden.job_phases import Phase, phases_of
 from gpuwarden.job_readings import read_job_readings
-from gpuwarden.models import MODELS
+from gpuwarden.models import SIMULATED
 from gpuwarden_rules.testing import MemoryDatabase
 from gpuwarden_simulator.jobs.placement import Placement, Timeline
 from gpuwarden_simulator.jobs.workload import Job, Stage, Workload, stage
@@ -17,7 +17,7 @@ from gpuwarden_simulator.node import SimulatedNode
 
 START_MS = 1_795_651_200_000
 EACH_MS = 2_000
-H100 = next(model for model in MODELS if "H100-SXM" in model.name)
+H100 = next(model for model in SIMULATED if "H100-SXM" in model.name)
 TABLES = ("gpu_samples", "process_samples", "gpu_detail_samples")
 TO_MINUTES = """
 INSERT INTO gpu_1m BY NAME SELECT time_bucket(INTERVAL 1 MINUTE, ts) AS ts, node, gpu_uuid, any_value(gpu) AS gpu,

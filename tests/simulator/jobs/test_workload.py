@@ -7,7 +7,7 @@ from statistics import mean
 
 import pytest
 
-from gpuwarden.models import MODELS, GpuModel
+from gpuwarden.models import SIMULATED, GpuModel
 from gpuwarden_simulator import Placement, SimulatedNode
 from gpuwarden_simulator.jobs.workload import Demand, Job, Workload, demand, gpu_loads
 
@@ -246,7 +246,7 @@ def test_demands_stay_within_what_can_be_asked(level: float) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("model", MODELS, ids=lambda model: model.name)
+@pytest.mark.parametrize("model", SIMULATED, ids=lambda model: model.name)
 def test_bad_cooling_trips_both_limits_on_every_model(model: GpuModel, start_ms: int) -> None:
     node = SimulatedNode("n", 1, model, 3, [Placement((0,), Workload.THROTTLED_THERMAL)])
     first = node.read(start_ms)["gpu_samples"][0]

@@ -33,7 +33,7 @@ LONG_S = 4.0
 LOSS_FROM = 1.5
 """If an instant costs this many times as much together as alone, instants are queried one by one."""
 COMPARED = 3
-"""How many of the first results with rows, and of those without, are compared with a query of one instant."""
+"""How many of the first results with rows, and of those without, a backtest compares with a query of one instant."""
 
 Rows = Sequence[Mapping[str, Any]]
 
@@ -71,6 +71,7 @@ class BacktestQuery:
     """Evaluates one rule at instants of the past.
 
     `plan` is the rule with its overrides; `history`: the inventory is that of each instant, not of now.
+    `compared`: how many results of each kind are compared with a query of one instant.
     """
 
     def __init__(
@@ -82,6 +83,7 @@ class BacktestQuery:
         plan: OverridePlan | None = None,
         history: InventoryHistory | None = None,
         timeout_s: float | None = None,
+        compared: int = COMPARED,
     ) -> None:
         self.queries = self.evaluations = 0
         self.at_once = BATCH_FIRST
@@ -92,6 +94,7 @@ class BacktestQuery:
         self._plan = plan
         self._history = history
         self._timeout_s = timeout_s
+        self._compared_max = compared
         self._most = BATCH_MAX
         self._compared: Counter[bool] = Counter()
         self._alone_s: list[float] = []
@@ -161,7 +164,7 @@ class BacktestQuery:
 
     async def _compare(self, evaluation: Evaluation) -> None:
         """Check that a query of one instant finds the same; otherwise query every instant alone from now on."""
-        if self._compared[bool(evaluation.rows)] >= COMPARED:
+        if self._compared[bool(evaluation.rows)] >= self._compared_max:
             return
         self._compared[bool(evaluation.rows)] += 1
         began_s = self._clock.monotonic()

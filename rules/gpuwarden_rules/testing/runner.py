@@ -2,7 +2,7 @@
 
 All rows are in the tables from the start, so a rule that reads rows after `$now` fails. The rules run through
 the state machine of the engine. At instants with an expectation the rule's SQL runs unchanged; instants between
-are queried many at a time, as in a backtest.
+are queried many at a time, as in a backtest, together with those.
 """
 
 import asyncio
@@ -122,7 +122,7 @@ def _states(
     interval_s = evaluate_s or rule.interval_s
     ticks = {i * interval_s for i in range(math.floor(max(wanted) / interval_s) + 1)}
     state: Mapping[str, Alert] = {}
-    rows_at = asyncio.run(_rows_at(rule, database, sorted(ticks - {*wanted})))
+    rows_at = asyncio.run(_rows_at(rule, database, ticks, wanted))
     for at_s in sorted(ticks | {*wanted}):
         now = _instant(at_s)
         try:
@@ -136,15 +136,26 @@ def _states(
 
 
 async def _rows_at(
-    rule: Rule, database: MemoryDatabase, times: Sequence[float]
+    rule: Rule, database: MemoryDatabase, ticks: Collection[float], wanted: Collection[float]
 ) -> dict[float, Rows]:
-    """The rows of the rule's SQL at each time; empty if a query fails."""
-    query = BacktestQuery(rule, database, SystemClock())
+    """The rows of the rule's SQL at each time; empty if a query fails.
+
+    Those at the wanted times are of the SQL unchanged. A query of many instants must find the same alerts there,
+    or it counts for nothing.
+    """
+    query = BacktestQuery(rule, database, SystemClock(), compared=0)
+    times = sorted({*ticks, *wanted})
     try:
-        found = await query.at([_instant(at_s) for at_s in times])
+        alone = {at_s: (await query.at([_instant(at_s)]))[0] for at_s in wanted}
+        if len(times) == len(alone):
+            found = alone
+        else:
+            found = dict(zip(times, await query.at([*map(_instant, times)]), strict=True))
     except (QueryError, RowsError):
         return {}
-    return {at_s: evaluation.rows for at_s, evaluation in zip(times, found, strict=True)}
+    if any(found[at_s].fingerprints != one.fingerprints for at_s, one in alone.items()):
+        found = {}
+    return {at_s: evaluation.rows for at_s, evaluation in (found | alone).items()}
 
 
 def _instant(offset_s: float) -> datetime:

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from gpuwarden_rules.backtest import query
 from gpuwarden_rules.testing import run_file
 
 RULES = """\
@@ -55,6 +56,16 @@ def test_what_is_as_expected_passes(run) -> None:
         )
         == []
     )
+
+
+def test_a_query_of_many_instants_that_finds_other_alerts_counts_for_nothing(
+    run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = query.lateral_sql
+    monkeypatch.setattr(
+        query, "lateral_sql", lambda *args, **named: whole(*args, **named) + " WHERE false"
+    )
+    assert run("{at: 2m, rule: hot, firing: [{gpu: 0, began: 0s}]}") == []
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from itertools import groupby
 from gpuwarden.alert import WORST_FIRST
 from gpuwarden.query import Querier, Record, query_all
 from gpuwarden_dashboards.read.fleet import SILENT_AFTER
+from gpuwarden_dashboards.read.topology import LINK_ERRORS
 
 EVENTS_MAX = 50
 _KINDS = (
@@ -38,9 +39,14 @@ _LINKS = f"""
 SELECT node, count(*) AS links, count(*) FILTER (active) AS up FROM links_now
 WHERE link_type = 'nvlink' AND {_OF_NODES} GROUP BY node
 """
+_GROWN = " + ".join(
+    f"coalesce(greatest(arg_max({name}, ts) - arg_min({name}, ts), 0), 0)" for name in LINK_ERRORS
+)
 _ERRORS = f"""
-SELECT node, try_cast(sum(errors) AS BIGINT) AS errors FROM link_errors WHERE link_type = 'nvlink' AND {_OF_NODES}
-GROUP BY node
+SELECT node, try_cast(sum(errors) AS BIGINT) AS errors FROM (
+    SELECT node, gpu_uuid, link, {_GROWN} AS errors FROM link_samples
+    WHERE link_type = 'nvlink' AND ts > now()::TIMESTAMP - INTERVAL 1 HOUR AND {_OF_NODES} GROUP BY ALL
+) GROUP BY node
 """
 _INCIDENTS = f"""
 SELECT i.* FROM incidents_now i WHERE i.id IN (
@@ -71,7 +77,7 @@ class RackTray:
     """NVLinks of its GPUs; None: nothing is known of them now."""
     links_up: int | None
     link_errors: int | None
-    """In the last day; None: its links are not read."""
+    """In the last hour; None: its links are not read."""
 
     @property
     def reporting(self) -> int:
@@ -143,7 +149,7 @@ class RackNow:
 
     @property
     def link_errors(self) -> int | None:
-        """Errors of its NVLinks in the last day; None: unknown."""
+        """Errors of its NVLinks in the last hour; None: unknown."""
         known = [tray.link_errors for tray in self.trays if tray.link_errors is not None]
         return sum(known) if known else None
 
@@ -223,7 +229,7 @@ def _tray(
         firing.get("firing", 0),
         links.get("links"),
         links.get("up"),
-        errors.get("errors", 0) if links or errors else None,
+        errors.get("errors"),
     )
 
 

@@ -11,11 +11,12 @@ from gpuwarden.query import Querier, query_all
 
 _RATE_OVER = "2 MINUTE"
 _ERRORS_OVER = "1 HOUR"
-_LINK_ERRORS = tuple(
+LINK_ERRORS = tuple(
     m.name
     for m in METRICS["link_samples"]
     if m.kind is Kind.COUNTER and not m.name.endswith("bytes_total")
 )
+"""Counters of errors of a link."""
 _PORT_ERRORS = (
     "tx_discards_total", "rx_errors_total", "symbol_errors_total", "link_downed_total", "link_recoveries_total",
     "local_integrity_errors_total", "buffer_overruns_total", "out_of_sequence_total", "ack_timeouts_total",
@@ -53,7 +54,7 @@ async def read_topology(querier: Querier, node: str, end: datetime) -> Topology:
         WHERE g.node = $node AND g.replaced_by IS NULL ORDER BY g.gpu, g.mig_instance NULLS FIRST
     """
     links_sql = _counted_sql(
-        "link_samples", _LINK_ERRORS, "version, remote_type, remote_pci_bus_id, active, speed_bytes_per_second"
+        "link_samples", LINK_ERRORS, "version, remote_type, remote_pci_bus_id, active, speed_bytes_per_second"
     )  # fmt: skip
     ports_sql = _counted_sql(
         "infiniband_samples", _PORT_ERRORS, "link_layer, state, physical_state, numa_node, rate_bits_per_second"
@@ -75,7 +76,7 @@ async def read_topology(querier: Querier, node: str, end: datetime) -> Topology:
     return Topology(
         node,
         gpus,
-        [_with_errors(link, _LINK_ERRORS) for link in links],
+        [_with_errors(link, LINK_ERRORS) for link in links],
         [_with_errors(port, _PORT_ERRORS) for port in ports],
         ways,
     )

@@ -259,10 +259,12 @@ def _point(reading: RoofReading, model: GpuModel | None) -> RoofPoint | None:
     tflops = (
         rate.tflops_at_most if rate is not None else reading.tensor_percent / 100 * model.tflops
     )
-    if tflops <= 0:
-        return None
     peak = model.bandwidth_gb_s * 1e9
-    return RoofPoint(tflops, reading.dram_percent / 100 * peak, model.tflops, peak)
+    bytes_per_second = reading.dram_percent / 100 * peak
+    # Below a byte a second there is no place in the picture, and the division overflows.
+    if tflops <= 0 or bytes_per_second < 1:
+        return None
+    return RoofPoint(tflops, bytes_per_second, model.tflops, peak)
 
 
 _PIPES_SQL = ", ".join(

@@ -30,6 +30,7 @@ from gpuwarden.doctor import FAIL, OK, WARN, Check, check_life, check_unit
 from gpuwarden.lifecycle import StartError
 from gpuwarden.sizes import size_text
 from gpuwarden.wire import error_sentence
+from gpuwarden_agent.collect.cloud import cloud_host
 from gpuwarden_agent.collect.files import is_there
 from gpuwarden_agent.collect.kubernetes.directory import pod_directory
 from gpuwarden_agent.collect.nvidia.timing import CallReport
@@ -250,6 +251,7 @@ def check_host(
         *((check(root) for check in _OF_LINUX) if sys.platform == "linux" else ()),
         _check_pod_resources(root),
         _check_pod_names(settings, clock),
+        _check_cloud(settings, root, clock),
         _check_state_dir(settings),
         _check_spool(settings, clock),
         check_unit("service", "agent"),
@@ -362,6 +364,23 @@ def _check_pod_names(settings: AgentSettings, clock: Clock) -> Check | None:
         WARN,
         "; ".join(directory.failed),
         'rows have namespace and pod alone; docs/kubernetes.md has the rights, kubernetes = "off" asks nobody',
+    )
+
+
+def _check_cloud(settings: AgentSettings, root: Path, clock: Clock) -> Check | None:
+    host = cloud_host(root / "sys", clock, ask_metadata=settings.cloud_metadata)
+    if host is None:
+        return None
+    told = ", ".join(f"{name} {value}" for name, value in host.row().items())
+    if host.error is None:
+        more = "" if settings.cloud_metadata else "; its metadata is not asked (cloud_metadata)"
+        return Check("cloud", OK, f"{told}{more}")
+    return Check(
+        "cloud",
+        WARN,
+        f"{told}; the metadata service does not tell more: {host.error}",
+        "let this process reach 169.254.169.254 (from a pod: hostNetwork, or a hop limit of 2), or set"
+        " cloud_metadata = false",
     )
 
 

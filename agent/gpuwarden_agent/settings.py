@@ -77,6 +77,10 @@ class AgentSettings:
         ("team", "kueue.x-k8s.io/queue-name", "volcano.sh/queue-name"),
         "Labels or annotations of a pod that name its team; the first that it has.",
     )
+    cloud_metadata: bool = setting(
+        False,
+        "Whether the metadata service of AWS, Google, Azure or Oracle is asked for type of instance, region and spot.",
+    )
     interval_s: float = setting(
         1.0, "Seconds between ticks, aligned to the wall clock.", least=0.1, most=60
     )

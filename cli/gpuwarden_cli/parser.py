@@ -49,6 +49,8 @@ EXAMPLES: dict[str, str] = {
     "jobs show": "gpuwarden jobs show 4711",
     "users list": "gpuwarden users list --since 7d --format markdown",
     "users show": "gpuwarden users show ada",
+    "models": "gpuwarden models nvidia rtx",
+    "instances": "gpuwarden instances aws h100",
     "rules list": "gpuwarden rules list",
     "rules check": "gpuwarden rules check /etc/gpuwarden/rules/ours.yaml",
     "rules test": "gpuwarden rules test /etc/gpuwarden/rules",

@@ -21,6 +21,8 @@ from tests.agent.collect.kubernetes.fake_cluster import Account, answer_of, serv
 
 from gpuwarden.clock import ManualClock, SystemClock
 from gpuwarden.doctor import FAIL, OK, WARN, Check
+from gpuwarden_agent.collect import cloud
+from gpuwarden_agent.collect.cloud import metadata_service
 from gpuwarden_agent.collect.nvidia.timing import CallReport
 from gpuwarden_agent.doctor import CallCost, check_gpus, check_host, examine, merged
 from gpuwarden_agent.probe import ProbeError
@@ -249,6 +251,28 @@ def test_names_of_pods_are_asked_for_where_there_is_a_service_account(tmp_path: 
     assert "token is refused" in check.finding
     assert checks_of(root, kubelet="https://n1", **asked)["pod_names"].status == FAIL
     assert "pod_names" not in checks_of(root)
+
+
+def test_the_cloud_is_said_with_what_its_metadata_did_not_tell(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = make_root(tmp_path, capabilities=NONE)
+    assert "cloud" not in checks_of(root)
+    dmi = root / "sys/class/dmi/id"
+    dmi.mkdir(parents=True)
+    (dmi / "sys_vendor").write_text("Amazon EC2\n")
+    (dmi / "product_name").write_text("p5.48xlarge\n")
+    check = checks_of(root)["cloud"]
+    assert (check.status, "instance_type p5.48xlarge" in check.finding) == (OK, True)
+    assert "cloud_metadata" in check.finding
+    # Nobody listens on this port of loopback.
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        service = metadata_service(free.getsockname())
+        monkeypatch.setattr(cloud, "metadata_service", lambda: service)
+        check = checks_of(root, cloud_metadata=True)["cloud"]
+    assert check.status == WARN
+    assert "does not tell more: Connection refused" in check.finding
 
 
 def test_a_folder_that_cannot_be_written_or_is_too_small_is_told(tmp_path: Path) -> None:

@@ -284,3 +284,12 @@ def test_the_price_of_a_gpu_may_follow_from_the_labels_of_its_node(wire: Any) ->
     apply(known, plan(known, [batch(wire, 1, nodes=[node])], book, wire.now))
     apply(known, plan(known, [batch(wire, 2, gpus=[gpu])], book, wire.now))
     assert known.items["gpus"]["GPU-9"].row["usd_per_hour"] == 1.5
+    # What the node's row tells later counts at once, and not for GPUs of others.
+    other = {**gpu, "gpu_uuid": "GPU-8", "node": "n8"}
+    moved = {**node, "labels": "{}", "instance_type": "p5.48xlarge"}
+    apply(known, plan(known, [batch(wire, 3, gpus=[other])], book, wire.now))
+    apply(known, plan(known, [batch(wire, 4, nodes=[moved])], book, wire.now))
+    assert known.items["gpus"]["GPU-9"].row["usd_per_hour"] == 6.88
+    assert known.items["gpus"]["GPU-8"].row["usd_per_hour"] == 2.95
+    again = plan(known, [batch(wire, 5, nodes=[{**moved, "kernel": "6.9"}])], book, wire.now)
+    assert "GPU-9" not in again.items["gpus"]

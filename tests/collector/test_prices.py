@@ -57,6 +57,32 @@ def file(tmp_path: Path) -> Any:
     return write
 
 
+def test_the_instance_of_the_node_prices_its_gpus() -> None:
+    node = {**NODE, "instance_type": "P5.48xlarge"}
+    assert price_of(H100, node, PriceBook()) == Priced(
+        6.88, "default of 2025-12: aws on demand in us-east-1, p5.48xlarge with 8 GPUs"
+    )
+    # What the operator says comes first; another GPU has the price of its model.
+    assert price_of(H100, node, PriceBook(by_model={"H100": 1.0})).usd_per_hour == 1.0
+    a100 = {"model": "NVIDIA A100-SXM4-80GB"}
+    assert price_of(a100, node, PriceBook()).usd_per_hour == 1.95
+    for unknown in ("a3-highgpu-8g", "x9.large", None):
+        of_model = price_of(H100, {**NODE, "instance_type": unknown}, PriceBook())
+        assert of_model == price_of(H100, NODE, PriceBook())
+
+
+def test_a_spot_instance_has_the_spot_price_of_its_model_if_one_is_known() -> None:
+    node = {**NODE, "instance_type": "p5.48xlarge", "spot": True}
+    assert price_of(H100, node, PriceBook()) == Priced(
+        1.25, "default of mid-2026: nebius spot, H100-SXM-80GB"
+    )
+    l4 = price_of({"model": "NVIDIA L4"}, {"spot": True, "instance_type": "g6.xlarge"}, PriceBook())
+    assert l4.usd_per_hour == 0.8048
+    assert l4.basis
+    assert "on demand" in l4.basis
+    assert price_of(H100, {**node, "spot": False}, PriceBook()).usd_per_hour == 6.88
+
+
 def test_the_first_entry_that_matches_counts(file: Any) -> None:
     book = load_book(file(BOOK), {"H100": 1.0})
     assert price_of(H100, NODE, book) == Priced(2.29, "prices.toml:11: 2.29 USD/h")

@@ -56,7 +56,7 @@ def some_rows(is_null: list[list[bool]], random: Random) -> Any:
     return pa.table(columns, schema=SCHEMA)
 
 
-# The values come of seeds: drawn one by one, a table of so many columns is too much for hypothesis.
+# Values are made from seeds: hypothesis cannot draw each value of a table this wide.
 @settings(max_examples=25, deadline=None)
 @given(st.integers(1, 17), st.lists(st.integers(0, 2**32), min_size=1, max_size=4))
 def test_stacked_bodies_are_the_rows_of_each(rows: int, seeds: list[int]) -> None:

@@ -2,7 +2,7 @@
 
 import shutil
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from sys import platform as sys_platform
@@ -14,6 +14,7 @@ from gpuwarden_agent.collect.accelerators import AcceleratorProbe, Host
 from gpuwarden_agent.collect.amd.discovery import AmdHost
 from gpuwarden_agent.collect.amd.gpu import SYS, AmdGpuProbe, Card, driver_version, find_cards
 from gpuwarden_agent.collect.amd.processes import amd_process_probe
+from gpuwarden_agent.collect.cloud import cloud_host
 from gpuwarden_agent.collect.host.infiniband import infiniband_probe
 from gpuwarden_agent.collect.host.node import HostProbe
 from gpuwarden_agent.collect.jetson.source import chip_here
@@ -35,7 +36,7 @@ from gpuwarden_agent.collect.shared_state import SharedState
 from gpuwarden_agent.collect.vendors import INDEXES_EACH, find_accelerators
 from gpuwarden_agent.events.kernel_log import DEVICE, kmsg_probe
 from gpuwarden_agent.events.xid_ledger import XidLedger
-from gpuwarden_agent.probe import Probe
+from gpuwarden_agent.probe import Probe, Value
 from gpuwarden_agent.settings import AgentSettings
 from gpuwarden_agent.worker import within
 
@@ -157,7 +158,7 @@ def discover(
     sys: Path = SYS,
     signs: Callable[[], Signs] = read_signs,
     commands: str = "arguments",
-    pods: AgentSettings | None = None,
+    settings: AgentSettings | None = None,
     accelerators: Callable[[Host, int], Sequence[AcceleratorProbe]] = find_accelerators,
 ) -> Discovery:
     """The probes of this host.
@@ -167,10 +168,10 @@ def discover(
     GPU is opened here, each is by its probe's first call; but loading NVIDIA's driver can take
     seconds. Blocks for at most `limit_s`. `node` (default: the hostname) is part of the identity of
     AMD GPUs without a unique id. `signs`: what the kernel shows about NVIDIA's driver.
-    `commands`: the setting of that name. `pods`: settings of the source of names of pods; None: there are none.
+    `commands`: the setting of that name. `settings`: of the source of names of pods, and of the cloud's metadata; None: neither is asked.
     """
     clock = clock or SystemClock()
-    directory = _pod_directory(pods, clock)
+    directory = _pod_directory(settings, clock)
     if backend == "none":
         host = HostProbe(clock)
         return Discovery((host,), f"host metrics only{_without(host)}", 0)
@@ -209,7 +210,7 @@ def discover(
     if amd and not devices:
         known = {"gpus": len(amd), "driver_version": version}
         facts = {column: value for column, value in known.items() if value is not None}
-    node_probe = HostProbe(clock, facts)
+    node_probe = HostProbe(clock, facts, cloud=_cloud(sys, clock, settings))
     of_others = _process_probe(of_vendors, clock, commands, shared, directory)
     several = [
         *map(makers.gpu, devices),
@@ -308,6 +309,15 @@ def _no_nvml() -> NvmlUnavailable:
 
 def _no_signs() -> Signs:
     return Signs(None)
+
+
+def _cloud(
+    sys: Path, clock: Clock, settings: AgentSettings | None
+) -> Callable[[], Mapping[str, Value]]:
+    """Columns of `nodes` about the instance; none on a host that is of no cloud."""
+    ask_metadata = settings is not None and settings.cloud_metadata
+    host = cloud_host(sys, clock, ask_metadata=ask_metadata)
+    return dict if host is None else host.row
 
 
 def _pod_directory(settings: AgentSettings | None, clock: Clock) -> "PodDirectory | None":

@@ -11,6 +11,11 @@ from dataclasses import dataclass, field
 from gpuwarden_agent.probe import Probe, Row, Value
 
 RESHIP_AFTER_S = 3600.0
+_CLOUD_LABELS = {
+    "instance_type": "node.kubernetes.io/instance-type",
+    "region": "topology.kubernetes.io/region",
+}
+"""Columns of `nodes` by labels that Kubernetes sets from the cloud's metadata."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,6 +90,9 @@ class Inventory:
             for facts in reading.get("nodes", ()):
                 row |= {name: value for name, value in facts.items() if value is not None}
                 labels |= _labels_of(facts.get("labels"))
+        for column, label in _CLOUD_LABELS.items():
+            if column not in row and label in labels:
+                row[column] = labels[label]
         return row | {
             # A driver counts dead GPUs, too, but only its own.
             "gpus": max(_count(row.get("gpus")), self._whole_gpus()) or None,

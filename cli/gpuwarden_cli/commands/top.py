@@ -152,7 +152,7 @@ def _local(args: argparse.Namespace) -> "RowSource":
             settings.backend,
             node=settings.node_name,
             commands=settings.commands,
-            pods=settings,
+            settings=settings,
         )
         probes, message = list(found.probes), found.message
     name = f"{settings.node_name} (this host): {message}"

@@ -43,7 +43,7 @@ def sources_of(settings: AgentSettings) -> Sources:
             settings.backend,
             node=settings.node_name,
             commands=settings.commands,
-            pods=settings,
+            settings=settings,
         )
         probes = found.all_probes(settings.state_dir)
         slurm = slurm_probes(found.bus_ids, SystemClock(), controller=settings.slurm_controller)

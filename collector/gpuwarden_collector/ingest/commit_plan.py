@@ -6,7 +6,7 @@ rows are written.
 
 from bisect import bisect_right
 from collections import ChainMap, Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
@@ -394,6 +394,7 @@ def _take_inventory(
             continue
         key_column = _HEARD_COLUMNS[name]
         keys = []
+        changed = set()
         for said in part.data.to_pylist():
             key = said[key_column]
             # Imported rows are merged without a change of owner.
@@ -407,10 +408,26 @@ def _take_inventory(
                 at = items["nodes"].get(node) or known.items["nodes"].get(node)
                 row = inventory.priced(item.row, at.row if at else None, prices)
                 item = Item(row, item.source)
+            elif before is not None and inventory.changes_prices(before.row, item.row):
+                changed.add(key)
             items[name][key] = item
             if name == "gpus" and not source.is_import:
                 _settle(known, items["gpus"], places, claims, key, before)
+        _price_again(known, items, changed, prices)
         yield name, keys
+
+
+def _price_again(
+    known: Known, items: dict[str, dict[str, Item]], nodes: Collection[str], prices: PriceBook
+) -> None:
+    """Price the GPUs of nodes that changed; their own rows come at most an hour later."""
+    if not nodes:
+        return
+    for key, item in (known.items["gpus"] | items["gpus"]).items():
+        if (node := item.row["node"]) in nodes:
+            row = inventory.priced(item.row, items["nodes"][node].row, prices)
+            if row != item.row:
+                items["gpus"][key] = Item(row, item.source)
 
 
 def _settle(

@@ -79,6 +79,14 @@ def replaces(item: Item, before: Item | None, holder: Item) -> bool:
     return before is None or before.row["node"] != item.row["node"] or place_of(before.row) == place
 
 
+_OF_PRICES = ("labels", "gpus", "instance_type", "spot")
+
+
+def changes_prices(before: Row, row: Row) -> bool:
+    """Whether prices of a node's GPUs may differ with its new row in `nodes`."""
+    return any(before.get(column) != row.get(column) for column in _OF_PRICES)
+
+
 def priced(row: Row, node: Row | None, book: PriceBook) -> Row:
     """A row of `gpus` with its model in the catalogue, its price, and the price of energy.
 

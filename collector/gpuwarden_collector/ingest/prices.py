@@ -17,6 +17,7 @@ from typing import Any
 
 from gpuwarden.budgets import BUDGET_KINDS
 from gpuwarden.durations import seconds_of
+from gpuwarden.instances import find_instance
 from gpuwarden.lifecycle import StartError
 from gpuwarden.models import MODELS, Model, find_model
 from gpuwarden.offers import LIFE_YEARS, OWNED_BASIS, POWER_PERCENT, PURCHASES, SPOT, GpuOffer
@@ -164,7 +165,31 @@ def price_of(gpu: Row, node: Row | None, book: PriceBook) -> Priced:
     name = _matched(gpu.get("model"), model, book.by_model)
     if name is not None:
         return Priced(book.by_model[name], f"[prices] {name}")
-    if model is None or model.price is None:
+    if model is None:
+        return Priced(None, None)
+    return _spot(model, node) or _of_instance(model, node) or _of_catalogue(model)
+
+
+def _spot(model: Model, node: Row | None) -> Priced | None:
+    """None: the node is not a spot instance, or no spot price of the model is known."""
+    if (node or {}).get("spot") is not True or model.name not in SPOT:
+        return None
+    usd, provider = SPOT[model.name]
+    return Priced(usd, f"default of mid-2026: {provider} spot, {model.name}")
+
+
+def _of_instance(model: Model, node: Row | None) -> Priced | None:
+    """None: the node's type of instance is not known, has no price, or has other GPUs."""
+    instance = find_instance((node or {}).get("instance_type"))
+    if instance is None or instance.model != model.name or instance.usd_per_gpu_hour is None:
+        return None
+    said = f"default of {instance.price_read_on}: {instance.cloud} on demand in {instance.price_region}"
+    basis = f"{said}, {instance.name} with {instance.gpus} GPUs"
+    return Priced(instance.usd_per_gpu_hour, basis)
+
+
+def _of_catalogue(model: Model) -> Priced:
+    if model.price is None:
         return Priced(None, None)
     price = model.price
     return Priced(

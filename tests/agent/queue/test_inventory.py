@@ -1,5 +1,6 @@
 """The node's inventory is sent when something changed, and hourly."""
 
+import json
 from dataclasses import replace
 from typing import Any
 
@@ -65,6 +66,24 @@ def test_labels_of_the_cluster_are_the_nodes_too_and_the_operators_win(
     inventory.described("gpu0", {"nodes": [{"labels": "labels-1"}]})
     (row,) = [row for table, row in inventory.take_changes(0) if table == "nodes"]
     assert row["labels"] == '{"rack": "12"}'
+
+
+def test_kubernetes_names_the_instance_where_nothing_else_does(inventory: Inventory) -> None:
+    labels = {
+        "node.kubernetes.io/instance-type": "a3-highgpu-8g",
+        "topology.kubernetes.io/region": "us-central1",
+    }
+    inventory.described("gpu0", {"nodes": [{"labels": json.dumps(labels)}]})
+    inventory.described("host", {"nodes": [{"cloud": "gcp"}]})
+    row = inventory.take_changes(0)[0][1]
+    assert (row["cloud"], row["instance_type"], row["region"]) == (
+        "gcp",
+        "a3-highgpu-8g",
+        "us-central1",
+    )
+    inventory.described("host", {"nodes": [{"instance_type": "a3-megagpu-8g"}]})
+    row = inventory.take_changes(0)[0][1]
+    assert (row["instance_type"], row["region"]) == ("a3-megagpu-8g", "us-central1")
 
 
 def test_only_what_changed_is_told_again(inventory: Inventory) -> None:

@@ -8,7 +8,7 @@ tables are read): only that second's row has their columns.
 import os
 import sys
 from collections import defaultdict
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 from gpuwarden.clock import Clock
 from gpuwarden_agent.collect.coerce import coerce
@@ -96,8 +96,10 @@ class HostProbe(HostedProbe):
         clock: Clock,
         node: Mapping[str, Value] | None = None,
         reader: HostReader | None = None,
+        cloud: Callable[[], Mapping[str, Value]] = dict,
     ) -> None:
-        """`node`: columns of `nodes` from other sources, such as the driver's version."""
+        """`node`: columns of `nodes` from other sources, such as the driver's version; `cloud`: those of the instance."""
+        self._cloud = cloud
         self._clock = clock
         self._node = dict(node or {})
         self._reader = reader or host_reader(clock)
@@ -137,6 +139,7 @@ class HostProbe(HostedProbe):
             "kernel": os.uname().release,
             "cpus": os.cpu_count(),
             **self._reader.facts(),
+            **self._cloud(),
             **self._node,
         }
         return {"nodes": [coerce("nodes", values)]}

@@ -151,7 +151,7 @@ def test_an_amd_host_in_kubernetes_has_allocations_and_labels_of_the_node(
     server.answers["/api/v1/nodes/n1"] = b'{"metadata": {"labels": {"rack": "r7"}}}'
     kubernetes = replace(kubernetes, kubernetes="auto", kubernetes_api=server.address)
     clock = SystemClock()
-    found = discover("auto", clock, lambda: library, node="n1", sys=sys, pods=kubernetes)
+    found = discover("auto", clock, lambda: library, node="n1", sys=sys, settings=kubernetes)
     probes = found.all_probes(tmp_path, clock, tmp_path / "no", tmp_path / "no", tmp_path / "no")
     (probe,) = [probe for probe in probes if isinstance(probe, AllocationProbe)]
     probe._pods.refresh()
@@ -162,4 +162,4 @@ def test_a_wrong_address_is_a_start_error_that_names_the_setting(
     source: tuple[AgentSettings, ClusterServer], clock: ManualClock
 ) -> None:
     with pytest.raises(StartError, match="kubelet: 'https://n1' is not a host"):
-        discover("none", clock, pods=replace(source[0], kubelet="https://n1"))
+        discover("none", clock, settings=replace(source[0], kubelet="https://n1"))

@@ -82,7 +82,8 @@ class GpuModel(Model):
     @property
     def driver_name(self) -> str:
         """A name such as the driver reports, for the simulator."""
-        return f"{'AMD Instinct' if self.vendor == 'amd' else 'NVIDIA'} {self.name}"
+        known = _DRIVER_NAMES.get(self.name)
+        return known or f"{'AMD Instinct' if self.vendor == 'amd' else 'NVIDIA'} {self.name}"
 
 
 def _price(usd: float, provider: str, read_on: str = "2026-06") -> Price:
@@ -306,6 +307,46 @@ MODELS: tuple[Model, ...] = (
     ),
 )
 
+
+
+def _accelerator(
+    name: str, driver_name: str, watts: tuple[int, int], clock_mhz: int, memory_gib: int = 0
+) -> GpuModel:
+    """A model of the catalogue with what no vendor publishes: power at rest and at most, clock."""
+    model = next(model for model in MODELS if model.name == name)
+    _DRIVER_NAMES[name] = driver_name
+    return GpuModel(
+        name=name,
+        pattern=model.pattern,
+        vendor=model.vendor,
+        kind=model.kind,
+        memory_gib=int(model.memory_gib or memory_gib),
+        bandwidth_gb_s=int(model.bandwidth_gb_s or 1600),
+        tflops=model.tflops or 10.0,
+        tdp_watts=watts[1],
+        price=model.price,
+        idle_watts=watts[0],
+        sm_clock_max_mhz=clock_mhz,
+        memory_clock_mhz=1600,
+        nvlinks=0,
+    )
+
+
+_DRIVER_NAMES: dict[str, str] = {}
+SIMULATED_ACCELERATORS: tuple[GpuModel, ...] = (
+    # name, of the driver, watts (assumed where no TDP is published), MHz, GiB where it shares the host's
+    _accelerator("TPU-v5p", "TPU v5p", (120, 450), 1750),
+    _accelerator("TPU-v6e", "TPU v6e", (80, 300), 1750),
+    _accelerator("Trainium2", "AWS Trainium2", (120, 500), 1400),
+    _accelerator("Trainium", "AWS Trainium", (90, 350), 1400),
+    _accelerator("Inferentia2", "AWS Inferentia2", (50, 190), 1400),
+    _accelerator("Gaudi3-128GB", "Intel Gaudi 3 HL-325L", (180, 900), 1600),
+    _accelerator("Ascend-910B", "Ascend 910B3", (90, 400), 1800, 64),
+    _accelerator("M4-Max", "Apple M4 Max (40-core GPU)", (1, 60), 1578, 64),
+    _accelerator("Jetson-AGX-Orin", "NVIDIA Jetson AGX Orin Developer Kit", (4, 40), 1300, 64),
+)
+"""Accelerators of other vendors that the simulator imitates."""
+
 _PEAKS: Mapping[str, Peaks] = {
     # fp32, tf32, fp8, int8
     "GB300": Peaks(80, 1250, 5000, None),
@@ -447,10 +488,16 @@ def model_named(name: str) -> GpuModel:
     Raises ValueError, with the possible names, for none or several.
     """
     wanted = name.upper()
-    exact = [m for m in SIMULATED if m.name.upper() == wanted]
-    found = exact or [m for m in SIMULATED if m.name.upper().startswith(wanted)]
+    models = (*SIMULATED, *SIMULATED_ACCELERATORS)
+    exact = [m for m in models if m.name.upper() == wanted]
+    found = exact or [m for m in models if m.name.upper().startswith(wanted)]
     if len(found) == 1:
         return found[0]
-    choice = ", ".join(m.name for m in (found or SIMULATED))
+    choice = ", ".join(m.name for m in (found or models))
     problem = "several GPU models start with" if found else "unknown GPU model"
     raise ValueError(f"{problem} {name!r}; choose one of {choice}")
+
+
+def models_named(text: str) -> tuple[GpuModel, ...]:
+    """Models that the simulator imitates, separated by commas. Raises ValueError."""
+    return tuple(model_named(name.strip()) for name in text.split(","))

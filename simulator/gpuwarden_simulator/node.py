@@ -16,6 +16,13 @@ from gpuwarden_simulator.devices.hardware import (
     rack_facts,
 )
 from gpuwarden_simulator.devices.host import HostState, SlowColumns
+from gpuwarden_simulator.devices.vendors import (
+    described,
+    node_facts,
+    source_of,
+    told,
+    told_tables,
+)
 from gpuwarden_simulator.faults import events as scripted_events
 from gpuwarden_simulator.faults.effects import Effects
 from gpuwarden_simulator.faults.events import Culprit
@@ -91,6 +98,7 @@ class SimulatedNode:
         self._host = host
         self._stride_ms = stride_ms
         self._model = model
+        self._source = source_of(model)
         self._rack = rack_facts(model, seed, number)
         self._devices = [make_device(model, identity, i, gpus) for i in range(gpus)]
         self._size = host_physics.make_node_size(gpus)
@@ -110,16 +118,24 @@ class SimulatedNode:
         self._tree_states: dict[int, TreeState] = {}
         self._tree_jobs: dict[int, Job] = {}
         self._host_state: HostState | None = None
-        self.tables: Mapping[str, int] = (
+        tables = (
             {"gpu_samples": 1, "process_samples": 10, "allocation_samples": 10}
             | ({"host_samples": 1} if host else {})
             | ({"events": 1} if script else {})
             | dict(self._slow.tables)
         )
+        self.tables: Mapping[str, int] = (
+            tables if self._source is None else told_tables(self._source, tables)
+        )
 
     def describe(self) -> Reading:
         """Rows of `gpus` and `nodes`; without `host`, other probes describe the node itself."""
-        node: Row = driver_facts(self._model) | {"gpus": len(self._devices)}
+        model, source = self._model, self._source
+        node: Row = {"gpus": len(self._devices)}
+        if source is None:
+            node |= driver_facts(model)
+        else:
+            node |= node_facts(source, model, len(self._devices))
         if self._host:
             node |= {
                 "kernel": "6.8.0-60-generic",
@@ -129,6 +145,10 @@ class SimulatedNode:
                 "cpu_cores": self._size.cpu_cores,
                 "memory_total_bytes": self._size.memory_total_bytes,
             }
+            node |= (source.host if source else None) or {}
+        if source is not None:
+            rows = [described(source, model, device.describe()) for device in self._devices]
+            return {"nodes": [node], "gpus": rows}
         gpus = [
             {
                 **device.describe(),
@@ -181,7 +201,7 @@ class SimulatedNode:
         self._read_slow_tables(reading, due, ts_ms)
         if "events" in due and self._effects.faults:
             reading["events"] = self._due_events(ts_ms)
-        return reading
+        return reading if self._source is None else told(self._source, reading)
 
     def close(self) -> None:
         """Nothing to close."""
@@ -380,23 +400,25 @@ class SimulatedNode:
 
 def fleet_nodes(
     gpus_by_node: Sequence[int],
-    model: GpuModel,
+    model: GpuModel | Sequence[GpuModel],
     seed: int,
     scripts: Mapping[str, Sequence[Fault]] | None = None,
     names: Sequence[str] = (),
 ) -> list[tuple[str, SimulatedNode]]:
     """A fleet, by node name: sim-0001 and on, with so many GPUs each, and faults by node.
 
-    The first eight GPUs have one of each permanent workload. `names`: other names of the nodes;
-    `scripts` still uses sim-0001 and on.
+    The first eight GPUs have one of each permanent workload. `model`: several have their turn, node by node. `names`:
+    other names of the nodes; `scripts` still uses sim-0001 and on.
     """
+    models = [model] if isinstance(model, GpuModel) else model
     fleet = []
     taken = 0
     for number, gpus in enumerate(gpus_by_node):
         name = names[number] if names else fleet_name(number)
         workloads = default_workloads(gpus, seed * 100_003 + number, required=taken)
         script = (scripts or {}).get(fleet_name(number), ())
-        node = SimulatedNode(name, gpus, model, seed, workloads, script=script, number=number)
+        kind = models[number % len(models)]
+        node = SimulatedNode(name, gpus, kind, seed, workloads, script=script, number=number)
         fleet.append((name, node))
         taken += gpus
     return fleet

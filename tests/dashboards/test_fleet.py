@@ -88,6 +88,9 @@ async def test_each_gpu_has_a_state_and_what_is_not_read_is_null(querier) -> Non
     assert totals["alerting"] == 1
     assert totals["usd_wasted_per_hour"] == 3.5
     assert totals["usd_per_hour"] == 8
+    assert totals["without_price"] == 0
+    db.execute("UPDATE gpus SET usd_per_hour = NULL WHERE node = 'n2'")
+    assert (await read_fleet(querier, NOW))[1]["without_price"] == 1
 
 
 async def test_names_are_in_the_order_of_the_map_until_it_says_another_version(querier) -> None:

@@ -253,6 +253,12 @@ def _window(args: argparse.Namespace) -> tuple[datetime, datetime]:
 
 
 Record = Mapping[str, Any]
+WITHOUT_PRICE_SQL = """
+SELECT coalesce(catalogue_model, model, '?') AS name, count(*) AS gpus FROM gpus JOIN nodes USING (node)
+WHERE usd_per_hour IS NULL AND parent_gpu_uuid IS NULL AND replaced_by IS NULL AND forgotten_at IS NULL
+GROUP BY name ORDER BY gpus DESC, name LIMIT 12
+"""
+"""Models of GPUs that have no price now."""
 
 
 def _shown_waste(args: argparse.Namespace, groups: list[Record], total: Record) -> None:
@@ -277,9 +283,19 @@ def _shown_waste(args: argparse.Namespace, groups: list[Record], total: Record) 
     ]
     print(render(columns, rows, "table", width=terminal_width()), end="")
     if total["lacks_price"]:
-        print(
-            "\nSome GPUs have no price, so their hours are not in the dollars. See docs/money.md."
-        )
+        print(f"\n{_without_price(args.url)}")
+
+
+def _without_price(url: str | None) -> str:
+    """Names the models whose hours are not in the dollars, with the line that changes it."""
+    models = ask(WITHOUT_PRICE_SQL, url=url).rows
+    if not models:  # they had none in that time
+        return "Some GPUs had no price then, so these hours are not in the dollars."
+    named = ", ".join(f"{model} ({gpus:,})" for model, gpus in models)
+    return (
+        f"No price, so not in the dollars: {named}. In the file that the collector's prices_file names (docs/money.md):\n"
+        f'[[price]]\nmodel = "{models[0][0]}"\nusd_per_hour = 2.50'
+    )
 
 
 def _shown_efficiency(args: argparse.Namespace, groups: list[Record], total: Record) -> None:

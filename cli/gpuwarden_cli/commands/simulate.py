@@ -21,7 +21,10 @@ def add_commands(commands: Commands) -> None:
     made.add_argument(
         "--history", type=count, default=0, metavar="S", help="start this many seconds in the past"
     )
-    made.add_argument("--model", default="H100-SXM-80GB", help="GPU model (default H100-SXM-80GB)")
+    made.add_argument(
+        "--model", default="H100-SXM-80GB", metavar="MODELS",
+        help="models, separated by commas, node by node (default H100-SXM-80GB)",
+    )  # fmt: skip
     made.add_argument("--seed", type=int, default=1, help="same seed, same fleet (default 1)")
     made.add_argument("--script", type=Path, metavar="FILE", help="faults to show, as TOML")
     made.add_argument("--collector-url", metavar="URL", help="default GPUWARDEN_URL")
@@ -36,7 +39,7 @@ def _run(args: argparse.Namespace) -> int:
     return run_simulation(
         nodes=args.nodes,
         gpus_per_node=args.gpus_per_node,
-        model_name=args.model,
+        model_names=args.model,
         seed=args.seed,
         collector_url=args.collector_url or collector_url(),
         duration_s=args.duration,

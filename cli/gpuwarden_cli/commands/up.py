@@ -20,14 +20,22 @@ def add_commands(commands: Commands) -> None:
         " ~/.local/share/gpuwarden)",
     )  # fmt: skip
     made.add_argument(
-        "--simulate", type=count, metavar="GPUS",
-        help="number of simulated GPUs (default: 8 if this host has no GPU; 0: none)",
+        "--simulate", type=_simulated, metavar="GPUS",
+        help="number of simulated GPUs (default: 8 if this host has no GPU; 0: none); mixed: ten nodes of seven vendors",
     )  # fmt: skip
     made.add_argument(
         "--history", type=count, metavar="S",
         help="seconds of past of the simulated GPUs (default 7200, of more than 64 GPUs less)",
     )  # fmt: skip
-    made.add_argument("--model", default="H100-SXM-80GB", help="GPU model to simulate")
+    made.add_argument(
+        "--model",
+        default="H100-SXM-80GB",
+        help="models to simulate, separated by commas: node by node",
+    )
+
+
+def _simulated(text: str) -> int | str:
+    return text if text == "mixed" else count(text)
 
 
 def _run(args: argparse.Namespace) -> int:
@@ -41,6 +49,6 @@ def _run(args: argparse.Namespace) -> int:
         port=args.port,
         data=data,
         simulate=args.simulate,
-        model_name=args.model,
+        model_names=args.model,
         history=args.history,
     )

@@ -8,7 +8,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gpuwarden.models import GpuModel
+from gpuwarden.models import GpuModel, model_named
 from gpuwarden_agent.events.kinds import span
 from gpuwarden_cli.output import counted
 
@@ -24,6 +24,19 @@ INTERVAL_S_MAX = 30
 GPUS_PER_NODE = 8
 GPUS_PER_TRAY = 4
 """GPUs of a node that is a tray of an NVL72."""
+MIXED_NODES: Sequence[tuple[str, int]] = (
+    ("H100-SXM-80GB", 8),
+    ("L4-24GB", 2),
+    ("GB200", 4),
+    ("MI300X-192GB", 8),
+    ("TPU-v5p", 4),
+    ("Trainium", 16),
+    ("Gaudi3-128GB", 8),
+    ("Ascend-910B", 8),
+    ("M4-Max", 1),
+    ("Jetson-AGX-Orin", 1),
+)
+"""Models and devices of the nodes of `--simulate mixed`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +49,8 @@ class FleetPlan:
     """Seconds between samples."""
     history_s: int
     """Seconds of past that they begin with."""
+    models: Sequence[GpuModel] = ()
+    """Their turn, node by node."""
 
     @property
     def gpus(self) -> int:
@@ -43,17 +58,28 @@ class FleetPlan:
         return sum(self.sizes)
 
 
-def planned(gpus: int, history_s: int | None = None, per_node: int = GPUS_PER_NODE) -> FleetPlan:
+def planned(gpus: int, history_s: int | None = None, models: Sequence[GpuModel] = ()) -> FleetPlan:
     """So many simulated GPUs as one process can keep up with. `history_s`: as asked; None: as long as about a minute
-    makes it, up to two hours.
+    makes it, up to two hours. `models`: those of the nodes, in turn.
     """
+    return _sampled(node_sizes(gpus, models), history_s, models)
+
+
+def planned_mixed(history_s: int | None = None) -> FleetPlan:
+    """A fleet with nodes of several vendors."""
+    models = [model_named(name) for name, _ in MIXED_NODES]
+    return _sampled([size for _, size in MIXED_NODES], history_s, models)
+
+
+def _sampled(sizes: Sequence[int], history_s: int | None, models: Sequence[GpuModel]) -> FleetPlan:
+    gpus = sum(sizes)
     interval_s = min(max(1, math.ceil(gpus / GPUS_PER_SECOND_MAX)), INTERVAL_S_MAX)
     if history_s is None and gpus <= FULL_HISTORY_GPUS:
         history_s = HISTORY_S_MAX
     elif history_s is None:
         minutes = max(1, HISTORY_SAMPLES * interval_s // gpus // 60)
         history_s = min(60 * minutes, HISTORY_S_MAX)
-    return FleetPlan(node_sizes(gpus, per_node), interval_s, history_s)
+    return FleetPlan(sizes, interval_s, history_s, models)
 
 
 def gpus_per_node(model: GpuModel) -> int:
@@ -61,10 +87,14 @@ def gpus_per_node(model: GpuModel) -> int:
     return GPUS_PER_TRAY if model.name.startswith("GB") else GPUS_PER_NODE
 
 
-def node_sizes(gpus: int, per_node: int = GPUS_PER_NODE) -> list[int]:
-    """GPUs of each simulated node: full nodes, and one with the rest."""
-    full, rest = divmod(gpus, per_node)
-    return [per_node] * full + [rest] * bool(rest)
+def node_sizes(gpus: int, models: Sequence[GpuModel] = ()) -> list[int]:
+    """GPUs of each simulated node: full nodes, and one with the rest. `models`: those of the nodes, in turn."""
+    full = [gpus_per_node(model) for model in models] or [GPUS_PER_NODE]
+    sizes: list[int] = []
+    while gpus > 0:
+        sizes.append(min(gpus, full[len(sizes) % len(full)]))
+        gpus -= sizes[-1]
+    return sizes
 
 
 def simulated_lines(fleet: FleetPlan) -> list[str]:
@@ -74,6 +104,8 @@ def simulated_lines(fleet: FleetPlan) -> list[str]:
     begins = f"with {past}" if fleet.history_s else "without a past"
     nodes = f"{counted(fleet.gpus, 'simulated GPU')} on {counted(len(fleet.sizes), 'node')}"
     lines = [f"{nodes}, {begins}; their rows are marked simulated"]
+    if len(fleet.models) > 1:
+        lines.append(", ".join(dict.fromkeys(model.name for model in fleet.models)))
     if fleet.interval_s > 1:
         lines.append(
             f"a sample every {fleet.interval_s} s, as so many are simulated in one process"

@@ -12,7 +12,7 @@ from pathlib import Path
 from gpuwarden import logs
 from gpuwarden.clock import Clock, SystemClock
 from gpuwarden.lifecycle import StartError
-from gpuwarden.models import model_named
+from gpuwarden.models import models_named
 from gpuwarden_agent.counters import Counters
 from gpuwarden_agent.probe import Probe
 from gpuwarden_agent.settings import AgentSettings
@@ -60,7 +60,7 @@ def free_names(
 def _fleet(
     nodes: int,
     gpus_per_node: int,
-    model_name: str,
+    model_names: str,
     seed: int,
     replay: Path | None,
     script: Path | None,
@@ -74,17 +74,18 @@ def _fleet(
             raise StartError("--script: faults are for simulated nodes, not for --replay")
         return replay_nodes(replay, names(replay_name))
     try:
-        model = model_named(model_name)
+        models = models_named(model_names)
     except ValueError as error:
         raise StartError(f"--model: {error}") from error
-    message = f"simulating {counted(nodes, 'node')} with {gpus_per_node} {model.name} each"
+    message = f"simulating {counted(nodes, 'node')} with {gpus_per_node} {'/'.join(m.name for m in models)} each"
     sizes = {fleet_name(number): gpus_per_node for number in range(nodes)}
-    faults = load_script(script, sizes, model) if script else {}
+    of_nodes = {name: models[number % len(models)] for number, name in enumerate(sizes)}
+    faults = load_script(script, sizes, of_nodes) if script else {}
     called = names(fleet_name)
     if called != [*sizes]:
         span = called[0] if nodes == 1 else f"{called[0]} to {called[-1]}"
         message += f", called {span} as other agents send as sim-0001 and on,"
-    return fleet_nodes([*sizes.values()], model, seed, faults, called), message
+    return fleet_nodes([*sizes.values()], models, seed, faults, called), message
 
 
 def _shown_by(bar: ProgressLine, clock: Clock) -> Callable[[Counters], None]:
@@ -109,7 +110,7 @@ def run_simulation(
     *,
     nodes: int,
     gpus_per_node: int,
-    model_name: str,
+    model_names: str,
     seed: int,
     collector_url: str,
     duration_s: float | None,
@@ -133,7 +134,7 @@ def run_simulation(
         # A run of fixed length should deliver all its rows, also if the collector is restarting.
         settings = replace(settings, stop_timeout_s=60)
     names = partial(free_names, nodes, in_use=names_in_use(collector_url), state_dir=state_dir)
-    fleet, message = _fleet(nodes, gpus_per_node, model_name, seed, replay, script, names)
+    fleet, message = _fleet(nodes, gpus_per_node, model_names, seed, replay, script, names)
 
     lost = 0
 

@@ -5,22 +5,24 @@ A host without GPUs gets simulated ones beside it; their rows are marked as simu
 
 import asyncio
 import os
+from collections.abc import Sequence
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Literal
 
 from gpuwarden import logs
 from gpuwarden.alert import Alert, AlertState
 from gpuwarden.clock import Clock, SystemClock
 from gpuwarden.lifecycle import StartError
-from gpuwarden.models import GpuModel, model_named
+from gpuwarden.models import GpuModel, models_named
 from gpuwarden.settings import load
 from gpuwarden_agent import daemon
 from gpuwarden_agent.collect.discovery import Discovery, discover
 from gpuwarden_agent.collect.progress.probe import progress_probes
 from gpuwarden_agent.settings import AgentSettings
 from gpuwarden_cli.composition.collector import collecting
-from gpuwarden_cli.composition.fleet_plan import FleetPlan, gpus_per_node, planned, simulated_lines
+from gpuwarden_cli.composition.fleet_plan import FleetPlan, planned, planned_mixed, simulated_lines
 from gpuwarden_cli.composition.supervision import SIMULATOR_MISSING, run_until_signalled, say
 from gpuwarden_cli.output import counted
 from gpuwarden_collector.daemon import Collector
@@ -38,24 +40,31 @@ def default_data_dir() -> Path:
 
 
 def run_up(
-    *, port: int, data: Path, simulate: int | None, model_name: str, history: int | None = None
+    *,
+    port: int,
+    data: Path,
+    simulate: int | Literal["mixed"] | None,
+    model_names: str,
+    history: int | None = None,
 ) -> int:
-    """Run until Ctrl-C. `simulate`: GPUs to simulate; None: SIMULATED_GPUS when the host has no GPU. `history`:
-    seconds of past that they begin with; None: as `planned` says.
+    """Run until Ctrl-C. `simulate`: GPUs to simulate; None: SIMULATED_GPUS when the host has no GPU; "mixed": nodes of
+    several vendors. `model_names`: separated by commas. `history`: seconds of past that they begin with; None: as
+    `planned` says.
     """
     logs.setup("warning")
-    model = _model(model_name)
+    models = _models(model_names)
     settings = _collector_settings(port, data)
     # Before the event loop, as a driver may load slowly.
     found = discover("auto")
-    gpus = simulated_gpus(simulate, found.gpus)
-    if gpus and find_spec("gpuwarden_simulator") is None:
+    if simulate == "mixed":
+        fleet = planned_mixed(history)
+    else:
+        fleet = planned(simulated_gpus(simulate, found.gpus), history, models)
+    if fleet.sizes and find_spec("gpuwarden_simulator") is None:
         if simulate is not None:
             raise StartError(SIMULATOR_MISSING)
         say(SIMULATOR_MISSING)
-        gpus = 0
-
-    fleet = planned(gpus, history, gpus_per_node(model))
+        fleet = planned(0)
 
     async def main(stop: asyncio.Event) -> None:
         clock, printer = SystemClock(), AlertPrinter()
@@ -66,7 +75,7 @@ def run_up(
             async with asyncio.TaskGroup() as group:
                 group.create_task(_run_agent(agent, found, clock, stop), name="agent of this host")
                 if fleet.sizes:
-                    simulating = _simulate(fleet, model, collector.url, data, clock, stop)
+                    simulating = _simulate(fleet, collector.url, data, clock, stop)
                     group.create_task(simulating, name="simulated nodes")
             say("\nstopping: storing what is left")
         stored = collector.stats.rows_total
@@ -75,9 +84,9 @@ def run_up(
     return run_until_signalled(main)
 
 
-def _model(name: str) -> GpuModel:
+def _models(names: str) -> Sequence[GpuModel]:
     try:
-        return model_named(name)
+        return models_named(names)
     except ValueError as error:
         raise StartError(f"--model: {error}") from error
 
@@ -119,13 +128,13 @@ async def _run_agent(
 
 
 async def _simulate(
-    plan: FleetPlan, model: GpuModel, url: str, data: Path, clock: Clock, stop: asyncio.Event
+    plan: FleetPlan, url: str, data: Path, clock: Clock, stop: asyncio.Event
 ) -> None:
     from gpuwarden_simulator import fleet_nodes
     from gpuwarden_simulator.fleet import run_fleet
 
     await run_fleet(
-        fleet_nodes(plan.sizes, model, SIMULATED_SEED),
+        fleet_nodes(plan.sizes, plan.models, SIMULATED_SEED),
         collector_url=url,
         clock=clock,
         stop=stop,

@@ -113,6 +113,7 @@ SUMS = f"""count(*) AS gpus, count(*) FILTER (state % 16 <> {NOT_REPORTING}) AS 
     count(*) FILTER (state >= 32) AS alerting,
     avg(util_percent)::DOUBLE AS util_percent, sum(power_watts)::DOUBLE AS power_watts,
     sum(usd_per_hour) AS usd_per_hour, sum(usd_wasted) AS usd_wasted_per_hour,
+    count(*) FILTER (usd_per_hour IS NULL) AS without_price,
     count(DISTINCT node) FILTER (state % 16 <> {NOT_REPORTING}) AS nodes_reporting,
     (SELECT count(*) FROM nodes WHERE forgotten_at IS NULL) AS nodes"""
 """Columns of a SELECT that sums up rows of `cells_sql`."""

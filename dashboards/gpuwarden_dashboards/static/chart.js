@@ -483,11 +483,21 @@ export class Chart extends Plot {
     });
   }
 
+  /** Whether nothing has a value here: an axis would be one of made-up numbers. */
+  get isEmpty() {
+    return this.data.threshold === null && this.data.strips.length === 0 && [...this.shown, ...this.data.compare].every((line) => (line.mean ?? line.points.value).every((value) => value === null));
+  }
+
   drawAxes(pen, colour) {
     const { least, greatest, unit } = this.range;
     pen.strokeStyle = colour("--line");
     pen.fillStyle = colour("--soft");
     pen.lineWidth = 1;
+    if (this.isEmpty) {
+      [pen.textAlign, pen.textBaseline] = ["center", "middle"];
+      pen.fillText("no readings in this span", LEFT + (this.width - LEFT - RIGHT) / 2, this.y((least + greatest) / 2));
+      return;
+    }
     pen.textAlign = "right";
     pen.textBaseline = "middle";
     for (const value of ticks(least, greatest, 5, unit)) {

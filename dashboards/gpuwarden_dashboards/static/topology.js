@@ -12,6 +12,7 @@ function shape(parent, name, attributes, text) {
   return made;
 }
 
+const pcieOf = (gpu) => (gpu.pcie_generation === null && gpu.pcie_width === null ? "PCIe not read" : `PCIe ${gpu.pcie_generation ?? "?"}.0 x${gpu.pcie_width ?? "?"}`);
 const total = (values) => (values.some((value) => value !== null) ? values.reduce((sum, value) => sum + (value ?? 0), 0) : null);
 const rate = (value) => readable(value, "bytes_per_second");
 const bits = (value) => (value === null ? "no rate" : `${Math.round(value / 1e9)} Gb/s`);
@@ -102,7 +103,7 @@ export function draw(place, data, chosen) {
     const hostX = ((ours + 0.5) * WIDTH) / numas.length;
     const bus = shape(svg, "path", { d: `M${gpuX(number)} ${gpuY + 78} L${hostX} ${hostY}`, class: `pcie${slow ? " errors" : ""}` });
     tip(bus, pcie(gpu));
-    shape(svg, "text", { x: gpuX(number), y: gpuY + 94, class: "minor" }, `PCIe ${gpu.pcie_generation ?? "?"}.0 x${gpu.pcie_width ?? "?"}`);
+    shape(svg, "text", { x: gpuX(number), y: gpuY + 94, class: "minor" }, pcieOf(gpu));
   });
   numas.forEach((numa, number) => {
     box(svg, ((number + 0.5) * WIDTH) / numas.length - 80, hostY, 160, 30, [numa === null ? "host" : `NUMA node ${numa}`], "far");
@@ -134,7 +135,7 @@ function said(one, byBus) {
 
 function pcie(gpu) {
   const of = gpu.pcie_generation_max ? ` of ${gpu.pcie_generation_max}.0 x${gpu.pcie_width_max}` : "";
-  return `GPU ${gpu.gpu}: PCIe ${gpu.pcie_generation ?? "?"}.0 x${gpu.pcie_width ?? "?"}${of}; rx ${rate(gpu.pcie_rx_bytes_per_second)}, tx ${rate(gpu.pcie_tx_bytes_per_second)}`;
+  return `GPU ${gpu.gpu}: ${pcieOf(gpu)}${of}; rx ${rate(gpu.pcie_rx_bytes_per_second)}, tx ${rate(gpu.pcie_tx_bytes_per_second)}`;
 }
 
 function tables(gpus, groups, ports, ways, byBus) {

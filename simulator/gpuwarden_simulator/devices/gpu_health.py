@@ -16,6 +16,7 @@ from gpuwarden_simulator.devices.hardware import (
     is_amd,
     remap_banks_of,
 )
+from gpuwarden_simulator.devices.vendors import tells
 
 DAY_S = 86_400.0
 
@@ -87,10 +88,11 @@ def make_memory(device: SimulatedGpu, seed: str) -> MemoryAging:
     if has_ecc(model):
         usual |= {"ecc_uncorrected_volatile_total": 0, "ecc_uncorrected_aggregate_total": 0}
         usual |= dict.fromkeys(_columns("dram", "uncorrected"), 0)
-        if banks is not None:
+        if banks is not None or tells(model, "sram_corrected_volatile_total"):
             usual |= dict.fromkeys(
                 (*_columns("sram", "corrected"), *_columns("sram", "uncorrected")), 0
             )
+        if banks is not None:
             usual |= _no_remaps(banks)
         else:
             usual |= {"retired_pages_corrected_total": 0, "retired_pages_uncorrected_total": 0}
@@ -173,7 +175,7 @@ def _add_flags(row: Row, trouble: HealthTrouble) -> None:
 def _remove_absent(row: Row, memory: MemoryAging) -> None:
     """Remove counters that the device's driver does not have."""
     absent: list[str] = []
-    if memory.banks is None:
+    if "sram_corrected_volatile_total" not in memory.usual:
         absent += [*_columns("sram", "corrected"), *_columns("sram", "uncorrected")]
     if "inforom_valid" not in memory.usual:  # AMD's driver has one sum since it was loaded
         absent += [*_columns("dram", "corrected"), *_columns("dram", "uncorrected")]

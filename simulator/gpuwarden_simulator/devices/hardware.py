@@ -14,6 +14,7 @@ from uuid import UUID
 
 from gpuwarden.models import GIB, GpuModel
 from gpuwarden_agent.probe import Row
+from gpuwarden_simulator.devices.vendors import device_uuid, source_of, tells
 
 MIB = 1024**2
 
@@ -92,6 +93,9 @@ _PASCAL = Generation(
 )  # fmt: skip
 _INSTINCT = Generation("cdna", "", 132, 0, 5, 95.0, "113-M3000108-103", 100.0, 105.0, has_hbm=True)
 
+_ACCELERATOR = Generation("", "", 100, 0, 4, 95.0, "", 100.0, 105.0, has_hbm=True, has_gpm=True)
+"""Of vendors whose sources tell little of it: limits are assumed."""
+
 _WITH_MIG = (_BLACKWELL, _HOPPER, _A100)
 
 _GENERATIONS: tuple[tuple[tuple[str, ...], Generation], ...] = (
@@ -127,6 +131,8 @@ _CPU_MODELS = {
 
 def generation_of(model: GpuModel) -> Generation:
     """The generation of a model of the catalogue. Raises ValueError for one that it does not know."""
+    if source_of(model) is not None:
+        return _ACCELERATOR
     for starts, generation in _GENERATIONS:
         if model.name.startswith(starts):
             return generation
@@ -144,7 +150,7 @@ def cpu_model_of(model: GpuModel) -> str:
 
 
 def driver_facts(model: GpuModel) -> Row:
-    """Columns of `nodes` from the GPU driver."""
+    """Columns of `nodes` from the driver of NVIDIA or AMD."""
     if generation_of(model) is _INSTINCT:
         return {"driver_version": "6.14.14"}
     facts: Row = {"driver_version": _DRIVER, "cuda_version": "13.0", "kernel_module": "open"}
@@ -165,6 +171,8 @@ def has_nvswitch(model: GpuModel) -> bool:
 
 def has_ecc(model: GpuModel) -> bool:
     """Whether memory has ECC; that of GeForce has no check bits."""
+    if source_of(model) is not None:
+        return tells(model, "ecc_uncorrected_volatile_total")
     return not is_geforce(model)
 
 
@@ -335,8 +343,10 @@ def make_device(model: GpuModel, seed: str, index: int, gpus: int, board: int = 
     `board`: number of earlier boards in its place.
     """
     rng = random.Random(f"device/{seed}/{index}" + (f"/{board}" if board else ""))
-    generation = generation_of(model)
+    generation, source = generation_of(model), source_of(model)
     uuid, serial = _uuid(rng), f"{rng.randrange(10**12, 2 * 10**12)}"
+    if source is not None:
+        uuid = device_uuid(source, seed, index, board)
     # ECC of GDDR memory takes a sixteenth of it; HBM keeps its check bits beside the data.
     usable = 0.9956 if generation.has_hbm or is_geforce(model) else 0.9375
     idle_watts = model.idle_watts * rng.uniform(0.94, 1.06)

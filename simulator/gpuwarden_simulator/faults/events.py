@@ -12,7 +12,8 @@ from gpuwarden_agent.events.kinds import event, span
 from gpuwarden_agent.events.xid_lines import parse
 from gpuwarden_agent.events.xid_rows import FALLEN_OFF_BUS, row_of
 from gpuwarden_agent.probe import Row
-from gpuwarden_simulator.devices.hardware import SimulatedGpu, is_amd
+from gpuwarden_simulator.devices.hardware import SimulatedGpu
+from gpuwarden_simulator.devices.vendors import is_nvidia
 from gpuwarden_simulator.faults.kinds import Fault, FaultKind
 
 FIRST_RECORD = 4_096
@@ -75,7 +76,7 @@ def schedule(faults: Sequence[Fault], devices: Sequence[SimulatedGpu]) -> list[D
                 due += (Due(at_ms, number, fault, "xid") for at_ms in instants)
             case FaultKind.GPU_LOST:
                 due.append(Due(fault.begin_ms, number, fault, "gpu_lost"))
-                if fault.gpu is not None and not is_amd(devices[fault.gpu].model):
+                if fault.gpu is not None and is_nvidia(devices[fault.gpu].model):
                     at_ms = fault.begin_ms + XID_AFTER_LOSS_MS
                     due.append(Due(at_ms, number, fault, "xid"))
                 if fault.end_ms is not None:

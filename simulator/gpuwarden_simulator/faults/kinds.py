@@ -14,10 +14,10 @@ from gpuwarden_simulator.devices.hardware import (
     has_ecc,
     has_fan,
     has_nvswitch,
-    is_amd,
     remap_banks_of,
 )
 from gpuwarden_simulator.devices.links import adapters_of, link_count
+from gpuwarden_simulator.devices.vendors import is_nvidia, source_of, tells
 from gpuwarden_simulator.jobs.workload import Workload
 
 
@@ -223,17 +223,20 @@ _LACKING: Mapping[FaultKind, tuple[Callable[[GpuModel], bool], str]] = {
         (lambda model: remap_banks_of(model) is not None, "does not remap rows"),
     ),
     FaultKind.PAGES_RETIRED: (
-        lambda model: has_ecc(model) and not is_amd(model) and remap_banks_of(model) is None,
+        lambda model: (
+            (is_nvidia(model) and has_ecc(model) and remap_banks_of(model) is None)
+            or tells(model, "retired_pages_uncorrected_total")
+        ),
         "does not retire pages",
     ),
-    FaultKind.XID: (lambda model: not is_amd(model), "has no Xids, which are NVIDIA's"),
-    FaultKind.INFOROM_INVALID: (lambda model: not is_amd(model), "has no InfoROM"),
+    FaultKind.XID: (is_nvidia, "has no Xids, which are NVIDIA's"),
+    FaultKind.INFOROM_INVALID: (is_nvidia, "has no InfoROM"),
     FaultKind.FAN_STUCK: (
-        lambda model: has_fan(model) and not is_amd(model),
+        lambda model: has_fan(model) and is_nvidia(model),
         "has no fan of its own",
     ),
     FaultKind.MEMORY_UNREPAIRABLE: (
-        lambda model: generation_of(model).has_gpm,
+        lambda model: is_nvidia(model) and generation_of(model).has_gpm,
         "does not say whether its memory can be repaired",
     ),
     FaultKind.FABRIC_DOWN: (
@@ -242,6 +245,19 @@ _LACKING: Mapping[FaultKind, tuple[Callable[[GpuModel], bool], str]] = {
     ),
 }
 """Condition on the model for a fault, and the text for other models."""
+
+_SHOWN_BY: Mapping[FaultKind, tuple[str, ...]] = {
+    FaultKind.PCIE_DEGRADED: ("pcie_generation",),
+    FaultKind.STRAGGLER: ("sm_clock_mhz",),
+    FaultKind.MEMORY_LEAK: ("memory_used_bytes",),
+    FaultKind.THERMAL_THROTTLE: ("temperature_celsius",),
+    FaultKind.POWER_THROTTLE: ("clocks_event_reasons", "sm_clock_mhz"),
+    FaultKind.POWER_CAPPED: ("clocks_event_reasons", "power_limit_watts"),
+    FaultKind.POWER_BRAKE: ("clocks_event_reasons", "sm_clock_mhz"),
+    FaultKind.CLOCKS_LOCKED: ("sm_clock_mhz",),
+    FaultKind.ORPHAN_MEMORY: ("memory_used_bytes",),
+}
+"""Columns of which a vendor's source must tell one, so that the fault shows."""
 
 
 def misfit(fault: Fault, model: GpuModel, gpus: int) -> str | None:
@@ -252,6 +268,9 @@ def misfit(fault: Fault, model: GpuModel, gpus: int) -> str | None:
         can_have, lack = _LACKING[fault.kind]
         if not can_have(model):
             return f"{model.name} {lack}"
+    source, shown_by = source_of(model), _SHOWN_BY.get(fault.kind)
+    if source is not None and shown_by and not any(map(source.tells, shown_by)):
+        return f"{model.name}: nothing that its source tells shows it"
     if fault.kind is FaultKind.NVLINK_DOWN:
         links, link = link_count(model), fault.number("link")
         if not links:

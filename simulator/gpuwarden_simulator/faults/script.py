@@ -59,7 +59,7 @@ def duration_ms(text: str) -> int:
 
 
 def load_script(
-    path: Path, nodes: Mapping[str, int], model: GpuModel
+    path: Path, nodes: Mapping[str, int], model: GpuModel | Mapping[str, GpuModel]
 ) -> Mapping[str, tuple[Fault, ...]]:
     """Faults of each node by name, without the nodes that have none. `nodes`: GPUs by name.
 
@@ -77,7 +77,7 @@ def load_script(
 
 
 def read_script(
-    text: str, name: str, nodes: Mapping[str, int], model: GpuModel
+    text: str, name: str, nodes: Mapping[str, int], model: GpuModel | Mapping[str, GpuModel]
 ) -> Mapping[str, tuple[Fault, ...]]:
     """As `load_script`; `name`: the script's name in errors."""
     try:
@@ -97,7 +97,8 @@ def read_script(
         place = _Place(name, lines, number)
         for scripted in _faults_of(table, place):
             for node in _nodes_of(scripted, nodes, place):
-                if problem := misfit(scripted.fault, model, nodes[node]):
+                of_node = model if isinstance(model, GpuModel) else model[node]
+                if problem := misfit(scripted.fault, of_node, nodes[node]):
                     raise place.error(problem, problem.partition(" ")[0])
                 found.setdefault(node, []).append(scripted.fault)
     return {node: tuple(faults) for node, faults in found.items()}

@@ -6,7 +6,8 @@ from typing import NamedTuple
 from gpuwarden.process_tree import Ancestor, ancestors_text
 from gpuwarden_agent.probe import Row
 from gpuwarden_simulator.devices.gpu import GpuState
-from gpuwarden_simulator.devices.hardware import SimulatedGpu, is_amd
+from gpuwarden_simulator.devices.hardware import SimulatedGpu
+from gpuwarden_simulator.devices.vendors import is_nvidia
 from gpuwarden_simulator.jobs.workload import JOB_MEMORY_BYTES_PER_GPU, Job, TreeLoad
 
 CACHED_BYTES_PER_GPU = 12 * 10**9
@@ -93,7 +94,7 @@ def process_row(
         "cgroup_memory_limit_bytes": JOB_MEMORY_BYTES_PER_GPU * len(job.pids),
         "cgroup_memory_used_bytes": _cgroup_bytes(job, load),
     }
-    if not is_amd(device.model):
+    if is_nvidia(device.model):
         row["sm_util_percent"] = float(round(gpu.util_percent))
     if job.pod:
         row["workload"] = _workload(job.pod)

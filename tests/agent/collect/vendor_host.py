@@ -3,11 +3,14 @@
 import json
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from gpuwarden.clock import ManualClock
 from gpuwarden_agent.collect.accelerators import Host
+from gpuwarden_agent.probe import Reading, Row
+from gpuwarden_simulator.devices.vendors import SOURCES
 
 
 class VendorHost:
@@ -40,3 +43,14 @@ class VendorHost:
     def which(self, name: str) -> str | None:
         path = self.folder / "bin" / name
         return str(path) if path.exists() else None
+
+
+def is_what_the_simulator_tells(backend: str, reading: Reading, gpus: Sequence[Row] = ()) -> None:
+    """The simulator's nodes of a source have the columns that its probe reads; what the probe reads is given."""
+    (source,) = (one for one in SOURCES if one.backend == backend)
+    identity = {"gpu", "gpu_uuid"}
+    assert set(reading) - {"events"} == set(source.tables)
+    for table, columns in source.tables.items():
+        assert {name for row in reading[table] for name in row} - identity == set(columns), table
+    if gpus:
+        assert set(source.inventory) <= {name for row in gpus for name in row}

@@ -32,7 +32,7 @@ def test_a_model_that_does_not_exist_is_refused() -> None:
         run_simulation(
             nodes=1,
             gpus_per_node=1,
-            model_name="H100",
+            model_names="H100",
             seed=1,
             collector_url="http://127.0.0.1:1",
             duration_s=1,
@@ -47,7 +47,7 @@ def test_a_fleet_whose_batches_nobody_took_says_that_they_are_lost(capsys) -> No
         code = run_simulation(
             nodes=1,
             gpus_per_node=1,
-            model_name="L4-24GB",
+            model_names="L4-24GB",
             seed=1,
             collector_url=f"http://127.0.0.1:{sock.getsockname()[1]}",
             duration_s=0.5,

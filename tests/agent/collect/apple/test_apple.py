@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.agent.collect.vendor_host import is_what_the_simulator_tells
 
 from gpuwarden.clock import ManualClock
 from gpuwarden_agent.collect.accelerators import AcceleratorProbe, Host
@@ -152,6 +153,7 @@ def test_each_field_of_a_line_is_in_its_column(probe: AcceleratorProbe) -> None:
             "sm_clock_max_mhz": 1578,
         }
     ]
+    is_what_the_simulator_tells("apple", probe.read(0), described["gpus"])
     # Memory is the host's: the GPU has none of its own.
     assert probe.read(0)["gpu_samples"] == [
         identity

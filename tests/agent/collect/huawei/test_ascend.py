@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.agent.collect.vendor_host import is_what_the_simulator_tells
 
 from gpuwarden.clock import ManualClock
 from gpuwarden_agent.collect.accelerators import AcceleratorProbe, Host
@@ -214,6 +215,8 @@ def test_memory_errors_are_in_their_columns(probe: AcceleratorProbe) -> None:
     end = time.monotonic() + 20
     while not (rows := reading_of(probe)["gpu_health_samples"]):
         assert time.monotonic() < end
+    rows_of_all = {**reading_of(probe), "gpu_health_samples": rows}
+    is_what_the_simulator_tells("ascend", rows_of_all, described(probe)["gpus"])
     assert rows == [
         FIRST
         | {

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.agent.collect.vendor_host import is_what_the_simulator_tells
 
 from gpuwarden.clock import ManualClock
 from gpuwarden_agent.collect.accelerators import AcceleratorProbe, Host
@@ -127,6 +128,7 @@ def test_devices_are_described(probe: AcceleratorProbe) -> None:
 
 def test_each_value_is_in_its_column(probe: AcceleratorProbe) -> None:
     reading = reading_of(probe)
+    is_what_the_simulator_tells("gaudi", reading, probe.describe()["gpus"])
     assert reading["gpu_samples"] == [
         FIRST
         | {

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.agent.collect.vendor_host import is_what_the_simulator_tells
 
 from gpuwarden.clock import ManualClock
 from gpuwarden_agent.collect.accelerators import AcceleratorProbe, Host
@@ -101,6 +102,7 @@ def test_each_file_is_in_its_column(board: Board) -> None:
             "sm_clock_max_mhz": 1300,
         }
     ]
+    is_what_the_simulator_tells("jetson", probe.read(0), probe.describe()["gpus"])
     # Memory is the host's: the GPU has none of its own.
     assert probe.read(0)["gpu_samples"] == [
         IDENTITY

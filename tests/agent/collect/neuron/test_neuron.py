@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.agent.collect.vendor_host import is_what_the_simulator_tells
 
 from gpuwarden.clock import ManualClock
 from gpuwarden_agent.collect.accelerators import AcceleratorProbe, Host
@@ -224,6 +225,7 @@ def test_each_field_of_a_report_is_in_its_column(probe: AcceleratorProbe) -> Non
         "ecc_corrected_volatile_total": 5,
         "ecc_uncorrected_volatile_total": 1,
     }
+    is_what_the_simulator_tells("neuron", reading)
     # Half of the sums is missing: they are absent, not smaller.
     assert set(reading["gpu_health_samples"][1]) == {
         "gpu",

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.agent.collect.tpu.fake_libtpu import answer_of, libtpu
+from tests.agent.collect.vendor_host import is_what_the_simulator_tells
 
 from gpuwarden.clock import SystemClock
 from gpuwarden_agent.collect.accelerators import AcceleratorProbe, Host
@@ -160,6 +161,7 @@ def test_each_metric_is_in_its_column(v5e: Machine) -> None:
             "memory_free_bytes": 4 * GIB,
         },
     ]
+    is_what_the_simulator_tells("libtpu", reading, probe.describe()["gpus"])
     bandwidth = [row["dram_active_percent"] for row in reading["gpu_detail_samples"]]
     assert bandwidth == [1.5, 40.25]
     assert [[held.pid for held in device.held()] for device in devices] == [[77], [77]]

@@ -19,6 +19,7 @@ from docs.rule_pages import rule_pages
 
 from gpuwarden.cookbook import questions
 from gpuwarden.diagnosis import MEANINGS
+from gpuwarden.models import SIMULATED_ACCELERATORS
 from gpuwarden.settings import default_of
 from gpuwarden.sxids import SXID_ACTIONS, SXIDS
 from gpuwarden.xids import ACTIONS, XIDS, XidInfo
@@ -26,7 +27,9 @@ from gpuwarden_agent.settings import AgentSettings
 from gpuwarden_cli.main import parser
 from gpuwarden_collector.settings import CollectorSettings
 from gpuwarden_rules.definition.language import builtin_rules
+from gpuwarden_rules.evaluation.unable import rules_of_gpus, unable
 from gpuwarden_rules.prometheus_file import alerting_rules, rule_file
+from gpuwarden_simulator.devices.vendors import SOURCES, source_of
 
 ROOT = Path(__file__).parent.parent
 WIDTH = 110
@@ -43,9 +46,7 @@ def pages() -> dict[str, str]:
         "docs/sql.md": _between("docs/sql.md", "cookbook", wrapped("\n".join(_cookbook()) + "\n")),
         "docs/xids.md": xids_page(),
         "docs/diagnosis.md": diagnosis_page(),
-        "docs/gpus.md": _between(
-            "docs/gpus.md", "readings", wrapped("\n".join(nvml_lists()) + "\n")
-        ),
+        "docs/gpus.md": gpus_page(),
         "docs/migrate.md": _between(
             "docs/migrate.md", "nvidia_gpu_exporter", wrapped("\n".join(smi_names()) + "\n")
         ),
@@ -171,6 +172,23 @@ def _marked(page: str, text: str, mark: str, made: str) -> str:
     _, end, tail = rest.partition(f"<!-- end of {mark} -->")
     assert end, f"{page} lacks the marks of {mark}"
     return head + start + made + end + tail
+
+
+def gpus_page() -> str:
+    page = _between("docs/gpus.md", "readings", wrapped("\n".join(nvml_lists()) + "\n"))
+    return _marked("docs/gpus.md", page, "rules", wrapped("\n".join(_rules_of_sources()) + "\n"))
+
+
+def _rules_of_sources() -> Iterator[str]:
+    """Rules that can judge devices of each source, by the columns that it tells."""
+    rules = builtin_rules()
+    yield ""
+    for source in SOURCES:
+        told = {"gpus": source.inventory, **source.tables}
+        vendor = next(m.vendor for m in SIMULATED_ACCELERATORS if source_of(m) is source)
+        lacking = {one.rule.name for one in unable(rules, vendor, told)}
+        able = [rule.name for rule in rules_of_gpus(rules) if rule.name not in lacking]
+        yield f"- {source.backend}: " + ", ".join(f"`{name}`" for name in sorted(able))
 
 
 def configure_page() -> str:

@@ -6,10 +6,12 @@ It measures when it is called, so it can show any instant within the retention o
 import argparse
 import asyncio
 import json
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from textwrap import wrap
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 from gpuwarden.alert import WORST_FIRST, usd_between
 from gpuwarden.clock import SystemClock
@@ -18,6 +20,7 @@ from gpuwarden_cli.parser import Commands, add_command, add_format, add_url
 from gpuwarden_cli.read.diagnosis import Silent, diagnose
 from gpuwarden_cli.read.remote import RemoteQuerier
 from gpuwarden_cli.top.text import sparkline
+from gpuwarden_client.http import CallError, call
 
 if TYPE_CHECKING:
     from gpuwarden.diagnosis import Diagnosis
@@ -28,6 +31,7 @@ WIDTH = 100
 BINS = 60
 TIMELINE = timedelta(minutes=30)
 EVIDENCE_MAX = 8
+MISSING_MAX = 6
 ALERTS_MAX = 5
 _EVENTS = """
 SELECT ts, severity, kind, message FROM events
@@ -81,7 +85,29 @@ def add_commands(commands: Commands) -> None:
 def why(args: argparse.Namespace) -> int:
     """Run `gpuwarden why`; 0 when it is healthy, 1 when it is not or cannot be diagnosed."""
     now = _instant(args.at)
-    return asyncio.run(tell(RemoteQuerier(args.url), args.target, now, args.format))
+    unable = (lambda gpu_uuid: _unable(args.url, gpu_uuid)) if args.at is None else None
+    return asyncio.run(tell(RemoteQuerier(args.url), args.target, now, args.format, unable))
+
+
+def _unable(url: str | None, gpu_uuid: str) -> str | None:
+    """Which rules cannot judge a GPU, and what they lack; None: there are none, or the collector has no rules."""
+    try:
+        found = call("GET", f"/v1/gpus/{quote(gpu_uuid, safe='')}/unable-rules", url=url)
+    except CallError:
+        return None
+    return unable_sentence(found)
+
+
+def unable_sentence(found: Mapping[str, Any]) -> str | None:
+    """`12 of 44 rules cannot judge it, as its source does not tell clocks_event_reasons, ...`; None: all can."""
+    lacking = Counter(
+        name.partition(".")[2] or name for one in found["unable"] for name in one["missing"]
+    )
+    if not lacking:
+        return None
+    named = ", ".join(name for name, _ in lacking.most_common(MISSING_MAX))
+    more = f" and {len(lacking) - MISSING_MAX} more" if len(lacking) > MISSING_MAX else ""
+    return f"{len(found['unable'])} of {found['rules']} rules cannot judge it, as these are not read: {named}{more}."
 
 
 def _instant(text: str | None) -> datetime:
@@ -94,8 +120,15 @@ def _instant(text: str | None) -> datetime:
     return found.astimezone(UTC) if found.tzinfo else found.replace(tzinfo=UTC)
 
 
-async def tell(querier: "Querier", target: str, now: datetime, form: str) -> int:
-    """Print the diagnosis as of an instant; the exit code. Raises ValueError when the target is unknown."""
+async def tell(
+    querier: "Querier",
+    target: str,
+    now: datetime,
+    form: str,
+    unable: Callable[[str], str | None] | None = None,
+) -> int:
+    """Print the diagnosis as of an instant; the exit code. Raises ValueError when the target is unknown. `unable`: says
+    which rules cannot judge a GPU; it blocks."""
     found = await diagnose(querier, target, now)
     if form == "json":
         print(json.dumps(found.records(), ensure_ascii=False, indent=2))
@@ -103,6 +136,10 @@ async def tell(querier: "Querier", target: str, now: datetime, form: str) -> int
         await _show_silent(querier, found.silent, now)
     elif len(found.judged) == 1:
         await _show_gpu(querier, found.judged[0], found.verdicts[0], now)
+        gpu_uuid = found.judged[0].seen.place.gpu_uuid
+        if unable is not None and (said := await asyncio.to_thread(unable, gpu_uuid)):
+            print()
+            _say(said, "")
     else:
         if found.is_job and found.jobs:
             await _show_job(querier, found.jobs[0], found.job_verdicts[0], now)

@@ -103,6 +103,7 @@ NEEDS: dict[tuple[str, str], Need] = {
     ("DELETE", "/v1/annotations/{id}"): Scope.EDIT,
     ("GET", "/v1/judgement"): Scope.READ,
     ("GET", "/v1/rules"): Scope.READ,
+    ("GET", "/v1/gpus/{gpu_uuid}/unable-rules"): Scope.READ,
     ("GET", "/v1/rules/{name}"): Scope.READ,
     ("POST", "/v1/rules/reload"): Scope.ADMIN,
     ("GET", "/v1/alerts/{fingerprint}/explanation"): Scope.READ,

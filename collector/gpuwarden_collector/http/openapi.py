@@ -339,6 +339,9 @@ ENDPOINTS: Mapping[tuple[str, str], Endpoint] = {
     ),
     ("GET", PATH): Endpoint("This document."),
     ("GET", "/v1/judgement"): Endpoint("How far the rules have judged the fleet."),
+    ("GET", "/v1/gpus/{gpu_uuid}/unable-rules"): Endpoint(
+        "Rules that cannot judge a GPU.", errors=(404, 503)
+    ),
     ("GET", "/v1/rules"): Endpoint("Rules with their state.", errors=(503,)),
     ("GET", "/v1/rules/{name}"): Endpoint("A rule with its text.", errors=(404, 503)),
     ("POST", "/v1/rules/reload"): Endpoint("Reads rules and routing again.", errors=(422, 503)),

@@ -485,7 +485,7 @@ export class Chart extends Plot {
 
   /** Whether nothing has a value here: an axis would be one of made-up numbers. */
   get isEmpty() {
-    return this.data.threshold === null && this.data.strips.length === 0 && [...this.shown, ...this.data.compare].every((line) => (line.mean ?? line.points.value).every((value) => value === null));
+    return this.data.threshold === null && [...this.shown, ...this.data.compare].every((line) => (line.mean ?? line.points.value).every((value) => value === null));
   }
 
   drawAxes(pen, colour) {

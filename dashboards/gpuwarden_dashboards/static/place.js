@@ -514,6 +514,19 @@ function listMetrics() {
   catalogue.querySelector("tbody").replaceChildren(...rows);
 }
 catalogue.addEventListener("toggle", listMetrics);
+
+/** Rules that cannot judge this GPU, each with what its source does not tell; asked for when somebody opens the list. */
+const unable = document.querySelector("#unable");
+async function listUnable() {
+  if (!unable.open) return;
+  const answer = await ask(`/v1/gpus/${encodeURIComponent(place.gpu_uuid)}/unable-rules`).catch((error) => ({ error: error.message }));
+  const said = answer.error ?? (answer.unable.length
+    ? `${answer.unable.length} of ${answer.rules} rules about GPUs: what they require had no value in the last hour.`
+    : `None of ${answer.rules}.`);
+  const rows = (answer.unable ?? []).map((one) => [one.rule, one.severity, one.missing.join(", ")]);
+  unable.replaceChildren(unable.firstElementChild, make("p.soft", {}, said), ...(rows.length ? [plain("Rules that cannot judge this GPU", ["rule", "severity", "not read"], rows, 2)] : []));
+}
+unable?.addEventListener("toggle", listUnable);
 addEventListener("zonechange", () => {
   forgetSlow();
   remember();

@@ -14,6 +14,7 @@ from gpuwarden.query import Querier, QueryError
 from gpuwarden_rules.backtest.explain import Explanation, explanation
 from gpuwarden_rules.backtest.run import Backtester
 from gpuwarden_rules.evaluation.reload import ReloadError, RuleReloader
+from gpuwarden_rules.evaluation.unable import read_unable, rules_of_gpus
 from gpuwarden_rules.http import backtests, prometheus, silences
 from gpuwarden_rules.http.answers import Handler, RequestError, answer, error_answer
 from gpuwarden_rules.http.rule_document import described, written
@@ -80,6 +81,7 @@ def routes(
     return [
         web.get("/v1/judgement", partial(_judge, reloader)),
         web.get("/v1/alerts/{fingerprint}/explanation", guarded(explain)),
+        web.get("/v1/gpus/{gpu_uuid}/unable-rules", guarded(partial(_show_unable, querier, clock))),
         web.get("/v1/rules", guarded(list_rules)),
         web.get("/v1/rules/{name}", guarded(show_rule)),
         web.post("/v1/rules/reload", guarded(reload)),
@@ -87,6 +89,23 @@ def routes(
         *silences.routes(guarded, clock, on_silence),
         *backtests.routes(backtester, guarded),
     ]
+
+
+async def _show_unable(
+    querier: Querier, clock: Clock, request: web.Request, reloader: RuleReloader
+) -> web.Response:
+    wanted, rules = request.match_info["gpu_uuid"], reloader.engine.rules
+    try:
+        found = await read_unable(querier, rules, wanted, clock.now())
+    except QueryError as error:
+        raise RequestError(str(error), 503) from error
+    if found is None:
+        raise RequestError(f"GPU {wanted!r} has no samples of the last hour", 404)
+    listed = [
+        {"rule": one.rule.name, "severity": one.rule.severity.value, "missing": one.missing}
+        for one in found
+    ]
+    return answer({"gpu_uuid": wanted, "rules": len(rules_of_gpus(rules)), "unable": listed})
 
 
 async def _judge(

@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 from tests.rules.diagnosis.scenes import END, Scene, loop
 
-from gpuwarden_cli.commands.why import tell, why
+from gpuwarden_cli.commands.why import tell, unable_sentence, why
 from gpuwarden_cli.main import main
 from gpuwarden_rules.testing import MemoryDatabase
 
@@ -232,3 +232,18 @@ def test_an_instant_that_is_none_and_a_collector_that_is_not_there_are_one_line(
         why(argparse.Namespace(at="rubbish", url=None, target="n1", format="table"))
     assert main(["why", "n1", "--url", "http://127.0.0.1:1"]) == 2
     assert "no collector answers at http://127.0.0.1:1" in capsys.readouterr().err
+
+
+def test_rules_that_cannot_judge_are_counted_with_what_most_of_them_lack() -> None:
+    unable = [
+        {"rule": "a", "missing": ["gpu_samples.clocks_event_reasons"]},
+        {"rule": "b", "missing": ["gpu_samples.clocks_event_reasons", "link_samples"]},
+    ]
+    assert unable_sentence({"rules": 40, "unable": unable}) == (
+        "2 of 40 rules cannot judge it, as these are not read: clocks_event_reasons, link_samples."
+    )
+    many = [{"rule": "c", "missing": [f"gpu_samples.c{n}" for n in range(9)]}]
+    assert unable_sentence({"rules": 40, "unable": many}).endswith(
+        "c0, c1, c2, c3, c4, c5 and 3 more."
+    )
+    assert unable_sentence({"rules": 40, "unable": []}) is None

@@ -319,3 +319,12 @@ async def test_prometheus_is_told_rules_and_alerts(client, engine, database, clo
         assert (await data(f"rules?{nothing}"))["groups"] == []
     ((rule,),) = [g["rules"] for g in (await data("rules?exclude_alerts=true"))["groups"]]
     assert "alerts" not in rule
+
+
+async def test_rules_that_cannot_judge_a_gpu_are_listed(client, database, clock) -> None:
+    answer = await client.get("/v1/gpus/GPU-9/unable-rules")
+    assert answer.status == 404
+    row = {"ts": clock.now(), "node": "n1", "gpu": 0, "gpu_uuid": "GPU-9", "simulated": False}
+    database.insert("gpu_samples", [{**row, "util_percent": 1.0}])
+    answer = await client.get("/v1/gpus/GPU-9/unable-rules")
+    assert await answer.json() == {"gpu_uuid": "GPU-9", "rules": 0, "unable": []}

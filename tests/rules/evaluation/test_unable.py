@@ -1,0 +1,100 @@
+"""Rules that cannot judge a device: which, and what they lack."""
+
+from datetime import timedelta
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpuwarden_rules.definition.language import builtin_rules, parse
+from gpuwarden_rules.evaluation.unable import OF_DEVICES, XIDS, read_unable, rules_of_gpus, unable
+from gpuwarden_simulator.devices.vendors import SOURCES
+
+RULES = parse(
+    """
+rules:
+  - {name: braked, severity: warning, labels: [node, gpu, gpu_uuid], interval: 30s, summary: s, remedy: r,
+     requires: [gpu_samples.clocks_event_reasons, gpu_1m.power_watts_avg, process_samples.pid],
+     sql: "SELECT node, gpu, gpu_uuid, 1 AS value FROM gpu_samples WHERE clocks_event_reasons > 0 AND ts <= $now::TIMESTAMP"}
+  - {name: busy, severity: warning, labels: [node, gpu, gpu_uuid], interval: 30s, summary: s, remedy: r,
+     requires: [gpu_1m.util_percent_avg],
+     sql: "SELECT node, gpu, gpu_uuid, 1 AS value FROM gpu_1m WHERE util_percent_avg > 0 AND ts <= $now::TIMESTAMP"}
+  - {name: linked, severity: warning, labels: [node, gpu, gpu_uuid], interval: 30s, summary: s, remedy: r,
+     requires: [link_samples.link_type],
+     sql: "SELECT node, gpu, gpu_uuid, 1 AS value FROM link_samples WHERE link_type = 'x' AND ts <= $now::TIMESTAMP"}
+  - {name: coded, severity: warning, labels: [node, gpu, gpu_uuid, xid], interval: 30s, summary: s, remedy: r,
+     requires: [events.details],
+     sql: "SELECT node, gpu, gpu_uuid, '1' AS xid, 1 AS value FROM events WHERE details > '' AND ts <= $now::TIMESTAMP"}
+  - {name: down, severity: warning, labels: [node], interval: 30s, summary: s, remedy: r,
+     requires: [host_samples.cpu_util_percent],
+     sql: "SELECT node, 1 AS value FROM host_samples WHERE cpu_util_percent > 0 AND ts <= $now::TIMESTAMP"}
+""",
+    "r.yaml",
+)
+
+
+def said(vendor: str, told: dict[str, set[str]]) -> dict[str, list[str]]:
+    return {one.rule.name: list(one.missing) for one in unable(RULES, vendor, told)}
+
+
+def test_what_a_source_does_not_tell_is_named_by_its_samples() -> None:
+    told = {"gpus": {"model"}, "gpu_samples": {"util_percent"}}
+    assert said("google", told) == {
+        "braked": ["gpu_samples.clocks_event_reasons", "gpu_samples.power_watts"],
+        "linked": ["link_samples"],
+        "coded": [XIDS],
+    }
+    told["gpu_samples"] |= {"clocks_event_reasons", "power_watts"}
+    assert said("nvidia", told) == {"linked": ["link_samples"]}
+    # Rules about nodes, and tables of processes, do not depend on the source.
+    assert len(rules_of_gpus(RULES)) == 4
+
+
+@given(st.sets(st.sampled_from(sorted(SOURCES[0].tables["gpu_samples"]))))
+def test_the_more_is_told_the_fewer_rules_are_unable(columns: set[str]) -> None:
+    rules = builtin_rules()
+    fewer = {one.rule.name for one in unable(rules, "google", {"gpu_samples": columns})}
+    whole = {"gpu_samples": set(SOURCES[0].tables["gpu_samples"])}
+    assert {one.rule.name for one in unable(rules, "google", whole)} <= fewer
+
+
+def test_every_rule_of_ours_can_judge_a_gpu_that_tells_all() -> None:
+    class Everything(dict):
+        def __contains__(self, name: object) -> bool:
+            return True
+
+        def __getitem__(self, name: str) -> "Everything":
+            return self
+
+        def get(self, name: str, default: object = None) -> "Everything":
+            return self
+
+    assert unable(builtin_rules(), "nvidia", Everything()) == []
+    assert {
+        one.rule.path.rpartition("/")[2] for one in unable(builtin_rules(), "amd", Everything())
+    } == {"xid.yaml"}
+
+
+async def test_stored_samples_of_the_last_hour_tell_it(database, clock) -> None:
+    now = clock.now()
+    row = {"node": "n1", "gpu": 0, "gpu_uuid": "TPU-1", "simulated": False}
+    old = now - timedelta(hours=2)
+    database.insert(
+        "gpu_samples",
+        [
+            {**row, "ts": now, "util_percent": 3.0},
+            {**row, "ts": old, "util_percent": 3.0, "clocks_event_reasons": 1},
+        ],
+    )
+    database.insert(
+        "gpus", [{**row, "vendor": "google", "first_seen_at": old, "last_seen_at": now}]
+    )
+    found = await read_unable(database, RULES, "TPU-1", now)
+    assert found is not None
+    assert {one.rule.name: list(one.missing) for one in found} == {
+        "braked": ["gpu_samples.clocks_event_reasons", "gpu_samples.power_watts"],
+        "linked": ["link_samples"],
+        "coded": [XIDS],
+    }
+    assert await read_unable(database, RULES, "TPU-2", now) is None
+    assert await read_unable(database, builtin_rules(), "TPU-1", now)
+    assert set(OF_DEVICES) > {"gpus"}

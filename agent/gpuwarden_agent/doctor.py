@@ -32,6 +32,7 @@ from gpuwarden.sizes import size_text
 from gpuwarden.wire import error_sentence
 from gpuwarden_agent.collect.cloud import cloud_host
 from gpuwarden_agent.collect.files import is_there
+from gpuwarden_agent.collect.host.energy import find_zones
 from gpuwarden_agent.collect.kubernetes.directory import pod_directory
 from gpuwarden_agent.collect.nvidia.timing import CallReport
 from gpuwarden_agent.counters import quantile
@@ -299,6 +300,21 @@ def _check_process_io(root: Path) -> Check:
     )
 
 
+def _check_energy(root: Path) -> Check | None:
+    zones = find_zones(root / "sys")
+    if not zones:
+        return None
+    unreadable = [zone for zone in zones if not os.access(zone.path / "energy_uj", os.R_OK)]
+    if not unreadable:
+        return Check("cpu_energy", OK, f"{len(zones)} counters of CPUs and memory are read")
+    return Check(
+        "cpu_energy",
+        WARN,
+        f"{unreadable[0].path / 'energy_uj'} may not be read: the energy of CPUs and memory is not known",
+        "give the agent CAP_DAC_READ_SEARCH, or its group the file (chgrp gpuwarden, chmod g+r)",
+    )
+
+
 def _check_hidepid(root: Path) -> Check | None:
     for line in _lines(root / "proc/self/mounts"):
         fields = line.split()
@@ -332,7 +348,7 @@ def _check_pressure(root: Path) -> Check:
     )
 
 
-_OF_LINUX = (_check_process_io, _check_hidepid, _check_pressure)
+_OF_LINUX = (_check_process_io, _check_hidepid, _check_pressure, _check_energy)
 
 
 def _check_pod_resources(root: Path) -> Check | None:

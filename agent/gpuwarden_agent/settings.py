@@ -81,6 +81,10 @@ class AgentSettings:
         False,
         "Whether the metadata service of AWS, Google, Azure or Oracle is asked for type of instance, region and spot.",
     )
+    ipmi: bool = setting(
+        False,
+        "Whether ipmitool asks the BMC each minute for the node's power and its power supplies; needs /dev/ipmi0.",
+    )
     interval_s: float = setting(
         1.0, "Seconds between ticks, aligned to the wall clock.", least=0.1, most=60
     )

@@ -118,6 +118,7 @@ class SimulatedNode:
         self._tree_states: dict[int, TreeState] = {}
         self._tree_jobs: dict[int, Job] = {}
         self._host_state: HostState | None = None
+        self._host_joules = host_physics.Joules()
         tables = (
             {"gpu_samples": 1, "process_samples": 10, "allocation_samples": 10}
             | ({"host_samples": 1} if host else {})
@@ -193,7 +194,10 @@ class SimulatedNode:
             ]
         if "host_samples" in due and self._host_state is not None:
             row = host_physics.host_row(self._size, self._host_state)
-            reading["host_samples"] = [row | self._slow_columns(ts_ms) if is_slow else row]
+            row |= self._energy(row, (ts_ms - (last_ms or ts_ms - FIRST_STEP_MS)) / 1000)
+            if is_slow:
+                row |= self._slow_columns(ts_ms) | self._power(row)
+            reading["host_samples"] = [row]
         if "process_samples" in due:
             reading["process_samples"] = self._process_rows()
         if "allocation_samples" in due:
@@ -358,6 +362,20 @@ class SimulatedNode:
             for gpu in job.gpus
         )
         return [row for row in rows if row is not None]
+
+    def _energy(self, row: Row, dt: float) -> Row:
+        """Counters of RAPL; a Mac and a Jetson have none."""
+        if self._source is not None and self._source.host is not None:
+            return {}
+        self._host_joules = self._host_joules.after(host_physics.watts(self._size, row), dt)
+        return self._host_joules.row()
+
+    def _power(self, row: Row) -> Row:
+        """What the BMC of a server tells."""
+        if self._source is not None and self._source.host is not None:
+            return {}
+        gpus = sum(state.power_watts for state in self._gpu_states.values())
+        return host_physics.bmc_columns(host_physics.watts(self._size, row), gpus)
 
     def _slow_columns(self, ts_ms: int) -> Row:
         at_ms = ts_ms - self._start_ms

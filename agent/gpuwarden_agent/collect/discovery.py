@@ -15,6 +15,7 @@ from gpuwarden_agent.collect.amd.discovery import AmdHost
 from gpuwarden_agent.collect.amd.gpu import SYS, AmdGpuProbe, Card, driver_version, find_cards
 from gpuwarden_agent.collect.amd.processes import amd_process_probe
 from gpuwarden_agent.collect.cloud import cloud_host
+from gpuwarden_agent.collect.host.bmc import Bmc
 from gpuwarden_agent.collect.host.infiniband import infiniband_probe
 from gpuwarden_agent.collect.host.node import HostProbe
 from gpuwarden_agent.collect.jetson.source import chip_here
@@ -210,7 +211,7 @@ def discover(
     if amd and not devices:
         known = {"gpus": len(amd), "driver_version": version}
         facts = {column: value for column, value in known.items() if value is not None}
-    node_probe = HostProbe(clock, facts, cloud=_cloud(sys, clock, settings))
+    node_probe = _host_probe(clock, facts, sys, settings)
     of_others = _process_probe(of_vendors, clock, commands, shared, directory)
     several = [
         *map(makers.gpu, devices),
@@ -311,13 +312,25 @@ def _no_signs() -> Signs:
     return Signs(None)
 
 
-def _cloud(
-    sys: Path, clock: Clock, settings: AgentSettings | None
-) -> Callable[[], Mapping[str, Value]]:
-    """Columns of `nodes` about the instance; none on a host that is of no cloud."""
+def _host_probe(
+    clock: Clock, facts: Mapping[str, Value], sys: Path, settings: AgentSettings | None
+) -> HostProbe:
+    """The host with the instance of a cloud that it is, and its BMC. Raises StartError."""
     ask_metadata = settings is not None and settings.cloud_metadata
-    host = cloud_host(sys, clock, ask_metadata=ask_metadata)
-    return dict if host is None else host.row
+    instance = cloud_host(sys, clock, ask_metadata=ask_metadata)
+    return HostProbe(
+        clock, facts, cloud=instance.row if instance else dict, bmc=_bmc(clock, settings)
+    )
+
+
+def _bmc(clock: Clock, settings: AgentSettings | None) -> Bmc | None:
+    """None: not to be asked. Raises StartError."""
+    if settings is None or not settings.ipmi:
+        return None
+    tool = shutil.which("ipmitool") or shutil.which("ipmitool", path="/usr/sbin:/sbin")
+    if tool is None:
+        raise StartError("ipmi = true: ipmitool is not installed")
+    return Bmc(tool, clock)
 
 
 def _pod_directory(settings: AgentSettings | None, clock: Clock) -> "PodDirectory | None":

@@ -17,7 +17,16 @@ PAUSE_S_MIN = 0.1
 class Poller(Generic[T]):
     """The newest answer of a call that takes a while; asked from the start on, every `every_s`."""
 
-    def __init__(self, name: str, ask: Callable[[], T], clock: Clock, every_s: float) -> None:
+    def __init__(
+        self,
+        name: str,
+        ask: Callable[[], T],
+        clock: Clock,
+        every_s: float,
+        first_s: float = FIRST_S,
+    ) -> None:
+        """`first_s`: longest wait of `newest` for the first answer."""
+        self._first_s = first_s
         self._name = name
         self._ask = ask
         self._clock = clock
@@ -29,10 +38,16 @@ class Poller(Generic[T]):
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
+    @property
+    def is_waiting(self) -> bool:
+        """Whether the first call has not ended."""
+        with self._changed:
+            return self._answer is None and self._error is None
+
     def newest(self, age_s_max: float) -> T:
         """The newest answer. Raises ProbeError when there is none, it is too old, or the last call failed."""
         with self._changed:
-            self._changed.wait_for(lambda: self._answer or self._error, FIRST_S)
+            self._changed.wait_for(lambda: self._answer or self._error, self._first_s)
             answer, error = self._answer, self._error
         if error is not None:
             raise error

@@ -60,6 +60,7 @@ class LineTool:
         self._clock = clock
         self._environment = {**_environment(), **(environment or {})}
         self._lock = threading.Lock()
+        self._printed = threading.Condition(self._lock)
         self._line: tuple[float, str] | None = None
         self._child: subprocess.Popen[bytes] | None = None
         self._last_words = b""
@@ -68,11 +69,17 @@ class LineTool:
         self.starts = 0
         """How often it was started."""
 
-    def newest(self, age_s_max: float) -> str:
-        """The newest line. Raises ProbeError when there is none, or it is older than `age_s_max`."""
+    def newest(self, age_s_max: float, first_wait_s: float = 0.0) -> str:
+        """The newest line. Raises ProbeError when there is none, or it is older than `age_s_max`. The first call waits
+        for a line, `first_wait_s` at most.
+        """
         now = self._clock.monotonic()
+        is_first = self.starts == 0
         ended = self._keep_running(now)
-        with self._lock:
+        with self._printed:
+            if is_first:
+                self._printed.wait_for(lambda: self._line is not None, first_wait_s)
+                now = self._clock.monotonic()
             line = self._line
         if line is not None and now - line[0] <= age_s_max:
             return line[1]
@@ -140,6 +147,7 @@ class LineTool:
                     if child is self._child:
                         text = line.decode(errors="replace")
                         self._line = self._clock.monotonic(), text
+                        self._printed.notify_all()
 
     def _read_words(self, child: "subprocess.Popen[bytes]") -> None:
         pipe = child.stderr

@@ -6,7 +6,7 @@
 import argparse
 import asyncio
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -253,6 +253,20 @@ def _window(args: argparse.Namespace) -> tuple[datetime, datetime]:
 
 
 Record = Mapping[str, Any]
+HOSTS_SQL = """
+WITH hosts AS (
+    SELECT node, ts, host_power_watts_avg AS watts, cpu_energy_joules_delta AS cpu, dram_energy_joules_delta AS dram
+    FROM host_1m WHERE ts > $since::TIMESTAMP
+),
+gpus AS (
+    SELECT node, ts, sum(power_watts_avg) AS watts FROM gpu_1m
+    WHERE ts > $since::TIMESTAMP AND mig_instance IS NULL GROUP BY node, ts
+)
+SELECT count(DISTINCT node) FILTER (h.watts IS NOT NULL), sum(h.watts) / 60e3,
+    sum(g.watts) FILTER (h.watts IS NOT NULL) / 60e3, sum(h.cpu) / 3.6e6, sum(h.dram) / 3.6e6
+FROM hosts h LEFT JOIN gpus g USING (node, ts)
+"""
+"""kWh of hosts by minutes: nodes with a meter, what they drew in all, what their GPUs drew of that; CPUs, memory."""
 WITHOUT_PRICE_SQL = """
 SELECT coalesce(catalogue_model, model, '?') AS name, count(*) AS gpus FROM gpus JOIN nodes USING (node)
 WHERE usd_per_hour IS NULL AND parent_gpu_uuid IS NULL AND replaced_by IS NULL AND forgotten_at IS NULL
@@ -341,6 +355,31 @@ def _shown_energy(args: argparse.Namespace, groups: list[Record], total: Record)
         print(f"\nPower was measured in {total['measured_percent']:.1f} % of the GPU hours.")
     if total["energy_kwh"] and None in (total["energy_usd"], total["co2_kg"]):
         print("\nThe prices file says what a kWh costs and emits: see docs/money.md.")
+    since, _ = _window(args)
+    if said := hosts_sentence(
+        ask(HOSTS_SQL, {"since": timestamp_param(since)}, url=args.url).rows[0]
+    ):
+        print(f"\n{said}")
+
+
+def hosts_sentence(row: Sequence[Any]) -> str | None:
+    """What whole nodes drew, beside their GPUs. `row`: that of `HOSTS_SQL`; None: no node tells it."""
+    nodes, whole_kwh, gpus_kwh, cpu_kwh, dram_kwh = row
+    parts = []
+    if whole_kwh:
+        share = (
+            "" if gpus_kwh is None else f"; its GPUs drew {100 * gpus_kwh / whole_kwh:.0f} % of it"
+        )
+        measured = "1 node" if nodes == 1 else f"{nodes:,} nodes"
+        parts.append(f"{measured} with a meter drew {whole_kwh:,.2f} kWh in all{share}")
+    if cpu_kwh:
+        memory = "" if not dram_kwh else f", {dram_kwh:,.2f} their memory"
+        parts.append(f"CPUs drew {cpu_kwh:,.2f} kWh{memory}, by their counters")
+    return (
+        None
+        if not parts
+        else f"Hosts: {'; '.join(parts)}. Not in the table, nor is the PUE of [energy] in kWh."
+    )
 
 
 def _sum(groups: list[Record], name: str) -> float | None:

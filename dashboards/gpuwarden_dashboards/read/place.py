@@ -41,6 +41,7 @@ NODE_GROUPS: Sequence[tuple[str, Sequence[str]]] = (
     ("GPU power", ("power_watts",)),
     ("GPU temperature", ("temperature_celsius",)),
     ("GPU clock", ("sm_clock_mhz",)),
+    ("Power of the whole node", ("host.host_power_watts",)),
     ("CPU", ("host.cpu_util_percent", "host.cpu_iowait_percent")),
     ("Pressure", ("host.psi_cpu_some_percent", "host.psi_io_some_percent", "host.psi_memory_some_percent")),
     ("Memory", ("host.memory_used_bytes", "host.memory_cached_bytes")),

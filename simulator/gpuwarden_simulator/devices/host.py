@@ -287,3 +287,53 @@ def slow_columns(size: NodeSize, look: SlowColumns) -> Row:
 _SHARE_COLUMNS = tuple(f"cpu_{name}_percent" for name in Shares._fields)
 _STALL_COLUMNS = tuple(f"psi_{name}_percent" for name in Stalls._fields)
 _STALL_TOTAL_COLUMNS = tuple(f"psi_{name}_seconds_total" for name in Stalls._fields)
+
+
+class Watts(NamedTuple):
+    """Power of the host without its GPUs."""
+
+    cpu: float
+    memory: float
+
+
+class Joules(NamedTuple):
+    """What RAPL has counted since the boot."""
+
+    cpu: float = 0.0
+    memory: float = 0.0
+
+    def after(self, watts: Watts, dt: float) -> "Joules":
+        """`dt` seconds later."""
+        return Joules(self.cpu + watts.cpu * dt, self.memory + watts.memory * dt)
+
+    def row(self) -> Row:
+        """Columns of `host_samples`."""
+        return {
+            "cpu_energy_joules_total": round(self.cpu, 3),
+            "dram_energy_joules_total": round(self.memory, 3),
+        }
+
+
+IDLE_WATTS_PER_CORE, BUSY_WATTS_PER_CORE = 0.8, 3.0
+"""Of Xeon 8480+ and EPYC 7763 by their TDP of 350 and 280 W, and about a quarter of that at rest."""
+WATTS_PER_GIB = 0.03
+FANS_AND_LOSSES = 1.15
+"""Fans, disks, adapters and losses of the power supplies, over what CPUs, memory and GPUs take: assumed."""
+POWER_SUPPLIES = 6
+
+
+def watts(size: NodeSize, row: Row) -> Watts:
+    """Power of CPUs and memory in a second with that row of `host_samples`."""
+    busy = float(row["cpu_util_percent"] or 0) / 100 * size.cpu_cores
+    memory = size.memory_total_bytes / (1 << 30) * WATTS_PER_GIB
+    return Watts(size.cpu_cores * IDLE_WATTS_PER_CORE + busy * BUSY_WATTS_PER_CORE, memory)
+
+
+def bmc_columns(host: Watts, gpu_watts: float) -> Row:
+    """Columns that come from the BMC: the node with its GPUs."""
+    whole = FANS_AND_LOSSES * (host.cpu + host.memory + gpu_watts)
+    return {
+        "host_power_watts": float(round(whole)),
+        "power_supplies": POWER_SUPPLIES,
+        "power_supplies_failed": 0,
+    }

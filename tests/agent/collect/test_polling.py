@@ -6,7 +6,6 @@ from collections.abc import Callable
 import pytest
 
 from gpuwarden.clock import ManualClock
-from gpuwarden_agent.collect import polling
 from gpuwarden_agent.collect.polling import Poller
 from gpuwarden_agent.probe import ProbeError
 
@@ -55,7 +54,7 @@ def test_an_error_is_raised_until_an_answer_comes(clock: ManualClock) -> None:
 
 
 def test_an_old_answer_and_a_late_one_are_errors(
-    clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+    clock: ManualClock,
 ) -> None:
     poller = Poller("acme-smi", lambda: "once", clock, 3600)
     assert poller.newest(5) == "once"
@@ -63,8 +62,8 @@ def test_an_old_answer_and_a_late_one_are_errors(
     with pytest.raises(ProbeError, match="no answer for 5 s"):
         poller.newest(5)
     poller.close()
-    monkeypatch.setattr(polling, "FIRST_S", 0.02)
-    slow = Poller("acme-smi", lambda: time.sleep(0.3), clock, 3600)
+    slow = Poller("acme-smi", lambda: time.sleep(0.3), clock, 3600, first_s=0.02)
+    assert slow.is_waiting
     with pytest.raises(ProbeError, match="no answer yet"):
         slow.newest(5)
     slow.close()

@@ -13,7 +13,8 @@ from tests.collector.made_up_store import LIMITS, put
 
 from gpuwarden.clock import SystemClock
 from gpuwarden.query import Result
-from gpuwarden_cli.commands.report import BY
+from gpuwarden.schema import TABLES, stored_columns
+from gpuwarden_cli.commands.report import BY, hosts_sentence
 from gpuwarden_cli.job_report import read
 from gpuwarden_cli.main import main
 from gpuwarden_collector.daemon import running
@@ -319,3 +320,30 @@ async def test_no_figures_are_read_of_a_job_that_was_short() -> None:
     found = await read(Querier(), "7", datetime(2026, 11, 23, 9, tzinfo=UTC), short_s=60)
     assert found is not None and found.seconds == 59 and found.nodes == ()
     assert len(asked) == 1
+
+
+def test_what_hosts_drew_is_said_beside_their_gpus(report: Report) -> None:
+    assert hosts_sentence((0, None, None, None, None)) is None
+    assert hosts_sentence((2, 10.0, 6.0, 1.5, 0.25)) == (
+        "Hosts: 2 nodes with a meter drew 10.00 kWh in all; its GPUs drew 60 % of it; CPUs drew 1.50 kWh, 0.25 their"
+        " memory, by their counters. Not in the table, nor is the PUE of [energy] in kWh."
+    )
+    minute = {"ts": hour("free", 1800)["ts"], "node": "n1", "simulated": False}
+    host = {
+        **minute,
+        "host_power_watts_avg": 6000.0,
+        "cpu_energy_joules_delta": 7.2e4,
+        "samples": 60,
+    }
+    counts = {
+        column.name: 60
+        for column in stored_columns(TABLES["gpu_1m"])
+        if column.required and column.name.endswith("samples")
+    }
+    gpu = {**minute, "gpu": 0, "gpu_uuid": "GPU-1", "power_watts_avg": 3000.0, **counts}
+    rows = [hour("busy", 1800, username="ada", energy_kwh=0.3)]
+    ((_, out),) = report("energy --by user", waste_1h=rows, host_1m=[host], gpu_1m=[gpu])
+    assert (
+        "1 node with a meter drew 0.10 kWh in all; its GPUs drew 50 % of it; CPUs drew 0.02 kWh, by"
+        in out
+    )

@@ -19,6 +19,7 @@ from typing import TypeVar
 from gpuwarden.clock import Clock
 from gpuwarden.schema import WIRE_TABLES
 from gpuwarden_agent.collect.files import read_text
+from gpuwarden_agent.collect.host.energy import RaplReader, node_watts
 from gpuwarden_agent.collect.host.mounts import (
     Mount,
     by_superblock,
@@ -154,6 +155,7 @@ class LinuxReader:
         """Files that could not be read or parsed, by name."""
         self._proc, self._sys, self._etc, self._shm = proc, sys, etc, shm
         self._fabric_manager = FabricManager(clock, proc)
+        self._rapl = RaplReader(sys, self.failed)
         self._disk_names: dict[str, bool] = {}
         self._interfaces: tuple[frozenset[str], Sequence[str]] | None = None
 
@@ -175,7 +177,9 @@ class LinuxReader:
             },
             "network_tx_bytes_total": {name: sent for name, (_, sent) in interfaces.items()},
         }
+        counters |= self._rapl.read()
         if mounts:
+            gauges["host_power_watts"] = node_watts(self._sys)
             found = self._mounts()
             gauges |= self._shm_gauges(found)
             counters |= self._nfs_counters(found)

@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Mapping
 
 from gpuwarden.clock import Clock
 from gpuwarden_agent.collect.coerce import coerce
+from gpuwarden_agent.collect.host.bmc import Bmc
 from gpuwarden_agent.collect.host.reader import HostReader, HostReading
 from gpuwarden_agent.probe import HostedProbe, ProbeError, Reading, Value
 
@@ -97,9 +98,13 @@ class HostProbe(HostedProbe):
         node: Mapping[str, Value] | None = None,
         reader: HostReader | None = None,
         cloud: Callable[[], Mapping[str, Value]] = dict,
+        bmc: Bmc | None = None,
     ) -> None:
-        """`node`: columns of `nodes` from other sources, such as the driver's version; `cloud`: those of the instance."""
+        """`node`: columns of `nodes` from other sources, such as the driver's version; `cloud`: those of the instance.
+        `bmc`: None: not asked.
+        """
         self._cloud = cloud
+        self._bmc = bmc
         self._clock = clock
         self._node = dict(node or {})
         self._reader = reader or host_reader(clock)
@@ -120,6 +125,8 @@ class HostProbe(HostedProbe):
             self._slow_at = ts_ms // SLOW_MS
         reading = self._reader.read(mounts=is_slow)
         values = dict(reading.gauges)
+        if is_slow:
+            values |= self._of_bmc(values)
         for column, counters in reading.counters.items():
             values[column] = self._totals[column].of(counters)
         if self._last is not None:
@@ -133,6 +140,21 @@ class HostProbe(HostedProbe):
         if not row:
             raise ProbeError(f"nothing in {self._reader.source} could be read")
         return {"host_samples": [row]}
+
+    def _of_bmc(self, values: Mapping[str, Value]) -> Mapping[str, Value]:
+        """What the BMC told; the kernel's meter of the node's power goes before it."""
+        if self._bmc is None:
+            return {}
+        try:
+            told = self._bmc.gauges()
+        except ProbeError as error:
+            self.failed[str(error)] += 1
+            return {}
+        return {name: value for name, value in told.items() if values.get(name) is None}
+
+    def close(self) -> None:
+        if self._bmc is not None:
+            self._bmc.close()
 
     def describe(self) -> Reading:
         values: dict[str, Value] = {

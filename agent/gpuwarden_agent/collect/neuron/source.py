@@ -23,6 +23,8 @@ from gpuwarden_agent.probe import ProbeError
 FOLDER = "/opt/aws/neuron/bin"
 """Where AWS's packages put the tools, which is on few users' PATH."""
 LIST_LIMIT_S = 10.0
+FIRST_S = 1.5
+"""Longest wait for the first report, below the deadline of a probe's call."""
 AGE_S_MAX = 5.0
 """A report older than this is none: the tool prints one a second."""
 CONFIG = (
@@ -80,7 +82,7 @@ class NeuronSource:
         """Devices with the newest report. Raises ProbeError."""
         if not self._devices:
             self.describe()
-        line = self._monitor.newest(AGE_S_MAX)
+        line = self._monitor.newest(AGE_S_MAX, FIRST_S)
         try:
             uses = parse_report(line, self._devices)
         except ValueError as error:

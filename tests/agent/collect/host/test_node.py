@@ -466,7 +466,11 @@ def test_this_host_has_all_columns_but_what_its_kernel_lacks() -> None:
     wanted = set(WIRE_TABLES["host_samples"].names) - {"ts", "node", "simulated"}
     wanted -= {"spool_batches", "spool_bytes"}  # the flusher's
     optional = {
-        name for name in wanted if name.startswith(("psi_", "disk_", "network_", "shm_", "nfs_"))
+        name
+        for name in wanted
+        if name.startswith(
+            ("psi_", "disk_", "network_", "shm_", "nfs_", "power_", "dram_", "host_")
+        )
     }
     rates = {name for name in wanted if name.startswith("cpu_")}
     assert wanted - optional - rates <= first(probe).keys()

@@ -234,6 +234,12 @@ def test_each_field_of_a_report_is_in_its_column(probe: AcceleratorProbe) -> Non
     }
 
 
+def test_the_first_reading_waits_for_the_first_report(probe: AcceleratorProbe) -> None:
+    """`agent once` reads once."""
+    probe.describe()
+    assert probe.read(0)["gpu_samples"][0]["util_percent"] == 80.0
+
+
 def test_processes_are_on_the_devices_of_their_cores(probe: AcceleratorProbe) -> None:
     devices: list[Any] = []
     probe.on_device = devices.append

@@ -49,6 +49,7 @@ EXAMPLES: dict[str, str] = {
     "jobs show": "gpuwarden jobs show 4711",
     "users list": "gpuwarden users list --since 7d --format markdown",
     "users show": "gpuwarden users show ada",
+    "burst": "gpuwarden burst n1/3 --hz 50 --seconds 20",
     "models": "gpuwarden models nvidia rtx",
     "instances": "gpuwarden instances aws h100",
     "rules list": "gpuwarden rules list",

@@ -24,6 +24,7 @@ from gpuwarden_collector.auth.access_control import AccessControl
 from gpuwarden_collector.forwarding.port import Forwarding
 from gpuwarden_collector.http.annotations import annotation_routes
 from gpuwarden_collector.http.app import Api, node_routes
+from gpuwarden_collector.http.bursts import BurstDesk
 from gpuwarden_collector.http.copies import copy_routes
 from gpuwarden_collector.http.dashboards import DashboardEndpoints
 from gpuwarden_collector.http.listen import raise_descriptors, serve
@@ -144,15 +145,16 @@ async def running(
 
         # Answer requests: HTTP, and the front's protocol.
         queries = stages.query_service(settings, store, writer, querier, timetable, stats, clock)
+        bursts = BurstDesk(clock)
         api = Api(
             ingest, stats, clock, levels, body_timeout_s=settings.body_timeout_s, more_metrics=more_metrics,
-            pacing=pacing, guard=access.middleware,
+            pacing=pacing, guard=access.middleware, asking=bursts.header,
         )  # fmt: skip
         sql = SqlEndpoint(queries, bodies, send_s=settings.query_send_s)
         copies = copy_routes(CopyFolder(settings.data_dir), bodies, no_room)
         fronts = stages.front_routes(http_fronts, queries, bodies, clock, settings, stats)
         own = (*access.routes, *sql.routes(), *fronts, *node_routes(writer), *copies, *receiving)
-        app = _application(api, [*own, *_routes_of_people(state, clock), *routes(querier)])
+        app = _application(api, [*own, *_routes_of_people(state, clock, bursts), *routes(querier)])
         url = health.url = await serve(stack, settings, app, access, stats)
         postgres = await stages.listen_beside(stack, settings, front, queries, access, stats)
         # This runs first at the end: a client that waits for an answer would delay the end of the server.
@@ -182,11 +184,14 @@ async def running(
     log.info("collector stopped", extra={"batches": stats.batches, "rows": stats.rows_total})
 
 
-def _routes_of_people(state: StateFile, clock: Clock) -> Iterable[web.AbstractRouteDef]:
-    """Routes of what people save: queries, dashboards, annotations."""
+def _routes_of_people(
+    state: StateFile, clock: Clock, bursts: BurstDesk
+) -> Iterable[web.AbstractRouteDef]:
+    """Routes of what people save: queries, dashboards, annotations; and of what they ask agents for."""
     yield from query_routes(state, clock)
     yield from DashboardEndpoints(state, clock).routes()
     yield from annotation_routes(state, clock)
+    yield from bursts.routes()
 
 
 def _application(api: Api, routes: Iterable[web.AbstractRouteDef]) -> web.Application:

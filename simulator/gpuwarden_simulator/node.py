@@ -4,6 +4,7 @@ import random
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from gpuwarden.models import GpuModel
+from gpuwarden_agent.burst import POLLED, BurstSample
 from gpuwarden_agent.probe import Reading, Row
 from gpuwarden_simulator.devices import gpu as gpu_physics
 from gpuwarden_simulator.devices import host as host_physics
@@ -17,6 +18,7 @@ from gpuwarden_simulator.devices.hardware import (
 )
 from gpuwarden_simulator.devices.host import HostState, SlowColumns
 from gpuwarden_simulator.devices.vendors import (
+    SimulatedSource,
     described,
     node_facts,
     source_of,
@@ -206,6 +208,25 @@ class SimulatedNode:
         if "events" in due and self._effects.faults:
             reading["events"] = self._due_events(ts_ms)
         return reading if self._source is None else told(self._source, reading)
+
+    @property
+    def states(self) -> Mapping[int, GpuState]:
+        """State of each GPU after the last tick; empty before the first."""
+        return self._gpu_states
+
+    @property
+    def source(self) -> SimulatedSource | None:
+        """The source that its columns are of; None: NVML or amdgpu."""
+        return self._source
+
+    @property
+    def gpu_uuids(self) -> Sequence[str]:
+        """Identities of its GPUs."""
+        return [device.uuid for device in self._devices]
+
+    def burst(self) -> "SimulatedBurst":
+        """Quick readings around the state of the last second."""
+        return SimulatedBurst(self, f"burst/{self._identity}")
 
     def close(self) -> None:
         """Nothing to close."""
@@ -414,6 +435,34 @@ class SimulatedNode:
             if gpu in job.gpus and job.pids:
                 return Culprit(job.pids[job.gpus.index(gpu)], job.process_name)
         return None
+
+
+class SimulatedBurst:
+    """A `BurstSource`: kernels start and end within a second, whose mean is that of the state."""
+
+    def __init__(self, node: SimulatedNode, seed: str) -> None:
+        self._node = node
+        self._rng = random.Random(seed)
+
+    def poll(self, now_us: int) -> Iterator[BurstSample]:
+        rng, states = self._rng, self._node.states
+        if not states:  # nobody has read the node yet
+            self._node.read(now_us // 1000)
+        for index, state in list(states.items()):
+            source = self._node.source
+            works = rng.random() < state.util_percent / 100
+            values = {
+                "util_percent": 100.0 if works else 0.0,
+                "power_watts": state.power_watts
+                * (rng.uniform(0.95, 1.2) if works else rng.uniform(0.5, 0.8)),
+                "sm_clock_mhz": float(state.sm_clock_mhz),
+            }
+            for metric, value in values.items():
+                if source is None or source.tells(metric):
+                    yield BurstSample(now_us, index, metric, round(value, 3), POLLED)
+
+    def drain(self) -> Sequence[BurstSample]:
+        return ()
 
 
 def fleet_nodes(

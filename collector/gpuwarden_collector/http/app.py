@@ -5,7 +5,7 @@ Every error is answered with `{"error": "one sentence", "status": n}`, where a b
 
 import html
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, assert_never
 
 from aiohttp import web
@@ -46,8 +46,12 @@ class Api:
         more_metrics: Callable[[], str],
         pacing: Pacing,
         guard: Any,
+        asking: Callable[[Mapping[str, str]], dict[str, str]] = lambda headers: {},
     ) -> None:
-        """`body_timeout_s`: for bodies that `BodyReader` does not read. `guard`: the middleware that checks tokens."""
+        """`body_timeout_s`: for bodies that `BodyReader` does not read. `guard`: the middleware that checks tokens.
+        `asking`: headers of the answer to a batch with such headers, by which an agent is asked for bursts.
+        """
+        self._asking = asking
         self._ingest = ingest
         self._stats = stats
         self._clock = clock
@@ -78,7 +82,8 @@ class Api:
         outcome = await self._ingest.take(request)
         match outcome:
             case Stored():
-                return web.Response(status=204, headers=_asking(self._pacing.batch_s))
+                asked = _asking(self._pacing.batch_s) | self._asking(request.headers)
+                return web.Response(status=204, headers=asked)
             case RefusedBody(status, reason):
                 answer = error_response(status, reason, _RETRY_AFTER_S if status == 503 else None)
             case Rejected(reason, status):

@@ -321,6 +321,11 @@ ENDPOINTS: Mapping[tuple[str, str], Endpoint] = {
     ("DELETE", "/v1/dashboards/{name}"): Endpoint(
         "Deletes a dashboard; its versions stay for 30 days.", (), 204, query=(_VERSION,), errors=(400, 404, 409, 503),
     ),
+    ("POST", "/v1/bursts"): Endpoint(
+        "Asks for a burst of a GPU.", status=201, errors=(400, 409, 413, 415),
+        bodies={_JSON: _object(["node", "gpu_uuid"], node=_TEXT_SCHEMA, gpu_uuid=_TEXT_SCHEMA, hz={"type": "number"}, seconds={"type": "number"})},
+    ),
+    ("GET", "/v1/bursts/{id}"): Endpoint("A burst that was asked for.", errors=(404,)),
     ("GET", "/v1/annotations"): Endpoint(
         "Annotations of a time range.", errors=(400, 503),
         query=(_texts("node", 0, 256), QueryParameter("gpu", _WHOLE), _texts("job", 0, 20), "begin", "end"),
@@ -339,6 +344,7 @@ ENDPOINTS: Mapping[tuple[str, str], Endpoint] = {
     ),
     ("GET", PATH): Endpoint("This document."),
     ("GET", "/v1/judgement"): Endpoint("How far the rules have judged the fleet."),
+    ("GET", "/v1/gpus/{gpu_uuid}/bursts"): Endpoint("The newest bursts of a GPU.", errors=(503,)),
     ("GET", "/v1/gpus/{gpu_uuid}/unable-rules"): Endpoint(
         "Rules that cannot judge a GPU.", errors=(404, 503)
     ),

@@ -94,8 +94,11 @@ async def test_a_request_is_in_the_answers_to_its_node_and_to_no_other(desk, clo
     assert (said["state"], said["node"]) == ("waiting", "nöde")
     assert made.header({NODE_HEADER: "n2"}) == {}
     assert made.header({}) == {}
+    # A token of another node does not get it.
+    assert made.header({NODE_HEADER: "n%C3%B6de"}, "n2") == {}
+    assert (await (await client.get(f"/v1/bursts/{said['id']}")).json())["state"] == "waiting"
     for _ in range(2):  # an answer may be lost
-        header = made.header({NODE_HEADER: "n%C3%B6de"})[BURSTS_HEADER]
+        header = made.header({NODE_HEADER: "n%C3%B6de"}, "nöde")[BURSTS_HEADER]
         assert bursts_of(header) == [BurstRequest(said["id"], "GPU-1", 10.0, 5.0)]
     shown = await (await client.get(f"/v1/bursts/{said['id']}")).json()
     assert shown["state"] == "handed out"

@@ -63,6 +63,13 @@ VENDORS: tuple[Vendor, ...] = (
         "gpuwarden_agent.collect.intel.gaudi",
         lambda host: _has_pci_vendor(host, "accel", "0x1da3"),
     ),
+    Vendor(
+        "gpuwarden_agent.collect.intel.gpu", lambda host: _has_pci_vendor(host, "drm", "0x8086")
+    ),
+    Vendor(
+        "gpuwarden_agent.collect.tenstorrent.source",
+        lambda host: _any(host.sys / "class/tenstorrent", "tenstorrent!*"),
+    ),
     Vendor("gpuwarden_agent.collect.jetson.source", is_arm_board),
     Vendor("gpuwarden_agent.collect.apple.source", lambda host: host.platform == "darwin"),
 )

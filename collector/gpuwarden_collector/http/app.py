@@ -12,6 +12,7 @@ from aiohttp import web
 
 from gpuwarden.clock import Clock
 from gpuwarden.wire import BATCH_SECONDS_HEADER, INGEST_PATH
+from gpuwarden_collector.auth.gate import node_of
 from gpuwarden_collector.http.bodies import Busy, LateBodyError, within_time
 from gpuwarden_collector.http.receive import Ingest
 from gpuwarden_collector.ingest.commit_plan import Rejected, RetryLater, Stored
@@ -46,10 +47,13 @@ class Api:
         more_metrics: Callable[[], str],
         pacing: Pacing,
         guard: Any,
-        asking: Callable[[Mapping[str, str]], dict[str, str]] = lambda headers: {},
+        asking: Callable[
+            [Mapping[str, str], str | None], dict[str, str]
+        ] = lambda headers, node: {},
     ) -> None:
         """`body_timeout_s`: for bodies that `BodyReader` does not read. `guard`: the middleware that checks tokens.
-        `asking`: headers of the answer to a batch with such headers, by which an agent is asked for bursts.
+        `asking`: headers of the answer to a batch with such headers of a sender that may be bound to a node: by them
+        agents are asked for bursts.
         """
         self._asking = asking
         self._ingest = ingest
@@ -82,7 +86,9 @@ class Api:
         outcome = await self._ingest.take(request)
         match outcome:
             case Stored():
-                asked = _asking(self._pacing.batch_s) | self._asking(request.headers)
+                asked = _asking(self._pacing.batch_s) | self._asking(
+                    request.headers, node_of(request)
+                )
                 return web.Response(status=204, headers=asked)
             case RefusedBody(status, reason):
                 answer = error_response(status, reason, _RETRY_AFTER_S if status == 503 else None)

@@ -101,11 +101,16 @@ class BurstDesk:
     clock: Clock
     _known: list[AskedBurst] = field(default_factory=list)
 
-    def header(self, headers: Mapping[str, str]) -> dict[str, str]:
-        """The header for the answer to a batch; none if nobody asks for bursts of its node."""
-        if not self._known or (node := headers.get(NODE_HEADER)) is None:
+    def header(self, headers: Mapping[str, str], bound_to: str | None = None) -> dict[str, str]:
+        """The header for the answer to a batch; none if nobody asks for bursts of its node. `bound_to`: the only node
+        that the sender's token allows; None: it allows any.
+        """
+        if not self._known or (said := headers.get(NODE_HEADER)) is None:
             return {}
-        self._known, given = handed_out(self._known, unquote(node), self.clock.now())
+        node = unquote(said)
+        if bound_to is not None and node != bound_to:
+            return {}
+        self._known, given = handed_out(self._known, node, self.clock.now())
         return {BURSTS_HEADER: bursts_header(given)} if given else {}
 
     def routes(self) -> Iterable[web.AbstractRouteDef]:

@@ -1,0 +1,1 @@
+"""Reads Tenstorrent cards from files of their driver."""

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from gpuwarden_importing import (
+    accelerators,
     amd_smi,
     catalogue,
     dcgm,
@@ -46,6 +47,7 @@ READERS: dict[str, Reader] = {
     "amd-smi JSON": amd_smi.read_json,
     "amd-smi CSV": amd_smi.read_csv,
     "tegrastats": tegrastats.read,
+    **accelerators.READERS,
     "dcgm-exporter text": dcgm.read,
     "Prometheus JSON": dcgm.read_answer,
     "kernel log": kernel_log.read,
@@ -93,6 +95,8 @@ def format_of(head: list[str], origin: Origin) -> str | None:
         return "kernel log"
     if smi_text.QUERY in text:
         return "nvidia-smi -q"
+    if found := accelerators.format_of(text):
+        return found
     if first.lstrip().startswith(("{", "[")) and (found := _json_format(text)):
         return found
     if _CARD.search(text):

@@ -23,6 +23,7 @@ def decoded(wire: Any, table: pa.Table, name: str = "gpu_samples") -> Decoded | 
 
 
 def test_every_table_comes_back_as_it_was_sent(wire: Any) -> None:
+    gpu = {k: v for k, v in wire.gpu_row().items() if k != "util_percent"}
     rows = {
         "gpu_samples": wire.gpu_row(memory_used_bytes=5, pstate=0),
         "gpu_detail_samples": {**wire.gpu_row(), "sm_active_percent": 40.0},
@@ -63,8 +64,15 @@ def test_every_table_comes_back_as_it_was_sent(wire: Any) -> None:
             "name": "tokens",
             "value": 5e9,
         },
+        "burst_samples": {
+            **gpu,
+            "burst": "b1",
+            "metric": "power_watts",
+            "source": "polled",
+            "value": 1.5,
+        },
         "coverage": {
-            **{k: v for k, v in wire.gpu_row().items() if k != "util_percent"},
+            **gpu,
             "probe": "gpu0",
             "table_name": "gpu_samples",
             **dict.fromkeys(("expected", "taken", "missed", "skipped", "late", "failed"), 1),

@@ -85,6 +85,8 @@ def series_of(table: str, rows: Sequence[Row]) -> Iterator[list[Row]]:
         "port",
         "owner",
         "kind",
+        "sender",
+        "name",
     )
     found: dict[tuple[Any, ...], list[Row]] = {}
     for row in rows:

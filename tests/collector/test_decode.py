@@ -22,9 +22,9 @@ def decoded(wire: Any, table: pa.Table, name: str = "gpu_samples") -> Decoded | 
     return decode(wire.zstd(wire.written(table, name)), "zstd")
 
 
-def test_every_table_comes_back_as_it_was_sent(wire: Any) -> None:
+def a_row_of_each_table(wire: Any) -> dict[str, dict[str, Any]]:
     gpu = {k: v for k, v in wire.gpu_row().items() if k != "util_percent"}
-    rows = {
+    return {
         "gpu_samples": wire.gpu_row(memory_used_bytes=5, pstate=0),
         "gpu_detail_samples": {**wire.gpu_row(), "sm_active_percent": 40.0},
         "gpu_health_samples": {**wire.gpu_row(), "remap_pending": True},
@@ -90,6 +90,10 @@ def test_every_table_comes_back_as_it_was_sent(wire: Any) -> None:
         "nodes": {"node": "n1", "agent_id": "a", "boot_id": "b", "simulated": False, "cpus": 8},
         "gpus": {"gpu_uuid": "GPU-0", "node": "n1", "simulated": False, "mig_mode": True},
     }
+
+
+def test_every_table_comes_back_as_it_was_sent(wire: Any) -> None:
+    rows = a_row_of_each_table(wire)
     assert rows.keys() == WIRE_TABLES.keys()
     tables = {name: wire.table(name, [row]) for name, row in rows.items()}
     body = b"".join(wire.written(table) for table in tables.values())

@@ -811,6 +811,54 @@ def test_labels_add_up_to_the_hour(database: MemoryDatabase, tables: dict[str, l
     assert len(set(keys)) == len(keys)
 
 
+def test_the_bill_of_a_week_of_shared_gpus_adds_up_to_the_cent(database: MemoryDatabase) -> None:
+    week = range(7 * 24 * 60)
+    end = HOUR + timedelta(days=7)
+    boards = [{**GPU, "gpu_uuid": uuid, "usd_per_hour": usd, "last_seen_at": end}
+              for uuid, usd in (("GPU-a", 3.61), ("GPU-b", 2.99), ("GPU-c", 1.33))]  # fmt: skip
+    three, two = ({**row, "last_seen_at": end} for row in (mig(1, "3g.40gb"), mig(2, "2g.20gb")))
+    # GPU-a is MIG, of which ada has three sevenths and bob two; on GPU-b, kim runs in even minutes
+    # and lee in odd ones beside eve and joe; nobody has GPU-c.
+    sharers = [
+        ("eve", week, 35.0),
+        ("joe", week, 15.0),
+        ("kim", week[::2], 30.0),
+        ("lee", week[1::2], 20.0),
+    ]
+    put(
+        database,
+        gpus=[*boards, three, two],
+        gpu_1m=[
+            *minutes(0, 0, 60, week),
+            *mig_minutes(1, week, graphics_active_percent_avg=80.0),
+            *mig_minutes(2, week, graphics_active_percent_avg=0.0),
+            *minutes(17, 43, span=week, gpu_uuid="GPU-b", gpu=1),
+            *minutes(60, 0, span=week, gpu_uuid="GPU-c", gpu=2),
+        ],
+        process_1m=[
+            *processes(week, gpu_uuid="MIG-1", username="ada", slurm_job_id="1"),
+            *processes(week, gpu_uuid="MIG-2", username="bob", slurm_job_id="2"),
+            *(row for pid, (user, there, share) in enumerate(sharers)
+              for row in processes(there, gpu_uuid="GPU-b", pid=100 + pid, username=user,
+                                   slurm_job_id=user, sm_util_percent_avg=share)),
+        ],
+    )  # fmt: skip
+    bill: dict[str | None, float] = {}
+    for row in rows(database, HOUR, end):
+        bill[row["username"]] = bill.get(row["username"], 0) + row["usd"]
+    hours = 7 * 24
+    assert {user: round(usd, 2) for user, usd in bill.items()} == {
+        "ada": round(hours * 3.61 * 3 / 7, 2),
+        "bob": round(hours * 3.61 * 2 / 7, 2),
+        "eve": round(hours * 2.99 * (35 / 80 + 35 / 70) / 2, 2),
+        "joe": round(hours * 2.99 * (15 / 80 + 15 / 70) / 2, 2),
+        "kim": round(hours * 2.99 * 30 / 80 / 2, 2),
+        "lee": round(hours * 2.99 * 20 / 70 / 2, 2),
+        None: round(hours * (1.33 + 3.61 * 2 / 7), 2),
+    }
+    assert round(sum(bill.values()), 2) == round(hours * (3.61 + 2.99 + 1.33), 2)
+
+
 def test_the_view_has_the_hours_that_are_rolled_up_and_the_one_that_runs(
     database: MemoryDatabase,
 ) -> None:

@@ -1,18 +1,22 @@
-"""Reads output of the tools of Apple's, Intel's, Huawei's, Moore Threads', Cambricon's and Rebellions' devices.
+"""Reads output of the tools of Apple, AWS, Intel, Huawei, Moore Threads, Cambricon, FuriosaAI and Rebellions.
 
 The agent reads the same tools, so its parsers say what a value means (gpuwarden_agent.collect, with the sources of
-the formats). Except for macmon none of them prints a time: the file is one look at the devices, of the time of `--at`.
+the formats). Only macmon prints times. neuron-monitor says how long a report covers, and the last is of the time of
+`--at`; output of the others is one look at the devices, of that time.
 """
 
+import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from gpuwarden_agent.collect.apple import reports as apple
 from gpuwarden_agent.collect.cambricon import reports as cambricon
+from gpuwarden_agent.collect.furiosa import reports as furiosa
 from gpuwarden_agent.collect.huawei import reports as huawei
 from gpuwarden_agent.collect.intel import hl_smi
 from gpuwarden_agent.collect.mthreads import reports as mthreads
+from gpuwarden_agent.collect.neuron import reports as neuron
 from gpuwarden_agent.collect.rebellions import reports as rebellions
 from gpuwarden_agent.probe import Value as Reading
 from gpuwarden_importing.file import LogFile
@@ -21,11 +25,14 @@ from gpuwarden_importing.model import (
     ImportTally,
     Origin,
     Reader,
+    Row,
     UnreadableError,
     place_uuid,
 )
-from gpuwarden_importing.values import SAMPLES
+from gpuwarden_importing.values import HEALTH, SAMPLES
 
+REPORT_S = 5.0
+"""Length of a report of neuron-monitor that does not tell it, which is that of its default settings."""
 BYTES_MAX = 4 << 20
 """A look at the devices of a host is a few kB."""
 _NAMES = re.compile(
@@ -57,6 +64,10 @@ def format_of(head: str) -> str | None:
         return "mthreads-gmi JSON"
     if '"CnmonInfo"' in head:
         return "cnmon JSON"
+    if '"neuron_runtime_data"' in head:
+        return "neuron-monitor JSON"
+    if '"dev_name"' in head and '"device_uuid"' in head:
+        return "furiosa-smi JSON"
     if '"KMD_version"' in head and '"devices"' in head:
         return "rbln-smi JSON"
     lines = (line.strip() for line in head.splitlines()[:50])
@@ -101,6 +112,60 @@ def read_macmon(lines: Iterator[str], origin: Origin, tally: ImportTally) -> Ite
         if log.is_full:
             yield from log.rows()
     yield from log.rest()
+
+
+def read_neuron(lines: Iterator[str], origin: Origin, tally: ImportTally) -> Iterator[ImportedRows]:
+    """Reads lines of `neuron-monitor`. Raises UnreadableError."""
+    log, node = LogFile(origin, tally), origin.node_or(None)
+    reports: list[tuple[float, list[tuple[str, Row]]]] = []
+    seconds = 0.0
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        try:
+            report = json.loads(line)
+            devices = neuron.devices_of(report) if isinstance(report, dict) else ()
+            uses = neuron.parse_report(line, devices)
+        except (ValueError, RecursionError):
+            devices = ()
+        if not devices:
+            tally.skip("line: no report of neuron-monitor that counts its devices", number)
+            continue
+        log.inventory.add_node(node, neuron.instance_of(report))
+        seconds += neuron.period_of(report) or REPORT_S
+        rows = [row for device in devices for row in _neuron_rows(log, node, device, uses)]
+        reports.append((seconds, rows))
+    if not reports:
+        raise UnreadableError("it has no report that counts its devices")
+    tally.note(
+        f"no times: the last report is taken to be of {origin.at_source}, and each to come as long"
+        " after the one before as it covers"
+    )
+    tally.note("devices without an identity are named by place or index, and node")
+    for at_s, rows in reports:
+        ts_ms = origin.at() - round(1000 * (seconds - at_s))
+        for table, row in rows:
+            log.add(table, {"ts": ts_ms, **row})
+        if log.is_full:
+            yield from log.rows()
+    yield from log.rest()
+
+
+def _neuron_rows(
+    log: LogFile, node: str, device: neuron.NeuronDevice, uses: Mapping[int, neuron.DeviceUse]
+) -> Iterator[tuple[str, Row]]:
+    uuid, use = place_uuid(None, device.index, node), uses[device.index]
+    facts: Row = {
+        "gpu": device.index,
+        "vendor": "aws",
+        "kind": "npu",
+        "model": device.model or "AWS Neuron device",
+        "memory_total_bytes": device.memory_bytes,
+    }
+    log.inventory.add_gpu(uuid, node, facts)
+    for table, values in ((SAMPLES, neuron.sample(device, use)), (HEALTH, neuron.health(use))):
+        if told := _told(values):
+            yield table, {"node": node, "gpu": device.index, "gpu_uuid": uuid, **told}
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +234,7 @@ def _gaudi(text: str) -> Iterator[PrintedDevice]:
                 "pci_bus_id": hl_smi.bus_of(device),
                 "memory_total_bytes": device.memory("memory.total"),
             },
-            {SAMPLES: hl_smi.sample(device), "gpu_health_samples": hl_smi.health(device)},
+            {SAMPLES: hl_smi.sample(device), HEALTH: hl_smi.health(device)},
         )
 
 
@@ -181,6 +246,13 @@ def _ascend(text: str) -> Iterator[PrintedDevice]:
             "memory_total_bytes": chip.sample.get("memory_total_bytes"),
         }
         yield PrintedDevice(None, index, "huawei", "npu", facts, {SAMPLES: chip.sample})
+
+
+def _furiosa(text: str) -> Iterator[PrintedDevice]:
+    """`furiosa-smi info` alone: utilization and memory are in its `status`."""
+    for index, npu in enumerate(furiosa.parse_npus(text, "[]")):
+        uuid = f"FURIOSA-{npu.uuid}" if npu.uuid else None
+        yield PrintedDevice(uuid, index, "furiosa", "npu", npu.inventory, {SAMPLES: npu.sample})
 
 
 def _mthreads(text: str) -> Iterator[PrintedDevice]:
@@ -212,5 +284,7 @@ READERS: dict[str, Reader] = {
     "npu-smi info": SnapshotReader(_ascend),
     "mthreads-gmi JSON": SnapshotReader(_mthreads),
     "cnmon JSON": SnapshotReader(_cambricon),
+    "furiosa-smi JSON": SnapshotReader(_furiosa),
+    "neuron-monitor JSON": read_neuron,
     "rbln-smi JSON": SnapshotReader(_rebellions),
 }

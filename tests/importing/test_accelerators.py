@@ -7,9 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.agent.collect.apple.test_apple import LINE, OLD_LINE
 from tests.agent.collect.cambricon.test_cambricon import REPORT as CNMON
+from tests.agent.collect.furiosa.test_furiosa import ANSWERS as FURIOSA
 from tests.agent.collect.huawei.test_ascend import A2
 from tests.agent.collect.intel.test_gaudi import ECC, SAMPLES
 from tests.agent.collect.mthreads.test_mthreads import REPORT as MTHREADS
+from tests.agent.collect.neuron.test_neuron import REPORT as NEURON
 from tests.agent.collect.rebellions.test_rebellions import REPORT as RBLN
 from tests.importing.conftest import AT_MS
 
@@ -18,6 +20,15 @@ from gpuwarden_importing.detect import format_of
 from gpuwarden_importing.model import ImportTally, Origin, UnreadableError
 
 GIB, MIB = 1 << 30, 1 << 20
+NEURON_HARDWARE = {
+    "neuron_device_type": "trainium", "neuron_device_version": "v2", "neuroncore_version": "v2",
+    "neuron_device_count": 2, "neuroncore_per_device_count": 2, "neuron_device_memory_size": 32 * GIB,
+}  # fmt: skip
+NEURON_INSTANCE = {
+    "instance_type": "trn1.32xlarge",
+    "instance_region": "us-east-1",
+    "instance_id": "i-0a",
+}
 TEXTS = {
     "macmon JSON": json.dumps(LINE) + "\n",
     "hl-smi CSV": SAMPLES,
@@ -25,6 +36,10 @@ TEXTS = {
     "mthreads-gmi JSON": json.dumps(MTHREADS, indent=2),
     "cnmon JSON": json.dumps(CNMON, indent=4),
     "rbln-smi JSON": json.dumps(RBLN),
+    "furiosa-smi JSON": json.dumps(FURIOSA["info"], indent=2),
+    "neuron-monitor JSON": json.dumps(
+        NEURON | {"instance_info": NEURON_INSTANCE, "neuron_hardware_info": NEURON_HARDWARE}
+    ),
 }
 
 
@@ -66,6 +81,7 @@ def test_ascend_by_npu_smi(imported) -> None:
     [
         ("mthreads-gmi JSON", "MTT-0e1f2a3b-0000", {"util_percent": 37.0, "memory_used_bytes": 1152 * MIB, "power_watts": 131.5}),
         ("cnmon JSON", "MLU-9a8b7c6d-0000", {"util_percent": 81.0, "power_watts": 143.0, "temperature_celsius": 52.0}),
+        ("furiosa-smi JSON", "FURIOSA-A0B1C2D3-02", {"power_watts": 138.0, "sm_clock_mhz": 2000}),
         ("rbln-smi JSON", "RBLN-c0ffee00-0000", {"util_percent": 98.5, "memory_total_bytes": 16 * GIB, "power_watts": 43.9}),
     ],
 )  # fmt: skip
@@ -88,6 +104,34 @@ def test_lines_of_macmon_have_their_time_or_that_of_the_file(imported) -> None:
     assert found["gpu_samples"][1]["util_percent"] is None
     assert sum(one.count for one in found.tally.skipped.values()) == 1
     assert found["gpus"][0]["vendor"] == "apple"
+
+
+def test_reports_of_neuron_monitor_are_as_far_apart_as_they_cover(imported) -> None:
+    report = json.loads(TEXTS["neuron-monitor JSON"])
+    hardware = report["system_data"] | {"neuron_hw_counters": {"period": 5.0, "neuron_devices": []}}
+    quiet = report | {"neuron_runtime_data": [], "system_data": hardware}
+    later = report | {"neuron_runtime_data": report["neuron_runtime_data"][1:]}
+    lines = [json.dumps(line) for line in (quiet, report, {"neuron_runtime_data": []}, [], later)]
+    found = imported(READERS["neuron-monitor JSON"], "\n".join([*lines, "{", ""]))
+    rows = {(AT_MS - row["ts"], row["gpu"]): row for row in found["gpu_samples"]}
+    assert sorted(rows) == [(ms, gpu) for ms in (0, 1000, 2000) for gpu in (0, 1)]
+    assert rows[1000, 0] == {
+        "ts": AT_MS - 1000, "node": "n1", "gpu": 0, "gpu_uuid": "gpu-0@n1", "util_percent": 80.0,
+        "memory_total_bytes": 32 * GIB, "memory_used_bytes": 8 * GIB, "memory_free_bytes": 24 * GIB,
+    }  # fmt: skip
+    used = {key: (row["util_percent"], row["memory_used_bytes"]) for key, row in rows.items()}
+    assert used == used | {
+        (2000, 0): (0, 0), (2000, 1): (0, 0), (1000, 1): (30, 3 * GIB), (0, 0): (0, 0), (0, 1): (25, 2 * GIB),
+    }  # fmt: skip
+    health = {(AT_MS - row["ts"], row["gpu"]): row for row in found["gpu_health_samples"]}
+    assert sorted(health) == [(0, 0), (0, 1), (1000, 0), (1000, 1)]
+    assert health[0, 0]["ecc_uncorrected_volatile_total"] == 1
+    assert sum(one.count for one in found.tally.skipped.values()) == 3
+    assert any("no times" in note for note in found.tally.notes)
+    assert found["nodes"][0] == found["nodes"][0] | {
+        "cloud": "aws", "instance_type": "trn1.32xlarge", "region": "us-east-1",
+    }  # fmt: skip
+    assert [row["model"] for row in found["gpus"]] == ["AWS Trainium", "AWS Trainium"]
 
 
 @pytest.mark.parametrize("name", [name for name in TEXTS if name != "macmon JSON"])

@@ -1,7 +1,8 @@
-"""Reads output of the tools of Apple, AWS, Intel, Huawei, Moore Threads, Cambricon, FuriosaAI and Rebellions.
+"""Reads output of the tools of Apple, AWS, Intel, Huawei, Moore Threads, Cambricon, FuriosaAI, Rebellions and
+Tenstorrent.
 
 The agent reads the same tools, so its parsers say what a value means (gpuwarden_agent.collect, with the sources of
-the formats). Only macmon prints times. neuron-monitor says how long a report covers, and the last is of the time of
+the formats). Only macmon and tt-smi print times. neuron-monitor says how long a report covers, and the last is of the time of
 `--at`; output of the others is one look at the devices, of that time.
 """
 
@@ -17,6 +18,7 @@ from gpuwarden_agent.collect.huawei import reports as huawei
 from gpuwarden_agent.collect.intel import hl_smi
 from gpuwarden_agent.collect.mthreads import reports as mthreads
 from gpuwarden_agent.collect.neuron import reports as neuron
+from gpuwarden_agent.collect.printed import CELSIUS, WATTS, amount, json_object, named, word
 from gpuwarden_agent.collect.rebellions import reports as rebellions
 from gpuwarden_agent.probe import Value as Reading
 from gpuwarden_importing.file import LogFile
@@ -38,7 +40,7 @@ BYTES_MAX = 4 << 20
 _NAMES = re.compile(
     r"^(?=.*\bindex\b)(?=.*\b(?:utilization|ecc|temperature)\.)[\w. ]+(?:\[[^\]]*\])?(?:,[\w. ]+(?:\[[^\]]*\])?)+$"
 )
-_TIME = re.compile(r'"timestamp"\s*:\s*"([^"]{1,40})"')
+_TIME = re.compile(r'"time(?:stamp)?"\s*:\s*"([^"]{1,40})"')
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +70,8 @@ def format_of(head: str) -> str | None:
         return "neuron-monitor JSON"
     if '"dev_name"' in head and '"device_uuid"' in head:
         return "furiosa-smi JSON"
+    if '"device_info"' in head and '"board_info"' in head:
+        return "tt-smi JSON"
     if '"KMD_version"' in head and '"devices"' in head:
         return "rbln-smi JSON"
     lines = (line.strip() for line in head.splitlines()[:50])
@@ -173,6 +177,8 @@ class SnapshotReader:
     """A `Reader` of a tool that prints one look at all devices."""
 
     parse: Callable[[str], Iterable[PrintedDevice]]
+    time: re.Pattern[str] | None = None
+    """Its group is the time of the look; None: the tool prints none."""
 
     def __call__(
         self, lines: Iterator[str], origin: Origin, tally: ImportTally
@@ -192,7 +198,10 @@ class SnapshotReader:
         if not devices:
             raise UnreadableError("it lists no device")
         log, node = LogFile(origin, tally), origin.node_or(None)
-        ts_ms = log.assumed_time()
+        told = self.time.search(text) if self.time else None
+        ts_ms = log.time(told[1], 1) if told else log.assumed_time()
+        if ts_ms is None:
+            return
         log.inventory.add_node(node, {})
         for device in devices:
             uuid = device.uuid or place_uuid(device.inventory.get("pci_bus_id"), device.index, node)
@@ -205,11 +214,9 @@ class SnapshotReader:
             }
             log.inventory.add_gpu(uuid, node, {**names, **device.inventory})
             for table, values in device.tables.items():
-                if told := _told(values):
-                    log.add(
-                        table,
-                        {"ts": ts_ms, "node": node, "gpu": device.index, "gpu_uuid": uuid, **told},
-                    )
+                place: Row = {"ts": ts_ms, "node": node, "gpu": device.index, "gpu_uuid": uuid}
+                if known := _told(values):
+                    log.add(table, {**place, **known})
         yield from log.rest()
 
 
@@ -278,6 +285,34 @@ def _rebellions(text: str) -> Iterator[PrintedDevice]:
         )
 
 
+def _tenstorrent(text: str) -> Iterator[PrintedDevice]:
+    """`tt-smi -s`. Two chips of a board share its serial number, so their place is the identity.
+
+    Source of the names: snapshots of p100a, p150a, p300c and n300 boards that their users published.
+    """
+    chips = named(json_object(text), "device_info")
+    for index, chip in enumerate(chips if isinstance(chips, list) else ()):
+        board, limits, read = (named(chip, part) for part in ("board_info", "limits", "telemetry"))
+        kind = word(named(board, "board_type"))
+        yield PrintedDevice(
+            None, index, "tenstorrent", "npu",
+            {
+                "model": f"Tenstorrent {kind.split()[0] if kind else 'card'}",
+                "serial": word(named(board, "board_id")),
+                "pci_bus_id": word(named(board, "bus_id")),
+                "vbios_version": word(named(chip, "firmwares", "fw_bundle_version")),
+            },
+            {
+                SAMPLES: {
+                    "power_watts": amount(named(read, "power"), WATTS),
+                    "power_limit_watts": amount(named(limits, "tdp_limit"), WATTS) or None,
+                    "temperature_celsius": amount(named(read, "asic_temperature"), CELSIUS),
+                    "sm_clock_mhz": amount(named(read, "aiclk"), {"": 1.0}) or None,
+                }
+            },
+        )  # fmt: skip
+
+
 READERS: dict[str, Reader] = {
     "macmon JSON": read_macmon,
     "hl-smi CSV": SnapshotReader(_gaudi),
@@ -287,4 +322,5 @@ READERS: dict[str, Reader] = {
     "furiosa-smi JSON": SnapshotReader(_furiosa),
     "neuron-monitor JSON": read_neuron,
     "rbln-smi JSON": SnapshotReader(_rebellions),
+    "tt-smi JSON": SnapshotReader(_tenstorrent, _TIME),
 }

@@ -17,6 +17,7 @@ from gpuwarden_importing import (
     smi_text,
     smi_xml,
     tegrastats,
+    xpu_smi,
 )
 from gpuwarden_importing.model import ImportedRows, ImportTally, Origin, Reader, UnreadableError
 from gpuwarden_importing.sources import STDIN, LogSource
@@ -48,6 +49,7 @@ READERS: dict[str, Reader] = {
     "amd-smi CSV": amd_smi.read_csv,
     "tegrastats": tegrastats.read,
     **accelerators.READERS,
+    "xpu-smi dump": xpu_smi.read,
     "dcgm-exporter text": dcgm.read,
     "Prometheus JSON": dcgm.read_answer,
     "kernel log": kernel_log.read,
@@ -97,6 +99,8 @@ def format_of(head: list[str], origin: Origin) -> str | None:
         return "nvidia-smi -q"
     if found := accelerators.format_of(text):
         return found
+    if any(map(xpu_smi.HEADER.match, head[:50])):
+        return "xpu-smi dump"
     if first.lstrip().startswith(("{", "[")) and (found := _json_format(text)):
         return found
     if _CARD.search(text):

@@ -29,6 +29,18 @@ NEURON_INSTANCE = {
     "instance_region": "us-east-1",
     "instance_id": "i-0a",
 }
+TENSTORRENT = {
+    "time": "2026-07-20T11:04:33.483914", "host_info": {"OS": "Linux"},
+    "device_info": [
+        {
+            "board_info": {"bus_id": bus, "board_type": f"n300 {side}", "board_id": "0100014411000000", "pcie_width": "16"},
+            "telemetry": {"voltage": "0.72", "current": " 23.0", "power": power, "aiclk": " 800", "asic_temperature": "34.8"},
+            "firmwares": {"fw_bundle_version": "19.4.1.0"},
+            "limits": {"tdp_limit": "85", "thm_limit": "75"},
+        }
+        for bus, side, power in (("0000:04:00.0", "L", " 16.0"), ("N/A", "R", "N/A"))
+    ],
+}  # fmt: skip
 TEXTS = {
     "macmon JSON": json.dumps(LINE) + "\n",
     "hl-smi CSV": SAMPLES,
@@ -36,6 +48,7 @@ TEXTS = {
     "mthreads-gmi JSON": json.dumps(MTHREADS, indent=2),
     "cnmon JSON": json.dumps(CNMON, indent=4),
     "rbln-smi JSON": json.dumps(RBLN),
+    "tt-smi JSON": json.dumps(TENSTORRENT, indent=4),
     "furiosa-smi JSON": json.dumps(FURIOSA["info"], indent=2),
     "neuron-monitor JSON": json.dumps(
         NEURON | {"instance_info": NEURON_INSTANCE, "neuron_hardware_info": NEURON_HARDWARE}
@@ -91,6 +104,24 @@ def test_json_of_a_look(imported, name, uuid, values) -> None:
     assert len(rows) == 2
     assert rows[uuid] == rows[uuid] | values | {"ts": AT_MS, "node": "n1", "gpu": 0}
     assert {row["gpu_uuid"] for row in found["gpus"]} == set(rows)
+
+
+def test_a_snapshot_of_tt_smi_has_its_time(imported) -> None:
+    found = imported(READERS["tt-smi JSON"], TEXTS["tt-smi JSON"])
+    assert found["gpu_samples"] == [
+        {
+            "ts": 1_784_545_473_483, "node": "n1", "gpu": 0, "gpu_uuid": "pci-0000:04:00.0@n1", "power_watts": 16.0,
+            "power_limit_watts": 85.0, "temperature_celsius": 34.8, "sm_clock_mhz": 800.0,
+        },
+        {
+            "ts": 1_784_545_473_483, "node": "n1", "gpu": 1, "gpu_uuid": "gpu-1@n1", "power_watts": None,
+            "power_limit_watts": 85.0, "temperature_celsius": 34.8, "sm_clock_mhz": 800.0,
+        },
+    ]  # fmt: skip
+    assert [row["model"] for row in found["gpus"]] == ["Tenstorrent n300", "Tenstorrent n300"]
+    untimed = {**TENSTORRENT, "time": "yesterday"}
+    assert not imported(READERS["tt-smi JSON"], json.dumps(untimed)).tally.notes
+    assert imported(READERS["tt-smi JSON"], json.dumps(untimed)).tally.skipped
 
 
 def test_lines_of_macmon_have_their_time_or_that_of_the_file(imported) -> None:

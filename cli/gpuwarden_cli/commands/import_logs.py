@@ -9,7 +9,7 @@ FORMATS = (
     "nvidia-smi CSV", "nvidia-smi XML", "nvidia-smi -q", "nvidia-smi table", "nvidia-smi -L", "nvidia-smi topo -m",
     "dmon", "pmon", "dcgmi dmon", "rocm-smi JSON", "rocm-smi CSV", "amd-smi JSON", "amd-smi CSV", "tegrastats",
     "macmon JSON", "hl-smi CSV", "npu-smi info", "mthreads-gmi JSON", "cnmon JSON", "rbln-smi JSON",
-    "furiosa-smi JSON", "neuron-monitor JSON",
+    "furiosa-smi JSON", "neuron-monitor JSON", "tt-smi JSON", "xpu-smi dump",
     "dcgm-exporter text", "Prometheus JSON", "kernel log", "fabric manager log", "CSV of a table", "Parquet of a table",
 )  # fmt: skip
 """All that is read, by the names of `gpuwarden_importing.detect`, which needs Arrow."""

@@ -86,11 +86,13 @@ async def read_unable(
     querier: Querier, rules: Sequence[Rule], gpu_uuid: str, now: datetime
 ) -> list[Unable] | None:
     """Rules that cannot judge a device. None: it has no samples of the last hour. Raises QueryError."""
-    required = {
-        column for rule in rules_of_gpus(rules) for column in map(_of_samples, rule.requires)
+    read = {
+        _of_samples(column)
+        for rule in rules_of_gpus(rules)
+        for column in (*rule.requires, *rule.optional)
     }
     asked = {
-        table: sorted({name for of, name in required if of == table} & set(TABLES[table].names))
+        table: sorted({name for of, name in read if of == table} & set(TABLES[table].names))
         for table in OF_DEVICES
     }
     answers = await query_all(

@@ -24,6 +24,9 @@ rules:
   - {name: coded, severity: warning, labels: [node, gpu, gpu_uuid, xid], interval: 30s, summary: s, remedy: r,
      requires: [events.details],
      sql: "SELECT node, gpu, gpu_uuid, '1' AS xid, 1 AS value FROM events WHERE details > '' AND ts <= $now::TIMESTAMP"}
+  - {name: held, severity: warning, labels: [node, gpu, gpu_uuid], interval: 30s, summary: s, remedy: r,
+     requires: [gpu_1m.idle_seconds], optional: [gpu_1m.memory_used_bytes_max],
+     sql: "SELECT node, gpu, gpu_uuid, memory_used_bytes_max AS value FROM gpu_1m WHERE idle_seconds > 0 AND ts <= $now::TIMESTAMP"}
   - {name: down, severity: warning, labels: [node], interval: 30s, summary: s, remedy: r,
      requires: [host_samples.cpu_util_percent],
      sql: "SELECT node, 1 AS value FROM host_samples WHERE cpu_util_percent > 0 AND ts <= $now::TIMESTAMP"}
@@ -42,11 +45,12 @@ def test_what_a_source_does_not_tell_is_named_by_its_samples() -> None:
         "braked": ["gpu_samples.clocks_event_reasons", "gpu_samples.power_watts"],
         "linked": ["link_samples"],
         "coded": [XIDS],
+        "held": ["gpu_samples.memory_used_bytes"],
     }
-    told["gpu_samples"] |= {"clocks_event_reasons", "power_watts"}
+    told["gpu_samples"] |= {"clocks_event_reasons", "power_watts", "memory_used_bytes"}
     assert said("nvidia", told) == {"linked": ["link_samples"]}
     # Rules about nodes, and tables of processes, do not depend on the source.
-    assert len(rules_of_gpus(RULES)) == 4
+    assert len(rules_of_gpus(RULES)) == 5
 
 
 @given(st.sets(st.sampled_from(sorted(SOURCES[0].tables["gpu_samples"]))))
@@ -81,7 +85,7 @@ async def test_stored_samples_of_the_last_hour_tell_it(database, clock) -> None:
     database.insert(
         "gpu_samples",
         [
-            {**row, "ts": now, "util_percent": 3.0},
+            {**row, "ts": now, "util_percent": 3.0, "memory_used_bytes": 7},
             {**row, "ts": old, "util_percent": 3.0, "clocks_event_reasons": 1},
         ],
     )

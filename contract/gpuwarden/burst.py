@@ -20,7 +20,7 @@ EXPIRES_S = 60.0
 """An agent that sends no batch in this time does not get the request."""
 HEADER_BYTES_MAX = 4096
 _ID = re.compile(r"[0-9a-f]{12}")
-_UUID_CHARACTERS_MAX = 128
+NAME_CHARACTERS_MAX = 128
 
 
 class BurstError(ValueError):
@@ -45,8 +45,8 @@ def burst_of(document: Any, name: str) -> tuple[str, BurstRequest]:
         )
     node, gpu_uuid = document.get("node"), document.get("gpu_uuid")
     for what, value in (("node", node), ("gpu_uuid", gpu_uuid)):
-        if not isinstance(value, str) or not 0 < len(value) <= _UUID_CHARACTERS_MAX:
-            raise BurstError(f"{what} must be a name of 1 to {_UUID_CHARACTERS_MAX} characters")
+        if not isinstance(value, str) or not 0 < len(value) <= NAME_CHARACTERS_MAX:
+            raise BurstError(f"{what} must be a name of 1 to {NAME_CHARACTERS_MAX} characters")
     hz = _number(document, "hz", 20.0, HZ_MIN, HZ_MAX)
     seconds = _number(document, "seconds", 30.0, SECONDS_MIN, SECONDS_MAX)
     assert isinstance(node, str) and isinstance(gpu_uuid, str)

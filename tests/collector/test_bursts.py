@@ -38,8 +38,17 @@ def test_a_gpu_has_one_burst_at_a_time() -> None:
     assert admitted(known, asked(5, "GPU-2"), at(5))[1] is None
     assert admitted(known, asked(EXPIRES_S), at(EXPIRES_S))[1] is None
     known, _ = handed_out(known, "n1", at(10))
-    assert admitted(known, asked(70), at(70))[1]
-    assert admitted(known, asked(91), at(91))[1] is None
+    assert admitted(known, asked(39), at(39))[1]
+    assert admitted(known, asked(40), at(40))[1] is None
+
+
+def test_what_the_agent_does_not_have_yet_is_handed_out_first() -> None:
+    known = [asked(n, f"GPU-{n}", number=n) for n in range(8)]
+    known, _ = handed_out(known, "n1", at(8))
+    late = [asked(9, "GPU-8", number=8), asked(9, "GPU-9", number=9)]
+    known, given_ = handed_out([*known, *late], "n1", at(10))
+    assert [one.gpu_uuid for one in given_[:2]] == ["GPU-8", "GPU-9"]
+    assert [one.handed_out_at for one in known] == [at(8)] * 8 + [at(10)] * 2
 
 
 def test_a_node_has_so_many_an_hour() -> None:

@@ -26,7 +26,7 @@ class Process:
     """A `gpuwarden` command that runs until it is stopped."""
 
     def __init__(self, folder: Path, *words: str, env: dict[str, str]) -> None:
-        self.log = folder / f"{'-'.join(words[:2])}-{time.monotonic_ns()}.log"
+        self.log = folder / f"{'-'.join(words[:2]).replace('/', '-')}-{time.monotonic_ns()}.log"
         with self.log.open("wb") as out:
             self.popen = subprocess.Popen(
                 [str(COMMAND), *words], cwd=folder, env=env, stdout=out, stderr=subprocess.STDOUT

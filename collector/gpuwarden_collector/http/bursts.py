@@ -60,9 +60,11 @@ class AskedBurst:
             return "handed out"
         return "waiting" if now < self.expires_at else "expired"
 
-    def ends_at(self) -> datetime:
-        """When its samples must have been taken."""
-        return self.expires_at + timedelta(seconds=self.request.seconds)
+    def is_over(self, now: datetime) -> bool:
+        """Whether its samples are taken, unless the agent got it late: it runs one after another."""
+        if self.handed_out_at is None:
+            return now >= self.expires_at
+        return now >= self.handed_out_at + timedelta(seconds=self.request.seconds)
 
 
 def admitted(
@@ -74,8 +76,7 @@ def admitted(
     if len(of_node) >= HOURLY_MAX:
         return kept, f"{asked.node} has had {HOURLY_MAX} bursts within an hour"
     for one in of_node:
-        is_over = one.state(now) == "expired" or now >= one.ends_at()
-        if one.request.gpu_uuid == asked.request.gpu_uuid and not is_over:
+        if one.request.gpu_uuid == asked.request.gpu_uuid and not one.is_over(now):
             return kept, f"burst {one.request.id} of this GPU is not over: wait for it"
     return [*kept, asked], None
 
@@ -84,13 +85,15 @@ def handed_out(
     known: Iterable[AskedBurst], node: str, now: datetime
 ) -> tuple[list[AskedBurst], list[BurstRequest]]:
     """The requests for a node, again until they expire: an answer may be lost, and agents run each once."""
-    kept: list[AskedBurst] = []
-    given: list[BurstRequest] = []
-    for one in known:
-        if one.node == node and now < one.expires_at and len(given) < HANDED_OUT_MAX:
-            given.append(one.request)
-            one = replace(one, handed_out_at=one.handed_out_at or now)
-        kept.append(one)
+    known = list(known)
+    live = [one for one in known if one.node == node and now < one.expires_at]
+    # Those that the agent does not have yet go first: each is in each answer until it expires.
+    live.sort(key=lambda one: one.handed_out_at is not None)
+    given = [one.request for one in live[:HANDED_OUT_MAX]]
+    kept = [
+        replace(one, handed_out_at=one.handed_out_at or now) if one.request in given else one
+        for one in known
+    ]
     return kept, given
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from aiohttp import web
 
-from gpuwarden import __version__
+from gpuwarden import __version__, burst
 from gpuwarden.query import ARROW_TYPE, NDJSON_TYPE, PARQUET_TYPE
 from gpuwarden.wire import CONTENT_TYPE
 from gpuwarden_collector.auth.scopes import Anyone, Holder, need_of
@@ -193,6 +193,12 @@ _RPC_ERROR = {
     ]
 }
 _NAMED = {"name": {"type": "string", "minLength": 1, "maxLength": 80}}
+_BURST_NAME = {"type": "string", "minLength": 1, "maxLength": burst.NAME_CHARACTERS_MAX}
+_BURST = _object(
+    ["node", "gpu_uuid"], node=_BURST_NAME, gpu_uuid=_BURST_NAME,
+    hz={"type": "number", "minimum": burst.HZ_MIN, "maximum": burst.HZ_MAX},
+    seconds={"type": "number", "minimum": burst.SECONDS_MIN, "maximum": burst.SECONDS_MAX},
+) | {"additionalProperties": False}  # fmt: skip
 _SILENCE = _object(
     ["author"],
     matchers={"type": "array", "items": _TEXT_SCHEMA},
@@ -323,7 +329,7 @@ ENDPOINTS: Mapping[tuple[str, str], Endpoint] = {
     ),
     ("POST", "/v1/bursts"): Endpoint(
         "Asks for a burst of a GPU.", status=201, errors=(400, 409, 413, 415),
-        bodies={_JSON: _object(["node", "gpu_uuid"], node=_TEXT_SCHEMA, gpu_uuid=_TEXT_SCHEMA, hz={"type": "number"}, seconds={"type": "number"})},
+        bodies={_JSON: _BURST},
     ),
     ("GET", "/v1/bursts/{id}"): Endpoint("A burst that was asked for.", errors=(404,)),
     ("GET", "/v1/annotations"): Endpoint(

@@ -305,6 +305,24 @@ MODELS: tuple[Model, ...] = (
         ("Wormhole-n300", r"\bn300[ds]?\b", 24, 576, 131, 300),
         ("Wormhole-n150", r"\bn150[ds]?\b", 12, 288, 74, 160),
     ),
+    *_of(
+        "mthreads", "gpu",
+        ("MTT-S4000-48GB", r"\bMTT S4000\b", 48, 768, 100, 450),
+        ("MTT-S80-16GB", r"\bMTT S80\b", 16, 448, None, 255),
+    ),
+    *_of(
+        "cambricon", "npu",
+        ("MLU370-X8-48GB", r"\bMLU370-X8\b", 48, 614, 96, 250),
+        ("MLU370-X4-24GB", r"\bMLU370-X4\b", 24, 307, 96, 150),
+    ),
+    *_of(
+        "furiosa", "npu",
+        ("RNGD-48GB", r"\bRNGD\b", 48, 1500, 256, 180),
+    ),
+    *_of(
+        "rebellions", "npu",
+        ("RBLN-CA22-16GB", r"\bRBLN-CA22\b", 16, 256, 32, None),
+    ),
 )
 
 
@@ -343,6 +361,12 @@ SIMULATED_ACCELERATORS: tuple[GpuModel, ...] = (
     _accelerator("Gaudi3-128GB", "Intel Gaudi 3 HL-325L", (180, 900), 1600),
     _accelerator("Ascend-910B", "Ascend 910B3", (90, 400), 1800, 64),
     _accelerator("M4-Max", "Apple M4 Max (40-core GPU)", (1, 60), 1578, 64),
+    _accelerator("Max-1550-128GB", "Intel Data Center GPU Max 1550", (110, 600), 1600),
+    _accelerator("Wormhole-n300", "Tenstorrent n300", (40, 300), 1000),
+    _accelerator("MTT-S4000-48GB", "Moore Threads MTT S4000", (60, 450), 1750),
+    _accelerator("MLU370-X8-48GB", "Cambricon MLU370-X8", (40, 250), 1300),
+    _accelerator("RNGD-48GB", "FuriosaAI RNGD", (40, 180), 2000),
+    _accelerator("RBLN-CA22-16GB", "Rebellions RBLN-CA22", (20, 85), 1000),
     _accelerator("Jetson-AGX-Orin", "NVIDIA Jetson AGX Orin Developer Kit", (4, 40), 1300, 64),
 )
 """Accelerators of other vendors that the simulator imitates."""

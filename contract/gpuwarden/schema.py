@@ -246,7 +246,7 @@ NODES = Table("nodes", "node", ("node",), (
 GPUS = Table("gpus", "GPU", ("gpu_uuid",), (
     GPU_UUID, NODE, GPU, MIG,
     Column("model", Type.STRING, "Name as the driver gives it."),
-    Column("vendor", Type.STRING, "nvidia, amd, or of docs/gpus.md: aws, google, huawei, intel, apple, tenstorrent."),
+    Column("vendor", Type.STRING, "nvidia, amd, or of docs/gpus.md: aws, google, huawei, intel, apple, tenstorrent, mthreads, cambricon, furiosa, rebellions."),
     Column("kind", Type.STRING, "gpu, tpu, or npu (Trainium, Inferentia, Ascend, Gaudi, Tenstorrent)."),
     Column("serial", Type.STRING, "Board serial number; absent on GeForce."),
     Column("pci_bus_id", Type.STRING, "PCI bus id, the key that kernel messages use."),

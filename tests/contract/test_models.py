@@ -148,6 +148,10 @@ def test_every_model_has_its_own_name_vendor_and_kind() -> None:
         ("intel", "npu"),
         ("intel", "gpu"),
         ("huawei", "npu"),
+        ("mthreads", "gpu"),
+        ("cambricon", "npu"),
+        ("furiosa", "npu"),
+        ("rebellions", "npu"),
         ("apple", "gpu"),
         ("tenstorrent", "npu"),
     }

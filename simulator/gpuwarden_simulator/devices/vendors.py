@@ -42,6 +42,10 @@ class SimulatedSource:
         return any(column in columns for columns in self.tables.values())
 
 
+_OF_TOOLS = (
+    "util_percent", *_MEMORY, "memory_free_bytes", "power_watts", "temperature_celsius",
+)  # fmt: skip
+"""What a tool prints that shows utilization, memory, power and temperature."""
 _PLACE = ("pci_bus_id", "memory_total_bytes", "numa_node")
 
 SOURCES: Sequence[SimulatedSource] = (
@@ -109,6 +113,61 @@ SOURCES: Sequence[SimulatedSource] = (
         driver_version="1.22.1-97ec1a4",
     ),
     SimulatedSource(
+        backend="intel",
+        prefix="INTEL",
+        inventory=("pci_bus_id", "numa_node", "sm_clock_max_mhz", "power_limit_max_watts"),
+        tables={
+            "gpu_samples": (
+                "util_percent",
+                "sm_clock_mhz",
+                "energy_joules_total",
+                "power_limit_watts",
+                "temperature_celsius",
+                "memory_temperature_celsius",
+            )
+        },
+        tells_processes=False,
+    ),
+    SimulatedSource(
+        backend="tenstorrent",
+        prefix="TT",
+        inventory=("pci_bus_id", "numa_node", "serial", "vbios_version"),
+        tables={"gpu_samples": ("sm_clock_mhz", "power_watts", "temperature_celsius")},
+        tells_processes=True,
+        driver_version="2.5.0",
+    ),
+    SimulatedSource(
+        backend="mthreads",
+        prefix="MTT",
+        inventory=("memory_total_bytes",),
+        tables={"gpu_samples": _OF_TOOLS},
+        tells_processes=False,
+    ),
+    SimulatedSource(
+        backend="cambricon",
+        prefix="MLU",
+        inventory=("pci_bus_id", "memory_total_bytes", "pcie_generation_max", "pcie_width_max"),
+        tables={
+            "gpu_samples": _OF_TOOLS,
+            "gpu_detail_samples": ("pcie_generation", "pcie_width"),
+        },
+        tells_processes=False,
+    ),
+    SimulatedSource(
+        backend="furiosa",
+        prefix="FURIOSA",
+        inventory=("pci_bus_id", "memory_total_bytes", "serial"),
+        tables={"gpu_samples": (*_OF_TOOLS, "sm_clock_mhz")},
+        tells_processes=False,
+    ),
+    SimulatedSource(
+        backend="rebellions",
+        prefix="RBLN",
+        inventory=("pci_bus_id", "memory_total_bytes", "serial", "numa_node"),
+        tables={"gpu_samples": (*_OF_TOOLS, "pstate")},
+        tells_processes=True,
+    ),
+    SimulatedSource(
         backend="apple",
         prefix="APPLE",
         inventory=("sm_clock_max_mhz",),
@@ -141,12 +200,21 @@ _BACKENDS = {
     "huawei": "ascend",
     "intel": "gaudi",
     "apple": "apple",
+    "tenstorrent": "tenstorrent",
+    "mthreads": "mthreads",
+    "cambricon": "cambricon",
+    "furiosa": "furiosa",
+    "rebellions": "rebellions",
 }
 
 
 def source_of(model: GpuModel) -> SimulatedSource | None:
     """The source of a model's devices; None: NVML or amdgpu."""
-    backend = "jetson" if model.name.startswith("Jetson") else _BACKENDS.get(model.vendor)
+    backend = _BACKENDS.get(model.vendor)
+    if model.name.startswith("Jetson"):
+        backend = "jetson"
+    elif (model.vendor, model.kind) == ("intel", "gpu"):
+        backend = "intel"
     return next((source for source in SOURCES if source.backend == backend), None)
 
 

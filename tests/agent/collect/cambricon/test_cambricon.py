@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.agent.collect.vendor_host import VendorHost
+from tests.agent.collect.vendor_host import VendorHost, is_what_the_simulator_tells
 
 from gpuwarden.clock import ManualClock
 from gpuwarden_agent.collect.accelerators import AcceleratorProbe
@@ -90,6 +90,7 @@ def test_each_name_is_in_its_column(probe: AcceleratorProbe) -> None:
         "power_watts": 143.0,
     }
     assert reading["gpu_detail_samples"][1] == identity | {"pcie_generation": 3, "pcie_width": 16}
+    is_what_the_simulator_tells("cambricon", probe.read(0), probe.describe()["gpus"])
 
 
 def test_only_the_tables_that_are_due_are_filled(probe: AcceleratorProbe) -> None:

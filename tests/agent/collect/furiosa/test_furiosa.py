@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.agent.collect.vendor_host import VendorHost
+from tests.agent.collect.vendor_host import VendorHost, is_what_the_simulator_tells
 
 from gpuwarden.clock import ManualClock
 from gpuwarden_agent.collect.accelerators import AcceleratorProbe
@@ -102,6 +102,7 @@ def test_each_name_is_in_its_column(probe: AcceleratorProbe) -> None:
     }
     # npu10 is after npu2.
     assert (rows[1]["gpu_uuid"], rows[1]["util_percent"]) == ("FURIOSA-A0B1C2D3-010", 0.0)
+    is_what_the_simulator_tells("furiosa", probe.read(0), probe.describe()["gpus"])
 
 
 def test_what_is_absent_is_no_value(machine: VendorHost, probe: AcceleratorProbe) -> None:

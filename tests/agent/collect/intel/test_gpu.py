@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.agent.collect.vendor_host import is_what_the_simulator_tells
 
 from gpuwarden.clock import EPOCH, ManualClock
 from gpuwarden.models import find_model
@@ -118,7 +119,8 @@ def test_each_file_is_in_its_column(machine: Machine) -> None:
         },
     )
     machine.write("0000:4d:00.0", {"drm/card1/gt/gt0/rc6_residency_ms": "1500"})
-    assert probe.read(0)["gpu_samples"] == [
+    reading = probe.read(0)
+    assert reading["gpu_samples"] == [
         {
             "gpu": 0,
             "gpu_uuid": "INTEL-n1-0000:3a:00.0",
@@ -138,6 +140,7 @@ def test_each_file_is_in_its_column(machine: Machine) -> None:
             "temperature_celsius": 48.0,
         },
     ]
+    is_what_the_simulator_tells("intel", reading, probe.describe()["gpus"])
 
 
 def test_a_gpu_that_is_gone_has_no_row_and_all_of_them_are_an_error(machine: Machine) -> None:

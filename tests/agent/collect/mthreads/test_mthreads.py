@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.agent.collect.vendor_host import VendorHost
+from tests.agent.collect.vendor_host import VendorHost, is_what_the_simulator_tells
 
 from gpuwarden.clock import ManualClock
 from gpuwarden_agent.collect.accelerators import AcceleratorProbe
@@ -75,6 +75,7 @@ def test_each_name_is_in_its_column(probe: AcceleratorProbe) -> None:
         "temperature_celsius": 46.0,
         "power_watts": 131.5,
     }
+    is_what_the_simulator_tells("mthreads", probe.read(0), probe.describe()["gpus"])
 
 
 def test_what_is_absent_is_no_value(machine: VendorHost, probe: AcceleratorProbe) -> None:

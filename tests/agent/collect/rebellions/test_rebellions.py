@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.agent.collect.vendor_host import VendorHost
+from tests.agent.collect.vendor_host import VendorHost, is_what_the_simulator_tells
 
 from gpuwarden.clock import ManualClock
 from gpuwarden_agent.collect.accelerators import AcceleratorProbe
@@ -95,6 +95,7 @@ def test_each_name_is_in_its_column(probe: AcceleratorProbe) -> None:
         "power_watts": pytest.approx(43.9),
         "pstate": 2,
     }
+    is_what_the_simulator_tells("rebellions", probe.read(0), probe.describe()["gpus"])
 
 
 def test_contexts_are_processes(probe: AcceleratorProbe) -> None:

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.agent.collect.vendor_host import is_what_the_simulator_tells
 
 from gpuwarden.clock import EPOCH, ManualClock
 from gpuwarden.models import find_model
@@ -116,6 +117,8 @@ def test_each_file_is_in_its_column_and_utilization_is_absent(machine: Machine) 
         "power_watts": 36.0,
         "temperature_celsius": 47.125,
     }
+    probe = probe_of(machine)
+    is_what_the_simulator_tells("tenstorrent", probe.read(0), probe.describe()["gpus"])
 
 
 def test_processes_are_those_that_have_the_file_open(machine: Machine) -> None:

@@ -56,7 +56,9 @@ def whole(request: web.Request, name: str, usual: int) -> int:
     if text is None:
         return usual
     if not text.isascii() or not text.isdecimal() or int(text[:16]) > INSTANT_MAX_MS:
-        raise ParameterError(f"{name} must be a whole number; times are milliseconds since 1970")
+        raise ParameterError(
+            f"{name} must be a whole number; times are milliseconds since 1970, before the year 9999"
+        )
     return int(text[:16])
 
 

@@ -46,7 +46,10 @@ def test_rows_are_computed_again_by_step_and_where_they_are_read(
     bounds: Any, asked_at_s: float, now_s: float, took_s: float, expected: bool
 ) -> None:
     assert is_due(None, bounds, asked_at_s, now_s)
-    assert is_due(Computed(_BOUNDS, 100.0, took_s), bounds, asked_at_s, now_s) is expected
+    assert (
+        is_due(Computed(_BOUNDS, 100.0, took_s, is_empty=False), bounds, asked_at_s, now_s)
+        is expected
+    )
 
 
 def test_rows_that_are_too_old_and_other_queries_are_left_to_the_definition(tmp_path: Path) -> None:
@@ -58,6 +61,8 @@ def test_rows_that_are_too_old_and_other_queries_are_left_to_the_definition(tmp_
     assert running.files("FROM waste") == {}
     began_s = running.begin(_BOUNDS)
     assert began_s is not None
+    running.take([pa.table({"seconds": pa.array([], pa.float64())})], _BOUNDS, began_s)
+    assert running.files("FROM waste") == {}, "the first GPU may have come since then"
     for _ in range(4):
         running.take([pa.table({"seconds": [1.0]})], _BOUNDS, began_s)
     assert len(list((tmp_path / "kept").iterdir())) == 2

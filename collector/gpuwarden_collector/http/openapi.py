@@ -13,6 +13,7 @@ from typing import Any
 from aiohttp import web
 
 from gpuwarden import __version__, burst
+from gpuwarden.clock import INSTANT_MAX_MS
 from gpuwarden.query import ARROW_TYPE, NDJSON_TYPE, PARQUET_TYPE
 from gpuwarden.wire import CONTENT_TYPE
 from gpuwarden_collector.auth.scopes import Anyone, Holder, need_of
@@ -37,7 +38,7 @@ _ERRORS: Mapping[int, str] = {
 }
 _TEXT_SCHEMA: Mapping[str, Any] = {"type": "string"}
 _INSTANT: Mapping[str, Any] = {
-    "type": "integer", "minimum": 0, "maximum": 253_402_300_799_000, "description": "Milliseconds since 1970.",
+    "type": "integer", "minimum": 0, "maximum": INSTANT_MAX_MS, "description": "Milliseconds since 1970.",
 }  # fmt: skip
 _PARAMETER: Mapping[str, Any] = {
     "anyOf": [

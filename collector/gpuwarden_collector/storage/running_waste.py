@@ -1,7 +1,7 @@
 """Keeps the waste of the current hours, so that queries of the view `waste` need not compute it each time.
 
 `query/stored.py` computes the rows when `is_due` says so: at each new step of the window, and sooner if
-queries read them. Without rows, or if they are too old, the view's definition answers.
+queries read them. If there are none, or they are too old, the view's definition answers.
 """
 
 import re
@@ -56,6 +56,8 @@ class Computed:
     at_s: float
     """When it began."""
     took_s: float
+    is_empty: bool
+    """Whether it found no rows: the first GPU may have come since then."""
 
 
 def is_due(before: Computed | None, bounds: Bounds, asked_at_s: float, now_s: float) -> bool:
@@ -85,7 +87,8 @@ class RunningWaste:
             return {}
         now_s = self._asked_at_s = self._clock.monotonic()
         path = self._files.newest
-        if self._computed is None or path is None or now_s - self._computed.at_s > KEPT_S:
+        computed = self._computed
+        if computed is None or path is None or computed.is_empty or now_s - computed.at_s > KEPT_S:
             return {}
         return {RUNNING: str(path)}
 
@@ -97,4 +100,7 @@ class RunningWaste:
     def take(self, rows: Sequence[Any], bounds: Bounds, began_s: float) -> None:
         """Write Arrow tables of rows that were computed since `begin`. Raises OSError."""
         self._files.write(rows)
-        self._computed = Computed(bounds, began_s, self._clock.monotonic() - began_s)
+        took_s = self._clock.monotonic() - began_s
+        self._computed = Computed(
+            bounds, began_s, took_s, is_empty=not any(len(part) for part in rows)
+        )

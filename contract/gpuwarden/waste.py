@@ -49,6 +49,8 @@ DIAGNOSIS_KEPT_S = 600
 COUNTED_MINUTES = 5
 """Time that is not rolled up is counted in steps of this length, so that queries within a step agree. A minute
 without samples after this time counts as one without samples."""
+FIRST_MINUTES = 15
+"""The first minutes of a store are counted one by one: whoever has just installed it need not wait for a step."""
 RUN_DAYS_MAX = 30
 """How far back the begin of an alert's condition is searched."""
 FRESH_HOURS = 3
@@ -687,15 +689,16 @@ _ROLLED = f"SELECT max(ts) + INTERVAL 1 HOUR FROM waste_1h WHERE ts >= {_OLDEST}
 
 def bounds_sql() -> str:
     """SELECT of `begin_at`, the end of the rolled-up hours, and `end_at`, the end of the minutes counted after
-    them, in steps. Without new samples the time still advances, some minutes late."""
+    them, in steps. Without new samples the time still advances, some minutes late. `end_at` never goes back."""
     minutes = " UNION ALL ".join(
         f"SELECT ts FROM {table} WHERE ts >= {_OLDEST}" for table in ("gpu_1m", "host_1m")
     )
+    reached = f"greatest(newest + INTERVAL 1 MINUTE, now()::TIMESTAMP - INTERVAL {COUNTED_MINUTES} MINUTE)"
+    first = f"date_trunc('minute', least({reached}, oldest + INTERVAL {FIRST_MINUTES} MINUTE))"
     return (
-        f"SELECT begin_at, greatest(begin_at, time_bucket(INTERVAL {COUNTED_MINUTES} MINUTE, greatest("
-        f"newest + INTERVAL 1 MINUTE, now()::TIMESTAMP - INTERVAL {COUNTED_MINUTES} MINUTE))) AS end_at "
+        f"SELECT begin_at, greatest(begin_at, {first}, time_bucket(INTERVAL {COUNTED_MINUTES} MINUTE, {reached})) AS end_at "
         f"FROM (SELECT coalesce(({_ROLLED}), {_OLDEST}) AS begin_at), "
-        f"(SELECT max(ts) AS newest FROM ({minutes}))"
+        f"(SELECT min(ts) AS oldest, max(ts) AS newest FROM ({minutes}))"
     )
 
 

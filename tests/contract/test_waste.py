@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import duckdb
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -12,10 +13,13 @@ from hypothesis import strategies as st
 from gpuwarden.schema import TABLES
 from gpuwarden.waste import (
     CAUSES,
+    COUNTED_MINUTES,
+    FIRST_MINUTES,
     LABELS,
     MPS_SERVER,
     WASTE_1H,
     WasteScope,
+    bounds_sql,
     run_begin_sql,
     spent_hours_sql,
     spent_sql,
@@ -936,3 +940,32 @@ def test_a_run_begins_no_earlier_than_its_gpu_came(
         spans = json.dumps([{**span, "since": since.replace(tzinfo=None).isoformat()}])
         ((_, begin),) = database.run(run_begin_sql(), {"spans": spans}).rows
         assert begin.replace(tzinfo=UTC) == HOUR + timedelta(minutes=came_after_s // 60)
+
+
+def counted_until(first: datetime, minutes: int) -> datetime:
+    """`bounds_sql`'s end when a store has so many minutes, 70 s after the last of them."""
+    with duckdb.connect() as connection:
+        for table in ("gpu_1m", "host_1m", "waste_1h"):
+            connection.execute(f"CREATE TABLE {table} (ts TIMESTAMP)")
+        start = first.replace(tzinfo=None)
+        for number in range(minutes):
+            connection.execute("INSERT INTO gpu_1m VALUES (?)", [start + number * MINUTE])
+        now = start + minutes * MINUTE + timedelta(seconds=70)
+        sql = bounds_sql().replace("now()", f"TIMESTAMP '{now}'")
+        ((_, end),) = connection.execute(sql).fetchall()
+    return end.replace(tzinfo=UTC)
+
+
+@pytest.mark.parametrize("offset", [0, 3])
+def test_the_first_minutes_of_a_store_count_one_by_one_and_later_ones_in_steps(offset: int) -> None:
+    ends = []
+    for minutes in range(1, 3 * FIRST_MINUTES):
+        end = counted_until(HOUR + offset * MINUTE, minutes)
+        newest = HOUR + (offset + minutes) * MINUTE
+        if minutes <= FIRST_MINUTES:
+            assert end == newest
+        else:
+            step = newest - newest.minute % COUNTED_MINUTES * MINUTE
+            assert end == max(step, HOUR + (offset + FIRST_MINUTES) * MINUTE)
+        ends.append(end)
+    assert ends == sorted(ends)

@@ -21,13 +21,15 @@ LOOK_BACK = timedelta(days=30)
 
 _SLURM_JOB = "SELECT * FROM slurm_jobs WHERE slurm_job_id = $job"
 _SEEN_JOB = """
-SELECT $job AS slurm_job_id, max(username) AS "user", min(ts) AS started_at, max(ts) AS seen_at,
+SELECT $job AS slurm_job_id, max(username) AS "user", min(since) AS started_at, max(ts) AS seen_at,
+    if(max(ts) < $now::TIMESTAMP - INTERVAL 2 MINUTE, max(ts), NULL) AS ended_at,
     string_agg(DISTINCT node, ',') AS node_list, count(DISTINCT node) AS nodes, count(DISTINCT gpu_uuid) AS gpus,
     string_agg(DISTINCT gpu_uuid, ',') AS gpu_uuids, bool_or(simulated) AS simulated
 FROM (
-    SELECT ts, node, gpu_uuid, username, simulated FROM process_1m
+    SELECT ts, if(started_at BETWEEN ts AND ts + INTERVAL 1 MINUTE, started_at, ts) AS since, node, gpu_uuid, username, simulated
+    FROM process_1m
     WHERE coalesce(slurm_job_id, pod) = $job AND ts > $since::TIMESTAMP
-    UNION ALL SELECT ts, node, gpu_uuid, username, simulated FROM process_samples
+    UNION ALL SELECT ts, ts, node, gpu_uuid, username, simulated FROM process_samples
     WHERE coalesce(slurm_job_id, pod) = $job AND ts > now()::TIMESTAMP - INTERVAL 10 MINUTE
 )
 HAVING count(*) > 0
@@ -203,7 +205,7 @@ async def read(
     """
     found = (await querier.query(_SLURM_JOB, {"job": job})).records()
     if not found or found[0]["started_at"] is None:
-        since = {"job": job, "since": now - LOOK_BACK}
+        since = {"job": job, "since": now - LOOK_BACK, "now": now}
         found = (await querier.query(_SEEN_JOB, since)).records()
     if not found:
         return None

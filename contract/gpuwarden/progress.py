@@ -5,6 +5,7 @@ if their owner is a user of the job, or is not known (datagrams on loopback). Th
 reports count without that check. Except for the SQL, all is pure.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
@@ -55,6 +56,15 @@ class JobProgress:
         """Dollars of one; None: no price, or nothing was done."""
         rate = self.per_second
         return self.usd_per_hour / 3600 / rate if rate and self.usd_per_hour is not None else None
+
+    @property
+    def usd_a_million(self) -> str | None:
+        """Dollars of a million in words: cents, and three digits below a dime."""
+        if self.usd_each is None:
+            return None
+        million = 1e6 * self.usd_each
+        digits = 2 if million >= 0.1 or million <= 0 else 2 - math.floor(math.log10(million))
+        return f"{million:,.{digits}f}"
 
     @property
     def joules_each(self) -> float | None:
@@ -146,9 +156,8 @@ def sentence(one: JobProgress) -> str:
         return f"{said}: no rate, without two reports between which they grew."
     said += f", {number(rate)} a second"
     if one.usd_each is not None:
-        million = one.usd_each * 1e6
         said += (
-            f"; ${million:,.2f} a million"
+            f"; ${one.usd_a_million} a million"
             if one.usd_each < 0.001
             else f"; ${one.usd_each:,.4f} a {one.one}"
         )

@@ -312,7 +312,8 @@ async def read_rooflines(
     gpus_sql = _GPUS_SQL.format(
         table=table, working=working, pipes=_PIPES_SQL.format(working=working)
     )
-    time = {"begin": begin, "end": end}
+    first, last = _whole_minutes(begin, end)
+    time = {"begin": first, "end": last}
     # Minutes of the host and the processes: of a long job its last days.
     late = {
         "begin": max(begin, end - MINUTES_UP_TO),
@@ -332,6 +333,16 @@ async def read_rooflines(
     )
     (meanwhile,) = host.records()
     return [roofline(RoofReading(**row), HostMeanwhile(**meanwhile)) for row in found.records()]
+
+
+def _whole_minutes(begin: datetime, end: datetime) -> tuple[datetime, datetime]:
+    """The whole minutes of a time: at its edges the GPU did something else for a part of the minute. Without a whole
+    one: the time."""
+    minute = timedelta(minutes=1)
+    first = begin.replace(second=0, microsecond=0)
+    first += minute if first < begin else timedelta(0)
+    last = end.replace(second=0, microsecond=0)
+    return (first, last) if first < last else (begin, end)
 
 
 def roofline_record(one: Roofline) -> Mapping[str, Any]:

@@ -1,5 +1,6 @@
 """A job's page is its life: phases, queue, what it waited for, incidents, cost to the cent, other runs."""
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -259,6 +260,15 @@ async def test_the_page_says_what_bounds_the_job(ran) -> None:
     assert "Device memory is the bound: 70 %" in html
     assert 'class="roofline"' in html
     assert await read_rooflines(ran, "7", [], [], BEGIN, END) == ()
+    # A job's first and last minute are in part another's.
+    ran.db.execute(
+        "UPDATE gpu_1m SET dram_active_percent_avg = 7 WHERE ts IN ($1, $2)",
+        [BEGIN, BEGIN + timedelta(minutes=4)],
+    )
+    begin, end = BEGIN + timedelta(seconds=20), BEGIN + timedelta(minutes=4, seconds=30)
+    ran.db.execute("UPDATE gpu_1m SET util_percent_avg = 97")
+    (found,) = await read_rooflines(ran, "7", ["GPU-0"], ["n1"], begin, end)
+    assert (found.reading.minutes, found.reading.dram_percent) == (3, 70)
 
 
 async def test_the_page_says_what_a_token_cost(ran) -> None:
@@ -290,6 +300,8 @@ async def test_the_page_says_what_a_token_cost(ran) -> None:
         sentence(tokens)
         == "200,000 tokens reported, 2,000 a second; $1.00 a million; 0.6 J a token."
     )
+    cheap = replace(tokens, usd_per_hour=7.2 * 0.00654)
+    assert "; $0.00654 a million; " in sentence(cheap)
     html = JobPages(Templates(load_assets()), None, ManualClock(NOW)).render(
         await life_of(ran), UsageRange(BEGIN, END), progress=found
     )

@@ -302,6 +302,21 @@ def test_a_job_that_only_its_processes_tell_of(report: Report) -> None:
     assert code == 0 and "bob" in screen and "GPU 0" in screen and "1.0 GiB" in screen
 
 
+def test_a_job_without_slurms_data_begins_with_its_process_and_ends_with_its_last(
+    report: Report,
+) -> None:
+    minute: Row = {
+        "node": "n1", "gpu": 0, "gpu_uuid": "GPU-a", "simulated": False, "pid": 7, "process_name": "python",
+        "slurm_job_id": "102", "username": "ada", "samples": 6, "started_at": HOUR + timedelta(seconds=32),
+    }  # fmt: skip
+    minutes = [{**minute, "ts": HOUR + timedelta(minutes=i)} for i in range(3)]
+    ((code, screen),) = report("job 102", process_1m=minutes)
+    assert code == 0
+    assert f"Started: {HOUR:%Y-%m-%d %H}:00:32 UTC" in screen
+    assert "State: ENDED" in screen
+    assert "Run time: 0:01:28\n" in screen
+
+
 def test_a_job_that_nobody_knows_is_said(report: Report, capsys: Any) -> None:
     ((code, _),) = report("job 4711", waste_1h=HOURS)
     assert code == 2

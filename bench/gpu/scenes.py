@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import json
+import os
 import queue
 import statistics
 import subprocess
@@ -46,10 +47,15 @@ SHOWN = (
 class Workshop:
     """The process that forks workloads; everything of it is killed by `close`."""
 
-    def __init__(self, *, pretend: bool) -> None:
+    def __init__(self, *, pretend: bool, environment: Mapping[str, str] | None = None) -> None:
         script = Path(__file__).with_name("workloads.py")
         command = [sys.executable, str(script), *(["--pretend"] if pretend else [])]
-        self._process = children.start(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        self._process = children.start(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env={**os.environ, **(environment or {})},
+        )
         self._said: queue.Queue[dict[str, Any]] = queue.Queue()
         self._pid: int | None = None
         self._why = "the process of the workloads has ended"

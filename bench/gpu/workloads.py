@@ -36,17 +36,23 @@ def say(**what: Any) -> None:
 
 
 class Meter:
-    """Says once a second how much was done."""
+    """Says once a second how much was done, and reports the total as a job does if `reported` names it."""
 
-    def __init__(self, unit: str) -> None:
+    def __init__(self, unit: str, reported: str = "") -> None:
         self._unit, self._done, self._since = unit, 0.0, time.monotonic()
+        self._reported, self._total = reported, 0.0
+        self._reports = os.environ.get("GPUWARDEN_BENCH_REPORTS") if reported else None
 
     def add(self, amount: float) -> None:
         """So much more was done."""
         self._done += amount
+        self._total += amount
         now = time.monotonic()
         if now - self._since >= 1:
             say(**{self._unit: self._done / (now - self._since)})
+            if self._reports:
+                with open(self._reports, "a") as file:
+                    file.write(f"{self._reported} {self._total:.0f}\n")
             self._done, self._since = 0.0, now
 
 
@@ -222,7 +228,7 @@ def transformer(torch: Any) -> Iterator[None]:
     weights = sum(p.numel() for p in model.parameters())
     # 6 operations a weight and token; a causal mask halves what attention needs.
     a_token = 6 * weights + 6 * layers * context * width
-    flops, tokens = Meter("flop_per_second"), Meter("tokens_per_second")
+    flops, tokens = Meter("flop_per_second"), Meter("tokens_per_second", "tokens")
     while True:
         optimizer.zero_grad()
         model(x).float().square().mean().backward()
@@ -247,16 +253,17 @@ def shared(torch: Any) -> Iterator[None]:
 
 
 def pulses(torch: Any) -> Iterator[None]:
-    """Full load for 100 ms, nothing for 100 ms: what a second's mean hides."""
+    """Full load for 100 ms, nothing for 100 ms: what a second's mean hides. Says begin and end of each."""
     size = 4096
     a, b = (torch.randn(size, size, device="cuda", dtype=torch.bfloat16) for _ in range(2))
     out = torch.empty_like(a)
     while True:
-        ends = time.monotonic() + 0.1
+        began_us, ends = time.time_ns() // 1000, time.monotonic() + 0.1
         while time.monotonic() < ends:
             for _ in range(20):
                 torch.matmul(a, b, out=out)
             torch.cuda.synchronize()
+        say(pulse_us=[began_us, time.time_ns() // 1000])
         yield
         time.sleep(0.1)
 

@@ -331,11 +331,11 @@ def test_the_rows_of_gpus_of_a_node_are_bounded(
     assert len(crowd_events(fleet)) == 1
     fleet.now += SECOND
     fleet.say(*invented(fleet, "a", 5, 9, "gpus"))
-    assert fleet.known.rows_of == {"a": 3, "b": 1}
+    assert {node: len(gpus) for node, gpus in fleet.known.gpus_of.items()} == {"a": 3, "b": 1}
     known = loaded(
         [], {n: [i.row for i in d.values()] for n, d in fleet.known.items.items()}, [], fleet.now
     )
-    assert known.rows_of == fleet.known.rows_of
+    assert known.gpus_of == fleet.known.gpus_of
 
 
 def test_owners_are_restored_after_a_restart(fleet: Fleet, wire: Any) -> None:

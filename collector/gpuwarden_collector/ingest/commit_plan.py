@@ -5,7 +5,7 @@ rows are written.
 """
 
 from bisect import bisect_right
-from collections import ChainMap, Counter
+from collections import ChainMap, Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
@@ -89,8 +89,8 @@ class Known:
     """By gpu_uuid: the owner of the GPU."""
     owned: Counter[str] = field(default_factory=Counter)
     """Number of GPUs that each node owns."""
-    rows_of: Counter[str] = field(default_factory=Counter)
-    """Number of rows of `gpus` that each node has."""
+    gpus_of: defaultdict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
+    """By node: gpu_uuid of its rows of `gpus`."""
     gpu_reports: dict[tuple[str, str], LastReport] = field(default_factory=dict)
     """By gpu_uuid and node: the last event about a node that reports another node's GPU."""
     node_owners: dict[str, NodeOwner] = field(default_factory=dict)
@@ -120,13 +120,16 @@ class Known:
         """Set a row of `gpus`."""
         self.forget_gpu(gpu_uuid)
         self.items["gpus"][gpu_uuid] = item
-        self.rows_of[item.row["node"]] += 1
+        self.gpus_of[item.row["node"]].add(gpu_uuid)
 
     def forget_gpu(self, gpu_uuid: str) -> None:
         """Remove a row of `gpus`."""
         item = self.items["gpus"].pop(gpu_uuid, None)
         if item is not None:
-            _one_less(self.rows_of, item.row["node"])
+            node = item.row["node"]
+            self.gpus_of[node].discard(gpu_uuid)
+            if not self.gpus_of[node]:
+                del self.gpus_of[node]
 
 
 def _one_less(counts: Counter[str], key: str) -> None:
@@ -222,7 +225,7 @@ def plan(known: Known, batches: Sequence[Batch], prices: PriceBook, now: datetim
     # Imported history does not show which nodes and GPUs are there now.
     live = [batch for batch in fresh if not batch.id.is_import]
     history = [batch for batch in fresh if batch.id.is_import]
-    claims = Claims(known.owners, known.gpu_reports, now, known.owned, known.rows_of)
+    claims = Claims(known.owners, known.gpu_reports, now, known.owned, known.gpus_of)
     of_live = claims.without_others(_concatenated(live), _Reporters(live))
     of_history = claims.without_others(_concatenated(history), _Reporters(history), is_import=True)
     inventory_rows = dict.fromkeys(_INVENTORY, 0)
@@ -423,8 +426,11 @@ def _price_again(
     """Price the GPUs of nodes that changed; their own rows come at most an hour later."""
     if not nodes:
         return
-    for key, item in (known.items["gpus"] | items["gpus"]).items():
-        if (node := item.row["node"]) in nodes:
+    keys = {key for node in nodes for key in known.gpus_of.get(node, ())}
+    keys |= {key for key, item in items["gpus"].items() if item.row["node"] in nodes}
+    for key in keys:
+        item = items["gpus"].get(key) or known.items["gpus"][key]
+        if (node := item.row["node"]) in nodes:  # a GPU may have moved
             row = inventory.priced(item.row, items["nodes"][node].row, prices)
             if row != item.row:
                 items["gpus"][key] = Item(row, item.source)
@@ -594,7 +600,8 @@ def loaded(
     for name, rows in inventory_rows.items():
         key = _HEARD_COLUMNS[name]
         known.items[name] = {row[key]: Item(row) for row in rows}
-    known.rows_of.update(item.row["node"] for item in known.items["gpus"].values())
+    for gpu_uuid, item in known.items["gpus"].items():
+        known.gpus_of[item.row["node"]].add(gpu_uuid)
     for node, item in known.items["nodes"].items():
         if (owner := stored_node_owner(item.row, now)) is not None:
             known.node_owners[node] = owner

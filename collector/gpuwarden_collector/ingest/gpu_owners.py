@@ -7,7 +7,7 @@ an event. Its rows from before the owner got the GPU are kept.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import cached_property
@@ -90,8 +90,8 @@ class Claims:
     now: datetime
     owned: Mapping[str, int] = field(default_factory=dict)
     """Number of GPUs that each node owns."""
-    known: Mapping[str, int] = field(default_factory=dict)
-    """Number of rows of `gpus` that each node has."""
+    known: Mapping[str, Collection[str]] = field(default_factory=dict)
+    """By node: GPUs of its rows of `gpus`."""
     changed: dict[str, GpuOwner] = field(default_factory=dict)
     changed_reports: dict[tuple[str, str], LastReport] = field(default_factory=dict)
     left_out: Counter[str] = field(default_factory=Counter)
@@ -211,7 +211,7 @@ class Claims:
         named = self._named.setdefault(node, set())
         if gpu_uuid in named:
             return True
-        if self.known.get(node, 0) + len(named) >= NODE_GPUS_KNOWN_MAX:
+        if len(self.known.get(node, ())) + len(named) >= NODE_GPUS_KNOWN_MAX:
             return False
         named.add(gpu_uuid)
         return True

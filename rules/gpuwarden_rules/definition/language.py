@@ -12,6 +12,7 @@
         judges_silent_nodes: true           also judges nodes that send nothing; else their alerts are stale
         params: {above_celsius: 85}         bound as $above_celsius; durations as seconds
         requires: [gpu_samples.temperature_celsius]   columns that it cannot work without
+        one_of: [gpu_1m.sw_thermal_seconds_delta, ...]   columns of which it needs one to judge a GPU
         optional: [gpus.model]              other columns that it reads
         consequence: slow_work              lost_work, failing_hardware, unwatched, slow_work, waste
         caused_by: {node_down: [node]}      joins the incident of that rule's alert for the same node
@@ -37,6 +38,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cache
 from importlib.resources import files
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -58,7 +60,7 @@ from gpuwarden_rules.definition.yaml_positions import (
 REQUIRED = ("name", "severity", "summary", "remedy", "sql")
 OPTIONAL = (
     *("labels", "interval", "on_events", "for", "keep_firing_for", "warm_up", "params"),
-    *("requires", "optional"),
+    *("requires", "one_of", "optional"),
     *("judges_silent_nodes", "consequence", "caused_by", "together", "many", "gather_for"),
     *("reopens_within", "page", "doc", "chart", "promql"),
 )
@@ -127,6 +129,8 @@ class Rule:
     params: Mapping[str, Scalar]
     requires: tuple[tuple[str, str], ...]
     """Table and column; without one of these the rule cannot run."""
+    one_of: tuple[tuple[str, str], ...]
+    """Table and column; of a GPU without any of these it can say nothing."""
     optional: tuple[tuple[str, str], ...]
     """Table and column of everything else that it reads."""
     consequence: Consequence
@@ -252,9 +256,12 @@ def _rule(reader: YamlReader, node: Node) -> Rule | None:
     warm_up_s = _duration(reader, nodes.get("warm_up"), 0.0, 0.0, HOLD_S_MAX)
     judges_silent_nodes = reader.boolean(nodes.get("judges_silent_nodes")) is True
     requires = _columns(reader, "requires", nodes.get("requires"), marks)
+    one_of = _columns(reader, "one_of", nodes.get("one_of"), marks)
     optional = _columns(reader, "optional", nodes.get("optional"), marks)
-    for table, column in set(requires) & set(optional):
-        reader.note(nodes["optional"], f"'{table}.{column}' is also in requires")
+    lists = {"requires": requires, "one_of": one_of, "optional": optional}
+    for (first, columns), (second, others) in combinations(lists.items(), 2):
+        for table, column in set(columns) & set(others):
+            reader.note(nodes[second], f"'{table}.{column}' is also in {first}")
     consequence = _consequence(reader, nodes.get("consequence"), severity)
     caused_by = _caused_by(reader, nodes.get("caused_by"), labels, marks)
     together = _together(reader, nodes["together"]) if "together" in nodes else None
@@ -288,6 +295,7 @@ def _rule(reader: YamlReader, node: Node) -> Rule | None:
         judges_silent_nodes=judges_silent_nodes,
         params=params,
         requires=requires,
+        one_of=one_of,
         optional=optional,
         consequence=consequence,
         caused_by=caused_by,

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from gpuwarden.query import Querier, query_all
-from gpuwarden.rollups import ROLLUPS
+from gpuwarden.rollups import REASONS, ROLLUPS
 from gpuwarden.schema import TABLES
 from gpuwarden_rules.definition.language import Rule
 
@@ -19,6 +19,7 @@ OF_DEVICES = ("gpus", "gpu_samples", "gpu_detail_samples", "gpu_health_samples",
 """Tables that a source fills for each device, whether or not anything runs on it."""
 SAMPLES = "gpu_samples"
 XIDS = "Xids"
+_REASONS = frozenset(column.name for column in REASONS.values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,16 +50,20 @@ def unable(rules: Iterable[Rule], vendor: str, told: Mapping[str, Collection[str
 
 
 def _missing(rule: Rule, told: Mapping[str, Collection[str]]) -> Iterator[str]:
-    """What it requires; or all that it can do with, if it requires nothing of the device itself."""
-    required, optional = (
+    """What it requires; all of which it needs one; or all that it can do with, if it requires nothing of the device."""
+    required, one_of, optional = (
         [(table, name) for table, name in map(_of_samples, columns) if _is_of_device(table, name)]
-        for columns in (rule.requires, rule.optional)
+        for columns in (rule.requires, rule.one_of, rule.optional)
     )
-    if not required and any(
+    if one_of and not any(name in told.get(table, ()) for table, name in one_of):
+        required += one_of
+    elif not required and any(
         name in told.get(table, ()) for table, name in optional if table != "gpus"
     ):
         return
-    for table, name in required or [one for one in optional if one[0] != "gpus"]:
+    if not required and not one_of:
+        required = [one for one in optional if one[0] != "gpus"]
+    for table, name in required:
         if table not in told:
             yield table
         elif name not in told[table]:
@@ -75,9 +80,12 @@ def _of_samples(column: tuple[str, str]) -> tuple[str, str]:
     table, name = column
     if table not in ROLLUPS:
         return column
+    if name in _REASONS:
+        return SAMPLES, "clocks_event_reasons"
+    stem, _, made = name.rpartition("_")
     for source in OF_DEVICES[1:]:
         for known in TABLES[source].names:
-            if name == known or name.rpartition("_")[0] == known:
+            if known in (name, stem) or (made == "delta" and known == f"{stem}_total"):
                 return source, known
     return column
 
@@ -89,7 +97,7 @@ async def read_unable(
     read = {
         _of_samples(column)
         for rule in rules_of_gpus(rules)
-        for column in (*rule.requires, *rule.optional)
+        for column in (*rule.requires, *rule.one_of, *rule.optional)
     }
     asked = {
         table: sorted({name for of, name in read if of == table} & set(TABLES[table].names))

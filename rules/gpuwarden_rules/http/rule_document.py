@@ -33,6 +33,7 @@ def written(engine: RuleEngine, rule: Rule) -> dict[str, Any]:
     return _figures(engine, rule) | {
         "remedy": str(rule.remedy),
         "page": dataclasses.asdict(rule.page) if rule.page else None,
+        "one_of": [f"{table}.{column}" for table, column in rule.one_of],
         "optional": [f"{table}.{column}" for table, column in rule.optional],
         "sql": None if is_own else rule.sql,
         "source": rule_source(rule),

@@ -67,12 +67,12 @@ async def check(paths: Iterable[Path], querier: Querier | None = None) -> list[F
 
 
 def undeclared(rule: Rule, database: MemoryDatabase) -> list[FileProblem]:
-    """A problem if the SQL reads columns that are neither in `requires` nor in `optional`."""
+    """A problem if the SQL reads columns that are in none of `requires`, `one_of` and `optional`."""
     try:
         read = database.columns_read(rule.sql, rule.bindings(EPOCH))
     except QueryError:
         return []  # `_bound` reports SQL that cannot be bound
-    declared = {*rule.requires, *rule.optional}
+    declared = {*rule.requires, *rule.one_of, *rule.optional}
     lacking = sorted(
         f"{table}.{column}"
         for table, column in read - declared

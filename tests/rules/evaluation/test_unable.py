@@ -27,6 +27,10 @@ rules:
   - {name: held, severity: warning, labels: [node, gpu, gpu_uuid], interval: 30s, summary: s, remedy: r,
      requires: [gpu_1m.idle_seconds], optional: [gpu_1m.memory_used_bytes_max],
      sql: "SELECT node, gpu, gpu_uuid, memory_used_bytes_max AS value FROM gpu_1m WHERE idle_seconds > 0 AND ts <= $now::TIMESTAMP"}
+  - {name: slowed, severity: warning, labels: [node, gpu, gpu_uuid], interval: 30s, summary: s, remedy: r,
+     one_of: [gpu_1m.reason_software_thermal_slowdown_seconds, gpu_1m.sw_thermal_seconds_delta], optional: [gpu_1m.util_percent_avg],
+     sql: "SELECT node, gpu, gpu_uuid, util_percent_avg AS value FROM gpu_1m WHERE ts <= $now::TIMESTAMP
+       AND reason_software_thermal_slowdown_seconds + sw_thermal_seconds_delta > 0"}
   - {name: down, severity: warning, labels: [node], interval: 30s, summary: s, remedy: r,
      requires: [host_samples.cpu_util_percent],
      sql: "SELECT node, 1 AS value FROM host_samples WHERE cpu_util_percent > 0 AND ts <= $now::TIMESTAMP"}
@@ -46,11 +50,14 @@ def test_what_a_source_does_not_tell_is_named_by_its_samples() -> None:
         "linked": ["link_samples"],
         "coded": [XIDS],
         "held": ["gpu_samples.memory_used_bytes"],
+        "slowed": ["gpu_samples.clocks_event_reasons", "gpu_samples.sw_thermal_seconds_total"],
     }
+    only_one = {**told, "gpu_samples": {"util_percent", "sw_thermal_seconds_total"}}
+    assert "slowed" not in said("google", only_one)
     told["gpu_samples"] |= {"clocks_event_reasons", "power_watts", "memory_used_bytes"}
     assert said("nvidia", told) == {"linked": ["link_samples"]}
     # Rules about nodes, and tables of processes, do not depend on the source.
-    assert len(rules_of_gpus(RULES)) == 5
+    assert len(rules_of_gpus(RULES)) == 6
 
 
 @given(st.sets(st.sampled_from(sorted(SOURCES[0].tables["gpu_samples"]))))
@@ -98,6 +105,7 @@ async def test_stored_samples_of_the_last_hour_tell_it(database, clock) -> None:
         "braked": ["gpu_samples.clocks_event_reasons", "gpu_samples.power_watts"],
         "linked": ["link_samples"],
         "coded": [XIDS],
+        "slowed": ["gpu_samples.clocks_event_reasons", "gpu_samples.sw_thermal_seconds_total"],
     }
     assert await read_unable(database, RULES, "TPU-2", now) is None
     assert await read_unable(database, builtin_rules(), "TPU-1", now)

@@ -11,11 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuwarden.clock import ManualClock
-from gpuwarden.models import model_named
+from gpuwarden.models import SIMULATED_ACCELERATORS, GpuModel, model_named
 from gpuwarden_agent.probe import ProbeError
 from gpuwarden_agent.queue.inventory import backend_of
 from gpuwarden_agent.settings import AgentSettings
 from gpuwarden_simulator import SimulatedNode
+from gpuwarden_simulator.devices.vendors import source_of
 from gpuwarden_simulator.fleet import run_fleet
 from gpuwarden_simulator.recordings.format import (
     Described,
@@ -76,8 +77,13 @@ def playing(path: Path, **more):
     return Play(Recording(path), "player", **more).probes()[0]
 
 
-def test_a_recorded_node_says_again_what_it_said(tmp_path: Path) -> None:
-    model = model_named("H200-SXM-141GB")
+ONE_OF_EACH_KIND = {source_of(model).backend: model for model in SIMULATED_ACCELERATORS}
+
+
+@pytest.mark.parametrize(
+    "model", [model_named("H200-SXM-141GB"), *ONE_OF_EACH_KIND.values()], ids=lambda one: one.name
+)
+def test_a_recorded_node_says_again_what_it_said(tmp_path: Path, model: GpuModel) -> None:
     said, again = (SimulatedNode("gpu17", 2, model, 1) for _ in range(2))
     recorded = RecordedProbe("simulator", said.tables)
     ticks = [FIRST_MS + 1000 * n for n in range(65)]

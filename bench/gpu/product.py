@@ -239,7 +239,7 @@ class Work:
 
 
 class Judge:
-    """Compares what the product says of the scenes with what is known."""
+    """Compares what the product says about the scenes with what is known."""
 
     def __init__(self, product: Product, truth: Mapping[str, Any]) -> None:
         self.product, self.truth = product, truth

@@ -255,13 +255,7 @@ def _rule(reader: YamlReader, node: Node) -> Rule | None:
     keep_s = _duration(reader, nodes.get("keep_firing_for"), 0.0, 0.0, HOLD_S_MAX)
     warm_up_s = _duration(reader, nodes.get("warm_up"), 0.0, 0.0, HOLD_S_MAX)
     judges_silent_nodes = reader.boolean(nodes.get("judges_silent_nodes")) is True
-    requires = _columns(reader, "requires", nodes.get("requires"), marks)
-    one_of = _columns(reader, "one_of", nodes.get("one_of"), marks)
-    optional = _columns(reader, "optional", nodes.get("optional"), marks)
-    lists = {"requires": requires, "one_of": one_of, "optional": optional}
-    for (first, columns), (second, others) in combinations(lists.items(), 2):
-        for table, column in set(columns) & set(others):
-            reader.note(nodes[second], f"'{table}.{column}' is also in {first}")
+    columns = _column_lists(reader, nodes, marks)
     consequence = _consequence(reader, nodes.get("consequence"), severity)
     caused_by = _caused_by(reader, nodes.get("caused_by"), labels, marks)
     together = _together(reader, nodes["together"]) if "together" in nodes else None
@@ -294,9 +288,7 @@ def _rule(reader: YamlReader, node: Node) -> Rule | None:
         warm_up_s=warm_up_s,
         judges_silent_nodes=judges_silent_nodes,
         params=params,
-        requires=requires,
-        one_of=one_of,
-        optional=optional,
+        **columns,
         consequence=consequence,
         caused_by=caused_by,
         together=together,
@@ -365,6 +357,20 @@ def _on_events(reader: YamlReader, node: Node | None) -> tuple[str, ...]:
         elif kind is not None:
             kinds.append(kind)
     return tuple(kinds)
+
+
+def _column_lists(
+    reader: YamlReader, nodes: Mapping[str, Node], marks: dict[str, tuple[int, int]]
+) -> dict[str, Any]:
+    """The columns that a rule reads, by the names of the keys; each column is in one list."""
+    lists = {
+        key: _columns(reader, key, nodes.get(key), marks)
+        for key in ("requires", "one_of", "optional")
+    }
+    for (first, columns), (second, others) in combinations(lists.items(), 2):
+        for table, column in set(columns) & set(others):
+            reader.note(nodes[second], f"'{table}.{column}' is also in {first}")
+    return lists
 
 
 def _columns(

@@ -52,6 +52,8 @@ EXAMPLES: dict[str, str] = {
     "burst": "gpuwarden burst n1/3 --hz 50 --seconds 20",
     "models": "gpuwarden models nvidia rtx",
     "instances": "gpuwarden instances aws h100",
+    "policies check": "gpuwarden policies check /etc/gpuwarden/policies",
+    "policies backtest": "gpuwarden policies backtest /etc/gpuwarden/policies --since 30d",
     "rules list": "gpuwarden rules list",
     "rules check": "gpuwarden rules check /etc/gpuwarden/rules/ours.yaml",
     "rules test": "gpuwarden rules test /etc/gpuwarden/rules",

@@ -50,7 +50,7 @@ COUNTED_MINUTES = 5
 """Time that is not rolled up is counted in steps of this length, so that queries within a step agree. A minute
 without samples after this time counts as one without samples."""
 FIRST_MINUTES = 15
-"""The first minutes of a store are counted one by one: whoever has just installed it need not wait for a step."""
+"""The first minutes of a store are counted one by one: a new user need not wait for a step."""
 RUN_DAYS_MAX = 30
 """How far back the begin of an alert's condition is searched."""
 FRESH_HOURS = 3

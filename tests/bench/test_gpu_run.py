@@ -286,7 +286,7 @@ def test_each_rise_of_the_power_is_one_pulse() -> None:
     high, low = [400.0, 430.0, 420.0, 390.0], [180.0, 150.0, 160.0, 170.0]
     pulses = [(20_000 * at, watts) for at, watts in enumerate((low + high) * 5)]
     assert product.edges(pulses) == [80_000 + 160_000 * number for number in range(5)]
-    # One sample between both levels is no new pulse.
+    # One sample between both levels does not begin a pulse.
     dipped = [(at, 300.0 if at == 120_000 else watts) for at, watts in pulses]
     assert product.edges(dipped) == product.edges(pulses)
     assert product.edges([]) == []

@@ -6,10 +6,8 @@ import json
 import os
 import sys
 import textwrap
-from collections.abc import Sequence
 from dataclasses import replace
-from datetime import datetime, timedelta
-from functools import partial
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
@@ -17,26 +15,17 @@ from urllib.parse import quote
 from gpuwarden.clock import SystemClock, iso_text
 from gpuwarden.durations import readable, seconds_of, span_of
 from gpuwarden.prometheus_names import DCGM_SETS
-from gpuwarden.query import QueryError
 from gpuwarden_cli.output import counted, render, terminal_width
 from gpuwarden_cli.parser import Commands, add_command, add_format, add_group, add_since, add_url
-from gpuwarden_cli.progress import progress
 from gpuwarden_cli.read.remote import RemoteQuerier
-from gpuwarden_cli.settings import collector_settings, rule_set_of
+from gpuwarden_cli.read.replays import Replayed, replay_all, rules_of_collector
 from gpuwarden_client.http import CallError, RefusedError, call
 
 if TYPE_CHECKING:
-    from gpuwarden_rules.backtest.inventory_history import NodeOutage
-    from gpuwarden_rules.backtest.known_data import KnownData
     from gpuwarden_rules.backtest.replay import Replay
     from gpuwarden_rules.definition.language import Rule
     from gpuwarden_rules.definition.rule_set import RuleSet
 
-_REPLAYS_AT_ONCE = 2
-"""A collector runs four queries at a time by default; half are left to others."""
-ROLLUPS_WAIT_S = 180.0
-"""Longest wait for rollups of new samples, as after an import."""
-ROLLUPS_POLL_S = 5.0
 _LISTED = ("rule", "state", "severity", "firing", "pending", "unknown", "interval_s", "for_s")
 
 
@@ -260,7 +249,9 @@ def rules_backtest(args: argparse.Namespace) -> int:
     step_s = seconds_of(args.every) if args.every else None
     if args.every and not step_s:
         raise ValueError(f"--every {args.every} is not a duration; write 30s or 5m")
-    rule_set = _rule_set(args)
+    rule_set = rules_of_collector(args)
+    if args.rule:
+        rule_set = replace(rule_set, rules=tuple(_rules(args.rule)))
     unknown = sorted(set(args.names) - {rule.name for rule in rule_set.rules})
     if unknown:
         raise ValueError(f"no rule is called {unknown[0]!r}; `gpuwarden rules list` has them")
@@ -269,80 +260,24 @@ def rules_backtest(args: argparse.Namespace) -> int:
     return asyncio.run(_backtest(rule_set, span, step_s, args))
 
 
-def _rule_set(args: argparse.Namespace) -> "RuleSet":
-    """The rules of `--rule`, else those of the collector's settings, with its overrides in both cases. Raises
-    StartError and RuleFileError.
-    """
-
-    rule_set = rule_set_of(collector_settings(args).rules_dirs)
-    return replace(rule_set, rules=tuple(_rules(args.rule))) if args.rule else rule_set
-
-
 async def _backtest(
     rule_set: "RuleSet", span: timedelta, step_s: float | None, args: argparse.Namespace
 ) -> int:
-    """Replay the rules, two at a time, and print them in order; 1 when one cannot be replayed.
+    """Replay the rules and print them in order; 1 when one cannot be replayed.
 
     A rule whose data the history lacks is reported as such, and not as one that never fired.
     """
-    from gpuwarden_rules.backtest.inventory_history import outages_between
-    from gpuwarden_rules.backtest.known_data import KnownData, reads_rollups
-    from gpuwarden_rules.backtest.replay import first_sample_at
-    from gpuwarden_rules.backtest.run import replay_or_reason
-    from gpuwarden_rules.evaluation import fleet
-    from gpuwarden_rules.evaluation.state import RowsError
+    clock = SystemClock()
+    started, failed = clock.monotonic(), 0
 
-    querier, clock = RemoteQuerier(args.url), SystemClock()
-    until, started = clock.now(), clock.monotonic()
-    first = await first_sample_at(querier)
-    if first is None:
-        print("gpuwarden: the collector has no samples to replay", file=sys.stderr)
-        return 0
-    since = max(until - span, first)
-    places = await fleet.locations(querier) if rule_set.overrides else None
-    turns = asyncio.Semaphore(_REPLAYS_AT_ONCE)
-    known = KnownData(querier, since, until)
-    unready = await _unready(known) if any(map(reads_rollups, rule_set.rules)) else None
+    def show(name: str, done: Replayed, seconds: float) -> None:
+        nonlocal failed
+        failed += isinstance(done, Exception)
+        _print_backtest(name, done, seconds, is_json=args.format == "json")
 
-    silences: list[Sequence[NodeOutage]] = []
-
-    async def outages() -> "Sequence[NodeOutage]":
-        if not silences:
-            silences.append(await outages_between(querier, since, until))
-        return silences[0]
-
-    reached: dict[str, datetime] = {}
-
-    def passed(name: str, at: datetime) -> None:
-        reached[name] = at
-        bar.done = sum((one - since) / (until - since) for one in reached.values())
-
-    async def replayed(rule: "Rule") -> "tuple[Replay | Exception | str, float]":
-        async with turns:
-            began = clock.monotonic()
-            try:
-                done = await replay_or_reason(
-                    rule, rule_set.overrides, places, known, unready, querier, since, until, clock,
-                    outages=outages, step_s=step_s, on_progress=partial(passed, rule.name),
-                )  # fmt: skip
-            except (QueryError, RowsError, CallError) as error:
-                return error, 0.0
-            finally:
-                passed(rule.name, until)
-            return done, clock.monotonic() - began
-
-    failed = 0
-    with progress("replaying", len(rule_set.rules)) as bar:
-        async with asyncio.TaskGroup() as tasks:
-            replays = {rule.name: tasks.create_task(replayed(rule)) for rule in rule_set.rules}
-            for name, task in replays.items():
-                done, seconds = await task
-                failed += isinstance(done, Exception)
-                bar.text = f"{name} done"
-                with bar.paused():
-                    _print_backtest(name, done, seconds, is_json=args.format == "json")
-    if args.format != "json" and len(replays) > 1:
-        _print_speed(len(replays), until - since, clock.monotonic() - started)
+    replayed = await replay_all(rule_set, span, step_s, args.url, show)
+    if args.format != "json" and len(rule_set.rules) > 1 and replayed is not None:
+        _print_speed(len(rule_set.rules), replayed, clock.monotonic() - started)
     return 1 if failed else 0
 
 
@@ -351,9 +286,7 @@ def _print_speed(rules: int, span: timedelta, seconds: float) -> None:
     print(f"{rules} rules in {seconds:.1f} s, {times:,.0f} times real time")
 
 
-def _print_backtest(
-    name: str, done: "Replay | Exception | str", seconds: float, *, is_json: bool
-) -> None:
+def _print_backtest(name: str, done: Replayed, seconds: float, *, is_json: bool) -> None:
     if isinstance(done, Exception):
         reason = " ".join(str(done).partition("\n\n")[0].split())
         print(f"gpuwarden: {name} cannot be replayed: {reason}", file=sys.stderr)
@@ -365,22 +298,6 @@ def _print_backtest(
         _print_lines(done)
     else:
         _print_replay(done, seconds)
-
-
-async def _unready(known: "KnownData") -> str | None:
-    """Wait until the samples are rolled up; after ROLLUPS_WAIT_S a sentence that names the nodes without rollups."""
-    from gpuwarden_rules.backtest.run import unready_text
-
-    clock = SystemClock()
-    deadline_s, is_told = clock.monotonic() + ROLLUPS_WAIT_S, False
-    while nodes := await known.unready_nodes(clock.now()):
-        if clock.monotonic() >= deadline_s:
-            return unready_text(nodes)
-        if not is_told:
-            print(f"gpuwarden: waiting: {unready_text(nodes)}", file=sys.stderr)
-            is_told = True
-        await asyncio.sleep(ROLLUPS_POLL_S)
-    return None
 
 
 def _print_lines(done: "Replay") -> None:

@@ -135,6 +135,11 @@ overrides:
   - {rules: [hot_host], match: {node: n2}, params: {above: 95}}
   - {rules: [hot_host], match: {node: n3}, severity: critical}
 """
+DRAIN = """
+policies:
+  - {name: drain_hot, rule: hot_host, protect: [{node: n1}], after: 1m, steps: [{do: drain_node}]}
+  - {name: not_yet, rule: hot_host, state: "off", steps: [{do: drain_node}]}
+"""
 
 
 @pytest.mark.slow
@@ -181,6 +186,17 @@ async def test_a_backtest_replays_what_the_collectors_configuration_names(
         ]
         code = await asyncio.to_thread(main, [*words, "--format", "json"])
         found = capsys.readouterr()
+        policies = tmp_path / "policies.yaml"
+        policies.write_text(DRAIN)
+        dry = ["policies", "backtest", str(policies), "--config", str(config), "--since", "1h"]
+        assert await asyncio.to_thread(main, [*dry, "--format", "json"]) == 0
+        drained = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+        assert await asyncio.to_thread(main, dry) == 0
+        assert "drain_hot would have done drain_node once in " in capsys.readouterr().out
+    assert {one["labels"]["node"]: one["outcome"] for one in drained} == {
+        "n1": "protected",
+        "n3": "acted",
+    }
     lines = [json.loads(line) for line in found.out.splitlines()]
     (unable,) = [line for line in lines if "cannot_say" in line]
     assert unable["rule"] == "gpu_allocated_idle"

@@ -1,0 +1,1 @@
+"""Policies: what is to be done about alerts, and what that would have done to history."""

@@ -1,0 +1,66 @@
+"""Writes what a vendor asks about a GPU that may have to be replaced: `gpuwarden rma`."""
+
+import argparse
+import asyncio
+import json
+import sys
+from pathlib import Path
+
+from gpuwarden.clock import SystemClock, iso_text
+from gpuwarden.durations import instant_before
+from gpuwarden.query import QueryError
+from gpuwarden.untrusted_text import printable
+from gpuwarden_cli import rma_record
+from gpuwarden_cli.commands.inventory import gpu_named
+from gpuwarden_cli.output import terminal_width
+from gpuwarden_cli.parser import Commands, add_command, add_format, add_since, add_url
+from gpuwarden_cli.read.remote import RemoteQuerier
+from gpuwarden_client.http import CallError
+
+
+def add_commands(commands: Commands) -> None:
+    """Add the command to the parser."""
+    made = add_command(
+        commands, "rma", run, "write the record of a GPU for the vendor's ticket",
+        "Board, software, counters, Xids, alerts and extremes, without users, jobs and dollars.",
+    )  # fmt: skip
+    made.add_argument("gpu", metavar="GPU", help="NODE/INDEX, or its UUID or the beginning of it")
+    add_since(made, "90d")
+    made.add_argument("--archive", type=Path, metavar="FILE", help="also write a new .tar.gz with all rows")  # fmt: skip
+    made.add_argument(
+        "--attach", type=Path, action="append", default=[], metavar="FILE",
+        help="put this file into the archive, as nvidia-bug-report.log.gz; may be repeated",
+    )  # fmt: skip
+    add_format(made, ("table", "json"))
+    add_url(made)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run `gpuwarden rma`; 1 if there is a reason to replace the board. Raises CallError."""
+    until = SystemClock().now()
+    since = instant_before(until, args.since, "--since")
+    if args.attach and args.archive is None:
+        raise CallError("--attach needs --archive, the file to put it into")
+    for path in args.attach:
+        if not path.is_file():
+            raise CallError(f"--attach {path} is not a file")
+    found = gpu_named(args.gpu, args.url)
+    try:
+        record = asyncio.run(
+            rma_record.read(RemoteQuerier(args.url), found["gpu_uuid"], found["node"], since, until)
+        )
+    except QueryError as error:
+        raise CallError(" ".join(str(error).split())) from error
+    if args.format == "json":
+        print(json.dumps(record.document(), indent=2, default=iso_text, ensure_ascii=False))
+    else:
+        print(printable(rma_record.text(record, terminal_width()), keeps="\n"), end="")
+    if args.archive is not None:
+        try:
+            rma_record.write_archive(args.archive, record, args.attach)
+        except OSError as error:
+            raise CallError(
+                f"{args.archive} cannot be written: {error.strerror or error}"
+            ) from error
+        print(f"gpuwarden: {args.archive} has all of it", file=sys.stderr)
+    return 1 if record.reasons else 0

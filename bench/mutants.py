@@ -79,6 +79,12 @@ CORES = (
     _core(f"{_RULES}.notify.digest", "tests/rules/notify/test_digest.py"),
     _core(f"{_RULES}.definition.templates", "tests/rules/definition/test_templates.py"),
     _core(
+        f"{_RULES}.policies.dry_run",
+        "tests/rules/policies/test_dry_run.py",
+        "tried _waited _with_others _is_* _free_at _target _judged judged *Firing*count",
+    ),
+    _core(f"{_RULES}.policies.language", "tests/rules/policies/test_language.py"),
+    _core(
         f"{_COLLECTOR}.ingest.deduplicate",
         "tests/collector/test_doubt.py tests/collector/test_deduplicate.py tests/collector/test_senders.py",
     ),

@@ -19,7 +19,7 @@ from gpuwarden_cli.read.replays import Replayed, replay_all, rules_of_collector
 from gpuwarden_client.http import CallError
 
 if TYPE_CHECKING:
-    from gpuwarden_rules.policies.dry_run import DryRun, Trial
+    from gpuwarden_rules.policies.dry_run import DryRun, PolicyTrial
     from gpuwarden_rules.policies.language import Policy
 
 
@@ -145,7 +145,7 @@ def _print_lines(one: "DryRun") -> None:
         print(json.dumps(_record(one, trial), ensure_ascii=False, default=iso_text), flush=True)
 
 
-def _record(one: "DryRun", trial: "Trial") -> Mapping[str, Any]:
+def _record(one: "DryRun", trial: "PolicyTrial") -> Mapping[str, Any]:
     alert = trial.alert
     return {
         "policy": one.policy.name, "rule": alert.rule, "outcome": trial.outcome.value, "labels": dict(alert.labels),
@@ -201,7 +201,7 @@ def _times(count: int) -> str:
     return "once" if count == 1 else "never" if not count else f"{count:,} times"
 
 
-def _of_user(user: str, trials: "Sequence[Trial]") -> list[Any]:
+def _of_user(user: str, trials: "Sequence[PolicyTrial]") -> list[Any]:
     from gpuwarden_rules.definition.templates import usd
 
     saved = [t.saved_usd for t in trials if t.saved_usd is not None and not t.is_wrong]
@@ -216,7 +216,7 @@ def _of_user(user: str, trials: "Sequence[Trial]") -> list[Any]:
     ]
 
 
-def _line(trial: "Trial") -> list[Any]:
+def _line(trial: "PolicyTrial") -> list[Any]:
     from gpuwarden_rules.definition.templates import usd
 
     labels = trial.alert.labels

@@ -47,7 +47,7 @@ class Outcome(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Trial:
+class PolicyTrial:
     """An alert, and what the policy would have done about it."""
 
     alert: Alert
@@ -72,18 +72,18 @@ class Trial:
 
 def tried(
     policy: Policy, episodes: Sequence[Alert], subjects: Sequence[PolicySubject], until: datetime
-) -> list[Trial]:
+) -> list[PolicyTrial]:
     """What the policy would have done about these alerts, in their order. `subjects`: of each alert; those that do not
     match are left out."""
-    trials: dict[int, Trial] = {}
+    trials: dict[int, PolicyTrial] = {}
     waiting: list[tuple[datetime, int]] = []
     for number, (alert, subject) in enumerate(zip(episodes, subjects, strict=True)):
         if not subject.fits(policy.match):
             continue
-        trials[number] = begun = _waited(policy, Trial(alert, subject, Outcome.ACTED), until)
+        trials[number] = begun = _waited(policy, PolicyTrial(alert, subject, Outcome.ACTED), until)
         if begun.outcome is Outcome.ACTED and begun.act_at is not None:
             heapq.heappush(waiting, (begun.act_at, number))
-    matched = [one.alert for one in trials.values() if one.outcome is not Outcome.PROTECTED]
+    firing = _Firing(policy, [t for t in trials.values() if t.outcome is not Outcome.PROTECTED])
     acts: list[datetime] = []
     ended: dict[str, datetime] = {}
     while waiting:
@@ -94,9 +94,9 @@ def tried(
             trials[number] = replace(trial, outcome=Outcome.LIMITED, act_at=None)
         elif at > until:
             trials[number] = replace(trial, outcome=Outcome.WAITS, act_at=None)
-        elif target in ended and trial.alert.began_at <= ended[target]:
+        elif _is_ended(trial, ended.get(target)):
             trials[number] = replace(trial, outcome=Outcome.WITH_OTHERS, act_at=ended[target])
-        elif policy.at_once is not None and _firing(matched, at) > policy.at_once:
+        elif policy.at_once is not None and firing.count(at, ended) > policy.at_once:
             trials[number] = replace(trial, outcome=Outcome.MANY, act_at=None)
         elif (free_at := _free_at(policy, acts, at)) > at:
             heapq.heappush(waiting, (free_at, number))
@@ -107,12 +107,12 @@ def tried(
     return [_with_others(one, policy, ended) for _, one in sorted(trials.items())]
 
 
-def _waited(policy: Policy, trial: Trial, until: datetime) -> Trial:
+def _waited(policy: Policy, trial: PolicyTrial, until: datetime) -> PolicyTrial:
     """The alert after the steps before the act; ACTED if it lasts until then."""
     if policy.is_protected(trial.subject):
         return replace(trial, outcome=Outcome.PROTECTED)
     alert = trial.alert
-    at = (alert.fired_at or alert.active_at) + timedelta(seconds=policy.after_s)
+    at = _fired_at(alert) + timedelta(seconds=policy.after_s)
     for number, step in enumerate(policy.steps):
         at = _within(policy.hours, at)
         if _is_over(alert, at):
@@ -126,7 +126,7 @@ def _waited(policy: Policy, trial: Trial, until: datetime) -> Trial:
     return trial
 
 
-def _with_others(trial: Trial, policy: Policy, ended: Mapping[str, datetime]) -> Trial:
+def _with_others(trial: PolicyTrial, policy: Policy, ended: Mapping[str, datetime]) -> PolicyTrial:
     """An alert that waited for its own act while another one ended its job or node."""
     at = ended.get(_target(policy, trial))
     if trial.outcome not in (Outcome.SPARED, Outcome.WAITS, Outcome.LIMITED) or at is None:
@@ -144,10 +144,33 @@ def _is_over(alert: Alert, at: datetime) -> bool:
     return alert.resolved_at is not None and alert.resolved_at <= at
 
 
-def _firing(alerts: Sequence[Alert], at: datetime) -> int:
-    return sum(
-        (alert.fired_at or alert.active_at) <= at and not _is_over(alert, at) for alert in alerts
-    )
+class _Firing:
+    """Counts the alerts that fire at an instant, without those that an act has ended. Instants are asked in order."""
+
+    def __init__(self, policy: Policy, trials: Sequence[PolicyTrial]) -> None:
+        self._policy = policy
+        self._coming = sorted(trials, key=lambda t: _fired_at(t.alert), reverse=True)
+        self._now: list[PolicyTrial] = []
+
+    def count(self, at: datetime, ended: Mapping[str, datetime]) -> int:
+        while self._coming and _fired_at(self._coming[-1].alert) <= at:
+            self._now.append(self._coming.pop())
+        self._now = [
+            trial
+            for trial in self._now
+            if not _is_over(trial.alert, at)
+            and not _is_ended(trial, ended.get(_target(self._policy, trial)))
+        ]
+        return len(self._now)
+
+
+def _fired_at(alert: Alert) -> datetime:
+    return alert.fired_at or alert.active_at
+
+
+def _is_ended(trial: PolicyTrial, ended_at: datetime | None) -> bool:
+    """Whether an act at that time ended what the alert is about; one that began later came after it."""
+    return ended_at is not None and trial.alert.began_at <= ended_at
 
 
 def _free_at(policy: Policy, acts: Sequence[datetime], at: datetime) -> datetime:
@@ -157,7 +180,7 @@ def _free_at(policy: Policy, acts: Sequence[datetime], at: datetime) -> datetime
     return max(at, _within(policy.hours, acts[-policy.an_hour] + _HOUR))
 
 
-def _target(policy: Policy, trial: Trial) -> str:
+def _target(policy: Policy, trial: PolicyTrial) -> str:
     """What the act ends: a node, a job, or what one GPU has."""
     if policy.act in ON_NODES:
         return f"node {trial.subject.node}"
@@ -176,8 +199,8 @@ class ActFacts:
 
 
 def judged(
-    policy: Policy, trials: Sequence[Trial], facts: Sequence[ActFacts], until: datetime
-) -> list[Trial]:
+    policy: Policy, trials: Sequence[PolicyTrial], facts: Sequence[ActFacts], until: datetime
+) -> list[PolicyTrial]:
     """The trials with the result of their acts. `facts`: of each trial. Acts on nodes let jobs end by themselves: they
     are neither wrong, nor do they save what the alert cost."""
     if policy.act in ON_NODES:
@@ -185,7 +208,7 @@ def judged(
     return [_judged(trial, fact, until) for trial, fact in zip(trials, facts, strict=True)]
 
 
-def _judged(trial: Trial, fact: ActFacts, until: datetime) -> Trial:
+def _judged(trial: PolicyTrial, fact: ActFacts, until: datetime) -> PolicyTrial:
     if trial.act_at is None or trial.outcome not in (Outcome.ACTED, Outcome.WITH_OTHERS):
         return trial
     if trial.subject.job and fact.job != trial.subject.job:
@@ -206,14 +229,14 @@ class DryRun:
     policy: Policy
     since: datetime
     until: datetime
-    trials: tuple[Trial, ...]
+    trials: tuple[PolicyTrial, ...]
 
-    def of(self, outcome: Outcome) -> list[Trial]:
+    def of(self, outcome: Outcome) -> list[PolicyTrial]:
         """Trials with that outcome."""
         return [trial for trial in self.trials if trial.outcome is outcome]
 
     @property
-    def wrong(self) -> list[Trial]:
+    def wrong(self) -> list[PolicyTrial]:
         """Acts that would have ended work."""
         return [trial for trial in self.trials if trial.is_wrong]
 
@@ -223,9 +246,9 @@ class DryRun:
         saved = [t.saved_usd for t in self.trials if t.saved_usd is not None and not t.is_wrong]
         return sum(saved) if saved else None
 
-    def by_user(self) -> Mapping[str, Sequence[Trial]]:
+    def by_user(self) -> Mapping[str, Sequence[PolicyTrial]]:
         """Acts by the user whom they would have met; empty: not known."""
-        found: dict[str, list[Trial]] = defaultdict(list)
+        found: dict[str, list[PolicyTrial]] = defaultdict(list)
         for trial in self.trials:
             if trial.act_at is not None:
                 found[trial.subject.user].append(trial)
@@ -274,7 +297,7 @@ GROUP BY a.key
 async def dry_run(policy: Policy, replay: Replay, querier: Querier) -> DryRun:
     """A policy over the alerts of a replay of its rule. Raises QueryError."""
     places = await locations(querier)
-    fired = [alert.fired_at or alert.active_at for alert in replay.episodes]
+    fired = [_fired_at(alert) for alert in replay.episodes]
     owners = await _holders(querier, replay.episodes, fired)
     subjects = [
         _subject(alert, places, owner) for alert, owner in zip(replay.episodes, owners, strict=True)
@@ -307,7 +330,7 @@ async def _holders(
     return [rows[key] for key in range(len(asked))]
 
 
-async def _facts(querier: Querier, acted: Sequence[Trial]) -> Sequence[ActFacts]:
+async def _facts(querier: Querier, acted: Sequence[PolicyTrial]) -> Sequence[ActFacts]:
     """What was on the GPU of each act, and when the same job was busy again."""
     asked = [
         {

@@ -16,7 +16,7 @@ from gpuwarden_rules.policies.dry_run import (
     WRONG_WITHIN,
     ActFacts,
     Outcome,
-    Trial,
+    PolicyTrial,
     dry_run,
     judged,
     tried,
@@ -58,7 +58,7 @@ def alert(begins: timedelta, lasts: timedelta | None, gpu: int = 0) -> Alert:
 
 def outcomes(
     of: Policy, alerts: Sequence[Alert], subjects: Sequence[PolicySubject] | None = None
-) -> list[Trial]:
+) -> list[PolicyTrial]:
     return tried(
         of, alerts, subjects or [PolicySubject(node=a.labels["node"]) for a in alerts], UNTIL
     )
@@ -119,6 +119,9 @@ def test_a_limit_holds_acts_back_and_a_storm_is_left_to_a_person() -> None:
     assert [one.outcome for one in found][2:] == [Outcome.LIMITED] * 2
     assert {one.outcome for one in outcomes(policy(at_once=3), alerts)} == {Outcome.MANY}
     assert {one.outcome for one in outcomes(policy(at_once=4), alerts)} == {Outcome.ACTED}
+    # What an act has ended does not count, though its alert still fires in the history.
+    turns = [alert(begins * HOUR, 30 * HOUR, begins) for begins in (0, 5, 10)]
+    assert {one.outcome for one in outcomes(policy(at_once=1), turns)} == {Outcome.ACTED}
 
 
 gpus = st.lists(

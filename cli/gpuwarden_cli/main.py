@@ -12,6 +12,7 @@ from gpuwarden import __version__
 from gpuwarden.lifecycle import StartError
 from gpuwarden.settings import SettingsError
 from gpuwarden_cli.commands import (
+    accept,
     agent,
     alerts,
     annotate,
@@ -74,6 +75,7 @@ COMMANDS = (
     rules,
     policies,
     why,
+    accept,
     rma,
     report,
     annotate,

@@ -62,6 +62,7 @@ EXAMPLES: dict[str, str] = {
     "rules export-prometheus": "gpuwarden rules export-prometheus /etc/prometheus/rules/gpuwarden.yml",
     "rules reload": "gpuwarden rules reload",
     "why": "gpuwarden why n1/0",
+    "accept": "gpuwarden accept n1",
     "rma": "gpuwarden rma n1/0 --archive n1-gpu0.tar.gz --attach nvidia-bug-report.log.gz",
     "report waste": "gpuwarden report waste --by team --since 30d",
     "report money": "gpuwarden report money --month --html report.html",

@@ -1,0 +1,47 @@
+"""Says whether a node may return to the queue after a repair: `gpuwarden accept`."""
+
+import argparse
+import asyncio
+
+from gpuwarden.clock import SystemClock
+from gpuwarden.durations import instant_before
+from gpuwarden.query import QueryError
+from gpuwarden_cli import acceptance
+from gpuwarden_cli.output import render, terminal_width
+from gpuwarden_cli.parser import Commands, add_command, add_format, add_since, add_url
+from gpuwarden_cli.read.remote import RemoteQuerier
+from gpuwarden_client.http import CallError
+
+
+def add_commands(commands: Commands) -> None:
+    """Add the command to the parser."""
+    made = add_command(
+        commands, "accept", run, "check whether a repaired node may return to the queue",
+        "By its readings, and those of other nodes of its models; nothing is run on the node. Exits with 1 if a check fails.",
+    )  # fmt: skip
+    made.add_argument("node", metavar="NODE", help="its name")
+    add_since(made, "1h")
+    add_format(made)
+    add_url(made)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run `gpuwarden accept`; 1 if a check fails. Raises CallError."""
+    since = instant_before(SystemClock().now(), args.since, "--since")
+    try:
+        facts = asyncio.run(acceptance.read(RemoteQuerier(args.url), args.node, since))
+    except QueryError as error:
+        raise CallError(" ".join(str(error).split())) from error
+    if facts is None:
+        raise CallError(f"there is no node {args.node!r}: `gpuwarden nodes list` has them")
+    found = acceptance.checks(facts)
+    rows = [[check.name, check.status, check.finding] for check in found]
+    print(render(["check", "status", "finding"], rows, args.format, width=terminal_width()), end="")
+    if args.format == "table":
+        failed = sum(check.status == acceptance.FAIL for check in found)
+        unknown = sum(check.status == acceptance.UNKNOWN for check in found)
+        verdict = "do not return it" if failed else "it may return"
+        print(
+            f"\n{args.node}: {verdict}: {failed} of {len(found)} checks failed, {unknown} cannot say"
+        )
+    return 1 if any(check.status == acceptance.FAIL for check in found) else 0

@@ -7,15 +7,17 @@ no jobs. Messages of Xids name processes, as the kernel's log does. `read` runs 
 import csv
 import io
 import json
-import tarfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gpuwarden.query import Querier, Record, query_all
 from gpuwarden_cli.output import counted, render
+
+if TYPE_CHECKING:
+    from tarfile import TarInfo
 
 REPLACE_RULES: Mapping[str, str] = {
     "row_remap_failed": "A memory row could not be remapped.",
@@ -209,6 +211,8 @@ def _said(value: Any) -> Any:
 def write_archive(path: Path, record: RmaRecord, attached: Sequence[Path]) -> None:
     """Write record.txt, record.json, a CSV of each list, and the files beside it. Raises OSError; a file that is there is
     not written over."""
+    import tarfile
+
     tables = {"events": record.events, "alerts": record.alerts, "links": record.links}
     files = {
         "record.txt": text(record),
@@ -231,7 +235,7 @@ def write_archive(path: Path, record: RmaRecord, attached: Sequence[Path]) -> No
         raise
 
 
-def _without_owner(member: tarfile.TarInfo) -> tarfile.TarInfo:
+def _without_owner(member: "TarInfo") -> "TarInfo":
     return member.replace(uid=0, gid=0, uname="", gname="", deep=False)
 
 

@@ -10,6 +10,7 @@ from datetime import datetime
 from typing import Any
 
 from gpuwarden.query import Querier, Record, query_all
+from gpuwarden_cli.output import counted
 
 OK, FAIL, UNKNOWN = "ok", "fail", "unknown"
 REPORTS_S = 60
@@ -167,7 +168,7 @@ def _ecc(facts: AcceptanceFacts) -> AcceptanceCheck:
     ]
     return _of_gpus(
         "ECC errors", facts.gpus, "ecc_uncorrected_volatile_total",
-        lambda errors: f"{errors} uncorrected memory errors since the driver was loaded" if errors else None,
+        lambda errors: f"{counted(errors, 'uncorrected memory error')} since the driver was loaded" if errors else None,
         "none uncorrected since the driver was loaded", pending,
     )  # fmt: skip
 

@@ -4,7 +4,6 @@ It has the board, its node's software, counters at the begin and end of a time, 
 no jobs. Messages of Xids name processes, as the kernel's log does. `read` runs the queries; the text is pure.
 """
 
-import csv
 import io
 import json
 from collections.abc import Mapping, Sequence
@@ -240,6 +239,8 @@ def _without_owner(member: "TarInfo") -> "TarInfo":
 
 
 def _csv(rows: Sequence[Record]) -> str:
+    import csv
+
     out = io.StringIO()
     writer = csv.DictWriter(out, rows[0], lineterminator="\n")
     writer.writeheader()

@@ -86,29 +86,30 @@ def test_what_is_not_read_is_unknown_and_not_ok() -> None:
 
 
 async def test_facts_are_read_of_the_node_and_of_others_of_its_models() -> None:
+    now = datetime.now(UTC).replace(microsecond=0)  # of this minute, as the views read it
     database = MemoryDatabase()
-    seen = {"first_seen_at": NOW - timedelta(days=9), "last_seen_at": NOW, "simulated": False}
+    seen = {"first_seen_at": now - timedelta(days=9), "last_seen_at": now, "simulated": False}
     for number, driver in enumerate(("570.9", "580.1", "580.1")):
         node = f"n{number}"
         uuid = f"GPU-{number}"
         database.insert("nodes", [{"node": node, "agent_id": "a", "boot_id": "b", "gpus": 1, "driver_version": driver, **seen}])  # fmt: skip
         row = {"node": node, "gpu": 0, "gpu_uuid": uuid, "simulated": False}
         database.insert("gpus", [{**row, **seen, "model": "H100", "ecc_mode": True, "nvlinks": 18, "pcie_width_max": 16}])  # fmt: skip
-        database.insert("gpu_samples", [{**row, "ts": NOW, "power_limit_watts": 700.0}])
-        database.insert("gpu_detail_samples", [{**row, "ts": NOW, "pcie_width": 16, "nvlinks_active": 18 - number}])  # fmt: skip
-        database.insert("gpu_health_samples", [{**row, "ts": NOW, "recovery_action": "none", "ecc_uncorrected_volatile_total": 0}])  # fmt: skip
+        database.insert("gpu_samples", [{**row, "ts": now, "power_limit_watts": 700.0}])
+        database.insert("gpu_detail_samples", [{**row, "ts": now, "pcie_width": 16, "nvlinks_active": 18 - number}])  # fmt: skip
+        database.insert("gpu_health_samples", [{**row, "ts": now, "recovery_action": "none", "ecc_uncorrected_volatile_total": 0}])  # fmt: skip
     database.insert("events", [
-        {"node": "n0", "gpu": 0, "gpu_uuid": "GPU-0", "ts": NOW - timedelta(minutes=m), "simulated": False, "kind": "xid",
+        {"node": "n0", "gpu": 0, "gpu_uuid": "GPU-0", "ts": now - timedelta(minutes=m), "simulated": False, "kind": "xid",
          "severity": "critical", "message": f"Xid {m}"}
         for m in (5, 90)
     ])  # fmt: skip
-    facts = await read(database, "n0", NOW - timedelta(hours=1))
+    facts = await read(database, "n0", now - timedelta(hours=1))
     assert facts is not None
     found = failed(facts)
     assert found.pop("events").startswith("Xid 5 (")
     assert found == {"driver": "GPU 0 has 570.9, most have 580.1"}
-    second = await read(database, "n1", NOW - timedelta(hours=1))
+    second = await read(database, "n1", now - timedelta(hours=1))
     assert second is not None
     assert failed(second)["NVLink"] == "GPU 0 has 17 of 18 NVLinks up"
-    assert await read(database, "n9", NOW) is None
+    assert await read(database, "n9", now) is None
     database.close()

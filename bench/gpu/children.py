@@ -4,6 +4,7 @@ import contextlib
 import os
 import signal
 import subprocess
+import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,6 +16,12 @@ def start(command: Sequence[str], **more: Any) -> "subprocess.Popen[str]":
     process = subprocess.Popen(command, text=True, start_new_session=True, **more)
     _started.append(process)
     return process
+
+
+def gpuwarden(*arguments: str) -> list[str]:
+    """A command line of the checkout that is on the path."""
+    main = "import sys; from gpuwarden_cli.main import main; sys.exit(main())"
+    return [sys.executable, "-c", main, *arguments]
 
 
 def kill(group: int) -> None:

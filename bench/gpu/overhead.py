@@ -2,7 +2,6 @@
 
 import os
 import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -38,11 +37,10 @@ def measure(backend: str, seconds: float) -> dict[str, Any]:
     server = ThreadingHTTPServer(("127.0.0.1", 0), _Collector)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     with tempfile.TemporaryDirectory() as state:
-        command = [
-            sys.executable, "-c", "import sys; from gpuwarden_cli.main import main; sys.exit(main())",
+        command = children.gpuwarden(
             "agent", "run", "--backend", backend, "--state-dir", state, "--node", "evidence",
             "--collector-url", f"http://127.0.0.1:{server.server_port}", "--log-level", "warning",
-        ]  # fmt: skip
+        )  # fmt: skip
         environment = {**os.environ, "GPUWARDEN_AGENT_SIMULATE_GPUS": "1"}
         agent = children.start(command, stderr=subprocess.PIPE, env=environment)
         try:

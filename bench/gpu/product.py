@@ -14,6 +14,7 @@ import itertools
 import json
 import os
 import signal
+import statistics
 import subprocess
 import sys
 import tarfile
@@ -25,7 +26,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[2]
 PARTS = ("", "contract", "agent", "simulator", "collector", "postgres", "prometheus", "rules", "dashboards", "client", "importing", "cli")  # fmt: skip
 
 SCENE_S = 80.0
@@ -69,7 +69,7 @@ class Product:
         }
         gpus = "1" if simulated else "0"
         self._up = children.start(
-            [*_command("up", "--port", str(port), "--data", str(self.data), "--simulate", gpus, "--history", "0")],
+            children.gpuwarden("up", "--port", str(port), "--data", str(self.data), "--simulate", gpus, "--history", "0"),
             stdout=self._log, stderr=subprocess.STDOUT, env=environment,
         )  # fmt: skip
 
@@ -100,8 +100,10 @@ class Product:
 
     def run(self, *arguments: str) -> str:
         """What a command prints."""
+        from bench.gpu import children
+
         done = subprocess.run(
-            _command(*arguments), capture_output=True, text=True, timeout=120, check=False,
+            children.gpuwarden(*arguments), capture_output=True, text=True, timeout=120, check=False,
             env={**os.environ, "GPUWARDEN_URL": self.url},
         )  # fmt: skip
         return done.stdout + done.stderr if done.returncode not in (0, 1) else done.stdout
@@ -116,11 +118,6 @@ class Product:
         if self._up.poll() is None:
             self._up.send_signal(signal.SIGINT)
         return self._up.wait(60)
-
-
-def _command(*arguments: str) -> list[str]:
-    main = "import sys; from gpuwarden_cli.main import main; sys.exit(main())"
-    return [sys.executable, "-c", main, *arguments]
 
 
 class Work:
@@ -377,8 +374,7 @@ def edges(samples: Sequence[tuple[int, float]]) -> list[int]:
 
 
 def _median(values: Sequence[float]) -> float:
-    ordered = sorted(values)
-    return float(ordered[len(ordered) // 2]) if ordered else 0.0
+    return float(statistics.median_high(values)) if values else 0.0
 
 
 def summary(judge: Judge, texts: Mapping[str, str]) -> str:
@@ -452,8 +448,7 @@ def run(arguments: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    paths = [str(ROOT / part) for part in PARTS]
-    sys.path[:0] = paths
-    inherited = os.environ.get("PYTHONPATH")
-    os.environ["PYTHONPATH"] = os.pathsep.join([*paths, *([inherited] if inherited else [])])
+    from run import put_on_path  # beside this file
+
+    put_on_path(PARTS)
     sys.exit(run(sys.argv[1:]))

@@ -9,6 +9,7 @@ Needs no network and no installation: README.md beside this file has what it nee
 import importlib.util
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -40,12 +41,17 @@ def _is_installed(module: str) -> bool:
         return False
 
 
-def main() -> int:
-    """Put the checkout on the path, for the children too, and measure."""
-    paths = [str(ROOT / part) for part in PARTS]
+def put_on_path(parts: Sequence[str]) -> None:
+    """Put folders of the checkout on the path, for the children too."""
+    paths = [str(ROOT / part) for part in parts]
     sys.path[:0] = paths
     inherited = os.environ.get("PYTHONPATH")
     os.environ["PYTHONPATH"] = os.pathsep.join([*paths, *([inherited] if inherited else [])])
+
+
+def main() -> int:
+    """Measure with the checkout."""
+    put_on_path(PARTS)
     missing = missing_packages()
     if missing:
         names = ", ".join(PACKAGES[module] for module in missing)

@@ -22,27 +22,26 @@ LIKE_MOST = {
 """Readings that are compared with most GPUs of the same model on other nodes, and their names."""
 
 _NODE = """
-SELECT node, gpus, epoch(now()::TIMESTAMP - last_seen_at) AS silent_s, simulated FROM nodes WHERE node = $node
+SELECT gpus, epoch(now()::TIMESTAMP - last_seen_at) AS silent_s FROM nodes WHERE node = $node
 """
 _GPUS = """
 SELECT g.gpu, g.gpu_uuid, g.model, n.driver_version, g.vbios_version, g.inforom_version, g.ecc_mode, g.ecc_mode_pending,
-    g.persistence_mode, g.mig_mode, g.pcie_generation_max, g.pcie_width_max, g.nvlinks, s.power_limit_watts,
-    s.gpu_uuid IS NOT NULL AS reports, d.pcie_width, d.pcie_generation, d.nvlinks_active, h.remap_pending, h.remap_failed,
+    g.persistence_mode, g.mig_mode, g.pcie_width_max, g.nvlinks, s.power_limit_watts,
+    s.gpu_uuid IS NOT NULL AS reports, d.pcie_width, d.nvlinks_active, h.remap_pending, h.remap_failed,
     h.recovery_action, h.memory_unrepairable, h.inforom_valid, h.ecc_uncorrected_volatile_total, h.fabric_health
 FROM gpus g
 JOIN nodes n USING (node)
 LEFT JOIN gpus_now s ON s.gpu_uuid = g.gpu_uuid
 LEFT JOIN gpu_health_now h ON h.gpu_uuid = g.gpu_uuid
 LEFT JOIN (
-    SELECT gpu_uuid, arg_max(pcie_width, ts) AS pcie_width, max(pcie_generation) AS pcie_generation,
-        arg_max(nvlinks_active, ts) AS nvlinks_active
+    SELECT gpu_uuid, arg_max(pcie_width, ts) AS pcie_width, arg_max(nvlinks_active, ts) AS nvlinks_active
     FROM gpu_detail_samples WHERE node = $node AND ts > now()::TIMESTAMP - INTERVAL 10 MINUTE GROUP BY gpu_uuid
 ) d ON d.gpu_uuid = g.gpu_uuid
 WHERE g.node = $node AND g.replaced_by IS NULL AND g.mig_instance IS NULL AND g.parent_gpu_uuid IS NULL
 ORDER BY g.gpu
 """
 _MOST = """
-SELECT g.model, count(DISTINCT g.node) AS nodes, mode(n.driver_version) AS driver_version, mode(g.vbios_version) AS vbios_version,
+SELECT g.model, mode(n.driver_version) AS driver_version, mode(g.vbios_version) AS vbios_version,
     mode(g.inforom_version) AS inforom_version, mode(g.ecc_mode) AS ecc_mode, mode(g.persistence_mode) AS persistence_mode,
     mode(g.mig_mode) AS mig_mode, mode(s.power_limit_watts) AS power_limit_watts
 FROM gpus g JOIN nodes n USING (node) LEFT JOIN gpus_now s ON s.gpu_uuid = g.gpu_uuid
@@ -51,11 +50,11 @@ WHERE g.node <> $node AND g.replaced_by IS NULL AND g.mig_instance IS NULL AND n
 GROUP BY g.model
 """
 _EVENTS = """
-SELECT gpu, kind, message, ts FROM events
+SELECT message, ts FROM events
 WHERE node = $node AND ts > $since::TIMESTAMP AND severity = 'critical' ORDER BY ts DESC LIMIT 20
 """
 _ALERTS = """
-SELECT rule, gpu, severity FROM alerts_now
+SELECT rule, gpu FROM alerts_now
 WHERE node = $node AND state = 'firing' AND consequence IN ('lost_work', 'failing_hardware', 'unwatched') ORDER BY severity, rule, gpu
 """
 
@@ -190,29 +189,39 @@ def _memory(facts: AcceptanceFacts) -> AcceptanceCheck:
 
 
 def _widths(facts: AcceptanceFacts) -> AcceptanceCheck:
-    found, is_known = [], False
-    for gpu in facts.gpus:
-        width, most = gpu["pcie_width"], gpu["pcie_width_max"]
-        if width is None or most is None:
-            continue
-        is_known = True
-        if width < most:
-            found.append(f"GPU {gpu['gpu']} has {width} of {most} lanes")
-    return _verdict("PCIe width", found, "all lanes", is_known=is_known)
+    return _all_there(
+        "PCIe width", facts.gpus, "pcie_width", "pcie_width_max", "lanes", "all lanes"
+    )
 
 
 def _links(facts: AcceptanceFacts) -> AcceptanceCheck:
-    found, is_known = [], False
-    for gpu in facts.gpus:
-        active, links = gpu["nvlinks_active"], gpu["nvlinks"]
-        if gpu["fabric_health"] not in (None, "healthy"):
-            found.append(f"GPU {gpu['gpu']}: the fabric has {gpu['fabric_health']}")
-        if active is None or links is None:
-            continue
-        is_known = True
-        if active < links:
-            found.append(f"GPU {gpu['gpu']} has {active} of {links} NVLinks up")
-    return _verdict("NVLink", found, "all links are up", is_known=is_known)
+    found = [
+        f"GPU {gpu['gpu']}: the fabric has {gpu['fabric_health']}"
+        for gpu in facts.gpus
+        if gpu["fabric_health"] not in (None, "healthy")
+    ]
+    return _all_there(
+        "NVLink", facts.gpus, "nvlinks_active", "nvlinks", "NVLinks up", "all links are up", found
+    )
+
+
+def _all_there(
+    name: str,
+    gpus: Iterable[Record],
+    has: str,
+    should: str,
+    what: str,
+    well: str,
+    found: Sequence[str] = (),
+) -> AcceptanceCheck:
+    """A check that a column `has` of each GPU is not below its column `should`."""
+    known = [gpu for gpu in gpus if gpu[has] is not None and gpu[should] is not None]
+    short = [
+        f"GPU {gpu['gpu']} has {gpu[has]} of {gpu[should]} {what}"
+        for gpu in known
+        if gpu[has] < gpu[should]
+    ]
+    return _verdict(name, [*found, *short], well, is_known=bool(known))
 
 
 def _quiet(facts: AcceptanceFacts) -> AcceptanceCheck:

@@ -101,6 +101,11 @@ def timestamp_sql(instant: datetime) -> str:
     return f"TIMESTAMP '{instant.replace(tzinfo=None).isoformat(sep=' ')}'"
 
 
+def first_paragraph(error: Exception | str) -> str:
+    """An error in one line, without the part of the query that DuckDB shows after an empty line."""
+    return " ".join(str(error).partition("\n\n")[0].split())
+
+
 class Querier(Protocol):
     """Runs read-only SQL."""
 

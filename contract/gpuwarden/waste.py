@@ -689,7 +689,8 @@ _ROLLED = f"SELECT max(ts) + INTERVAL 1 HOUR FROM waste_1h WHERE ts >= {_OLDEST}
 
 def bounds_sql() -> str:
     """SELECT of `begin_at`, the end of the rolled-up hours, and `end_at`, the end of the minutes counted after
-    them, in steps. Without new samples the time still advances, some minutes late. `end_at` never goes back."""
+    them, in steps. Without new samples the time still advances, some minutes late. `end_at` only goes back where older minutes are
+    imported."""
     minutes = " UNION ALL ".join(
         f"SELECT ts FROM {table} WHERE ts >= {_OLDEST}" for table in ("gpu_1m", "host_1m")
     )

@@ -5,7 +5,7 @@ import asyncio
 
 from gpuwarden.clock import SystemClock
 from gpuwarden.durations import instant_before
-from gpuwarden.query import QueryError
+from gpuwarden.query import QueryError, first_paragraph
 from gpuwarden_cli import acceptance
 from gpuwarden_cli.output import render, terminal_width
 from gpuwarden_cli.parser import Commands, add_command, add_format, add_since, add_url
@@ -31,7 +31,7 @@ def run(args: argparse.Namespace) -> int:
     try:
         facts = asyncio.run(acceptance.read(RemoteQuerier(args.url), args.node, since))
     except QueryError as error:
-        raise CallError(" ".join(str(error).split())) from error
+        raise CallError(first_paragraph(error)) from error
     if facts is None:
         raise CallError(f"there is no node {args.node!r}: `gpuwarden nodes list` has them")
     found = acceptance.checks(facts)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpuwarden.clock import iso_text
 from gpuwarden.durations import readable, span_of
-from gpuwarden.query import QueryError
+from gpuwarden.query import QueryError, first_paragraph
 from gpuwarden_cli.output import counted, render, terminal_width
 from gpuwarden_cli.parser import Commands, add_command, add_format, add_group, add_since, add_url
 from gpuwarden_cli.read.remote import RemoteQuerier
@@ -19,6 +19,8 @@ from gpuwarden_cli.read.replays import Replayed, replay_all, rules_of_collector
 from gpuwarden_client.http import CallError
 
 if TYPE_CHECKING:
+    from gpuwarden_rules.definition.overrides import Locations
+    from gpuwarden_rules.definition.rule_set import RuleSet
     from gpuwarden_rules.policies.dry_run import DryRun, PolicyTrial
     from gpuwarden_rules.policies.language import Policy
 
@@ -31,7 +33,7 @@ def add_commands(commands: Commands) -> None:
     add_format(made)
     made = add_command(
         group, "backtest", policies_backtest, "show what policies would have done, saved, and done wrong",
-        "Nothing is done and nobody is asked: the steps are followed over stored alerts' history.",
+        "Nothing is done and nobody is asked: the steps are followed over a replay of the rule.",
     )  # fmt: skip
     _add_files(made)
     made.add_argument("--policy", action="append", metavar="NAME", help="this policy only; may be repeated")  # fmt: skip
@@ -64,7 +66,7 @@ def policies_check(args: argparse.Namespace) -> int:
             ", ".join(_step_text(policy, number) for number in range(len(policy.steps))),
             f"{policy.path}:{policy.line}",
         ]
-        for policy in _policies(args)
+        for policy in _policies(args, rules_of_collector(args))
     ]
     print(render(columns, rows, args.format, width=terminal_width()), end="")
     return 0
@@ -75,7 +77,8 @@ def policies_backtest(args: argparse.Namespace) -> int:
     from gpuwarden_rules.policies.language import PolicyState
 
     span = span_of(args.since, "--since")
-    policies = _policies(args)
+    rule_set = rules_of_collector(args)
+    policies = _policies(args, rule_set)
     unknown = sorted(set(args.policy or ()) - {policy.name for policy in policies})
     if unknown:
         raise ValueError(f"no policy of these files is called {unknown[0]!r}")
@@ -86,29 +89,32 @@ def policies_backtest(args: argparse.Namespace) -> int:
     tried = [policy for policy in wanted if policy.state is not PolicyState.OFF]
     if not tried:
         return 0
-    rule_set = rules_of_collector(args)
     names = {policy.rule for policy in tried}
     rule_set = replace(rule_set, rules=tuple(r for r in rule_set.rules if r.name in names))
     done: dict[str, Replayed] = {}
 
     async def run() -> "list[DryRun | str]":
+        from gpuwarden_rules.evaluation.fleet import locations
         from gpuwarden_rules.policies.dry_run import dry_run
 
         await replay_all(
             rule_set, span, None, args.url, lambda name, one, _: done.update({name: one})
         )
         querier = RemoteQuerier(args.url)
+        places: Locations | None = None
         found: list[DryRun | str] = []
         for policy in tried if done else ():
             one = done[policy.rule]
             if isinstance(one, Exception | str):
-                reason = " ".join(str(one).partition("\n\n")[0].split())
-                found.append(f"{policy.name}: {policy.rule} cannot be replayed: {reason}")
+                found.append(
+                    f"{policy.name}: {policy.rule} cannot be replayed: {first_paragraph(one)}"
+                )
                 continue
             try:
-                found.append(await dry_run(policy, one, querier))
+                places = places or await locations(querier)
+                found.append(await dry_run(policy, one, places, querier))
             except QueryError as error:
-                found.append(f"{policy.name}: {' '.join(str(error).split())}")
+                found.append(f"{policy.name}: {first_paragraph(error)}")
         return found
 
     results = asyncio.run(run())
@@ -122,8 +128,8 @@ def policies_backtest(args: argparse.Namespace) -> int:
     return 1 if any(isinstance(one, str) for one in results) else 0
 
 
-def _policies(args: argparse.Namespace) -> "list[Policy]":
-    """The policies of `files`, checked against the collector's rules."""
+def _policies(args: argparse.Namespace, rule_set: "RuleSet") -> "list[Policy]":
+    """The policies of `files`, checked against these rules."""
     from gpuwarden_rules.policies.language import load_policies
 
     paths: list[Path] = []
@@ -131,7 +137,7 @@ def _policies(args: argparse.Namespace) -> "list[Policy]":
         paths += sorted(path.rglob("*.yaml")) if path.is_dir() else [path]
     if not paths:
         raise CallError(f"{args.files[0]} has no *.yaml file")
-    return load_policies(paths, [rule.name for rule in rules_of_collector(args).rules])
+    return load_policies(paths, [rule.name for rule in rule_set.rules])
 
 
 def _step_text(policy: "Policy", number: int) -> str:
@@ -203,15 +209,16 @@ def _times(count: int) -> str:
 
 def _of_user(user: str, trials: "Sequence[PolicyTrial]") -> list[Any]:
     from gpuwarden_rules.definition.templates import usd
+    from gpuwarden_rules.policies.dry_run import saved_usd
 
-    saved = [t.saved_usd for t in trials if t.saved_usd is not None and not t.is_wrong]
+    saved = saved_usd(trials)
     jobs = {trial.subject.job for trial in trials} - {""}
     wrongly = sum(trial.is_wrong for trial in trials)
     return [
         user or "not known",
         len(trials),
         len(jobs),
-        usd(sum(saved)) if saved else None,
+        None if saved is None else usd(saved),
         wrongly or None,
     ]
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from gpuwarden.clock import SystemClock, iso_text
 from gpuwarden.durations import instant_before
-from gpuwarden.query import QueryError
+from gpuwarden.query import QueryError, first_paragraph
 from gpuwarden.untrusted_text import printable
 from gpuwarden_cli import rma_record
 from gpuwarden_cli.commands.inventory import gpu_named
@@ -50,7 +50,7 @@ def run(args: argparse.Namespace) -> int:
             rma_record.read(RemoteQuerier(args.url), found["gpu_uuid"], found["node"], since, until)
         )
     except QueryError as error:
-        raise CallError(" ".join(str(error).split())) from error
+        raise CallError(first_paragraph(error)) from error
     if args.format == "json":
         print(json.dumps(record.document(), indent=2, default=iso_text, ensure_ascii=False))
     else:

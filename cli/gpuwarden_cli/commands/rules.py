@@ -15,6 +15,7 @@ from urllib.parse import quote
 from gpuwarden.clock import SystemClock, iso_text
 from gpuwarden.durations import readable, seconds_of, span_of
 from gpuwarden.prometheus_names import DCGM_SETS
+from gpuwarden.query import first_paragraph
 from gpuwarden_cli.output import counted, render, terminal_width
 from gpuwarden_cli.parser import Commands, add_command, add_format, add_group, add_since, add_url
 from gpuwarden_cli.read.remote import RemoteQuerier
@@ -288,8 +289,7 @@ def _print_speed(rules: int, span: timedelta, seconds: float) -> None:
 
 def _print_backtest(name: str, done: Replayed, seconds: float, *, is_json: bool) -> None:
     if isinstance(done, Exception):
-        reason = " ".join(str(done).partition("\n\n")[0].split())
-        print(f"gpuwarden: {name} cannot be replayed: {reason}", file=sys.stderr)
+        print(f"gpuwarden: {name} cannot be replayed: {first_paragraph(done)}", file=sys.stderr)
     elif isinstance(done, str) and is_json:
         print(json.dumps({"rule": name, "cannot_say": done}, ensure_ascii=False), flush=True)
     elif isinstance(done, str):

@@ -75,7 +75,7 @@ function details(rule) {
     const tag = make(one.fires ? "span.tag.fires" : "span.tag", {}, one.fires ? "fires" : "stays quiet");
     parts.push(folded([tag, ` ${one.name}`], code(one.text)));
   }
-  parts.push(make("h2", {}, "Text"), make("p.soft", {}, `Needs ${rule.requires.join(", ") || "nothing"}${rule.one_of.length ? `, and one of ${rule.one_of.join(", ")}` : ""}${rule.optional.length ? `; reads ${rule.optional.join(", ")} if present` : ""}.`));
+  parts.push(make("h2", {}, "Text"), make("p.soft", {}, `Needs ${[...rule.requires, ...(rule.one_of.length ? [`one of (${rule.one_of.join(", ")})`] : [])].join(", ") || "nothing"}${rule.optional.length ? `; reads ${rule.optional.join(", ")} if present` : ""}.`));
   parts.push(folded("SQL", code(rule.sql)));
   if (rule.source) parts.push(folded("source (YAML)", code(rule.source)));
   return written.replaceChildren(...parts);

@@ -10,7 +10,7 @@ from enum import StrEnum
 from functools import partial
 
 from gpuwarden.clock import Clock
-from gpuwarden.query import Querier, QueryError
+from gpuwarden.query import Querier, QueryError, first_paragraph
 from gpuwarden_rules.backtest.inventory_history import NodeOutage, outages_between
 from gpuwarden_rules.backtest.known_data import KnownData, reads_rollups
 from gpuwarden_rules.backtest.replay import Replay, first_sample_at, replay
@@ -176,7 +176,7 @@ class Backtester:
             made.reason = f"it took longer than {LASTS_S_MAX:g} s: choose a shorter time"
         except (QueryError, RowsError) as error:
             made.state = BacktestState.FAILED
-            made.reason = " ".join(str(error).partition("\n\n")[0].split())
+            made.reason = first_paragraph(error)
         except asyncio.CancelledError:
             made.state = BacktestState.CANCELLED
             raise

@@ -8,7 +8,7 @@ Alerts are those of a replay of the rule. An answer of an owner is not known: no
 import heapq
 import json
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -18,7 +18,7 @@ from gpuwarden.alert import Alert, usd_between
 from gpuwarden.query import Querier
 from gpuwarden_rules.backtest.replay import Replay
 from gpuwarden_rules.definition.overrides import Locations
-from gpuwarden_rules.evaluation.fleet import locations
+from gpuwarden_rules.definition.sql_text import timestamp_text
 from gpuwarden_rules.policies.language import ON_NODES, OfficeHours, Policy, PolicySubject
 
 WRONG_WITHIN = timedelta(hours=1)
@@ -222,6 +222,12 @@ def _judged(trial: PolicyTrial, fact: ActFacts, until: datetime) -> PolicyTrial:
     )
 
 
+def saved_usd(trials: Iterable[PolicyTrial]) -> float | None:
+    """Dollars that all acts would have saved but the wrong ones; None: no price is known."""
+    saved = [t.saved_usd for t in trials if t.saved_usd is not None and not t.is_wrong]
+    return sum(saved) if saved else None
+
+
 @dataclass(frozen=True, slots=True)
 class DryRun:
     """What a policy would have done over a time."""
@@ -242,9 +248,8 @@ class DryRun:
 
     @property
     def saved_usd(self) -> float | None:
-        """Dollars that all acts would have saved but the wrong ones; None: no price is known."""
-        saved = [t.saved_usd for t in self.trials if t.saved_usd is not None and not t.is_wrong]
-        return sum(saved) if saved else None
+        """As `saved_usd` of all."""
+        return saved_usd(self.trials)
 
     def by_user(self) -> Mapping[str, Sequence[PolicyTrial]]:
         """Acts by the user whom they would have met; empty: not known."""
@@ -294,20 +299,15 @@ GROUP BY a.key
 """
 
 
-async def dry_run(policy: Policy, replay: Replay, querier: Querier) -> DryRun:
-    """A policy over the alerts of a replay of its rule. Raises QueryError."""
-    places = await locations(querier)
+async def dry_run(policy: Policy, replay: Replay, places: Locations, querier: Querier) -> DryRun:
+    """A policy over the alerts of a replay of its rule, in the fleet of today. Raises QueryError."""
     fired = [_fired_at(alert) for alert in replay.episodes]
     owners = await _holders(querier, replay.episodes, fired)
     subjects = [
         _subject(alert, places, owner) for alert, owner in zip(replay.episodes, owners, strict=True)
     ]
     trials = tried(policy, replay.episodes, subjects, replay.until)
-    acted = [trial for trial in trials if trial.act_at is not None]
-    facts = dict(zip(map(id, acted), await _facts(querier, acted), strict=True))
-    found = judged(
-        policy, trials, [facts.get(id(trial), ActFacts()) for trial in trials], replay.until
-    )
+    found = judged(policy, trials, await _facts(querier, trials), replay.until)
     return DryRun(policy, replay.since, replay.until, tuple(found))
 
 
@@ -330,20 +330,23 @@ async def _holders(
     return [rows[key] for key in range(len(asked))]
 
 
-async def _facts(querier: Querier, acted: Sequence[PolicyTrial]) -> Sequence[ActFacts]:
-    """What was on the GPU of each act, and when the same job was busy again."""
+async def _facts(querier: Querier, trials: Sequence[PolicyTrial]) -> Sequence[ActFacts]:
+    """What was on the GPU of each act, and when the same job was busy again; of trials without an act: nothing."""
     asked = [
         {
             "key": key, "gpu_uuid": trial.alert.labels.get("gpu_uuid", ""), "at": trial.act_at,
             "job": trial.subject.job, "user": trial.subject.user,
         }
-        for key, trial in enumerate(acted)
+        for key, trial in enumerate(trials)
+        if trial.act_at is not None
     ]  # fmt: skip
     held = await _rows(querier, _HELD, asked)
     busy = await _rows(querier, _BUSY, asked)
     return [
         ActFacts(held[key]["job"], busy[key]["busy_at"] if key in busy else None)
-        for key in range(len(asked))
+        if key in held
+        else ActFacts()
+        for key in range(len(trials))
     ]
 
 
@@ -355,7 +358,7 @@ async def _rows(
     ordered = sorted(asked, key=lambda one: one["at"])
     for first in range(0, len(ordered), _AT_ONCE):
         part = ordered[first : first + _AT_ONCE]
-        texts = [{"job": "", "user": "", **one, "at": _text(one["at"])} for one in part]
+        texts = [{"job": "", "user": "", **one, "at": timestamp_text(one["at"])} for one in part]
         params = {
             "asked": json.dumps(texts),
             "begin": part[0]["at"] - HELD_WITHIN,
@@ -364,7 +367,3 @@ async def _rows(
         rows = (await querier.query(sql, params, row_limit=_AT_ONCE)).records()
         found |= {row["key"]: row for row in rows}
     return found
-
-
-def _text(at: datetime) -> str:
-    return f"{at:%Y-%m-%d %H:%M:%S.%f}"

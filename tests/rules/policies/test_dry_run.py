@@ -12,6 +12,7 @@ from tests.rules.policies.test_language import HOURS
 from gpuwarden.alert import Alert, AlertState, Severity
 from gpuwarden_rules.backtest.replay import Replay
 from gpuwarden_rules.definition.language import builtin_rules
+from gpuwarden_rules.evaluation.fleet import locations
 from gpuwarden_rules.policies.dry_run import (
     WRONG_WITHIN,
     ActFacts,
@@ -242,7 +243,8 @@ async def test_jobs_and_work_are_read_of_the_time_of_the_act(database) -> None:
     alerts = tuple(alert(0 * HOUR, 3 * HOUR, gpu) for gpu in range(4))
     (rule,) = [one for one in builtin_rules() if one.name == "gpu_idle_held"]
     replay = Replay(rule, NOW - 9 * HOUR, UNTIL, 300, 60, 1, 1, alerts)
-    done = await dry_run(policy(match={"team": "vision"}), replay, database)
+    places = await locations(database)
+    done = await dry_run(policy(match={"team": "vision"}), replay, places, database)
     ada, bob, gone, given_out = done.trials
     assert [(t.subject.job, t.subject.user) for t in done.trials] == [
         ("7", "ada"), ("8", "bob"), ("9", "bob"), ("12", "eve"),
@@ -254,5 +256,5 @@ async def test_jobs_and_work_are_read_of_the_time_of_the_act(database) -> None:
     assert done.saved_usd == 8.0
     assert {user: len(several) for user, several in done.by_user().items()} == {"ada": 1, "bob": 1, "eve": 1}  # fmt: skip
     nothing = replace(replay, episodes=())
-    assert (await dry_run(policy(), nothing, database)).trials == ()
+    assert (await dry_run(policy(), nothing, places, database)).trials == ()
     assert WRONG_WITHIN == HOUR

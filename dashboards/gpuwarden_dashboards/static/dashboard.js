@@ -310,6 +310,7 @@ async function save(changes) {
     board = { ...saved, newest: saved.version, dashboard: sent };
     [draft, isChanged, wantedVersion] = [null, false, null];
     said(`Saved as version ${saved.version}.`);
+    setSaving(false); // not after the list of versions, which may be long in coming
     show();
     remember();
     await showVersions();

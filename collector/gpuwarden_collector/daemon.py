@@ -60,6 +60,7 @@ class Collector:
     url: str
     """Its URL, such as http://127.0.0.1:8750."""
     querier: Querier
+    """Sees all rows, for every caller."""
     rules_querier: Querier
     """For rules, which must not wait for other queries."""
     expect: Callable[[Sequence[ExpectedQuery]], None]
@@ -154,7 +155,7 @@ async def running(
         copies = copy_routes(CopyFolder(settings.data_dir), bodies, no_room)
         fronts = stages.front_routes(http_fronts, queries, bodies, clock, settings, stats)
         own = (*access.routes, *sql.routes(), *fronts, *node_routes(writer), *copies, *receiving)
-        app = _application(api, [*own, *_routes_of_people(state, clock, bursts), *routes(querier)])
+        app = _application(api, [*own, *_routes_of_people(state, clock, bursts), *routes(queriers.callers)])  # fmt: skip
         url = health.url = await serve(stack, settings, app, access, stats)
         postgres = await stages.listen_beside(stack, settings, front, queries, access, stats)
         # This runs first at the end: a client that waits for an answer would delay the end of the server.

@@ -27,6 +27,9 @@ class CollectorSettings:
     tls_key: Path | None = setting(None, "PEM file of the certificate's key.")
     tls_ca: Path | None = setting(None, "PEM file of the authority that enrolled nodes trust.")
     tokens_file: Path | None = setting(None, "File of tokens; none: tokens.json in data_dir.")
+    access_file: Path | None = setting(
+        None, "TOML file of teams, of roles by group, and of single sign-on; none: tokens alone."
+    )
     require_tokens: bool = setting(
         False,
         "Whether tokens are required on loopback, too, as behind a proxy; elsewhere they always are.",

@@ -57,7 +57,7 @@ from gpuwarden_collector.query.port import (
     HttpFrontContext,
     Refusal,
 )
-from gpuwarden_collector.query.querier import SqlQuerier
+from gpuwarden_collector.query.querier import CallersQuerier, SqlQuerier
 from gpuwarden_collector.query.stored import LOOK_S as LATEST_S
 from gpuwarden_collector.query.stored import RUNNING_LOOK_S, label_running, take_stored
 from gpuwarden_collector.query.worker import WorkerSettings, recent_bytes_max
@@ -272,6 +272,11 @@ class Queriers:
     clients: SqlQuerier
     rules: SqlQuerier
     events: StoredEvents
+
+    @property
+    def callers(self) -> CallersQuerier:
+        """For requests: each sees the rows that its caller may see."""
+        return CallersQuerier(self.clients)
 
 
 def dialects_of(front: Front | None, http_fronts: Sequence[HttpFront]) -> Mapping[str, str]:
@@ -595,7 +600,7 @@ def front_routes(
         body_access(bodies),
         clock,
         lambda request: request.get(GRANT),
-        lambda request: grant.entry.id if (grant := request.get(GRANT)) else "",
+        lambda request: f"{grant.entry.id} {grant.team}" if (grant := request.get(GRANT)) else "",
         settings.query_send_s,
         lambda: (stats.rolled_until, stats.hours_rolled_until),
     )

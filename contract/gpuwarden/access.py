@@ -18,6 +18,8 @@ from functools import lru_cache
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from gpuwarden.teams import Team
+
 ENROLL_PATH = "/v1/enroll"
 CA_PATH = "/v1/ca"
 TOKEN_PATH = "/v1/token"
@@ -46,8 +48,10 @@ class Scope(StrEnum):
     """Read: SQL, pages, rules, alerts, metrics."""
     EDIT = "edit"
     """Read, and change dashboards and annotations."""
+    OPERATE = "operate"
+    """Edit, and make and end silences."""
     ADMIN = "admin"
-    """Everything, also silences and acknowledgements."""
+    """Everything."""
     ENROLL = "enroll"
     """Register a node's own token, and nothing else."""
     COPY = "copy"
@@ -64,6 +68,8 @@ class Caller:
     """Comment of the token; None: no token is needed, or none was sent."""
     token: str | None = None
     """Id of the token, after rotation that of the first one."""
+    team: Team | None = None
+    """The team whose rows it may see; None: all rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,9 +136,16 @@ def read_token(path: Path) -> Token:
         raise ValueError(f"{path}: {error}") from error
 
 
+_PEOPLE = (Scope.READ, Scope.EDIT, Scope.OPERATE)
+"""Scopes of which each allows what those before it do."""
+
+
 def allows(held: Scope, needed: Scope) -> bool:
     """Whether a token of scope `held` may do what needs `needed`."""
-    return held is needed or held is Scope.ADMIN or (held is Scope.EDIT and needed is Scope.READ)
+    if held is needed or held is Scope.ADMIN:
+        return True
+    both = held in _PEOPLE and needed in _PEOPLE
+    return both and _PEOPLE.index(held) > _PEOPLE.index(needed)
 
 
 @lru_cache(maxsize=64)

@@ -18,6 +18,7 @@ _OF_VIEWS: Mapping[str, Mapping[str, str]] = {
         "is_waste": "Whether its label is one of waste.",
         "gpu_hours": "Time with that label and owner.",
     },
+    "others_1h": {"gpu_hours": "Time of all GPUs with that label.", "usd": "Cost of that time."},
     "gpu_usage": {
         "rack": "Label `rack` of the node.",
         "labels": "Labels of the node: labels['zone'] is one of them.",

@@ -207,3 +207,10 @@ SELECT w.ts, w.node, w.gpu, w.gpu_uuid, w.model, w."user", w.job, w.team, n.labe
 FROM waste w
 LEFT JOIN nodes n USING (node)
 GROUP BY w.ts, w.node, w.gpu, w.gpu_uuid, w.model, w."user", w.job, w.team, n.labels, w.simulated;
+
+-- For readers of one team: GPU hours and cost of all others by hour, model and label. Empty for readers of all rows.
+CREATE OR REPLACE VIEW others_1h AS
+SELECT ts, model, label, sum(seconds) / 3600 AS gpu_hours, sum(usd) AS usd, bool_or(simulated) AS simulated
+FROM waste_1h
+WHERE false
+GROUP BY ts, model, label;

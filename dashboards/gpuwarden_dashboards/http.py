@@ -11,8 +11,10 @@ from typing import Any
 
 from aiohttp import web
 
+from gpuwarden.access import CALLER
 from gpuwarden.clock import INSTANT_MAX_MS, Clock, instant_of
 from gpuwarden.query import QueryError
+from gpuwarden.teams import Team
 from gpuwarden_dashboards.templates import Templates
 
 SECURITY_POLICY = (
@@ -146,23 +148,24 @@ class _Kept:
 
 
 class SharedAnswers:
-    """Makes an answer once for all open pages: requests within its age get the same bytes. An answer whose age has
+    """Makes an answer once for all open pages of readers of the same rows: requests within its age get the same bytes. An answer whose age has
     passed is dropped with the next request, and the oldest ones while all are more than 64 or 32 MiB."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._kept: dict[str, _Kept] = {}
+        self._kept: dict[tuple[Team | None, str], _Kept] = {}
 
     async def answer(
         self, request: web.Request, key: str, age_s: float, make: Callable[[], Awaitable[str]]
     ) -> web.Response:
         """The JSON of `make`, compressed, at most `age_s` old; 304 if the client has it. Raises QueryError and
         ParameterError, also those that are kept for this key."""
+        of = CALLER.get().team, key
         now_s = self._clock.monotonic()
         for name in [name for name, one in self._kept.items() if one.is_over(now_s)]:
             del self._kept[name]
-        kept = self._kept.pop(key, None) or _Kept(age_s)
-        self._kept[key] = kept
+        kept = self._kept.pop(of, None) or _Kept(age_s)
+        self._kept[of] = kept
         self._make_room()
         async with kept.lock:
             if kept.made_s is None or self._clock.monotonic() - kept.made_s >= age_s:

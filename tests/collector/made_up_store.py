@@ -10,6 +10,7 @@ import duckdb
 
 from gpuwarden.clock import SystemClock
 from gpuwarden.schema import UPSERTED
+from gpuwarden.teams import Team
 from gpuwarden_collector.query.execute import CollectedRows, Runner
 from gpuwarden_collector.storage import lake_reader
 from gpuwarden_collector.storage.address import local_address
@@ -130,14 +131,23 @@ class Reader:
         return rows
 
 
-def reader(folder: Path, spill: Path, bytes_max: int = 64 * 1024 * 1024) -> Reader:
+def reader(
+    folder: Path, spill: Path, bytes_max: int = 64 * 1024 * 1024, team: Team | None = None
+) -> Reader:
     """Of a store that this process has open; `bytes_max`: of the rows that it keeps, 0 for none."""
     since = RowsSince()
     state = StateFile(folder / FILE_NAME, is_read_only=True)
     address = local_address(folder)
     with in_this_process():
         engine = Engine(
-            folder, address, state, LIMITS, reads_alone=True, spill_dir=spill, rows_since=since
+            folder,
+            address,
+            state,
+            LIMITS,
+            reads_alone=True,
+            team=team,
+            spill_dir=spill,
+            rows_since=since,
         )
     recent = RecentRows(engine, since, SystemClock(), bytes_max)
     return Reader(Runner(engine, recent if bytes_max else None), recent)

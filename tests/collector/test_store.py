@@ -50,6 +50,7 @@ def test_a_new_folder_gets_all_tables_and_views(tmp_path: Path) -> None:
         "link_errors",
         "node_labels",
         "links_now",
+        "others_1h",
         "nodes_now",
         "alerts_now",
         "incidents_now",

@@ -59,8 +59,10 @@ def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
         read_token(tmp_path / "none")
 
 
-def test_only_admin_and_edit_allow_what_another_scope_does() -> None:
+def test_only_admin_operate_and_edit_allow_what_another_scope_does() -> None:
     granted = {(held, need) for held in Scope for need in Scope if allows(held, need)}
     assert granted == {(s, s) for s in Scope} | {(Scope.ADMIN, s) for s in Scope} | {
-        (Scope.EDIT, Scope.READ)
+        (Scope.EDIT, Scope.READ),
+        (Scope.OPERATE, Scope.READ),
+        (Scope.OPERATE, Scope.EDIT),
     }

@@ -33,7 +33,7 @@ def add_commands(commands: Commands) -> None:
     made.add_argument(
         "--scope",
         required=True,
-        choices=("ingest", "read", "edit", "admin", "copy"),
+        choices=("ingest", "read", "edit", "operate", "admin", "copy"),
         help="what it allows",
     )
     whose = made.add_mutually_exclusive_group()
@@ -44,6 +44,7 @@ def add_commands(commands: Commands) -> None:
     made.add_argument(
         "--expires", metavar="TIME", help="lifetime, such as 90d (default: unlimited)"
     )
+    made.add_argument("--team", metavar="NAME", help="the team of access_file whose rows it sees")
     made.add_argument("--comment", default="", metavar="TEXT", help="who uses it, for the list")
     _add_out(made)
     made = add_command(group, "list", _list, "list tokens, without their secrets")
@@ -138,6 +139,8 @@ def _create(args: argparse.Namespace) -> int:
         raise StartError(
             "--scope ingest needs --node NAME or --any-node, and no other scope has them"
         )
+    if args.team is not None:
+        _check_team(args, scope)
     lasts = _time(args.expires, "--expires") if args.expires else None
     token = Token.new(scope)
 
@@ -151,12 +154,31 @@ def _create(args: argparse.Namespace) -> int:
             args.node,
             expires_at=ends_at,
             comment=args.comment,
+            team=args.team,
             scram=scram_of(token),
         )
         return store.with_entry(entry)
 
     _changed(args, change)
     return _give(token, args.out)
+
+
+def _check_team(args: argparse.Namespace, scope: Scope) -> None:
+    """Raise StartError for a token that cannot have the team."""
+    from gpuwarden_collector.auth.access_file import AccessFileError, load_access
+
+    if scope not in (Scope.READ, Scope.EDIT, Scope.OPERATE):
+        raise StartError(f"--scope {scope} is for all teams: leave out --team")
+    path = collector_settings(args).access_file
+    try:
+        teams = load_access(path).teams
+    except AccessFileError as error:
+        raise StartError(str(error)) from error
+    if args.team not in teams:
+        known = ", ".join(sorted(teams)) or "none"
+        raise StartError(
+            f"access_file ({path or 'not set'}) has no team {args.team}: it has {known}"
+        )
 
 
 def _list(args: argparse.Namespace) -> int:
@@ -175,6 +197,7 @@ def _list(args: argparse.Namespace) -> int:
             e.id,
             str(e.scope),
             e.node,
+            e.team,
             "over" if e.is_over(now) else "used up" if e.uses_left == 0 else "valid",
             _instant(e.created_at),
             _instant(e.expires_at),
@@ -188,6 +211,7 @@ def _list(args: argparse.Namespace) -> int:
         "id",
         "scope",
         "node",
+        "team",
         "state",
         "created",
         "expires",

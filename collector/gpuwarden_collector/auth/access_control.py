@@ -16,6 +16,7 @@ from gpuwarden.clock import Clock
 from gpuwarden.files import Mark, mark_of
 from gpuwarden.lifecycle import StartError
 from gpuwarden_collector.auth import token_file
+from gpuwarden_collector.auth.access_file import AccessFileError, load_access
 from gpuwarden_collector.auth.connections import Connections, limits_of
 from gpuwarden_collector.auth.exposure import exposure_of
 from gpuwarden_collector.auth.gate import Gate
@@ -61,11 +62,23 @@ class AccessControl:
             self._store = token_file.load(self._path)
         except TokenFileError as error:
             raise StartError(str(error)) from error
+        self._rules_path = settings.access_file
+        self._rules_mark = None if self._rules_path is None else mark_of(self._rules_path)
+        try:
+            self._rules = load_access(self._rules_path)
+        except AccessFileError as error:
+            raise StartError(str(error)) from error
         limits = limits_of(descriptors, asks_tokens=self.exposure.asks_tokens)
         self.connections = Connections(limits)
         """Connections of HTTP."""
         self._gate = Gate(
-            self.exposure, lambda: self._store, self.reload, clock, denied, self.connections
+            self.exposure,
+            lambda: self._store,
+            lambda: self._rules,
+            self.reload,
+            clock,
+            denied,
+            self.connections,
         )
         self._used_before = token_file.last_used(self._path)
         self._used_written: dict[str, datetime] = {}
@@ -126,6 +139,8 @@ class AccessControl:
         entry = self._store.get(grant.entry.id)
         is_it = entry is not None and entry.sha256 == grant.entry.sha256
         verdict = self._gate.judged_entry(grant.entry.id, Scope.READ, None, is_it=is_it)
+        if isinstance(verdict, Granted) and verdict.team != grant.team:
+            return Denied("team", "the team of this token has changed: connect again", 403)
         return verdict if isinstance(verdict, Denied) else None
 
     def _counted(self, verdict: Granted | Denied, client: str) -> Granted | Denied:
@@ -148,6 +163,7 @@ class AccessControl:
         if self.tls is not None:
             self.tls.reload()
         self._read_authority()
+        self._read_rules()
         mark = mark_of(self._path)
         if mark == self._mark:
             return
@@ -156,6 +172,16 @@ class AccessControl:
             self._store = token_file.load(self._path)
         except TokenFileError as error:
             log.error("tokens cannot be read; the old ones stay valid", extra={"why": str(error)})
+
+    def _read_rules(self) -> None:
+        mark = None if self._rules_path is None else mark_of(self._rules_path)
+        if mark == self._rules_mark:
+            return
+        self._rules_mark = mark
+        try:
+            self._rules = load_access(self._rules_path)
+        except AccessFileError as error:
+            log.error("access_file cannot be read; the old one holds", extra={"why": str(error)})
 
     def _read_authority(self) -> None:
         mark = None if self._ca is None else mark_of(self._ca)

@@ -5,6 +5,7 @@ import binascii
 import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 from urllib.parse import urlencode, urlsplit
@@ -13,9 +14,10 @@ from aiohttp import web
 
 from gpuwarden.access import CALLER, COOKIE, LOGIN_PATH, Caller, Denied, Scope, is_local_name
 from gpuwarden.clock import Clock
+from gpuwarden_collector.auth.access_file import AccessRules
 from gpuwarden_collector.auth.connections import Connections
 from gpuwarden_collector.auth.exposure import Exposure
-from gpuwarden_collector.auth.scopes import Anyone, Need, need_of
+from gpuwarden_collector.auth.scopes import Anyone, Need, is_for_teams, need_of
 from gpuwarden_collector.auth.senders import NOBODY
 from gpuwarden_collector.auth.token_store import Granted, TokenStore
 
@@ -71,14 +73,16 @@ class Gate:
         self,
         exposure: Exposure,
         store: Callable[[], TokenStore],
+        rules: Callable[[], AccessRules],
         refresh: Callable[[], None],
         clock: Clock,
         denied: Counter[str],
         connections: Connections,
     ) -> None:
-        """`store`: the current tokens; `refresh` reads them again if they have changed. `denied`: counts denials by reason."""
+        """`store`: the current tokens, `rules`: teams; `refresh` reads them again if they have changed. `denied`: counts denials by reason."""
         self._exposure = exposure
         self._store = store
+        self._rules = rules
         self._refresh = refresh
         self._clock = clock
         self._denied = denied
@@ -110,7 +114,7 @@ class Gate:
         if verdict is None:
             return Caller(None if self._exposure.asks_tokens else Scope.ADMIN, None)
         entry = verdict.entry
-        return Caller(entry.scope, entry.name, entry.first_id)
+        return Caller(entry.scope, entry.name, entry.first_id, verdict.team)
 
     def _judged(self, request: web.Request) -> Granted | Denied | None:
         resource = request.match_info.route.resource
@@ -125,7 +129,11 @@ class Gate:
         if len(presented) > 1:
             return Denied("malformed", "header Authorization occurs more than once")
         token = token_in(presented[0]) if presented else request.cookies.get(COOKIE)
-        return self.judged(token, need, request.remote)
+        verdict = self.judged(token, need, request.remote)
+        has_team = isinstance(verdict, Granted) and verdict.team is not None
+        if has_team and not is_for_teams(request.method, resource.canonical):
+            return Denied("team", "this is not for readers of one team", 403)
+        return verdict
 
     def judged(self, token: str | None, need: Need, client: str | None) -> Granted | Denied:
         """Whether a token is valid for `need`; records when it was used. `client`: the address that sent it."""
@@ -139,7 +147,7 @@ class Gate:
         self._note(verdict, client, now_s)
         if isinstance(verdict, Granted):
             self.last_used[verdict.entry.id] = now
-        return verdict
+        return self._with_team(verdict)
 
     def judged_entry(
         self, name: str, need: Need, client: str | None, *, is_it: bool
@@ -150,7 +158,18 @@ class Gate:
         self._note(verdict, client, now_s)
         if isinstance(verdict, Granted):
             self.last_used[name] = now
-        return verdict
+        return self._with_team(verdict)
+
+    def _with_team(self, verdict: Granted | Denied) -> Granted | Denied:
+        """Add the team of the token; a token whose team is gone sees nothing."""
+        if isinstance(verdict, Denied) or (name := verdict.entry.team) is None:
+            return verdict
+        team = self._rules().teams.get(name)
+        if team is None:
+            return Denied(
+                "team", f"access_file has no team {name}, to which this token belongs", 403
+            )
+        return replace(verdict, team=team)
 
     def is_guessing(self, client: str) -> bool:
         """Whether an address has sent too many wrong tokens lately."""

@@ -112,8 +112,8 @@ NEEDS: dict[tuple[str, str], Need] = {
     ("GET", "/v1/alerts/{fingerprint}/explanation"): Scope.READ,
     ("GET", "/v1/silences"): Scope.READ,
     ("GET", "/v1/silences/preview"): Scope.READ,
-    ("POST", "/v1/silences"): Scope.ADMIN,
-    ("DELETE", "/v1/silences/{id}"): Scope.ADMIN,
+    ("POST", "/v1/silences"): Scope.OPERATE,
+    ("DELETE", "/v1/silences/{id}"): Scope.OPERATE,
     # A backtest only reads, as SQL does, and one runs at a time.
     ("GET", "/v1/backtests"): Scope.READ,
     ("POST", "/v1/backtests"): Scope.READ,
@@ -123,6 +123,47 @@ NEEDS: dict[tuple[str, str], Need] = {
     ("GET", "/v1/copies/{collector}"): Scope.COPY,
     ("PUT", "/v1/copies/{collector}/{segment}"): Scope.COPY,
 }
+
+
+FOR_TEAMS = frozenset(
+    {
+        # All that they show comes from SQL, which runs with no more rows than the caller may see.
+        *(
+            ("GET", path)
+            for path in (
+                "/", "/nodes/{node}", "/gpus/{gpu_uuid}", "/racks/{rack}", "/compare", "/jobs/{name}", "/users/{name}",
+                "/money", "/money/report", "/v1/money.csv", "/sql", "/incidents", "/incidents/{id}", "/alerts",
+                "/alerts/{fingerprint}", "/dashboards", "/dashboards/{name}", "/v1/fleet", "/v1/fleet/past",
+                "/v1/fleet/week", "/v1/map", "/v1/map/names", "/v1/map/nodes", "/v1/search", "/v1/series", "/v1/live",
+                "/v1/timeline", "/v1/health", "/v1/coverage", "/v1/series/model", "/v1/usual", "/v1/topology",
+                "/v1/alerts/{fingerprint}/explanation", "/v1/gpus/{gpu_uuid}/unable-rules",
+                "/prometheus/api/v1/label/{name}/values", "/prometheus/federate",
+            )
+        ),
+        *(key for key in NEEDS if key[1].startswith("/prometheus/api/v1/query")),
+        *(key for key in NEEDS if key[1] in ("/prometheus/api/v1/series", "/prometheus/api/v1/labels")),
+        ("POST", "/v1/sql"),
+        ("POST", "/mcp"),
+        # They say nothing of the fleet.
+        ("GET", TOKEN_PATH),
+        ("GET", "/rules"),
+        ("GET", "/v1/schema"),
+        ("GET", "/v1/openapi.json"),
+        ("GET", "/v1/judgement"),
+        ("GET", "/prometheus/api/v1/metadata"),
+        ("GET", "/prometheus/api/v1/status/buildinfo"),
+        # Texts that people wrote for all; what they ask runs with the rights of who looks.
+        ("GET", "/v1/dashboards"),
+        ("GET", "/v1/dashboards/{name}"),
+    }
+)  # fmt: skip
+"""Endpoints that readers of one team may use; the others answer 403."""
+
+
+def is_for_teams(method: str, path: str) -> bool:
+    """Whether readers of one team may use an endpoint; `path`: of its route, with {names}."""
+    method = "GET" if method == "HEAD" else method
+    return (method, path) in FOR_TEAMS or NEEDS.get((method, path)) is Anyone
 
 
 def need_of(method: str, path: str) -> Need:

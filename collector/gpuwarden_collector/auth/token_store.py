@@ -12,6 +12,7 @@ import msgspec
 
 from gpuwarden.access import Denied, Scope, Token, allows
 from gpuwarden.scram import Verifier
+from gpuwarden.teams import Team
 from gpuwarden_collector.auth.scopes import Holder, Need
 from gpuwarden_collector.auth.senders import node_sender, token_sender
 
@@ -33,6 +34,8 @@ class TokenEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_d
     comment: str = ""
     line: str | None = None
     """Id of the first token from which rotation made this one; None: it is the first."""
+    team: str | None = None
+    """Team of `access_file` whose rows it may see; None: all rows."""
     scram: str | None = None
     """SCRAM-SHA-256 verifier for PostgreSQL's clients; None: they send the token itself."""
 
@@ -66,6 +69,8 @@ class Granted:
     """The request is allowed."""
 
     entry: TokenEntry
+    team: Team | None = None
+    """The team of the entry."""
 
 
 class TokenStoreError(ValueError):

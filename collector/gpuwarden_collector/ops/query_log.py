@@ -171,7 +171,8 @@ class QueryService:
         others are those of `SqlQuerier.stream`. Raises QueryError, QueueFullError, here and from the stream."""
         note.sql, note.form = sql, form
         user = user_at(note.address) if grant is None else grant.entry.user
-        sees_all = grant is None or grant.entry.scope is Scope.ADMIN
+        team = None if grant is None else grant.team
+        sees_all = grant is None or (grant.entry.scope is Scope.ADMIN and team is None)
         log_of = ALL if sees_all else note.token or NOBODY
         try:
             async with self._queue.turn(user):
@@ -184,6 +185,7 @@ class QueryService:
                     row_limit=row_limit,
                     log_of=log_of,
                     dialect=dialect,
+                    team=team,
                 ) as rows:
                     yield rows
         except QueueFullError as error:

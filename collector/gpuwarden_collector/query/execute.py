@@ -34,6 +34,7 @@ from gpuwarden_collector.query.sources import (
     PrunedLake,
     QueryTimeSpan,
     RecentQueries,
+    TeamStore,
     WholeStore,
     show_running_waste,
     span_of,
@@ -84,6 +85,7 @@ class _Judged:
     """Its bounds of `ts`; None: unknown, or it reads more than one table."""
     cast_sql: str | None
     """The query with its bounds cast to the type of `ts`; None: no cast is needed."""
+    is_select: bool
     may_be_recent: bool
     """Whether it is a plain SELECT from tables of samples or rollups."""
     dialect: str
@@ -369,13 +371,15 @@ class Runner:
         """`recent`: rows that are kept for repeated queries. `dialects`: classes of Dialect by name, as
         `module:class`."""
         self._engine = engine
+        self.team = engine.team
         self._needs = QueryNeeds(SystemClock(), lambda: QueryPlanner(engine.spill_dir))
         self._recent = None if recent is None else RecentQueries(recent, self._needs)
         self._known = KnownLake(engine)
         self._spill_bytes_max = -1
         self._newest = NewestRows(engine)
         self._pruned = PrunedLake(engine)
-        self._whole = WholeStore(engine)
+        self._of_team = None if engine.team is None else TeamStore(engine)
+        self._whole = self._of_team or WholeStore(engine)
         self._judged: dict[tuple[str, str, str], _Judged] = {}
         self._dialect_classes = dialects
         self._dialects: dict[str, Dialect] = {}
@@ -434,6 +438,11 @@ class Runner:
     ) -> bool:
         """Run a query on the cheapest source that has its rows, as `run`."""
         asked = sql, bound, row_limit
+        if self._of_team is not None and not judged.translation.is_catalog:
+            self._of_team.take(self._needs.of(sql, bound) if judged.is_select else None)
+            read = self._of_team.with_holders(judged.names)
+            with reading.opened(self._of_team):
+                return reading.give(sink, *asked, names=read)
         recent = self._recent if judged.may_be_recent else None
         found = None if recent is None else self._needs.of(sql, bound)
         if recent is not None and found is not None and recent.take(*found):
@@ -613,6 +622,10 @@ class Runner:
             else:
                 parsed = reading.parse(sql)
             guard.check(parsed, more)
+            if self._of_team is not None and parsed.word == "EXPLAIN":
+                raise QueryError(
+                    "EXPLAIN shows figures of all rows, and you may see those of your team"
+                )
             closed = closed_tables(guard.tables(parsed), log_of)
             if closed:
                 parsed = reading.kept_to_own(parsed, closed, log_of)
@@ -645,6 +658,7 @@ class Runner:
             frozenset(read),
             span,
             cast,
+            guard.is_select(parsed),
             is_plain and bool(names) and guard.is_select(parsed),
             dialect,
             translation,

@@ -30,7 +30,7 @@ CATALOGS = frozenset({"", "gpuwarden"})
 SCHEMAS = frozenset({"", "main", "information_schema"})
 SHOWN = frozenset({"tables", "databases", "schemas", "variables", "__show_tables_expanded"})
 """Arguments of SHOW and of DESCRIBE without a query; the last is SHOW ALL TABLES."""
-_WITH_NAME = re.compile(r"(?!duckdb_|pragma_|pg_|sqlite_)[\w -]+")
+_WITH_NAME = re.compile(r"(?!duckdb_|pragma_|pg_|sqlite_|hot_|newest_)[\w -]+")
 """Names that a WITH may define. Outside of the WITH's scope DuckDB takes a name for one of its own tables or
 for a file; these names are neither."""
 TEXT_FILLERS = {"repeat": 1, "lpad": 1, "rpad": 1}

@@ -22,8 +22,10 @@ from typing import Any, Self
 
 import pyarrow as pa
 
+from gpuwarden.access import CALLER
 from gpuwarden.clock import Clock
 from gpuwarden.query import ExpectedQuery, LakeAwayError, QueryError, QueryTimeoutError, Result
+from gpuwarden.teams import Team
 from gpuwarden_collector.processes.channel import Channel, ChannelError, packed
 from gpuwarden_collector.processes.forkserver import QUERY, ProcessHandle, spawn
 from gpuwarden_collector.query.encode import ResultRows, decoded, python_rows
@@ -73,6 +75,8 @@ class QueryProcess:
 
     def __init__(self, handle: ProcessHandle, channel: Channel, spill: Path) -> None:
         self.pid = handle.pid
+        self.team: Team | None = None
+        """The team whose rows it shows; None: all rows."""
         self.is_lake_away = False
         """Whether it answers without the lake."""
         self.confined_by: Sequence[str] = ()
@@ -126,6 +130,7 @@ class QueryProcess:
             await asyncio.shield(process.end())
             raise
         process.confined_by = header["held"]
+        process.team = settings.team
         return process
 
     @property
@@ -400,8 +405,11 @@ class SqlQuerier:
         timeout_s: float | None = None,
         row_limit: int | None = None,
         rank: Rank = Rank.FIRST,
+        team: Team | None = None,
     ) -> Result:
-        rows = await self.arrow(sql, params, timeout_s=timeout_s, row_limit=row_limit, rank=rank)
+        rows = await self.arrow(
+            sql, params, timeout_s=timeout_s, row_limit=row_limit, rank=rank, team=team
+        )
         return await asyncio.to_thread(_result, rows)
 
     async def arrow(
@@ -412,10 +420,13 @@ class SqlQuerier:
         timeout_s: float | None = None,
         row_limit: int | None = None,
         rank: Rank = Rank.FIRST,
+        team: Team | None = None,
     ) -> ResultRows:
-        """Run a query; its rows as an Arrow table."""
+        """Run a query; its rows as an Arrow table. `team`: whose rows it may see; None: all."""
         limit = self._rows_max if row_limit is None else min(row_limit, self._rows_max)
-        request = self._request("arrow", sql, params, timeout_s, limit, bytes_max=RESULT_BYTES_MAX)
+        request = self._request(
+            "arrow", sql, params, timeout_s, limit, bytes_max=RESULT_BYTES_MAX, team=team
+        )
         try:
             return await self._collected(request, rank)
         except StoreUnreadableError:
@@ -439,13 +450,15 @@ class SqlQuerier:
         log_of: str = NOBODY,
         dialect: str = "",
         rank: Rank = Rank.FIRST,
+        team: Team | None = None,
     ) -> AsyncIterator[QueryStream]:
         """Run a query; its rows as they come, encoded as `form` (see QueryRequest). Leaving the block early
         interrupts it.
 
         `timeout_s`: at most the limit of the settings; `row_limit`: at most `export_rows_max`. `log_of`: the token
         whose own rows of admins' tables it may read, `ALL`, or `NOBODY`; `dialect`: of the SQL, one of
-        `WorkerSettings.dialects`; "": DuckDB's. Raises QueryError, here and from the stream.
+        `WorkerSettings.dialects`; "": DuckDB's; `team`: whose rows it may see; None: all. Raises QueryError, here and
+        from the stream.
         """
         rows = min(self._rows_max if row_limit is None else row_limit, self._export_rows_max)
         is_own_limit = row_limit == rows
@@ -458,6 +471,7 @@ class SqlQuerier:
             is_own_limit=is_own_limit,
             log_of=log_of,
             dialect=dialect,
+            team=team,
         )
         async with self._asked(request, rank) as stream:
             yield stream
@@ -553,10 +567,9 @@ class SqlQuerier:
     async def _sent(self, asked: QueryRequest) -> QueryProcess:
         """Send the query to an idle or new process. The caller holds a slot. Raises QueryError."""
         while True:
-            while self._idle and self._idle[-1].is_spent:
-                await self._idle.pop().end()  # it or the fork server was killed
-            is_new = not self._idle
-            process = await self._started() if is_new else self._idle.pop()
+            idle = await self._idle_of(asked.team)
+            is_new = idle is None
+            process = await self._started(asked.team) if idle is None else idle
             self._busy.add(process)
             has_taken = False
             try:
@@ -578,12 +591,25 @@ class SqlQuerier:
             if is_new:
                 raise QueryError("query processes do not answer; see the collector's log")
 
-    async def _started(self) -> QueryProcess:
+    async def _idle_of(self, team: Team | None) -> QueryProcess | None:
+        """Take an idle process of the team; None: there is none, and there is room for a new one."""
+        for spent in [process for process in self._idle if process.is_spent]:
+            self._idle.remove(spent)
+            await spent.end()  # it or the fork server was killed
+        for process in reversed(self._idle):
+            if process.team == team:
+                self._idle.remove(process)
+                return process
+        if self._idle and len(self._idle) + len(self._busy) >= self._queries_max:
+            self._end_soon(self._idle.pop(0))
+        return None
+
+    async def _started(self, team: Team | None) -> QueryProcess:
         now_s = asyncio.get_running_loop().time()
         if self._refusal is not None and now_s < self._refusal[0]:
             raise QueryError(self._refusal[1])
         try:
-            process = await self._opened(self._new_settings())
+            process = await self._opened(replace(self._new_settings(), team=team))
         except QueryError as error:
             log.warning("no query process", extra={"reason": str(error)})
             self._refusal = asyncio.get_running_loop().time() + REFUSE_S, str(error)
@@ -688,6 +714,26 @@ class SqlQuerier:
         processes = (*self._idle, *self._busy)
         await asyncio.gather(*(process.end() for process in processes), *self._ending)
         self._idle.clear()
+
+
+@dataclass(frozen=True, slots=True)
+class CallersQuerier:
+    """Runs queries of requests: each sees the rows that the caller of the current request may see."""
+
+    querier: SqlQuerier
+
+    async def query(
+        self,
+        sql: str,
+        params: Mapping[str, Any] | None = None,
+        *,
+        timeout_s: float | None = None,
+        row_limit: int | None = None,
+    ) -> Result:
+        team = CALLER.get().team
+        return await self.querier.query(
+            sql, params, timeout_s=timeout_s, row_limit=row_limit, team=team
+        )
 
 
 @dataclass(frozen=True, slots=True)

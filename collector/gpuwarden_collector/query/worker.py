@@ -28,6 +28,7 @@ import pyarrow as pa
 from gpuwarden.clock import SystemClock
 from gpuwarden.lifecycle import StartError
 from gpuwarden.query import ExpectedQuery, LakeAwayError, QueryError
+from gpuwarden.teams import Team
 from gpuwarden_collector.processes.channel import ChannelError, receive, send
 from gpuwarden_collector.processes.footprint import Memory
 from gpuwarden_collector.processes.sandbox import Needs, confine, installation
@@ -70,6 +71,8 @@ class WorkerSettings:
     """The lake cannot be opened: answer from segments and state file alone."""
     recent_bytes_max: int = 0
     """Memory for rows that are kept for repeated queries (`storage/recent_rows.py`); 0: none."""
+    team: Team | None = None
+    """The team whose rows it shows; None: all rows."""
     dialects: Mapping[str, str] = field(default_factory=dict)
     """Classes of dialects other than DuckDB's by name, as `module:class`."""
 
@@ -96,6 +99,8 @@ class QueryRequest:
     """Files of newest rows and waste, by table."""
     dialect: str = ""
     """One of `WorkerSettings.dialects`; "": DuckDB's."""
+    team: Team | None = None
+    """The team whose rows it may see; a process of another team refuses it."""
     expected: Sequence[ExpectedQuery] | None = None
     """Queries that will be repeated; None: unchanged."""
 
@@ -190,7 +195,8 @@ class _Limit(Memory):
 
 def _runner(settings: WorkerSettings) -> Runner:
     state = StateFile(settings.data_dir / FILE_NAME, is_read_only=True)
-    keeps_recent = settings.recent_bytes_max > 0 and not settings.is_lake_away
+    is_whole = settings.team is None and not settings.is_lake_away
+    keeps_recent = settings.recent_bytes_max > 0 and is_whole
     rows_since = RowsSince() if keeps_recent else None
     engine = Engine(
         settings.data_dir,
@@ -199,6 +205,7 @@ def _runner(settings: WorkerSettings) -> Runner:
         settings.limits,
         reads_alone=True,
         is_lake_away=settings.is_lake_away,
+        team=settings.team,
         spill_dir=settings.spill,
         rows_since=rows_since,
     )
@@ -300,6 +307,8 @@ def _answer(
     runner: Runner, asked: QueryRequest, sock: socket.socket
 ) -> tuple[dict[str, Any], bytes | bytearray]:
     """Run a query and send its rows; the last message of the answer."""
+    if asked.team != runner.team:
+        return {"kind": "wrong", "reason": "the query came to a process of another team"}, b""
     dialect = runner.dialect(asked.dialect) if asked.dialect else None
     sending, peak_before = _Sending(sock, asked, dialect), _peak_bytes()
     try:

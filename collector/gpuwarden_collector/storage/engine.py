@@ -21,6 +21,7 @@ import pyarrow.compute as pc
 
 from gpuwarden.collector_samples import COLLECTOR_SAMPLES
 from gpuwarden.schema import TABLES, UPSERTED, view_words
+from gpuwarden.teams import Team
 from gpuwarden_collector.processes.footprint import free_memory
 from gpuwarden_collector.storage import lake, views
 from gpuwarden_collector.storage.address import LakeAddress
@@ -88,11 +89,12 @@ class Engine:
         *,
         reads_alone: bool = False,
         is_lake_away: bool = False,
+        team: Team | None = None,
         spill_dir: Path,
         rows_since: RowsSince | None = None,
     ) -> None:
         """`reads_alone`: without DuckLake, for queries of users. `is_lake_away`: show segments and state alone, and do
-        not open the lake. `spill_dir`: a folder of its own. `rows_since`: receives all rows that come to the
+        not open the lake. `team`: show only what its readers may see. `spill_dir`: a folder of its own. `rows_since`: receives all rows that come to the
         segments. Raises duckdb.Error, FileNotFoundError, OSError, StartError, StoreUnavailableError."""
         self._state = state
         self._known: dict[str, tuple[int, int]] = {}
@@ -105,6 +107,8 @@ class Engine:
         self.spill_dir = spill_dir
         self._limits = limits
         self.is_lake_away = is_lake_away
+        self.team = team
+        self._schema = views.schema_of(team)
         self.lake: LakeReader | None = None
         """None: DuckLake reads the lake, or the lake is away."""
         config: dict[str, str | bool | int | float | list[str]] = {
@@ -344,7 +348,10 @@ class Engine:
 
     def _create(self) -> None:
         if self.is_lake_away:
-            views.create(self.connection, with_lake=False)
+            views.create(self.connection, with_lake=False, team=self.team)
+            return
+        if self.team is not None:
+            views.create(self.connection, team=self.team)
             return
         try:
             views.copy(self.connection, self.spill_dir)
@@ -368,7 +375,7 @@ class Engine:
         """Update `last_seen_at`, which changes every few seconds, without a new version of the table."""
         cursor.register("seen", seen)
         cursor.execute(
-            f"UPDATE main.{name} SET last_seen_at = s.last_seen_at FROM seen s "
+            f"UPDATE {self._schema}.{name} SET last_seen_at = s.last_seen_at FROM seen s "
             f"WHERE s.key = {name}.{SEEN_KEYS[name]} AND s.last_seen_at IS NOT NULL"
         )
 
@@ -384,7 +391,7 @@ class Engine:
         merged = "FROM incoming"
         if not is_whole:
             merged += (
-                f" UNION ALL BY NAME FROM main.{name} "
+                f" UNION ALL BY NAME FROM {self._schema}.{name} "
                 f"WHERE ({key}) NOT IN (SELECT ({key}) FROM incoming)"
             )
         if seen is not None:
@@ -395,7 +402,7 @@ class Engine:
         cursor.register("incoming", rows)
         if seen is not None:
             cursor.register("seen", seen)
-        cursor.execute(f"CREATE OR REPLACE TABLE main.{name} AS {merged}")
+        cursor.execute(f"CREATE OR REPLACE TABLE {self._schema}.{name} AS {merged}")
 
 
 def _wanted(names: Iterable[str] | None) -> tuple[str, ...]:

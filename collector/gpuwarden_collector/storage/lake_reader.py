@@ -8,7 +8,7 @@ after each commit, on a connection that no query uses (`lake_catalogue.py`).
 
 import os
 import time
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from datetime import datetime
 from pathlib import Path
 
@@ -51,6 +51,7 @@ class LakeReader:
         """Tables that were read as of `_seen`."""
         self._catalogue = LakeCatalogue(_opened(address), address.data, collector)
         self._shown: dict[str, LakeTable] = {}
+        self._shown_since: dict[str, tuple[LakeTable, str]] = {}
         self._filled: dict[str, LakeTable] = {}
 
     def attach(self, connection: duckdb.DuckDBPyConnection) -> None:
@@ -107,6 +108,18 @@ class LakeReader:
                 if self._create(cursor, name, table):
                     self._shown[name] = table
 
+    def show_since(
+        self, cursor: duckdb.DuckDBPyConnection, since: Mapping[str, datetime | None]
+    ) -> None:
+        """As `show`, without files whose rows are all before that time (naive UTC; None: any), by table."""
+        for name, begin in since.items():
+            table = self._catalogue.table(name)
+            sql = self.rows_sql(cursor, name, begin)
+            if self._shown_since.get(name) != (table, sql):
+                self._shown_since.pop(name, None)
+                if create_view(cursor, f"VIEW lake.main.{name}", name, sql or _no_rows_sql(name)):
+                    self._shown_since[name] = table, sql
+
     def rows_sql(
         self,
         cursor: duckdb.DuckDBPyConnection,
@@ -122,7 +135,7 @@ class LakeReader:
 
     def _create(self, cursor: duckdb.DuckDBPyConnection, name: str, table: LakeTable) -> bool:
         self._fill(cursor, name, table)
-        sql = _rows_sql(name, table, table.files) or f"{_nulls_sql(name)} LIMIT 0"
+        sql = _rows_sql(name, table, table.files) or _no_rows_sql(name)
         return create_view(cursor, f"VIEW lake.main.{name}", name, sql)
 
     def _fill(self, cursor: duckdb.DuckDBPyConnection, name: str, table: LakeTable) -> None:
@@ -228,6 +241,10 @@ def _listed(name: str, table: LakeTable, *, is_cast: bool = False) -> str:
         else:
             listed.append(f"CAST({quoted} AS {kind}) AS {quoted}" if is_cast else quoted)
     return ", ".join(listed)
+
+
+def _no_rows_sql(name: str) -> str:
+    return f"{_nulls_sql(name)} LIMIT 0"
 
 
 def _nulls_sql(name: str) -> str:

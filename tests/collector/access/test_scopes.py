@@ -15,6 +15,12 @@ from gpuwarden_cli.composition.collector import collecting
 from gpuwarden_collector.auth.scopes import NEEDS, Anyone, Holder, need_of
 from gpuwarden_collector.settings import CollectorSettings
 
+LESSER = {
+    (Scope.EDIT, Scope.READ),
+    (Scope.OPERATE, Scope.READ),
+    (Scope.OPERATE, Scope.EDIT),
+}
+
 
 def test_an_unlisted_endpoint_requires_admin() -> None:
     assert need_of("POST", "/v1/new") is Scope.ADMIN
@@ -54,7 +60,7 @@ def verdict(need: Any, held: Scope | None) -> int | None:
         return None
     if held is None:
         return 401
-    if need is Holder or held in (need, Scope.ADMIN) or (held, need) == (Scope.EDIT, Scope.READ):
+    if need is Holder or held in (need, Scope.ADMIN) or (held, need) in LESSER:
         return None
     return 403
 

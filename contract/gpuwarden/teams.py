@@ -1,0 +1,140 @@
+"""Defines teams: which rows of the store the readers of one team may see.
+
+A team has nodes, by name or label, and people, by user, Slurm account or Kubernetes namespace. Its readers see all
+rows of its nodes; on other nodes those that name its people, and readings of GPUs in the minutes in which its people
+held them; and of everything else hourly sums without names (`OTHERS_1H`). `visible_sql` is the whole policy: a table without an entry is not visible.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from gpuwarden.query import text_sql
+
+_GLOB = frozenset("*?[")
+
+
+@dataclass(frozen=True, slots=True)
+class Team:
+    """What belongs to a team. Patterns are those of SQL's GLOB: `*`, `?`, `[a-z]`, in which case counts."""
+
+    name: str
+    nodes: tuple[str, ...] = ()
+    """Patterns of names of nodes."""
+    labels: tuple[tuple[str, str], ...] = ()
+    """Labels of nodes, each with a pattern of its value; one of them is enough."""
+    users: tuple[str, ...] = ()
+    accounts: tuple[str, ...] = ()
+    """Accounts of Slurm."""
+    namespaces: tuple[str, ...] = ()
+    """Namespaces of Kubernetes."""
+
+    @property
+    def has_people(self) -> bool:
+        """Whether rows may be the team's on nodes that are not."""
+        return bool(self.users or self.accounts or self.namespaces)
+
+
+BOUND = "bound"
+"""Schema of what the views of a team are made of, which queries may not name."""
+_OWN_NODES = f"{BOUND}.own_nodes"
+_HELD_MINUTES = f"{BOUND}.held_minutes"
+HOLDERS = ("process_samples", "process_1m", "allocation_samples")
+"""Tables that say who held a GPU."""
+HELD = frozenset({"gpu_samples", "gpu_detail_samples", "gpu_1m"})
+"""Tables with readings of GPUs that others may hold at other times."""
+
+OTHERS_1H = "others_1h"
+"""View of the sums of what a team's readers may not see."""
+
+_NODE = "{node}"
+_POD = "{node} OR {user} OR {pod}"
+_READING = "{node} OR {held}"
+_POD_NAMESPACE = "split_part(pod, '/', 1)"
+_OPEN, _CLOSED = "true", "false"
+_VISIBLE: Mapping[str, str] = {
+    "gpu_samples": _READING,
+    "gpu_detail_samples": _READING,
+    "gpu_health_samples": _NODE,
+    "link_samples": _NODE,
+    "host_samples": _NODE,
+    "infiniband_samples": _NODE,
+    "process_samples": _POD,
+    "allocation_samples": "{node} OR {user} OR {pod} OR {namespace} OR {team}",
+    "progress_samples": _POD,
+    "burst_samples": _NODE,
+    "slurm_job_samples": "{node} OR {user} OR {account}",
+    # One node, the controller's, reports all others.
+    "slurm_node_samples": "slurm_node IN (FROM {own})",
+    "coverage": _NODE,
+    "events": _NODE,
+    "nodes": _NODE,
+    "gpus": _NODE,
+    "gpu_1m": _READING,
+    "gpu_1h": _NODE,
+    "host_1m": _NODE,
+    "process_1m": _POD,
+    "waste_1h": "{node} OR {user} OR {pod} OR {team}",
+    "alerts": "{node} OR {owner}",
+    # The text of an incident may name any of its alerts' places.
+    "incidents": "{owner} OR (id IN (SELECT incident FROM {stored}.incident_alerts) AND id NOT IN (SELECT incident"
+    " FROM {stored}.incident_alerts WHERE fingerprint NOT IN (SELECT fingerprint FROM main.alerts)))",
+    "incident_alerts": "fingerprint IN (SELECT fingerprint FROM main.alerts)"
+    " AND incident IN (SELECT id FROM main.incidents)",
+    "annotations": "{node} OR (node IS NULL AND job IS NULL)",
+    "diagnoses": "{node} OR {owner}",
+    "budgets": "(kind = 'team' AND name = {name}) OR (kind = 'user' AND {user_name})",
+    "gpu_offers": _OPEN,
+    # Each token reads its own rows.
+    "query_log": _OPEN,
+    # Matchers name nodes and users of others.
+    "silences": _CLOSED,
+    "collector_samples": _CLOSED,
+}
+
+
+def visible_sql(team: Team, table: str) -> str:
+    """The condition of the rows of a table that the team's readers may see. A table without a rule has none."""
+    return _VISIBLE.get(table, _CLOSED).format(
+        node=f"node IN (FROM {_OWN_NODES})",
+        own=_OWN_NODES,
+        held=f"(gpu_uuid, date_trunc('minute', ts)) IN (FROM {_HELD_MINUTES})"
+        if team.has_people
+        else "false",
+        stored=BOUND,
+        user=_matches("username", team.users),
+        user_name=_matches("name", team.users),
+        owner=_matches("owner", team.users),
+        account=_matches("account", team.accounts),
+        namespace=_matches("namespace", team.namespaces),
+        pod=_matches(_POD_NAMESPACE, team.namespaces),
+        team=f"coalesce(team = {text_sql(team.name)}, false)",
+        name=text_sql(team.name),
+    )
+
+
+def create_helpers_sql(team: Team) -> str:
+    """CREATE VIEW statements of what `visible_sql` reads besides; `BOUND` has the tables with all rows."""
+    labels = [_matches(f"labels ->> {text_sql(key)}", [value]) for key, value in team.labels]
+    conditions = " OR ".join([_matches("node", team.nodes), *labels])
+    held = " UNION ".join(
+        f"SELECT gpu_uuid, date_trunc('minute', ts) AS minute FROM {BOUND}.{table} "
+        f"WHERE gpu_uuid IS NOT NULL AND ({_people_sql(team)})"
+        for table in HOLDERS
+    )
+    return (
+        f"CREATE VIEW {_OWN_NODES} AS SELECT node FROM {BOUND}.nodes WHERE {conditions};"
+        f"CREATE VIEW {_HELD_MINUTES} AS {held}"
+    )
+
+
+def _people_sql(team: Team) -> str:
+    return f"{_matches('username', team.users)} OR {_matches(_POD_NAMESPACE, team.namespaces)}"
+
+
+def _matches(value: str, patterns: Sequence[str]) -> str:
+    """A condition that is never NULL: whether a value fits one of the patterns."""
+    plain = [text_sql(pattern) for pattern in patterns if not _GLOB & set(pattern)]
+    found = [f"{value} GLOB {text_sql(pattern)}" for pattern in patterns if _GLOB & set(pattern)]
+    if plain:
+        found.append(f"{value} IN ({', '.join(plain)})")
+    return f"coalesce({' OR '.join(found)}, false)" if found else "false"

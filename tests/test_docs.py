@@ -11,7 +11,7 @@ from docs.generate import PARTS, command_parsers, pages
 from docs.generate_tables import NVML_TABLES
 from tests.each import each
 
-from gpuwarden.access import LOGIN_PATH, LOGOUT_PATH
+from gpuwarden import access
 from gpuwarden.metrics import METRICS
 from gpuwarden.prometheus_names import NAME_SETS, PREFIXES, names_of
 from gpuwarden.rollups import ROLLUPS
@@ -135,7 +135,7 @@ def test_every_endpoint_is_documented() -> None:
     routes = re.findall(r"web\.(get|post|put|delete)\((\"[^\"]+\"|\w+)", source)
     assert len(routes) >= 5
     paths = {"INGEST_PATH": INGEST_PATH, "PATH": ASSETS_PATH}
-    paths |= {"LOGIN_PATH": LOGIN_PATH, "LOGOUT_PATH": LOGOUT_PATH}
+    paths |= {name: value for name, value in vars(access).items() if name.endswith("_PATH")}
     endpoints = [
         f"{verb.upper()} {re.sub(':[^}]+}', '}', paths.get(path, path.strip(chr(34))))}"
         for verb, path in routes

@@ -37,9 +37,11 @@ def routes(
     grafana_url: str | None = None,
     query_timeout_s: float = 30.0,
     query_send_s: float = 60.0,
+    has_sign_in: bool = False,
 ) -> Iterable[web.AbstractRouteDef]:
     """Pages, assets and their data. `grafana_url`: where pages of nodes, GPUs and jobs link to. The other two are the
-    collector's settings: scripts wait a little longer, so that its own words come first.
+    collector's settings: scripts wait a little longer, so that its own words come first. `has_sign_in`: whether people
+    can sign in without a token.
 
     Raises StartError if that is not an address.
     """
@@ -48,7 +50,7 @@ def routes(
     pages = [page(templates, querier, clock, judgement) for page in _PAGES]
     return [
         web.get(PATH, assets.serve),
-        *LoginPage(templates).routes(),
+        *LoginPage(templates, has_sign_in).routes(),
         *(
             web.route(route.method, route.path, answering(templates, route.handler))
             for page in pages

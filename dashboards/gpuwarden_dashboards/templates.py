@@ -38,6 +38,8 @@ SPANS = (
     ("30 d", 2_592_000), ("1 y", 31_536_000),
 )  # fmt: skip
 """Spans that charts offer, in seconds."""
+_OF_ALL = frozenset({"/rules", "/collector"})
+"""Pages about all of the fleet, which readers of one team do not get."""
 
 
 class Templates:
@@ -62,6 +64,7 @@ class Templates:
             assets=assets,
             version=__version__,
             menu=MENU,
+            of_all=_OF_ALL,
             at="",
             spans=SPANS,
             query_timeout_s=query_timeout_s,

@@ -51,7 +51,8 @@ def add_commands(commands: Commands) -> None:
     add_format(made)
     _add_store(made)
     made = add_command(group, "revoke", _revoke, "revoke tokens; takes effect within seconds")
-    made.add_argument("ids", nargs="+", metavar="ID", help="as `gpuwarden token list` shows it")
+    made.add_argument("ids", nargs="*", metavar="ID", help="as `gpuwarden token list` shows it")
+    made.add_argument("--person", metavar="NAME", help="all sessions of who signed in as NAME")
     _add_store(made)
     made = add_command(group, "rotate", _rotate, "replace a token by a new one")
     made.add_argument("id", metavar="ID", help="as `gpuwarden token list` shows it")
@@ -224,8 +225,21 @@ def _list(args: argparse.Namespace) -> int:
 
 
 def _revoke(args: argparse.Namespace) -> int:
-    _changed(args, lambda store, _now: store.revoked(args.ids))
-    print(f"revoked: {', '.join(args.ids)}")
+    if bool(args.ids) == (args.person is not None):
+        raise StartError("give ids of tokens, or --person NAME")
+    revoked = list(args.ids)
+
+    def change(store: "TokenStore", _now: datetime) -> "TokenStore":
+        if args.person is not None:
+            revoked[:] = [entry.id for entry in store.sessions_of(args.person)]
+            if not revoked:
+                raise StartError(
+                    f"nobody is signed in as {args.person}: `gpuwarden token list` shows who is"
+                )
+        return store.revoked(revoked)
+
+    _changed(args, change)
+    print(f"revoked: {', '.join(revoked)}")
     return 0
 
 

@@ -18,6 +18,7 @@ from gpuwarden_cli.composition.supervision import (
     supervised,
 )
 from gpuwarden_cli.mcp.http import McpEndpoint
+from gpuwarden_collector.auth.access_control import has_sign_in
 from gpuwarden_collector.daemon import Collector, running
 from gpuwarden_collector.forwarding.port import Forwarding
 from gpuwarden_collector.query.port import Front
@@ -51,6 +52,7 @@ async def collecting(
             settings.grafana_url,
             settings.query_timeout_s,
             settings.query_send_s,
+            has_sign_in(settings),
         )
         return [*pages, *assistants.routes(querier), *rules.routes(querier)]
 

@@ -39,6 +39,14 @@ def tokens_path(settings: CollectorSettings) -> Path:
     return settings.tokens_file or settings.data_dir / token_file.NAME
 
 
+def has_sign_in(settings: CollectorSettings) -> bool:
+    """Whether people can sign in at a provider. Raises StartError."""
+    try:
+        return load_access(settings.access_file).oidc is not None
+    except AccessFileError as error:
+        raise StartError(str(error)) from error
+
+
 class AccessControl:
     """Decides who may use the collector. Call `refresh` every RELOAD_S seconds and `close` at the end."""
 
@@ -84,7 +92,19 @@ class AccessControl:
         self._used_written: dict[str, datetime] = {}
         self._used_at_s = clock.monotonic()
         self._logged_at_s = clock.monotonic()
-        routes = AccessRoutes(self._path, settings.tls_ca, clock, self.reload, self._gate.judged)
+        people = self._rules.oidc or self._rules.proxy
+        if people is not None and not self.exposure.asks_tokens:
+            raise StartError(
+                f"{self._rules_path} signs people in, but this collector requires no tokens: set require_tokens = true"
+            )
+        routes = AccessRoutes(
+            self._path,
+            settings.tls_ca,
+            clock,
+            self.reload,
+            self._gate.judged,
+            lambda: self._rules,
+        )
         self.routes: Iterable[web.AbstractRouteDef] = routes.routes()
         self._log_warnings()
 

@@ -1,11 +1,14 @@
 """Reads `access_file`: teams, what groups of people may do, and how people sign in. TOML; docs/security.md describes it."""
 
+import hashlib
 import ipaddress
+import string
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -23,6 +26,26 @@ _RANKS = {scope: rank for rank, scope in enumerate(ROLES.values())}
 _Name = Annotated[str, msgspec.Meta(min_length=1, max_length=200)]
 _Team = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$")]
 _Seconds = Annotated[int, msgspec.Meta(ge=60, le=30 * 86_400)]
+
+
+def person_id(issuer: str, subject: str) -> str:
+    """The id of a person: 12 small letters and digits. `issuer`: who knows them by `subject`."""
+    number = int.from_bytes(hashlib.sha256(f"{issuer}\n{subject}".encode()).digest())
+    digits = string.digits + string.ascii_lowercase
+    found = ""
+    for _ in range(12):
+        number, rest = divmod(number, len(digits))
+        found += digits[rest]
+    return found
+
+
+def is_within(address: str | None, networks: Sequence[str]) -> bool:
+    """Whether an address is in one of the networks."""
+    try:
+        found = ipaddress.ip_address((address or "").partition("%")[0])
+    except ValueError:
+        return False
+    return any(found in ipaddress.ip_network(network) for network in networks)
 
 
 class AccessFileError(Exception):
@@ -112,7 +135,8 @@ def load_access(path: Path | None) -> AccessRules:
     if path is None:
         return AccessRules()
     try:
-        document = msgspec.convert(tomllib.loads(path.read_text()), _Document)
+        found = tomllib.loads(path.read_text())
+        document = msgspec.convert(found, _Document, dec_hook=lambda kind, value: kind(value))
     except OSError as error:
         raise AccessFileError(f"{path}: cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
@@ -167,10 +191,9 @@ def _check(path: Path, document: _Document) -> None:
 def _check_oidc(path: Path, oidc: OidcSettings) -> None:
     for name in ("issuer", "redirect_url"):
         url = getattr(oidc, name)
-        is_local = url is not None and url.startswith(
-            ("http://127.0.0.1", "http://[::1]", "http://localhost")
-        )
-        if url is not None and not url.startswith("https://") and not is_local:
+        parts = urlsplit(url or "")
+        is_local = parts.scheme == "http" and parts.hostname in ("127.0.0.1", "::1", "localhost")
+        if url is not None and parts.scheme != "https" and not is_local:
             raise AccessFileError(f"{path}: oidc.{name} must be an https:// URL")
     if "openid" not in oidc.scopes:
         raise AccessFileError(f"{path}: oidc.scopes must have openid")

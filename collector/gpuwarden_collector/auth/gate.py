@@ -12,14 +12,23 @@ from urllib.parse import urlencode, urlsplit
 
 from aiohttp import web
 
-from gpuwarden.access import CALLER, COOKIE, LOGIN_PATH, Caller, Denied, Scope, is_local_name
+from gpuwarden.access import (
+    CALLER,
+    COOKIE,
+    LOGIN_PATH,
+    Caller,
+    Denied,
+    Scope,
+    allows,
+    is_local_name,
+)
 from gpuwarden.clock import Clock
-from gpuwarden_collector.auth.access_file import AccessRules
+from gpuwarden_collector.auth.access_file import AccessRules, is_within, person_id
 from gpuwarden_collector.auth.connections import Connections
 from gpuwarden_collector.auth.exposure import Exposure
 from gpuwarden_collector.auth.scopes import Anyone, Need, is_for_teams, need_of
 from gpuwarden_collector.auth.senders import NOBODY
-from gpuwarden_collector.auth.token_store import Granted, TokenStore
+from gpuwarden_collector.auth.token_store import Granted, TokenEntry, TokenStore
 
 log = logging.getLogger(__name__)
 
@@ -129,11 +138,42 @@ class Gate:
         if len(presented) > 1:
             return Denied("malformed", "header Authorization occurs more than once")
         token = token_in(presented[0]) if presented else request.cookies.get(COOKIE)
-        verdict = self.judged(token, need, request.remote)
+        by_proxy = self._by_proxy(request, need) if not presented else None
+        verdict = by_proxy or self.judged(token, need, request.remote)
         has_team = isinstance(verdict, Granted) and verdict.team is not None
         if has_team and not is_for_teams(request.method, resource.canonical):
             return Denied("team", "this is not for readers of one team", 403)
         return verdict
+
+    def _by_proxy(self, request: web.Request, need: Need) -> Granted | Denied | None:
+        """The verdict on a person whom a trusted proxy names; None: it names nobody, or the client is not the proxy."""
+        proxy = self._rules().proxy
+        if proxy is None or not is_within(request.remote, proxy.addresses):
+            return None
+        names = request.headers.getall(proxy.user_header, [])
+        if not names:
+            return None
+        groups = request.headers.getall(proxy.groups_header, [])
+        if len(names) > 1 or len(groups) > 1:
+            return Denied("malformed", "headers of the proxy occur more than once")
+        rights = self._rules().rights_of(frozenset(g.strip() for g in ",".join(groups).split(",")))
+        if rights is None:
+            return Denied("groups", f"no group of {names[0]!r} is in access_file", 403)
+        if isinstance(need, Scope) and not allows(rights.scope, need):
+            return Denied(
+                "scope", f"{names[0]!r} has scope {rights.scope}, and this needs {need}", 403
+            )
+        person = person_id("proxy", names[0])
+        entry = TokenEntry(
+            person,
+            rights.scope,
+            "",
+            self._clock.now(),
+            comment=names[0][:200],
+            team=rights.team,
+            person=person,
+        )
+        return self._with_team(Granted(entry))
 
     def judged(self, token: str | None, need: Need, client: str | None) -> Granted | Denied:
         """Whether a token is valid for `need`; records when it was used. `client`: the address that sent it."""

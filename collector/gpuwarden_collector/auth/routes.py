@@ -1,25 +1,48 @@
 """Serves the endpoints of access: a token's scope, the authority's certificate, enrolment and login."""
 
 import asyncio
+import hmac
+import html
 import json
+import logging
 from collections.abc import Callable, Iterable
+from datetime import timedelta
 from pathlib import Path
 from urllib.parse import parse_qsl, urlencode
 
 from aiohttp import web
 
-from gpuwarden.access import COOKIE, DIGEST, ID, LOGIN_PATH, LOGOUT_PATH, OWN_PATH, Denied, Scope
+from gpuwarden.access import (
+    CALLBACK_PATH,
+    COOKIE,
+    DIGEST,
+    ID,
+    LOGIN_PATH,
+    LOGOUT_PATH,
+    OWN_PATH,
+    SIGN_IN_PATH,
+    Denied,
+    Scope,
+    Token,
+)
 from gpuwarden.clock import Clock
 from gpuwarden_collector.auth import token_file
+from gpuwarden_collector.auth.access_file import AccessRules, OidcSettings
 from gpuwarden_collector.auth.gate import GRANT
-from gpuwarden_collector.auth.scopes import Need
+from gpuwarden_collector.auth.oidc import PENDING_S, Person, SignInError, SignIns
+from gpuwarden_collector.auth.scopes import Holder, Need
 from gpuwarden_collector.auth.token_file import TokenFileError
 from gpuwarden_collector.auth.token_store import Granted, TokenEntry, TokenStore, TokenStoreError
+
+log = logging.getLogger(__name__)
 
 BODY_BYTES_MAX = 4_096
 BODY_S = 10.0
 NODE_BYTES_MAX = 256
 _COOKIE_S = 30 * 86_400
+_STATE_COOKIE = "gpuwarden-sign-in"
+_PRIVATE = {"Cache-Control": "no-store", "Referrer-Policy": "no-referrer"}
+"""For answers to URLs with a code."""
 
 
 class AccessRoutes:
@@ -32,12 +55,15 @@ class AccessRoutes:
         clock: Clock,
         changed: Callable[[], None],
         judged: Callable[[str, Need, str | None], Granted | Denied],
+        rules: Callable[[], AccessRules],
     ) -> None:
         self._tokens = tokens
         self._ca = ca
         self._clock = clock
         self._changed = changed
         self._judged = judged
+        self._rules = rules
+        self._signing_in: SignIns | None = None
 
     def routes(self) -> Iterable[web.AbstractRouteDef]:
         """The routes for the application."""
@@ -47,6 +73,8 @@ class AccessRoutes:
             web.post("/v1/enroll", self.enroll),
             web.post(LOGIN_PATH, self.login),
             web.post(LOGOUT_PATH, self.logout),
+            web.get(SIGN_IN_PATH, self.sign_in),
+            web.get(CALLBACK_PATH, self.signed_in),
         ]
 
     async def token(self, request: web.Request) -> web.Response:
@@ -61,6 +89,8 @@ class AccessRoutes:
                 "id": grant.entry.id,
                 "scope": grant.entry.scope,
                 "node": grant.entry.node,
+                "team": grant.entry.team,
+                "person": grant.entry.comment if grant.entry.person else None,
                 "expires_at": None if ends_at is None else ends_at.isoformat(),
             }
         )
@@ -92,19 +122,111 @@ class AccessRoutes:
             wrong = urlencode({"next": after, "why": verdict.why})
             return web.Response(status=303, headers={"Location": f"{LOGIN_PATH}?{wrong}"})
         answer = web.Response(status=303, headers={"Location": after})
+        _give(answer, request, token, _COOKIE_S)
+        return answer
+
+    async def sign_in(self, request: web.Request) -> web.Response:
+        """GET /login/sso: send the browser to the provider."""
+        after = request.query.get("next", "/")
+        oidc = self._rules().oidc
+        if oidc is None:
+            return _error(404, "access_file has no [oidc]: sign in with a token")
+        scheme = "https" if _is_secure(request) else "http"
+        redirect_url = oidc.redirect_url or f"{scheme}://{request.host}{CALLBACK_PATH}"
+        try:
+            url, state = await self._sign_ins(oidc).begin(
+                redirect_url, after if OWN_PATH.fullmatch(after) else "/"
+            )
+        except SignInError as error:
+            return _not_signed_in(error, after)
+        answer = web.Response(status=303, headers={"Location": url, **_PRIVATE})
         answer.set_cookie(
-            COOKIE,
-            token,
+            _STATE_COOKIE,
+            state,
+            path=LOGIN_PATH,
             httponly=True,
-            # A proxy that does TLS sets this header; a client that forges it only loses its own cookie.
-            secure=request.secure or request.headers.get("X-Forwarded-Proto") == "https",
-            samesite="Strict",
-            max_age=_COOKIE_S,
+            secure=_is_secure(request),
+            samesite="Lax",  # it must come with the provider's redirect
+            max_age=int(PENDING_S),
         )
         return answer
 
-    async def logout(self, _request: web.Request) -> web.Response:
-        """POST /logout: delete the cookie."""
+    async def signed_in(self, request: web.Request) -> web.Response:
+        """GET /login/callback: give the person whom the provider names a session."""
+        oidc = self._rules().oidc
+        if oidc is None:
+            return _error(404, "access_file has no [oidc]: sign in with a token")
+        state, code = request.query.get("state", ""), request.query.get("code", "")
+        begun = request.cookies.get(_STATE_COOKIE, "")
+        try:
+            if not state or not hmac.compare_digest(begun.encode(), state.encode()):
+                raise SignInError("over", "another browser began this sign-in, or none")
+            if not code:
+                raise SignInError(
+                    "refused", f"the provider said {request.query.get('error', 'nothing')!r}"
+                )
+            person, after = await self._sign_ins(oidc).end(state, code)
+            token = await self._session_of(person, oidc)
+        except SignInError as error:
+            return _not_signed_in(error, "/")
+        log.info(
+            "signed in", extra={"person": person.name, "id": person.id, "client": request.remote}
+        )
+        # The cookie is not sent with a redirect that another site began, but with one of this page.
+        page = f'<!doctype html><meta http-equiv="refresh" content="0;url={html.escape(after)}"><p>Signed in.'
+        answer = web.Response(text=page, content_type="text/html", headers=_PRIVATE)
+        _give(answer, request, token, oidc.session_seconds)
+        answer.del_cookie(_STATE_COOKIE, path=LOGIN_PATH)
+        return answer
+
+    def _sign_ins(self, oidc: OidcSettings) -> SignIns:
+        if self._signing_in is None or self._signing_in.settings != oidc:
+            self._signing_in = SignIns(oidc, self._clock)
+        return self._signing_in
+
+    async def _session_of(self, person: Person, oidc: OidcSettings) -> str:
+        """A token for the person's browser, with the rights of their groups. Raises SignInError."""
+        rights = self._rules().rights_of(person.groups)
+        if rights is None:
+            has = ", ".join(sorted(person.groups)[:20]) or "none"
+            raise SignInError(
+                "groups", f"no group of {person.name!r} is in access_file; they are in {has}"
+            )
+        token, now = Token.new(rights.scope), self._clock.now().replace(microsecond=0)
+        entry = TokenEntry(
+            token.id,
+            rights.scope,
+            token.digest,
+            now,
+            expires_at=now + timedelta(seconds=oidc.session_seconds),
+            comment=person.name,
+            line=person.id,
+            team=rights.team,
+            person=person.id,
+        )
+        await self._changed_tokens(lambda store: store.signed_in(entry, now))
+        return token.text
+
+    async def _changed_tokens(self, change: Callable[[TokenStore], TokenStore]) -> None:
+        """Change the file of tokens. Raises SignInError."""
+        try:
+            await asyncio.to_thread(
+                token_file.edit, self._tokens, lambda store: (change(store), None)
+            )
+        except TokenFileError as error:
+            raise SignInError("file", str(error)) from error
+        self._changed()
+
+    async def logout(self, request: web.Request) -> web.Response:
+        """POST /logout: end the session, `?everywhere=1`: all of the person, and delete the cookie."""
+        held = request.cookies.get(COOKIE)
+        verdict = None if held is None else self._judged(held, Holder, request.remote)
+        if isinstance(verdict, Granted) and (person := verdict.entry.person) is not None:
+            session = None if request.query.get("everywhere") == "1" else verdict.entry.id
+            try:
+                await self._changed_tokens(lambda store: store.signed_out(person, session))
+            except SignInError as error:
+                return _error(503, str(error))
         answer = web.Response(status=303, headers={"Location": LOGIN_PATH})
         answer.del_cookie(COOKIE, httponly=True, samesite="Strict")
         return answer
@@ -131,6 +253,32 @@ class AccessRoutes:
             return _error(503, str(error))
         self._changed()
         return web.json_response({"id": entry.id, "node": entry.node}, status=201)
+
+
+def _is_secure(request: web.Request) -> bool:
+    """Whether the browser uses HTTPS. A proxy that does TLS sets this header; a client that forges it only loses its
+    own cookie."""
+    return request.secure or request.headers.get("X-Forwarded-Proto") == "https"
+
+
+def _give(answer: web.Response, request: web.Request, token: str, lasts_s: int) -> None:
+    """Put a token into the browser's cookie."""
+    answer.set_cookie(
+        COOKIE,
+        token,
+        httponly=True,
+        secure=_is_secure(request),
+        samesite="Strict",
+        max_age=lasts_s,
+    )
+
+
+def _not_signed_in(error: SignInError, after: str) -> web.Response:
+    log.warning("nobody was signed in", extra={"why": error.why, "reason": str(error)})
+    wrong = urlencode(
+        {"next": after if OWN_PATH.fullmatch(after) else "/", "why": f"sso_{error.why}"}
+    )
+    return web.Response(status=303, headers={"Location": f"{LOGIN_PATH}?{wrong}", **_PRIVATE})
 
 
 def _length(request: web.Request) -> int:

@@ -5,9 +5,11 @@ An endpoint that is not listed requires scope admin, and fails a test.
 
 from gpuwarden.access import (
     CA_PATH,
+    CALLBACK_PATH,
     ENROLL_PATH,
     LOGIN_PATH,
     LOGOUT_PATH,
+    SIGN_IN_PATH,
     TOKEN_PATH,
     Scope,
 )
@@ -57,6 +59,8 @@ NEEDS: dict[tuple[str, str], Need] = {
     ("GET", LOGIN_PATH): Anyone,
     ("POST", LOGIN_PATH): Anyone,  # the token is in its body
     ("POST", LOGOUT_PATH): Anyone,
+    ("GET", SIGN_IN_PATH): Anyone,
+    ("GET", CALLBACK_PATH): Anyone,  # a code of the provider is in its query
     ("GET", "/assets/{version}/{name}"): Anyone,  # they have no data
     ("GET", "/v1/schema"): Scope.READ,
     ("GET", "/v1/fleet"): Scope.READ,
@@ -144,9 +148,14 @@ FOR_TEAMS = frozenset(
         *(key for key in NEEDS if key[1] in ("/prometheus/api/v1/series", "/prometheus/api/v1/labels")),
         ("POST", "/v1/sql"),
         ("POST", "/mcp"),
+        # Of saved queries their own.
+        ("GET", "/v1/queries"),
+        ("POST", "/v1/queries"),
+        ("DELETE", "/v1/queries/{name}"),
+        # Those of the fleet and of the team's nodes.
+        ("GET", "/v1/annotations"),
         # They say nothing of the fleet.
         ("GET", TOKEN_PATH),
-        ("GET", "/rules"),
         ("GET", "/v1/schema"),
         ("GET", "/v1/openapi.json"),
         ("GET", "/v1/judgement"),

@@ -16,6 +16,8 @@ from gpuwarden.teams import Team
 from gpuwarden_collector.auth.scopes import Holder, Need
 from gpuwarden_collector.auth.senders import node_sender, token_sender
 
+SESSIONS_MAX = 10
+"""Sessions that a person may have at a time: browsers."""
 _NO_DIGEST = "0" * 64
 
 
@@ -36,6 +38,8 @@ class TokenEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_d
     """Id of the first token from which rotation made this one; None: it is the first."""
     team: str | None = None
     """Team of `access_file` whose rows it may see; None: all rows."""
+    person: str | None = None
+    """Id of the person who has signed in; None: a token that was made by a command."""
     scram: str | None = None
     """SCRAM-SHA-256 verifier for PostgreSQL's clients; None: they send the token itself."""
 
@@ -180,6 +184,28 @@ class TokenStore:
             store = store.with_entry(spent)
         entry = TokenEntry(name, Scope.INGEST, digest, now, node, comment=f"enrolled by {by}")
         return store.with_entry(entry), entry
+
+    def signed_in(self, entry: TokenEntry, now: datetime) -> "TokenStore":
+        """Add the session of a person, without sessions that are over, and the oldest beyond SESSIONS_MAX of one
+        person."""
+        kept = [e for e in self._entries.values() if e.person is None or not e.is_over(now)]
+        own = [e for e in kept if e.person == entry.person]
+        dropped = {e.id for e in own[: max(0, len(own) - SESSIONS_MAX + 1)]}
+        return TokenStore([*(e for e in kept if e.id not in dropped), entry])
+
+    def signed_out(self, person: str, session: str | None = None) -> "TokenStore":
+        """Remove one session of a person, or all."""
+        return TokenStore(
+            [
+                e
+                for e in self._entries.values()
+                if e.person != person or (session is not None and e.id != session)
+            ]
+        )
+
+    def sessions_of(self, name: str) -> list[TokenEntry]:
+        """Sessions of the people of that name."""
+        return [e for e in self._entries.values() if e.person is not None and e.comment == name]
 
     def without_old(self, now: datetime, kept: timedelta) -> "TokenStore":
         """Remove tokens that expired at least `kept` ago."""

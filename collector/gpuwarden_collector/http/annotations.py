@@ -7,15 +7,18 @@ import asyncio
 import json
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
+from fnmatch import fnmatchcase
 from typing import Any
 from uuid import uuid4
 
 import pyarrow as pa
 from aiohttp import web
 
+from gpuwarden.access import CALLER
 from gpuwarden.annotation import ANNOTATIONS_MAX, Annotation, AnnotationError, annotation_of
 from gpuwarden.clock import Clock, instant_of, to_ms
 from gpuwarden.schema import ANNOTATIONS
+from gpuwarden.teams import Team
 from gpuwarden_collector.http.app import error_response
 from gpuwarden_collector.http.json_bodies import (
     JsonBodyError,
@@ -40,7 +43,8 @@ def annotation_routes(state: StateFile, clock: Clock) -> Iterable[web.AbstractRo
         end = _instant(request, "end", clock.now())
         begin = _instant(request, "begin", end - _USUAL)
         rows = await asyncio.to_thread(state.annotations, begin, end, ANNOTATIONS_MAX)
-        found = [row for row in rows if _concerns(row, request)]
+        team = CALLER.get().team
+        found = [row for row in rows if _concerns(row, request) and _is_for(team, row)]
         return web.json_response(
             {
                 "annotations": [_described(row) for row in found[-LISTED_MAX:]],
@@ -91,6 +95,13 @@ def _save(state: StateFile, made: Annotation) -> None:
             )
         rows = pa.Table.from_pylist([row], schema=_SCHEMA)
         writing.upsert(ANNOTATIONS.name, rows)
+
+
+def _is_for(team: Team | None, row: dict[str, Any]) -> bool:
+    """Whether readers of a team may see an annotation: of the whole fleet, or of a node that is the team's by name."""
+    if team is None or (row["node"] is None and row["job"] is None):
+        return True
+    return row["node"] is not None and any(fnmatchcase(row["node"], one) for one in team.nodes)
 
 
 def _concerns(row: dict[str, Any], request: web.Request) -> bool:

@@ -452,7 +452,14 @@ ENDPOINTS: Mapping[tuple[str, str], Endpoint] = {
         "Takes a token.", (), 303, errors=(400, 403, 413, 415),
         bodies={"application/x-www-form-urlencoded": _object(["token"], token=_TEXT_SCHEMA, next=_TEXT_SCHEMA)},
     ),
-    ("POST", "/logout"): Endpoint("Takes the cookie out of the browser.", (), 303, errors=(403,)),
+    ("POST", "/logout"): Endpoint(
+        "Ends the session, and takes the cookie out of the browser.", (), 303, query=(_one_of("everywhere", "1"),),
+        errors=(403, 503),
+    ),
+    ("GET", "/login/sso"): Endpoint("Begins single sign-on.", (), 303, query=("next",), errors=(404,)),
+    ("GET", "/login/callback"): Endpoint(
+        "Ends single sign-on.", ("text/html",), query=("state", "code", "error"), errors=(303, 404),
+    ),
     ("GET", "/assets/{version}/{name}"): Endpoint("Scripts and styles.", ("*/*",), errors=(404,)),
 }  # fmt: skip
 

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 
 from aiohttp import web
 
+from gpuwarden.access import CALLER
 from gpuwarden.clock import Clock, iso_text
 from gpuwarden_collector.http.app import error_response
 from gpuwarden_collector.http.json_bodies import (
@@ -44,6 +45,7 @@ def query_routes(state: StateFile, clock: Clock) -> Iterable[web.AbstractRouteDe
 
     async def listed(request: web.Request) -> web.Response:
         saver, is_admin, _ = owner_of(request)
+        of_team = CALLER.get().team is not None  # queries may name things of other teams
         kept = await asyncio.to_thread(state.saved_queries)
         found = [
             {
@@ -54,6 +56,7 @@ def query_routes(state: StateFile, clock: Clock) -> Iterable[web.AbstractRouteDe
                 "mine": is_admin or one.saved_by == saver,
             }
             for one in kept
+            if not of_team or one.saved_by == saver
         ]
         return web.json_response({"queries": found})
 

@@ -63,7 +63,7 @@ export async function change(method, path, document_) {
 
 /** Whether the reader's token may change dashboards and annotations. */
 export function mayEdit() {
-  return ["edit", "admin"].includes(document.documentElement.dataset.scope);
+  return ["edit", "operate", "admin"].includes(document.documentElement.dataset.scope);
 }
 
 const seen = new Map();

@@ -12,9 +12,9 @@ let send = null;
 
 /** Whether the reader's token allows it; otherwise `#may` says why, and the buttons are disabled. */
 export function mayChange() {
-  const may = document.documentElement.dataset.scope === "admin";
+  const may = ["operate", "admin"].includes(document.documentElement.dataset.scope);
   for (const place of document.querySelectorAll("#may")) {
-    place.textContent = may ? "" : "Your token may only read: log in with one of scope admin to acknowledge and silence.";
+    place.textContent = may ? "" : "Your token may only read: log in with one of scope operate to acknowledge and silence.";
   }
   for (const button of document.querySelectorAll("#ack, #silence, [data-silence], [data-again]")) button.disabled = !may;
   return may;

@@ -122,8 +122,7 @@ async def running(
         clock_check = stages.clock_check_of(store.frames, clock)
         writer, ended = stages.start_writer(stack, settings, store, stats, clock, clock_check)
         timetable = await stages.start_timetable(stack, access)
-        dialects = stages.dialects_of(front, http_fronts)
-        queriers = stages.start_queriers(stack, settings, store, timetable, stats, clock, dialects)
+        queriers = stages.start_queriers(stack, settings, store, timetable, stats, clock, stages.dialects_of(front, http_fronts))  # fmt: skip
         forwarder = await stages.forward_rows(stack, settings, store, forwarding, queriers, timetable, clock)  # fmt: skip
         await stages.start_storage(stack, store, writer, timetable, clock_check)
         disk = stages.watch_disk(timetable, settings, store, queriers)
@@ -147,9 +146,10 @@ async def running(
         # Answer requests: HTTP, and the front's protocol.
         queries = stages.query_service(settings, store, writer, querier, timetable, stats, clock)
         bursts = BurstDesk(clock)
+        middlewares = stages.middlewares(store, writer, timetable, access, clock)
         api = Api(
             ingest, stats, clock, levels, body_timeout_s=settings.body_timeout_s, more_metrics=more_metrics,
-            pacing=pacing, guard=access.middleware, asking=bursts.header,
+            pacing=pacing, middlewares=middlewares, asking=bursts.header,
         )  # fmt: skip
         sql = SqlEndpoint(queries, bodies, send_s=settings.query_send_s)
         copies = copy_routes(CopyFolder(settings.data_dir), bodies, no_room)

@@ -44,6 +44,7 @@ from gpuwarden_collector.ingest.writer import (
     load_known,
     reprice,
 )
+from gpuwarden_collector.ops.audit import Audit, token_notes
 from gpuwarden_collector.ops.health import SAMPLE_S, Health
 from gpuwarden_collector.ops.query_log import FLUSH_S, QueryLog, QueryService
 from gpuwarden_collector.processes import control_socket as control
@@ -584,6 +585,16 @@ def query_service(
     query_log = QueryLog(store.frames.state.collector, writer, clock)
     timetable.every("query_log", FLUSH_S, query_log.flush)
     return QueryService(querier, QueryQueue(settings.query_processes), query_log, stats)
+
+
+def middlewares(
+    store: OpenStore, writer: Writer, timetable: Timetable, access: AccessControl, clock: Clock
+) -> Sequence[Any]:
+    """The middlewares of all requests: the audit, and the gate inside it."""
+    audit = Audit(store.frames.state.collector, writer, clock)
+    timetable.every("audit", FLUSH_S, audit.flush)
+    access.on_tokens = lambda before, after: audit.later(token_notes(before, after))
+    return audit.middleware, access.middleware
 
 
 def front_routes(

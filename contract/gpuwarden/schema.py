@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from functools import cache
 from typing import NamedTuple
 
+from gpuwarden.audit import AUDIT
 from gpuwarden.budgets import BUDGETS, budgets_view_sql
 from gpuwarden.collector_samples import COLLECTOR_SAMPLES
 from gpuwarden.metrics import METRICS, Metric, Type
@@ -443,7 +444,7 @@ TABLES: dict[str, Table] = {
     WASTE_1H.table.name: WASTE_1H.table,
     **{
         table.name: table
-        for table in (COLLECTOR_SAMPLES, QUERY_LOG, ALERTS, INCIDENTS, INCIDENT_ALERTS, SILENCES, ANNOTATIONS, DIAGNOSES, BUDGETS, GPU_OFFERS)
+        for table in (COLLECTOR_SAMPLES, QUERY_LOG, AUDIT, ALERTS, INCIDENTS, INCIDENT_ALERTS, SILENCES, ANNOTATIONS, DIAGNOSES, BUDGETS, GPU_OFFERS)
     },
 }
 # fmt: on
@@ -470,7 +471,7 @@ COLLECTOR_EVENTS = frozenset(
 )
 """Kinds of events that only the collector stores: agents may not send them."""
 
-ADMINS_ONLY = frozenset({QUERY_LOG.name})
+ADMINS_ONLY = frozenset({QUERY_LOG.name, AUDIT.name})
 """Tables whose rows only scope admin reads; other callers read those with their own `token`."""
 
 UPSERTED = frozenset(

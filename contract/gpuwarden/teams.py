@@ -86,6 +86,7 @@ _VISIBLE: Mapping[str, str] = {
     "gpu_offers": _OPEN,
     # Each token reads its own rows.
     "query_log": _OPEN,
+    "audit": _OPEN,
     # Matchers name nodes and users of others.
     "silences": _CLOSED,
     "collector_samples": _CLOSED,

@@ -9,6 +9,7 @@ from gpuwarden.query import Querier
 from gpuwarden_dashboards.assets import PATH, load_assets
 from gpuwarden_dashboards.grafana.links import checked_url
 from gpuwarden_dashboards.http import answering
+from gpuwarden_dashboards.pages.audit import AuditPage
 from gpuwarden_dashboards.pages.collector import CollectorPage
 from gpuwarden_dashboards.pages.compare import ComparePage
 from gpuwarden_dashboards.pages.dashboards import DashboardPages
@@ -26,7 +27,7 @@ from gpuwarden_dashboards.pages.usage import UsagePages
 from gpuwarden_dashboards.templates import Templates
 
 _PAGES: Sequence[type[Page]] = (
-    FleetPage, PlacePages, RackPage, ComparePage, MoneyPage, JobPages, UsagePages, DashboardPages, CollectorPage, IncidentPages, RulePages, SqlPage,
+    AuditPage, FleetPage, PlacePages, RackPage, ComparePage, MoneyPage, JobPages, UsagePages, DashboardPages, CollectorPage, IncidentPages, RulePages, SqlPage,
 )  # fmt: skip
 
 

@@ -4,7 +4,7 @@ import asyncio
 import logging
 import ssl
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from gpuwarden_collector.auth.gate import Gate
 from gpuwarden_collector.auth.routes import AccessRoutes
 from gpuwarden_collector.auth.tls import ServerTls, certificate_of
 from gpuwarden_collector.auth.token_file import TokenFileError
-from gpuwarden_collector.auth.token_store import Granted
+from gpuwarden_collector.auth.token_store import Granted, TokenEntry
 from gpuwarden_collector.settings import CollectorSettings
 
 log = logging.getLogger(__name__)
@@ -37,6 +37,10 @@ CERTIFICATE_LOG_INTERVAL_S = 86_400.0
 def tokens_path(settings: CollectorSettings) -> Path:
     """Path of the file of tokens."""
     return settings.tokens_file or settings.data_dir / token_file.NAME
+
+
+def _nothing(before: Sequence[TokenEntry], after: Sequence[TokenEntry]) -> None:
+    """For changes of tokens that nobody follows."""
 
 
 def has_sign_in(settings: CollectorSettings) -> bool:
@@ -70,6 +74,8 @@ class AccessControl:
             self._store = token_file.load(self._path)
         except TokenFileError as error:
             raise StartError(str(error)) from error
+        self.on_tokens: Callable[[Sequence[TokenEntry], Sequence[TokenEntry]], None] = _nothing
+        """Called with the tokens before and after each change of their file."""
         self._rules_path = settings.access_file
         self._rules_mark = None if self._rules_path is None else mark_of(self._rules_path)
         try:
@@ -188,8 +194,10 @@ class AccessControl:
         if mark == self._mark:
             return
         self._mark = mark
+        before = self._store.entries
         try:
             self._store = token_file.load(self._path)
+            self.on_tokens(before, self._store.entries)
         except TokenFileError as error:
             log.error("tokens cannot be read; the old ones stay valid", extra={"why": str(error)})
 

@@ -19,6 +19,7 @@ from gpuwarden.access import (
     Caller,
     Denied,
     Scope,
+    Token,
     allows,
     is_local_name,
 )
@@ -34,6 +35,11 @@ log = logging.getLogger(__name__)
 
 GRANT = web.RequestKey("GRANT", Granted)
 """Key of a request's `Granted`; absent where no token is required."""
+
+REFUSED = web.RequestKey("REFUSED", TokenEntry)
+"""Key of the token of a request that was refused although the token is valid."""
+_KNOWN = frozenset({"scope", "team"})
+"""Reasons of refusals of valid tokens."""
 
 _SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
 _LOG_INTERVAL_S = 60.0
@@ -109,6 +115,8 @@ class Gate:
         async def guard(request: web.Request, handler: Handler) -> web.StreamResponse:
             verdict = self._judged(request)
             if isinstance(verdict, Denied):
+                if verdict.why in _KNOWN and (entry := self._entry_of(request)) is not None:
+                    request[REFUSED] = entry
                 return self._refused(request, verdict)
             CALLER.set(self._caller(verdict))
             if verdict is not None:
@@ -118,6 +126,14 @@ class Gate:
             return await handler(request)
 
         return guard
+
+    def _entry_of(self, request: web.Request) -> TokenEntry | None:
+        """The token that a request has, without its check."""
+        try:
+            token = Token.parse(_presented(request) or "")
+        except ValueError:
+            return None
+        return self._store().get(token.id)
 
     def _caller(self, verdict: Granted | None) -> Caller:
         if verdict is None:
@@ -137,7 +153,7 @@ class Gate:
         presented = request.headers.getall("Authorization", [])
         if len(presented) > 1:
             return Denied("malformed", "header Authorization occurs more than once")
-        token = token_in(presented[0]) if presented else request.cookies.get(COOKIE)
+        token = _presented(request)
         by_proxy = self._by_proxy(request, need) if not presented else None
         verdict = by_proxy or self.judged(token, need, request.remote)
         has_team = isinstance(verdict, Granted) and verdict.team is not None
@@ -276,6 +292,12 @@ def sender_of(request: web.Request) -> str:
     """The sender of the request (`senders.py`)."""
     grant = request.get(GRANT)
     return NOBODY if grant is None else grant.entry.sender
+
+
+def _presented(request: web.Request) -> str | None:
+    """The token of a request; None: there is none."""
+    header = request.headers.get("Authorization")
+    return token_in(header) if header is not None else request.cookies.get(COOKIE)
 
 
 def _is_browser(request: web.Request) -> bool:

@@ -121,6 +121,7 @@ class AccessRoutes:
         if isinstance(verdict, Denied):
             wrong = urlencode({"next": after, "why": verdict.why})
             return web.Response(status=303, headers={"Location": f"{LOGIN_PATH}?{wrong}"})
+        request[GRANT] = verdict
         answer = web.Response(status=303, headers={"Location": after})
         _give(answer, request, token, _COOKIE_S)
         return answer
@@ -166,7 +167,7 @@ class AccessRoutes:
                     "refused", f"the provider said {request.query.get('error', 'nothing')!r}"
                 )
             person, after = await self._sign_ins(oidc).end(state, code)
-            token = await self._session_of(person, oidc)
+            token, request[GRANT] = await self._session_of(person, oidc)
         except SignInError as error:
             return _not_signed_in(error, "/")
         log.info(
@@ -184,7 +185,7 @@ class AccessRoutes:
             self._signing_in = SignIns(oidc, self._clock)
         return self._signing_in
 
-    async def _session_of(self, person: Person, oidc: OidcSettings) -> str:
+    async def _session_of(self, person: Person, oidc: OidcSettings) -> tuple[str, Granted]:
         """A token for the person's browser, with the rights of their groups. Raises SignInError."""
         rights = self._rules().rights_of(person.groups)
         if rights is None:
@@ -205,7 +206,7 @@ class AccessRoutes:
             person=person.id,
         )
         await self._changed_tokens(lambda store: store.signed_in(entry, now))
-        return token.text
+        return token.text, Granted(entry)
 
     async def _changed_tokens(self, change: Callable[[TokenStore], TokenStore]) -> None:
         """Change the file of tokens. Raises SignInError."""
@@ -221,6 +222,8 @@ class AccessRoutes:
         """POST /logout: end the session, `?everywhere=1`: all of the person, and delete the cookie."""
         held = request.cookies.get(COOKIE)
         verdict = None if held is None else self._judged(held, Holder, request.remote)
+        if isinstance(verdict, Granted):
+            request[GRANT] = verdict
         if isinstance(verdict, Granted) and (person := verdict.entry.person) is not None:
             session = None if request.query.get("everywhere") == "1" else verdict.entry.id
             try:

@@ -48,6 +48,7 @@ NEEDS: dict[tuple[str, str], Need] = {
     ("GET", "/money/report"): Scope.READ,
     ("GET", "/v1/money.csv"): Scope.READ,
     ("GET", "/collector"): Scope.READ,
+    ("GET", "/audit"): Scope.ADMIN,
     ("GET", "/sql"): Scope.READ,
     ("GET", "/incidents"): Scope.READ,
     ("GET", "/incidents/{id}"): Scope.READ,

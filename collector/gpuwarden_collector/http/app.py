@@ -46,12 +46,13 @@ class Api:
         body_timeout_s: float,
         more_metrics: Callable[[], str],
         pacing: Pacing,
-        guard: Any,
+        middlewares: Sequence[Any],
         asking: Callable[
             [Mapping[str, str], str | None], dict[str, str]
         ] = lambda headers, node: {},
     ) -> None:
-        """`body_timeout_s`: for bodies that `BodyReader` does not read. `guard`: the middleware that checks tokens.
+        """`body_timeout_s`: for bodies that `BodyReader` does not read. `middlewares`: those within the one that answers
+        errors, such as the gate.
         `asking`: headers of the answer to a batch with such headers of a sender that may be bound to a node: by them
         agents are asked for bursts.
         """
@@ -65,11 +66,11 @@ class Api:
         self._body_timeout_s = body_timeout_s
         self._logged_at_s: dict[str, float] = {}
         """By path: when a failure was last logged."""
-        self._guard = guard
+        self._middlewares = middlewares
 
     def application(self, more: Iterable[web.AbstractRouteDef] = ()) -> web.Application:
         """The aiohttp application with the API's routes and `more`."""
-        app = web.Application(middlewares=[self._answer_errors, self._guard])
+        app = web.Application(middlewares=[self._answer_errors, *self._middlewares])
         app.add_routes(
             [
                 web.post(INGEST_PATH, self.take_batch),

@@ -22,7 +22,7 @@ from typing import Any, Self
 
 import pyarrow as pa
 
-from gpuwarden.access import CALLER
+from gpuwarden.access import CALLER, Scope
 from gpuwarden.clock import Clock
 from gpuwarden.query import ExpectedQuery, LakeAwayError, QueryError, QueryTimeoutError, Result
 from gpuwarden.teams import Team
@@ -31,7 +31,7 @@ from gpuwarden_collector.processes.forkserver import QUERY, ProcessHandle, spawn
 from gpuwarden_collector.query.encode import ResultRows, decoded, python_rows
 from gpuwarden_collector.query.execute import RESULT_BYTES_MAX
 from gpuwarden_collector.query.fair_queue import Rank, Turns
-from gpuwarden_collector.query.guard import NOBODY
+from gpuwarden_collector.query.guard import ALL, NOBODY
 from gpuwarden_collector.query.worker import QueryRequest, WorkerSettings
 from gpuwarden_collector.stats import Stats
 from gpuwarden_collector.storage.newest_rows import LatestRows, named_views
@@ -406,9 +406,16 @@ class SqlQuerier:
         row_limit: int | None = None,
         rank: Rank = Rank.FIRST,
         team: Team | None = None,
+        log_of: str = NOBODY,
     ) -> Result:
         rows = await self.arrow(
-            sql, params, timeout_s=timeout_s, row_limit=row_limit, rank=rank, team=team
+            sql,
+            params,
+            timeout_s=timeout_s,
+            row_limit=row_limit,
+            rank=rank,
+            team=team,
+            log_of=log_of,
         )
         return await asyncio.to_thread(_result, rows)
 
@@ -421,11 +428,19 @@ class SqlQuerier:
         row_limit: int | None = None,
         rank: Rank = Rank.FIRST,
         team: Team | None = None,
+        log_of: str = NOBODY,
     ) -> ResultRows:
-        """Run a query; its rows as an Arrow table. `team`: whose rows it may see; None: all."""
+        """Run a query; its rows as an Arrow table. `team`: whose rows it may see; None: all. `log_of`: as `stream`."""
         limit = self._rows_max if row_limit is None else min(row_limit, self._rows_max)
         request = self._request(
-            "arrow", sql, params, timeout_s, limit, bytes_max=RESULT_BYTES_MAX, team=team
+            "arrow",
+            sql,
+            params,
+            timeout_s,
+            limit,
+            bytes_max=RESULT_BYTES_MAX,
+            team=team,
+            log_of=log_of,
         )
         try:
             return await self._collected(request, rank)
@@ -730,9 +745,11 @@ class CallersQuerier:
         timeout_s: float | None = None,
         row_limit: int | None = None,
     ) -> Result:
-        team = CALLER.get().team
+        caller = CALLER.get()
+        sees_all = caller.scope is Scope.ADMIN and caller.team is None
+        log_of = ALL if sees_all else caller.token or NOBODY
         return await self.querier.query(
-            sql, params, timeout_s=timeout_s, row_limit=row_limit, team=team
+            sql, params, timeout_s=timeout_s, row_limit=row_limit, team=caller.team, log_of=log_of
         )
 
 

@@ -18,7 +18,7 @@ from gpuwarden.schema import TABLES, UPSERTED, public_views, stored_columns
 from gpuwarden.teams import Team, visible_sql
 from gpuwarden_collector.storage.database import Database
 
-CLOSED = frozenset({"silences", "collector_samples", "query_log"})
+CLOSED = frozenset({"silences", "collector_samples", "query_log", "audit"})
 VIEWS = sorted({view.name for view in public_views()} - {"others_1h"})
 OF_NOW = frozenset({"alerts_now", "incidents_now", "incident_costs", "budgets_now"})
 """Views with sums that grow with each moment."""

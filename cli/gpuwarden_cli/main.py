@@ -13,6 +13,7 @@ from gpuwarden.lifecycle import StartError
 from gpuwarden.settings import SettingsError
 from gpuwarden_cli.commands import (
     accept,
+    actor,
     agent,
     alerts,
     annotate,
@@ -61,6 +62,7 @@ Exit codes: 0 success, 1 a problem was found, 2 the call was wrong, 78 a setting
 COMMANDS = (
     up,
     agent,
+    actor,
     collector,
     simulate,
     sql,

@@ -82,6 +82,8 @@ class Collector:
     """Reads tokens and certificate again; the collector also does so by itself within seconds."""
     take_prices: Callable[[], Awaitable[str | None]]
     """Reads the prices file again. Returns what is wrong with it, and then keeps the old prices; None: nothing."""
+    audit: Callable[[Sequence[tuple[str, str, str]]], Awaitable[bool]]
+    """Writes actions of this process to the audit: name, target and details; whether they are on disk."""
     events: StoredEvents
     """Calls a listener when events are stored."""
     seal: Callable[[], Awaitable[int]]
@@ -146,15 +148,14 @@ async def running(
         # Answer requests: HTTP, and the front's protocol.
         queries = stages.query_service(settings, store, writer, querier, timetable, stats, clock)
         bursts = BurstDesk(clock)
-        middlewares = stages.middlewares(store, writer, timetable, access, clock)
+        audit = stages.start_audit(store, writer, timetable, access, clock)
         api = Api(
             ingest, stats, clock, levels, body_timeout_s=settings.body_timeout_s, more_metrics=more_metrics,
-            pacing=pacing, middlewares=middlewares, asking=bursts.header,
+            pacing=pacing, middlewares=(audit.middleware, access.middleware), asking=bursts.header,
         )  # fmt: skip
         sql = SqlEndpoint(queries, bodies, send_s=settings.query_send_s)
-        copies = copy_routes(CopyFolder(settings.data_dir), bodies, no_room)
         fronts = stages.front_routes(http_fronts, queries, bodies, clock, settings, stats)
-        own = (*access.routes, *sql.routes(), *fronts, *node_routes(writer), *copies, *receiving)
+        own = (*access.routes, *sql.routes(), *fronts, *node_routes(writer), *copy_routes(CopyFolder(settings.data_dir), bodies, no_room), *receiving)  # fmt: skip
         app = _application(api, [*own, *_routes_of_people(state, clock, bursts), *routes(queriers.callers)])  # fmt: skip
         url = health.url = await serve(stack, settings, app, access, stats)
         postgres = await stages.listen_beside(stack, settings, front, queries, access, stats)
@@ -177,6 +178,7 @@ async def running(
                 endpoints=endpoints_of(app),
                 reload=access.reload,
                 take_prices=partial(stages.take_prices, settings, writer),
+                audit=audit.note_own,
                 events=queriers.events,
                 seal=store.storage.seal,
                 claim=store.storage.claim,

@@ -30,6 +30,9 @@ class CollectorSettings:
     access_file: Path | None = setting(
         None, "TOML file of teams, of roles by group, and of single sign-on; none: tokens alone."
     )
+    policies_path: Path | None = setting(
+        None, "YAML file or folder of policies; none: nothing is done about alerts."
+    )
     require_tokens: bool = setting(
         False,
         "Whether tokens are required on loopback, too, as behind a proxy; elsewhere they always are.",

@@ -587,14 +587,14 @@ def query_service(
     return QueryService(querier, QueryQueue(settings.query_processes), query_log, stats)
 
 
-def middlewares(
+def start_audit(
     store: OpenStore, writer: Writer, timetable: Timetable, access: AccessControl, clock: Clock
-) -> Sequence[Any]:
-    """The middlewares of all requests: the audit, and the gate inside it."""
+) -> Audit:
+    """Start the audit, of changes of tokens too."""
     audit = Audit(store.frames.state.collector, writer, clock)
     timetable.every("audit", FLUSH_S, audit.flush)
     access.on_tokens = lambda before, after: audit.later(token_notes(before, after))
-    return audit.middleware, access.middleware
+    return audit
 
 
 def front_routes(

@@ -57,6 +57,8 @@ class Scope(StrEnum):
     """Everything."""
     ENROLL = "enroll"
     """Register a node's own token, and nothing else."""
+    ACT = "act"
+    """Fetch the acts of policies and report them, and nothing else."""
     COPY = "copy"
     """Store second copies of another collector's segments, and nothing else."""
 

@@ -21,7 +21,7 @@ from tests.systemd.machine import base
 
 SUITE = "bookworm"
 PACKAGES = (
-    "slurm-wlm", "slurmdbd", "munge", "mariadb-server", "python3", "procps", "iproute2", "kmod",
+    "slurm-wlm", "slurmdbd", "munge", "mariadb-server", "python3", "procps", "iproute2", "kmod", "curl",
 )  # fmt: skip
 TOOLS = ("debootstrap", "unshare", "nsenter", "mount", "umount")
 REPOSITORY = Path(__file__).parents[2]
@@ -34,6 +34,8 @@ PARTS = (
     "dashboards",
     "client",
     "importing",
+    "postgres",
+    "prometheus",
     "cli",
 )
 HOST = "gpunode"

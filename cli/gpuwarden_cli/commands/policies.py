@@ -1,4 +1,4 @@
-"""Checks policies, and says what they would have done: `gpuwarden policies check|backtest`."""
+"""Checks policies, says what they would have done, lists and stops them: `gpuwarden policies`."""
 
 import argparse
 import asyncio
@@ -16,7 +16,7 @@ from gpuwarden_cli.output import counted, render, terminal_width
 from gpuwarden_cli.parser import Commands, add_command, add_format, add_group, add_since, add_url
 from gpuwarden_cli.read.remote import RemoteQuerier
 from gpuwarden_cli.read.replays import Replayed, replay_all, rules_of_collector
-from gpuwarden_client.http import CallError
+from gpuwarden_client.http import CallError, call
 
 if TYPE_CHECKING:
     from gpuwarden_rules.definition.overrides import Locations
@@ -27,7 +27,9 @@ if TYPE_CHECKING:
 
 def add_commands(commands: Commands) -> None:
     """Add the commands to the parser."""
-    group = add_group(commands, "policies", "check policies, and try them on history")
+    group = add_group(
+        commands, "policies", "check policies, try them on history, list and stop them"
+    )
     made = add_command(group, "check", policies_check, "check policy files")
     _add_files(made)
     add_format(made)
@@ -43,6 +45,19 @@ def add_commands(commands: Commands) -> None:
         help="table, or json: a line for each alert (default table)",
     )  # fmt: skip
     made.add_argument("--acts", action="store_true", help="also list every act")
+    made.add_argument("--i-know", action="store_true", help="let policies be on without a dry run")
+    add_url(made)
+
+    made = add_command(
+        group, "list", policies_list, "list the collector's policies, and what they did"
+    )
+    add_format(made)
+    add_url(made)
+    made = add_command(
+        group, "stop", _stop, "let no policy say or do anything, until `gpuwarden policies start`"
+    )
+    add_url(made)
+    made = add_command(group, "start", _start, "end `gpuwarden policies stop`")
     add_url(made)
 
 
@@ -89,6 +104,9 @@ def policies_backtest(args: argparse.Namespace) -> int:
     tried = [policy for policy in wanted if policy.state is not PolicyState.OFF]
     if not tried:
         return 0
+    if args.i_know:
+        _see(tried, args.url)
+        return 0
     names = {policy.rule for policy in tried}
     rule_set = replace(rule_set, rules=tuple(r for r in rule_set.rules if r.name in names))
     done: dict[str, Replayed] = {}
@@ -125,7 +143,74 @@ def policies_backtest(args: argparse.Namespace) -> int:
             _print_lines(one)
         else:
             print(report(one, lists_acts=args.acts))
+    _see([one.policy for one in results if not isinstance(one, str)], args.url)
     return 1 if any(isinstance(one, str) for one in results) else 0
+
+
+def _see(policies: "Sequence[Policy]", url: str | None) -> None:
+    """Note at the collector that the dry runs of its policies that are on were read."""
+    from gpuwarden_rules.policies.cases import digest_of
+    from gpuwarden_rules.policies.language import PolicyState
+
+    for policy in policies:
+        if policy.state is not PolicyState.ON:
+            continue
+        try:
+            call("POST", f"/v1/policies/{policy.name}/seen", {"digest": digest_of(policy)}, url=url)
+        except CallError as error:
+            print(f"gpuwarden: {policy.name} is not on: {error}", file=sys.stderr)
+
+
+def policies_list(args: argparse.Namespace) -> int:
+    """Print the policies and cases of a collector. Raises CallError."""
+    found = call("GET", "/v1/policies", url=args.url)
+    if args.format == "json":
+        print(json.dumps(found, ensure_ascii=False))
+        return 0
+    if found["stopped"]:
+        print(
+            f"Stopped since {found['stopped']['at']} by {found['stopped']['by']}: nothing is said or done.\n"
+        )
+    columns = ["policy", "state", "rule", "act", "file"]
+    rows = [
+        [one["name"], _state_of(one), one["rule"], one["act"], f"{one['file']}:{one['line']}"]
+        for one in found["policies"]
+    ]
+    print(render(columns, rows, args.format, width=terminal_width()), end="")
+    if found["cases"]:
+        columns = ["policy", "target", "user", "state", "next", "ended", "note"]
+        cases = [
+            [
+                one["policy"],
+                one["target"],
+                one["user"],
+                one["state"],
+                one["next_at"],
+                one["ended_at"],
+                one["note"],
+            ]
+            for one in found["cases"]
+        ]
+        print("\n" + render(columns, cases, args.format, width=terminal_width()), end="")
+    return 0
+
+
+def _state_of(policy: Mapping[str, Any]) -> str:
+    if policy["state"] == "on" and not policy["is_on"]:
+        return "not on: read its dry run"
+    return str(policy["state"])
+
+
+def _stop(args: argparse.Namespace) -> int:
+    call("POST", "/v1/policies/stop", {}, url=args.url)
+    print("policies are stopped: nothing is said or done until `gpuwarden policies start`")
+    return 0
+
+
+def _start(args: argparse.Namespace) -> int:
+    call("POST", "/v1/policies/start", {}, url=args.url)
+    print("policies are started")
+    return 0
 
 
 def _policies(args: argparse.Namespace, rule_set: "RuleSet") -> "list[Policy]":

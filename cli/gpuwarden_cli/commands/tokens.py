@@ -33,7 +33,7 @@ def add_commands(commands: Commands) -> None:
     made.add_argument(
         "--scope",
         required=True,
-        choices=("ingest", "read", "edit", "operate", "admin", "copy"),
+        choices=("ingest", "read", "edit", "operate", "admin", "act", "copy"),
         help="what it allows",
     )
     whose = made.add_mutually_exclusive_group()

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from gpuwarden_rules.notify.reports import Claim
     from gpuwarden_rules.notify.settings import Notify
     from gpuwarden_rules.notify.silence_service import OwnSilences
+    from gpuwarden_rules.policies.service import OwnerWords
 
 log = logging.getLogger(__name__)
 
@@ -130,6 +131,29 @@ class Notifications:
             ],
             ScheduledReports(notify.reports, partial(mailed, querier, notify.style.link), claim),
         )
+
+    @property
+    def link(self) -> str | None:
+        """The collector's address for people, by the file."""
+        return self._asked[0].style.link if self._asked else None
+
+    def reaches(self, user: str) -> bool:
+        """As of `Mailbox`."""
+        return self._notifier is not None and self._notifier.reaches(user)
+
+    async def say(self, words: "OwnerWords") -> None:
+        """As of `Mailbox`."""
+        from gpuwarden_rules.notify.message import PolicyText
+        from gpuwarden_rules.notify.outbox import OutboxError
+
+        if self._notifier is None:
+            raise OSError("messages are not sent yet")
+        try:
+            await self._notifier.say(
+                words.id, words.user, PolicyText(title=words.title, paragraphs=words.paragraphs)
+            )
+        except OutboxError as error:
+            raise OSError(str(error)) from error
 
     def _read(self, path: Path) -> "tuple[Notify, dict[str, Receiver]]":
         """The file and its receivers. Raises StartError."""

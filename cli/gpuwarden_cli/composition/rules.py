@@ -4,6 +4,7 @@ The collector listens before the rules have started: until then they answer 503,
 """
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
@@ -12,6 +13,7 @@ from aiohttp.web import AbstractRouteDef
 from gpuwarden.alert import Alert
 from gpuwarden.clock import Clock
 from gpuwarden.judgement import NOT_STARTED, Judgement, JudgementState
+from gpuwarden.lifecycle import StartError
 from gpuwarden.query import ExpectedQuery, Querier
 from gpuwarden_cli.composition.notifications import Notifications
 from gpuwarden_cli.settings import rule_set_of
@@ -19,12 +21,19 @@ from gpuwarden_collector.daemon import Collector
 from gpuwarden_collector.ops.health import Duties
 from gpuwarden_collector.settings import CollectorSettings
 from gpuwarden_rules.backtest.run import Backtester
+from gpuwarden_rules.definition.yaml_positions import RuleFileError
 from gpuwarden_rules.diagnosis import observe
 from gpuwarden_rules.diagnosis.service import Diagnoser
 from gpuwarden_rules.evaluation.engine import RuleEngine
 from gpuwarden_rules.evaluation.reload import RuleReloader
 from gpuwarden_rules.http import routes as rules_routes
 from gpuwarden_rules.incidents.service import IncidentService
+from gpuwarden_rules.policies.case_store import FILE_NAME as CASES
+from gpuwarden_rules.policies.case_store import CaseStore, CaseStoreError
+from gpuwarden_rules.policies.language import Policy, load_policies
+from gpuwarden_rules.policies.service import PolicyService
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +45,7 @@ class RunningRules:
     incidents: IncidentService
     diagnoser: Diagnoser
     backtester: Backtester
+    policies: PolicyService | None
     claim: Callable[[str], Awaitable[bool]]
 
 
@@ -51,6 +61,8 @@ class RuleServices:
         self._folders = settings.rules_dirs
         self._rule_set = rule_set_of(settings.rules_dirs)
         self._notifications = Notifications(settings.notify_file, settings.data_dir, clock)
+        self._settings = settings
+        self._policies = self._read_policies()
         self._running: RunningRules | None = None
 
     def start(self, collector: Collector) -> None:
@@ -58,9 +70,9 @@ class RuleServices:
         clock, notifications = self._clock, self._notifications
         engine = self._engine_of(collector)
         collector.events.listen(engine.wake)
-        reloader = RuleReloader(
-            engine, self._folders, (notifications.reload, collector.take_prices)
-        )
+        policies = self._policies_of(collector, engine)
+        again = (notifications.reload, collector.take_prices, self._reload_policies)
+        reloader = RuleReloader(engine, self._folders, again)
         incidents = IncidentService(
             lambda: engine.alerts if engine.is_running else None,
             lambda: engine.all_rules,
@@ -73,7 +85,7 @@ class RuleServices:
         # A person waits for a backtest, so it has the querier of people.
         backtester = Backtester(collector.querier, clock)
         self._running = RunningRules(
-            engine, reloader, incidents, diagnoser, backtester, collector.claim
+            engine, reloader, incidents, diagnoser, backtester, policies, collector.claim
         )
 
     async def run(self, querier: Querier, reload: asyncio.Event, stop: asyncio.Event) -> None:
@@ -89,6 +101,8 @@ class RuleServices:
                 notifications.run(running.incidents, running.engine, querier, stop, running.claim),
                 name="notify",
             )
+            if running.policies is not None:
+                group.create_task(running.policies.run(stop), name="policies")
             reloading = group.create_task(running.reloader.reload_whenever(reload), name="reload")
             await stop.wait()
             reloading.cancel()
@@ -101,6 +115,48 @@ class RuleServices:
             self._clock,
             lambda: self._running.backtester if self._running else None,
             self._wake_incidents,
+            lambda: self._running.policies if self._running else None,
+        )
+
+    def _read_policies(self) -> list[Policy]:
+        """Raises StartError."""
+        path = self._settings.policies_path
+        if path is None:
+            return []
+        files = sorted(path.rglob("*.yaml")) if path.is_dir() else [path]
+        try:
+            return load_policies(files, [rule.name for rule in self._rule_set.rules])
+        except (RuleFileError, OSError) as error:
+            raise StartError(f"policies_path: {error}") from error
+
+    async def _reload_policies(self) -> str | None:
+        """Read the policies again; the problem, if there is one: then the old ones hold."""
+        if self._running is None or self._running.policies is None:
+            return None
+        try:
+            self._running.policies.policies = await asyncio.to_thread(self._read_policies)
+        except StartError as error:
+            log.error("policies not reloaded; the old ones hold", extra={"problem": str(error)})
+            return str(error)
+        return None
+
+    def _policies_of(self, collector: Collector, engine: RuleEngine) -> PolicyService | None:
+        if self._settings.policies_path is None:
+            return None
+        try:
+            store = CaseStore(self._settings.data_dir / CASES)
+        except CaseStoreError as error:
+            raise StartError(str(error)) from error
+
+        return PolicyService(
+            self._policies,
+            store,
+            lambda: engine.alerts if engine.is_running else None,
+            collector.beside,
+            self._clock,
+            self._notifications,
+            link=self._notifications.link,
+            audit=collector.audit,
         )
 
     def judgement(self) -> Judgement:

@@ -369,6 +369,25 @@ ENDPOINTS: Mapping[tuple[str, str], Endpoint] = {
         "Makes a silence.", status=201, bodies={_JSON: _SILENCE}, errors=(400, 404, 413, 415, 503)
     ),
     ("DELETE", "/v1/silences/{id}"): Endpoint("Ends a silence.", (), 204, errors=(404, 503)),
+    ("GET", "/v1/policies"): Endpoint("Policies, and what they did.", errors=(404, 503)),
+    ("POST", "/v1/policies/stop"): Endpoint("Stops all policies.", errors=(404, 503)),
+    ("POST", "/v1/policies/start"): Endpoint("Ends the stop.", errors=(404, 503)),
+    ("POST", "/v1/policies/{name}/seen"): Endpoint(
+        "Notes that the dry run of a policy was read.", errors=(400, 404, 409, 413, 415, 503),
+        bodies={_JSON: _object(["digest"], digest=_TEXT_SCHEMA)},
+    ),
+    ("GET", "/v1/acts"): Endpoint("What the actor is to do.", errors=(404, 503)),
+    ("POST", "/v1/acts/{id}"): Endpoint(
+        "Takes the actor's report.", errors=(400, 404, 409, 413, 415, 503),
+        bodies={_JSON: _object(["is_done"], is_done={"type": "boolean"}, note=_TEXT_SCHEMA)},
+    ),
+    ("GET", "/answer/{secret}"): Endpoint("Asks an owner whether a job is still needed.", ("text/html",), errors=(404, 410, 503)),
+    ("POST", "/answer/{secret}"): Endpoint(
+        "Takes the owner's answer.", ("text/html",), errors=(400, 403, 404, 410, 413, 503),
+        bodies={"application/x-www-form-urlencoded": _object(
+            ["answer"], answer={"type": "string", "enum": ["keep", "end"]}, hours=_TEXT_SCHEMA,
+        )},
+    ),
     ("POST", "/v1/backtests"): Endpoint(
         "Begins a backtest.", status=201, errors=(400, 404, 409, 413, 415, 503),
         bodies={

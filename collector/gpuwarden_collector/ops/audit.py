@@ -38,6 +38,11 @@ ACTIONS: Mapping[tuple[str, str], str] = {
     ("POST", "/v1/queries"): "save_query",
     ("DELETE", "/v1/queries/{name}"): "delete_query",
     ("POST", "/v1/bursts"): "burst",
+    ("POST", "/v1/policies/stop"): "stop_policies",
+    ("POST", "/v1/policies/start"): "start_policies",
+    ("POST", "/v1/policies/{name}/seen"): "see_policy",
+    ("POST", "/v1/acts/{id}"): "report_act",
+    ("POST", "/answer/{secret}"): "answer",
     ("POST", "/v1/backtests"): "backtest",
     ("DELETE", "/v1/backtests/{id}"): "stop_backtest",
     ("POST", ENROLL_PATH): "enroll",
@@ -64,7 +69,7 @@ NOT_AUDITED = frozenset(
         ("POST", "/prometheus/api/v1/query_exemplars"),
     }
 )
-_WITH_ANSWER = frozenset({"silence", "end_silence", "annotate", "burst", "enroll", "reload_rules", "save_dashboard", "save_query", "backtest"})  # fmt: skip
+_WITH_ANSWER = frozenset({"silence", "end_silence", "annotate", "burst", "enroll", "reload_rules", "save_dashboard", "save_query", "backtest", "report_act"})  # fmt: skip
 """Actions whose answer says what was made, without secrets."""
 _SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
 A_MINUTE_MAX = 120
@@ -139,6 +144,10 @@ class Audit:
         """Write notes at the next `flush`."""
         self._waiting += notes
 
+    async def note_own(self, notes: Sequence[tuple[str, str, str]]) -> bool:
+        """Write actions of the collector itself: name, target, details. Whether they are on disk."""
+        return await self._write([AuditNote(a, "done", t, details=d or None) for a, t, d in notes])
+
     async def flush(self) -> None:
         """Write waiting notes, and what was not written one by one in past minutes."""
         self._begin_minute()
@@ -169,9 +178,9 @@ class Audit:
             )
         self._dropped = Counter()
 
-    async def _write(self, notes: Sequence[AuditNote]) -> None:
+    async def _write(self, notes: Sequence[AuditNote]) -> bool:
         if not notes:
-            return
+            return True
         now = self._clock.now()
         rows = [self._row(note, now) for note in notes]
         table = pa.Table.from_pylist(rows, _SCHEMA)
@@ -183,6 +192,8 @@ class Audit:
                     "an action is not in the audit",
                     extra={"action": str(row), "reason": str(error)},
                 )
+            return False
+        return True
 
     def _row(self, note: AuditNote, now: datetime) -> dict[str, Any]:
         entry = note.entry
@@ -240,5 +251,5 @@ def _note(
         details = answer.text
     target = ", ".join(request.match_info.values()) or request.query_string[:200] or None
     entry = request.get(REFUSED) if grant is None else grant.entry
-    shown = None if action == "sign_in" else target
+    shown = None if action in ("sign_in", "answer") else target
     return AuditNote(action, outcome, shown, status, details, entry, request.remote)

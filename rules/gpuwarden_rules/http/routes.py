@@ -17,7 +17,9 @@ from gpuwarden_rules.evaluation.reload import ReloadError, RuleReloader
 from gpuwarden_rules.evaluation.unable import read_unable, rules_of_gpus
 from gpuwarden_rules.http import backtests, prometheus, silences
 from gpuwarden_rules.http.answers import Handler, RequestError, answer, error_answer
+from gpuwarden_rules.http.policies import policy_routes
 from gpuwarden_rules.http.rule_document import described, written
+from gpuwarden_rules.policies.service import PolicyService
 
 
 def routes(
@@ -26,6 +28,7 @@ def routes(
     clock: Clock,
     backtester: Callable[[], Backtester | None] = lambda: None,
     on_silence: Callable[[], None] = lambda: None,
+    policies: Callable[[], PolicyService | None] = lambda: None,
 ) -> Iterable[web.AbstractRouteDef]:
     """Routes on the engine of `reloader()`; 503 while that is None. `on_silence` is called when a silence changes."""
 
@@ -88,6 +91,7 @@ def routes(
         *prometheus.routes(guarded),
         *silences.routes(guarded, clock, on_silence),
         *backtests.routes(backtester, guarded),
+        *policy_routes(policies, clock),
     ]
 
 

@@ -25,6 +25,7 @@ class MessageKind(StrEnum):
     INCIDENT = "incident"
     DIGEST = "digest"
     REPORT = "report"
+    POLICY = "policy"
     TEST = "test"
 
 
@@ -81,6 +82,14 @@ class MailedReport:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PolicyText:
+    """A policy's message to the owner of what it is about."""
+
+    title: str
+    paragraphs: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Notification:
     """A message to one receiver. Instants are aware, in UTC."""
 
@@ -110,6 +119,7 @@ class Notification:
     """The receiver's handle of the message that this one replaces; None: there is none."""
     digest: Digest | None = None
     report: MailedReport | None = None
+    policy: PolicyText | None = None
 
     @property
     def severity(self) -> Severity | None:

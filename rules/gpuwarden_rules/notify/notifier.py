@@ -19,7 +19,7 @@ from gpuwarden.query import Querier, QueryError
 from gpuwarden_rules.evaluation.schedule import repeat
 from gpuwarden_rules.incidents.state import IncidentView
 from gpuwarden_rules.notify import digest
-from gpuwarden_rules.notify.message import Notification
+from gpuwarden_rules.notify.message import MessageKind, Notification, PolicyText, message_id
 from gpuwarden_rules.notify.outbox import Outbox, OutboxError, Queued
 from gpuwarden_rules.notify.planner import IncidentNotice, NotificationPlan, plan
 from gpuwarden_rules.notify.receivers.receiver import (
@@ -155,6 +155,36 @@ class Notifier:
         self._announce(done.messages)
         await self._make_scheduled()
         return done.wake_at
+
+    def reaches(self, user: str) -> bool:
+        """Whether a message for this user has an address and a receiver."""
+        owners = self._notify.policy.owners
+        return bool(self._personal) and owners.address(user) not in (None, owners.nobody)
+
+    async def say(self, name: str, user: str, text: PolicyText) -> None:
+        """Store a message for a user, once for its name. Raises OutboxError."""
+        mark = f"policy {name}"
+        if mark in self._digests:
+            return
+        now = self._clock.now()
+        messages = [
+            Notification(
+                id=message_id("policy", receiver, name),
+                receiver=receiver,
+                kind=MessageKind.POLICY,
+                group=mark,
+                made_at=now,
+                address=self._notify.policy.owners.address(user),
+                policy=text,
+            )
+            for receiver in self._personal
+        ]
+        await self._done(mark, messages, now)
+
+    @property
+    def _personal(self) -> list[str]:
+        recipients = self._notify.policy.recipients
+        return [name for name, one in recipients.items() if one.is_personal]
 
     async def _load(self) -> None:
         """Load the state of an earlier run."""

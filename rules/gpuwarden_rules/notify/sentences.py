@@ -63,6 +63,9 @@ def rendered(message: Notification, form: str, style: Style) -> RenderedMessage:
         case MessageKind.REPORT:
             assert message.report is not None
             title, paragraphs = message.report.title, message.report.text.strip().split("\n")[1:]
+        case MessageKind.POLICY:
+            assert message.policy is not None
+            title, paragraphs = message.policy.title, list(message.policy.paragraphs)
         case MessageKind.INCIDENT:
             title, paragraphs = _incident(message, style)
     # A title is a mail header, and names in it come from processes.

@@ -302,13 +302,18 @@ GROUP BY a.key
 async def dry_run(policy: Policy, replay: Replay, places: Locations, querier: Querier) -> DryRun:
     """A policy over the alerts of a replay of its rule, in the fleet of today. Raises QueryError."""
     fired = [_fired_at(alert) for alert in replay.episodes]
-    owners = await _holders(querier, replay.episodes, fired)
-    subjects = [
-        _subject(alert, places, owner) for alert, owner in zip(replay.episodes, owners, strict=True)
-    ]
+    subjects = await subjects_of(querier, replay.episodes, places, fired)
     trials = tried(policy, replay.episodes, subjects, replay.until)
     found = judged(policy, trials, await _facts(querier, trials), replay.until)
     return DryRun(policy, replay.since, replay.until, tuple(found))
+
+
+async def subjects_of(
+    querier: Querier, alerts: Sequence[Alert], places: Locations, instants: Sequence[datetime]
+) -> list[PolicySubject]:
+    """What each alert is about at its instant. Raises QueryError."""
+    owners = await _holders(querier, alerts, instants)
+    return [_subject(alert, places, owner) for alert, owner in zip(alerts, owners, strict=True)]
 
 
 def _subject(alert: Alert, places: Locations, owner: Mapping[str, str]) -> PolicySubject:

@@ -2,7 +2,7 @@
 
     policies:
       - name: cull_idle                     snake_case, unique
-        state: dry-run                      off or dry-run (default); gpuwarden does not act yet, so not on
+        state: dry-run                      off, dry-run (default) or on
         rule: gpu_idle_held                 alerts of this rule
         match: {team: vision, node: "dgx-*"}   none: all. node, model, user, job; other keys are labels of the node
         protect: [{user: ada}, {job: "prod-*"}]   never these
@@ -202,9 +202,7 @@ def _policy(reader: YamlReader, node: Node, rules: Sequence[str]) -> Policy | No
     rule = reader.text(nodes.get("rule"))
     if rule is not None and rule not in rules:
         reader.note(nodes["rule"], f"no rule is called {rule!r}; `gpuwarden rules list` has them")
-    state = reader.choice(nodes.get("state"), "state", PolicyState) or PolicyState.DRY_RUN
-    if state is PolicyState.ON:
-        reader.note(nodes["state"], "gpuwarden does not act yet: state must be off or dry-run")
+    state = _state(reader, nodes.get("state"))
     steps = _steps(reader, nodes.get("steps"))
     limits = reader.fields(nodes.get("limits"), optional=("an_hour", "at_once"))
     after_s = _duration(reader, nodes.get("after"))
@@ -228,6 +226,13 @@ def _policy(reader: YamlReader, node: Node, rules: Sequence[str]) -> Policy | No
         path=reader.path,
         line=node.start_mark.line + 1,
     )
+
+
+def _state(reader: YamlReader, node: Node | None) -> PolicyState:
+    value = reader.scalar(node)
+    if isinstance(value, bool):  # YAML reads on and off so
+        return PolicyState.ON if value else PolicyState.OFF
+    return reader.choice(node, "state", PolicyState) or PolicyState.DRY_RUN
 
 
 def _steps(reader: YamlReader, node: Node | None) -> tuple[PolicyStep, ...]:

@@ -1,0 +1,57 @@
+"""Defines acts, and how one is done: looked at, done, and checked."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Protocol
+
+
+class ActError(Exception):
+    """The act was not done, or it is not known whether; one line for people."""
+
+
+@dataclass(frozen=True, slots=True)
+class Act:
+    """One act that a collector asks for."""
+
+    id: str
+    kind: str
+    node: str
+    user: str
+    """Whose job it is; empty: not known."""
+    job: str
+    by: datetime
+    """Until when it must be done and reported."""
+
+    @classmethod
+    def of(cls, document: Mapping[str, Any]) -> "Act":
+        """Read the API's JSON. Raises ActError."""
+        try:
+            texts = [document[name] for name in ("id", "act", "node", "user", "job", "by")]
+            if not all(isinstance(text, str) and len(text) <= 500 for text in texts):
+                raise TypeError("not texts")
+            name, kind, node, user, job, by = texts
+            found = cls(name, kind, node, user, job, datetime.fromisoformat(by))
+        except (KeyError, TypeError, ValueError) as error:
+            raise ActError(f"the collector's act cannot be read: {error}") from error
+        if not name.isalnum() or found.by.tzinfo is None:
+            raise ActError("the collector's act has a wrong id or time")
+        return found
+
+
+class Scheduler(Protocol):
+    """Does acts of some kinds."""
+
+    kinds: frozenset[str]
+
+    def look(self, act: Act) -> str | None:
+        """What is there before the act; a text: it is done already. Raises ActError where it must not be done."""
+        ...
+
+    def do(self, act: Act) -> None:
+        """Do it. Raises ActError."""
+        ...
+
+    def is_done(self, act: Act) -> bool:
+        """Whether it is done. Raises ActError where that is not known."""
+        ...

@@ -1,0 +1,139 @@
+"""Does acts with Slurm's commands, whose arguments are checked; no shell. https://slurm.schedmd.com/man_index.html
+
+The user that runs it needs the rights of an operator (`sacctmgr modify user gpuwarden-actor set adminlevel=operator`).
+"""
+
+import re
+import subprocess
+
+from gpuwarden_cli.actor.acts import Act, ActError
+
+COMMANDS = ("squeue", "sinfo", "scancel", "scontrol")
+TIMEOUT_S = 30.0
+REASON = "gpuwarden"
+_JOB = re.compile(r"[0-9]{1,18}(_[0-9]{1,9})?")
+_NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}")
+_OVER = frozenset({
+    "CANCELLED", "COMPLETED", "FAILED", "TIMEOUT", "NODE_FAIL", "PREEMPTED", "BOOT_FAIL", "DEADLINE", "OUT_OF_MEMORY",
+    "COMPLETING", "REVOKED",
+})  # fmt: skip
+_UNUSABLE = ("drain", "down", "fail", "maint", "not_resp", "unknown")
+_NO_JOB = "Invalid job id"
+
+
+class Slurm:
+    """Slurm, by the commands on PATH or in a folder."""
+
+    kinds = frozenset({"cancel_job", "requeue_job", "drain_node"})
+
+    def __init__(self, folder: str = "") -> None:
+        self._folder = f"{folder.rstrip('/')}/" if folder else ""
+
+    def look(self, act: Act) -> str | None:
+        """As of `Scheduler`."""
+        if act.kind == "drain_node":
+            return self._look_at_node(act)
+        found = self._job(act)
+        if found is None or found[1] in _OVER:
+            return "the job had ended"
+        user, state = found
+        if act.user and user != act.user:
+            raise ActError(f"job {act.job} is of {user}, not of {act.user}: not done")
+        if act.kind == "requeue_job" and state == "PENDING":
+            return "the job waits already"
+        return None
+
+    def _look_at_node(self, act: Act) -> str | None:
+        states = self._partitions()
+        own = {partition: nodes for partition, nodes in states.items() if act.node in nodes}
+        if not own:
+            raise ActError(f"Slurm has no node {act.node}: not done")
+        if all("drain" in nodes[act.node] for nodes in own.values()):
+            return "the node was drained already"
+        for partition, nodes in own.items():
+            usable = [n for n, state in nodes.items() if n != act.node and not _is_unusable(state)]
+            if not usable:
+                raise ActError(
+                    f"{act.node} is the last node of partition {partition} that takes jobs: not done"
+                )
+        return None
+
+    def do(self, act: Act) -> None:
+        """As of `Scheduler`."""
+        match act.kind:
+            case "cancel_job":
+                self._run("scancel", _checked(_JOB, act.job))
+            case "requeue_job":
+                self._run("scontrol", "requeue", _checked(_JOB, act.job))
+            case "drain_node":
+                node = _checked(_NODE, act.node)
+                self._run(
+                    "scontrol",
+                    "update",
+                    f"NodeName={node}",
+                    "State=DRAIN",
+                    f"Reason={REASON} {act.id}",
+                )
+            case _:
+                raise ActError(f"Slurm cannot do {act.kind}")
+
+    def is_done(self, act: Act) -> bool:
+        """As of `Scheduler`."""
+        if act.kind == "drain_node":
+            own = [nodes[act.node] for nodes in self._partitions().values() if act.node in nodes]
+            return bool(own) and all("drain" in state for state in own)
+        found = self._job(act)
+        if act.kind == "requeue_job":
+            return found is not None and found[1] == "PENDING"
+        return found is None or found[1] in _OVER
+
+    def _job(self, act: Act) -> tuple[str, str] | None:
+        """User and state of a job; None: Slurm does not know it any more."""
+        job = _checked(_JOB, act.job)
+        try:
+            text = self._run(
+                "squeue", "--noheader", f"--jobs={job}", "--states=all", "--format=%u|%T"
+            )
+        except ActError as error:
+            if _NO_JOB in str(error):
+                return None
+            raise
+        lines = [line.strip().split("|") for line in text.splitlines() if "|" in line]
+        return (lines[0][0], lines[0][1]) if lines else None
+
+    def _partitions(self) -> dict[str, dict[str, str]]:
+        """State of each node, by partition."""
+        found: dict[str, dict[str, str]] = {}
+        for line in self._run("sinfo", "--noheader", "--Node", "--format=%R|%N|%T").splitlines():
+            partition, _, rest = line.strip().partition("|")
+            node, _, state = rest.partition("|")
+            found.setdefault(partition, {})[node] = state.lower()
+        return found
+
+    def _run(self, command: str, *arguments: str) -> str:
+        argv = [f"{self._folder}{command}", *arguments]
+        try:
+            done = subprocess.run(
+                argv, capture_output=True, text=True, timeout=TIMEOUT_S, check=False
+            )
+        except subprocess.TimeoutExpired as error:
+            raise ActError(f"{command} did not answer within {TIMEOUT_S:g} s") from error
+        except OSError as error:
+            raise ActError(
+                f"{argv[0]} cannot run: {error.strerror}: install Slurm's commands here"
+            ) from error
+        if done.returncode != 0:
+            said = " ".join((done.stderr or done.stdout).split())[:300]
+            raise ActError(f"{command} {' '.join(arguments)}: {said or f'exit {done.returncode}'}")
+        return done.stdout
+
+
+def _checked(pattern: re.Pattern[str], text: str) -> str:
+    """A name that can be an argument. Raises ActError."""
+    if pattern.fullmatch(text) is None:
+        raise ActError(f"{text[:50]!r} is not a name that Slurm has: not done")
+    return text
+
+
+def _is_unusable(state: str) -> bool:
+    return state.endswith("*") or any(word in state for word in _UNUSABLE)

@@ -1,0 +1,111 @@
+"""Runs the process that does what policies ask for: `gpuwarden actor run`."""
+
+import argparse
+import logging
+import signal
+import time
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING
+
+from gpuwarden import logs
+from gpuwarden.clock import SystemClock
+from gpuwarden.lifecycle import StartError
+from gpuwarden_cli.parser import Commands, add_command, add_group, add_url
+from gpuwarden_client.http import CallError, RefusedError, call
+
+if TYPE_CHECKING:
+    from gpuwarden_cli.actor.run import Actor
+
+log = logging.getLogger(__name__)
+
+POLL_S = 5.0
+KINDS = ("cancel_job", "requeue_job", "drain_node", "delete_pod", "cordon_node")
+
+
+def add_commands(commands: Commands) -> None:
+    """Add the commands to the parser."""
+    group = add_group(
+        commands, "actor", "do what policies ask for, where the scheduler's rights are"
+    )
+    made = add_command(
+        group, "run", _run, "fetch acts from the collector, do each once, check it, and report it",
+        "Its token has scope act. Nothing is done that --allow does not name.",
+    )  # fmt: skip
+    made.add_argument("--allow", action="append", required=True, choices=KINDS, help="an act that it may do; may be repeated")  # fmt: skip
+    made.add_argument("--journal", type=Path, default=Path("/var/lib/gpuwarden-actor/acts.jsonl"), metavar="FILE", help="what was begun and how it ended (default /var/lib/gpuwarden-actor/acts.jsonl)")  # fmt: skip
+    made.add_argument("--an-hour", type=int, default=20, metavar="N", help="most acts in any hour (default 20)")  # fmt: skip
+    made.add_argument("--stop-file", type=Path, default=Path("/etc/gpuwarden/actor.stop"), metavar="FILE", help="while it is there nothing is done (default /etc/gpuwarden/actor.stop)")  # fmt: skip
+    made.add_argument("--once", action="store_true", help="do what is asked for now, and end")
+    add_url(made)
+
+
+def _run(args: argparse.Namespace) -> int:
+    """Run until SIGTERM. Raises StartError."""
+    from gpuwarden_cli.actor.journal import Journal, JournalError
+    from gpuwarden_cli.actor.kubernetes import Kubernetes
+    from gpuwarden_cli.actor.run import Actor, Allowed
+    from gpuwarden_cli.actor.slurm import Slurm
+
+    if args.an_hour < 1:
+        raise StartError(f"--an-hour {args.an_hour} must be at least 1")
+    logs.setup("info", "text")
+    try:
+        journal = Journal(args.journal)
+    except JournalError as error:
+        raise StartError(str(error)) from error
+    allowed = Allowed(frozenset(args.allow), args.an_hour, args.stop_file)
+    actor = Actor([Slurm(), Kubernetes()], journal, allowed, SystemClock())
+    ending = _Ending()
+    log.info(
+        "actor runs",
+        extra={"allowed": ", ".join(sorted(allowed.kinds)), "journal": str(args.journal)},
+    )
+    while not ending.is_asked:
+        try:
+            _turn(actor, args.url)
+        except CallError as error:
+            if args.once:
+                raise
+            log.warning("the collector does not answer", extra={"reason": str(error)})
+        except JournalError as error:
+            log.error("nothing is done", extra={"reason": str(error)})
+        if args.once:
+            break
+        ending.wait(POLL_S)
+    journal.close()
+    return 0
+
+
+def _turn(actor: "Actor", url: str | None) -> None:
+    """Fetch acts, do them, and report. Raises CallError, JournalError."""
+    from gpuwarden_cli.actor.run import acts_of
+
+    for act in acts_of(call("GET", "/v1/acts", url=url)):
+        # Each is reported before the next begins.
+        for report in actor.work([act]):
+            document = {"is_done": report.is_done, "note": report.note}
+            try:
+                call("POST", f"/v1/acts/{report.act}", document, url=url)
+            except RefusedError as error:
+                log.warning(
+                    "a report was refused", extra={"case": report.act, "reason": str(error)}
+                )
+
+
+class _Ending:
+    """Whether SIGTERM or SIGINT came; an act that has begun is ended first."""
+
+    def __init__(self) -> None:
+        self.is_asked = False
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._ask)
+
+    def _ask(self, number: int, frame: FrameType | None) -> None:
+        self.is_asked = True
+
+    def wait(self, seconds: float) -> None:
+        """Sleep, at most until a signal."""
+        until = time.monotonic() + seconds
+        while not self.is_asked and time.monotonic() < until:
+            time.sleep(0.1)

@@ -1,0 +1,277 @@
+"""Follows policies over the alerts that fire now. Pure: `advance` makes one step, `answered` and `reported` take news.
+
+A case is one policy and one episode of an alert. It is stored before anything is said or done, so that a collector that
+dies in between does nothing twice: what it says has an id, and an act is asked for by its case, which the actor does once.
+
+What is never acted upon: alerts that are pending, simulated, silenced, stale or unknown; what `protect` names; a job that has
+changed since; anything while policies are stopped, or while too many alerts of a policy fire at once.
+"""
+
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from enum import StrEnum
+
+from gpuwarden.alert import Alert, AlertState
+from gpuwarden_rules.policies.language import (
+    ON_NODES,
+    WORDS,
+    Policy,
+    PolicyState,
+    PolicySubject,
+    StepKind,
+)
+
+_HOUR = timedelta(hours=1)
+KEPT_FOR_MAX = timedelta(days=14)
+"""Longest time for which an owner may say that something is still needed."""
+ACT_WITHIN = timedelta(minutes=10)
+"""Time for the actor to do an act and check it; after that a person has to look."""
+
+
+class CaseState(StrEnum):
+    """How far a case is."""
+
+    WAITS = "waits"
+    KEPT = "kept"  # its owner said that it is still needed
+    ACTING = "acting"  # the actor was asked, and has not reported
+    DONE = "done"
+    FAILED = "failed"  # the actor could not, may not, or did not report in time
+    SPARED = "spared"  # the alert ended, or what it is about has changed
+    WITH_OTHERS = "with_others"  # the act of another case ended its job or node
+    LEFT = "left"  # to a person: too many at once, or nobody to ask
+
+
+OPEN = frozenset({CaseState.WAITS, CaseState.KEPT, CaseState.ACTING})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicyCase:
+    """One policy and one episode of an alert. Instants are aware, UTC."""
+
+    id: str
+    policy: str
+    act: StepKind
+    fingerprint: str
+    active_at: datetime
+    node: str
+    user: str
+    job: str
+    summary: str
+    began_at: datetime
+    """When the alert's condition began."""
+    state: CaseState
+    step: int = 0
+    """Number of steps that were taken; -1: the act is next, as the owner asked for it."""
+    next_at: datetime | None = None
+    """When the next step is due; of ACTING: until when the actor must have reported."""
+    act_at: datetime | None = None
+    ended_at: datetime | None = None
+    note: str = ""
+    """Why it ended."""
+    usd_per_hour: float | None = None
+
+    @property
+    def target(self) -> str:
+        """What the act is about."""
+        return f"node {self.node}" if self.act in ON_NODES else f"job {self.job}"
+
+
+@dataclass(frozen=True, slots=True)
+class LiveAlert:
+    """An alert that fires, and what it is about now."""
+
+    alert: Alert
+    subject: PolicySubject
+
+    @property
+    def may_be_acted_upon(self) -> bool:
+        """Whether it is known to hold now, on a real GPU, and nobody has silenced it."""
+        alert = self.alert
+        is_known = alert.unknown_since is None and alert.stale_since is None
+        is_real = not alert.simulated and alert.muted is None
+        return alert.state is AlertState.FIRING and is_known and is_real
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyMoves:
+    """What a step changes."""
+
+    changed: tuple[PolicyCase, ...] = ()
+    said: tuple[tuple[PolicyCase, StepKind], ...] = ()
+    """Steps that say something to the owner of a case."""
+
+
+def case_id(policy: str, alert: Alert) -> str:
+    """The id of a case: 16 hex digits."""
+    text = f"{policy}\0{alert.fingerprint}\0{alert.active_at.isoformat()}"
+    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+
+
+def digest_of(policy: Policy) -> str:
+    """Hash of what a policy does, without its state and place."""
+    said = replace(policy, state=PolicyState.DRY_RUN, path="", line=0)
+    return hashlib.blake2b(repr(said).encode(), digest_size=16).hexdigest()
+
+
+def advance(
+    policies: Sequence[Policy],
+    cases: Mapping[str, PolicyCase],
+    alerts: Sequence[LiveAlert],
+    now: datetime,
+    *,
+    may_ask: Iterable[str] = (),
+) -> PolicyMoves:
+    """Take each step that is due. `policies`: those that are on; `cases`: by id; `alerts`: all that fire; `may_ask`: users
+    whom a message can reach."""
+    known = dict(cases)
+    changed: dict[str, PolicyCase] = {}
+    said: list[tuple[PolicyCase, StepKind]] = []
+    reachable = frozenset(may_ask)
+    by_name = {policy.name: policy for policy in policies}
+    for policy in policies:
+        mine = {
+            case_id(policy.name, one.alert): one
+            for one in alerts
+            if one.alert.rule == policy.rule and one.subject.fits(policy.match)
+        }
+        for name, one in mine.items():
+            if name not in known and one.may_be_acted_upon and not policy.is_protected(one.subject):
+                known[name] = changed[name] = _begun(policy, name, one)
+        own = [case for case in known.values() if case.policy == policy.name]
+        firing = sum(case.state in OPEN and case.id in mine for case in own)
+        for case in sorted(own, key=lambda case: (case.next_at or now, case.id)):
+            if case.state not in OPEN:
+                continue
+            moved, word = _moved(policy, case, mine.get(case.id), known, firing, now, reachable)
+            if moved is not case:
+                known[case.id] = changed[case.id] = moved
+            if word is not None:
+                said.append((moved, word))
+    for case in list(known.values()):
+        # A policy that is gone, off or stopped leaves no case open but those whose act may be on its way.
+        if case.policy not in by_name and case.state in OPEN - {CaseState.ACTING}:
+            changed[case.id] = _ended(case, CaseState.SPARED, now, "the policy is off")
+        if case.policy not in by_name and case.state is CaseState.ACTING:
+            late = _late(case, now)
+            if late is not case:
+                changed[case.id] = late
+    return PolicyMoves(tuple(changed.values()), tuple(said))
+
+
+def answered(case: PolicyCase, now: datetime, *, until: datetime | None) -> PolicyCase | None:
+    """The case after its owner's answer: still needed `until`, or None: end it now. None: it is too late."""
+    if case.state not in (CaseState.WAITS, CaseState.KEPT):
+        return None
+    if until is None:
+        return replace(
+            case, state=CaseState.WAITS, step=-1, next_at=now, note="its owner said: end it"
+        )
+    kept = min(until, now + KEPT_FOR_MAX)
+    return replace(
+        case, state=CaseState.KEPT, step=0, next_at=kept, note="its owner said: still needed"
+    )
+
+
+def reported(case: PolicyCase, now: datetime, *, is_done: bool, note: str) -> PolicyCase | None:
+    """The case after the actor's report; None: nobody asked for the act."""
+    if case.state is not CaseState.ACTING:
+        return None
+    return _ended(case, CaseState.DONE if is_done else CaseState.FAILED, now, note)
+
+
+def _begun(policy: Policy, name: str, one: LiveAlert) -> PolicyCase:
+    alert, subject = one.alert, one.subject
+    due = (alert.fired_at or alert.active_at) + timedelta(seconds=policy.after_s)
+    return PolicyCase(
+        id=name,
+        policy=policy.name,
+        act=policy.act,
+        fingerprint=alert.fingerprint,
+        active_at=alert.active_at,
+        node=subject.node,
+        user=subject.user,
+        job=subject.job,
+        summary=alert.summary,
+        began_at=alert.began_at,
+        state=CaseState.WAITS,
+        next_at=_within(policy, due),
+        usd_per_hour=alert.usd_per_hour,
+    )
+
+
+def _within(policy: Policy, at: datetime) -> datetime:
+    return at if policy.hours is None else policy.hours.next_at(at)
+
+
+def _moved(
+    policy: Policy,
+    case: PolicyCase,
+    one: LiveAlert | None,
+    known: Mapping[str, PolicyCase],
+    firing: int,
+    now: datetime,
+    reachable: frozenset[str],
+) -> tuple[PolicyCase, StepKind | None]:
+    """The case now, and what is said to its owner."""
+    if case.state is CaseState.ACTING:
+        return _late(case, now), None
+    if one is None:
+        return _ended(case, CaseState.SPARED, now, "the alert ended"), None
+    if policy.is_protected(one.subject):
+        return _ended(case, CaseState.SPARED, now, "it is protected"), None
+    if case.act not in ON_NODES and (one.subject.job, one.subject.user) != (case.job, case.user):
+        return _ended(case, CaseState.SPARED, now, "another job has the GPU"), None
+    if not one.may_be_acted_upon or case.next_at is None or case.next_at > now:
+        return case, None
+    if (due := _within(policy, now)) > now:
+        return replace(case, next_at=due), None
+    step = policy.steps[case.step]
+    if step.kind in WORDS:
+        if step.kind is StepKind.ASK_OWNER and case.user not in reachable:
+            return _ended(case, CaseState.LEFT, now, "its owner has no address to ask at"), None
+        due = _within(policy, now + timedelta(seconds=step.wait_s))
+        return replace(case, state=CaseState.WAITS, step=case.step + 1, next_at=due), step.kind
+    return _acting(policy, case, known, firing, now), None
+
+
+def _acting(
+    policy: Policy, case: PolicyCase, known: Mapping[str, PolicyCase], firing: int, now: datetime
+) -> PolicyCase:
+    """The case whose act is due: it is asked for, or held back."""
+    if case.act not in ON_NODES and not case.job:
+        return _ended(case, CaseState.LEFT, now, "no job is known that could be ended")
+    for other in known.values():
+        has_acted = other.id != case.id and other.act_at is not None and other.target == case.target
+        if has_acted and other.state in (CaseState.ACTING, CaseState.DONE):
+            assert other.act_at is not None
+            if other.act_at >= case.began_at:
+                return _ended(case, CaseState.WITH_OTHERS, now, f"with case {other.id}")
+    if policy.at_once is not None and firing > policy.at_once:
+        return _ended(
+            case, CaseState.LEFT, now, f"{firing} alerts fire at once: a person has to look"
+        )
+    acts = sorted(
+        other.act_at
+        for other in known.values()
+        if other.policy == policy.name and other.act_at is not None and other.act_at > now - _HOUR
+    )
+    if policy.an_hour is not None and len(acts) >= policy.an_hour:
+        return replace(case, next_at=acts[-policy.an_hour] + _HOUR)
+    return replace(case, state=CaseState.ACTING, act_at=now, next_at=now + ACT_WITHIN)
+
+
+def _late(case: PolicyCase, now: datetime) -> PolicyCase:
+    if case.next_at is not None and case.next_at <= now:
+        return _ended(
+            case,
+            CaseState.FAILED,
+            now,
+            "the actor did not report in time: check whether it was done",
+        )
+    return case
+
+
+def _ended(case: PolicyCase, state: CaseState, now: datetime, note: str) -> PolicyCase:
+    return replace(case, state=state, next_at=None, ended_at=now, note=note)

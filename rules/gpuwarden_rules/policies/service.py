@@ -1,0 +1,295 @@
+"""Follows the policies that are on: reads what fires, stores each step, and has messages sent. It acts nowhere itself.
+
+Acts are fetched by the actor (`gpuwarden actor run`), a process with the scheduler's rights, and reported by it.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import asdict, dataclass
+from datetime import datetime, timedelta
+from typing import Any, Protocol
+
+from gpuwarden.alert import Alert, AlertState
+from gpuwarden.clock import Clock
+from gpuwarden.query import Querier, QueryError
+from gpuwarden_rules.evaluation.fleet import locations
+from gpuwarden_rules.policies.case_store import CaseStore, CaseStoreError, PolicyNote
+from gpuwarden_rules.policies.cases import (
+    CaseState,
+    LiveAlert,
+    PolicyCase,
+    advance,
+    answered,
+    digest_of,
+    reported,
+)
+from gpuwarden_rules.policies.dry_run import subjects_of
+from gpuwarden_rules.policies.language import Policy, PolicyState, StepKind
+
+log = logging.getLogger(__name__)
+
+STEP_S = 5.0
+"""Interval of steps."""
+SHOWN = timedelta(days=30)
+"""Ended cases are listed for this long."""
+LINK_LASTS = timedelta(days=15)
+"""Longer than any wait of a policy."""
+
+
+@dataclass(frozen=True, slots=True)
+class OwnerWords:
+    """A message to the owner of what a policy is about."""
+
+    id: str
+    """The same for the same step, so that it is sent once."""
+    user: str
+    title: str
+    paragraphs: tuple[str, ...]
+
+
+class Mailbox(Protocol):
+    """Sends messages to owners."""
+
+    def reaches(self, user: str) -> bool:
+        """Whether the user has an address."""
+        ...
+
+    async def say(self, words: OwnerWords) -> None:
+        """Have a message sent, once for its id; durable when this returns. Raises OSError."""
+        ...
+
+
+class PolicyService:
+    """Policies of one collector. `run` it; HTTP asks the others."""
+
+    def __init__(
+        self,
+        policies: Sequence[Policy],
+        store: CaseStore,
+        alerts: Callable[[], Sequence[Alert] | None],
+        querier: Querier,
+        clock: Clock,
+        mailbox: Mailbox,
+        *,
+        link: str | None,
+        audit: Callable[[Sequence[PolicyNote]], Awaitable[bool]],
+    ) -> None:
+        """`alerts`: those of the rules; None: not known yet. `link`: the collector's address for people; without it no
+        owner can answer. `audit`: writes rows; whether they are on disk."""
+        self.policies = list(policies)
+        self._store = store
+        self._alerts = alerts
+        self._querier = querier
+        self._clock = clock
+        self._mailbox = mailbox
+        self._link = None if link is None else link.rstrip("/")
+        self._audit = audit
+        self._unseen: frozenset[str] = frozenset()
+        self._lock = asyncio.Lock()
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Take steps until `stop` is set."""
+        while not stop.is_set():
+            try:
+                async with self._lock:
+                    await self._step()
+            except (CaseStoreError, QueryError, OSError) as error:
+                log.error("policies take no step", extra={"reason": str(error)})
+            try:
+                async with asyncio.timeout(STEP_S):
+                    await stop.wait()
+            except TimeoutError:
+                pass
+        self._store.close()
+
+    async def _step(self) -> None:
+        now, alerts = self._clock.now(), self._alerts()
+        on = await asyncio.to_thread(self._on)
+        is_stopped = await asyncio.to_thread(self._store.stopped) is not None
+        if alerts is None or is_stopped:
+            return
+        cases = await asyncio.to_thread(self._store.cases, now - timedelta(hours=1))
+        rules = {policy.rule for policy in on}
+        firing = [a for a in alerts if a.rule in rules and a.state is AlertState.FIRING]
+        if firing or cases:
+            live = await self._live(firing, now)
+            users = {one.subject.user for one in live} | {case.user for case in cases.values()}
+            reached = [
+                user for user in users if user and self._link and self._mailbox.reaches(user)
+            ]
+            moves = advance(on, cases, live, now, may_ask=reached)
+            if moves.changed or moves.said:
+                to_say = {case.id: word for case, word in moves.said}
+                changed = {case.id: case for case in (*moves.changed, *(c for c, _ in moves.said))}
+                notes = [note for case in moves.changed for note in _notes(case)]
+                await asyncio.to_thread(self._store.save, changed.values(), to_say, now, notes)
+        for case, word in await asyncio.to_thread(self._store.unsaid):
+            await self._say(case, word, now)
+        await self._write_notes()
+
+    async def _write_notes(self) -> None:
+        """Hand rows to the audit. A crash in between repeats them, and loses none. Raises CaseStoreError."""
+        last, notes = await asyncio.to_thread(self._store.notes)
+        if notes and await self._audit(notes):
+            for note in notes:
+                log.warning(
+                    "policy",
+                    extra={"action": note.action, "target": note.target, "note": note.details},
+                )
+            await asyncio.to_thread(self._store.forget_notes, last)
+
+    def _on(self) -> list[Policy]:
+        """Policies that are on, and whose dry run was read. Raises CaseStoreError."""
+        wanted = [policy for policy in self.policies if policy.state is PolicyState.ON]
+        seen = self._store.seen() if wanted else frozenset()
+        unseen = frozenset(p.name for p in wanted if digest_of(p) not in seen)
+        for name in sorted(unseen - self._unseen):
+            remedy = f"gpuwarden policies backtest FILE --policy {name}"
+            log.warning(
+                "a policy is not on: nobody has read its dry run",
+                extra={"policy": name, "remedy": remedy},
+            )
+        self._unseen = unseen
+        return [policy for policy in wanted if policy.name not in unseen]
+
+    async def _live(self, firing: Sequence[Alert], now: datetime) -> list[LiveAlert]:
+        if not firing:
+            return []
+        places = await locations(self._querier)
+        subjects = await subjects_of(self._querier, firing, places, [now] * len(firing))
+        return [LiveAlert(*both) for both in zip(firing, subjects, strict=True)]
+
+    async def _say(self, case: PolicyCase, word: StepKind, now: datetime) -> None:
+        """Have a step's message sent; the case waits already."""
+        said = "not said: the owner has no address"
+        if self._mailbox.reaches(case.user):
+            secret = await asyncio.to_thread(self._store.question, case, now + LINK_LASTS)
+            await self._mailbox.say(words_of(case, word, f"{self._link}/answer/{secret}"))
+            said = f"said to {case.user}"
+        await asyncio.to_thread(self._store.was_said, case.id, _note(case, word.value, said))
+
+    async def acts(self) -> list[PolicyCase]:
+        """What the actor is to do; nothing while policies are stopped. Raises CaseStoreError."""
+        if await asyncio.to_thread(self._store.stopped) is not None:
+            return []
+        cases = await asyncio.to_thread(self._store.cases, self._clock.now())
+        return [case for case in cases.values() if case.state is CaseState.ACTING]
+
+    async def report(self, name: str, *, is_done: bool, note: str) -> PolicyCase | None:
+        """Take the actor's report of a case; None: nobody asked for it, or it was reported. Raises CaseStoreError."""
+        async with self._lock:
+            case, now = await asyncio.to_thread(self._store.case, name), self._clock.now()
+            ended = None if case is None else reported(case, now, is_done=is_done, note=note)
+            if ended is not None:
+                await asyncio.to_thread(self._store.save, [ended], {}, now, _notes(ended))
+                await self._write_notes()
+            return ended
+
+    async def asked(self, secret: str) -> PolicyCase | None:
+        """The case that an owner's link is about; None: unknown, used or expired. Raises CaseStoreError."""
+        return await asyncio.to_thread(self._store.asked, secret, self._clock.now())
+
+    async def answer(self, secret: str, until: datetime | None) -> PolicyCase | None:
+        """Take an owner's answer: still needed `until`, or None: end it. None: the link serves no more.
+
+        Raises CaseStoreError.
+        """
+        async with self._lock:
+            now = self._clock.now()
+            case = await asyncio.to_thread(self._store.asked, secret, now)
+            found = None if case is None else answered(case, now, until=until)
+            if found is None:
+                return None
+            note = _note(found, "answer", found.note)
+            if not await asyncio.to_thread(self._store.answer, secret, found, now, note):
+                return None
+            await self._write_notes()
+            return found
+
+    async def see(self, name: str, digest: str) -> bool:
+        """Note that the dry run of a policy was read; False: the policy has changed."""
+        known = {policy.name: digest_of(policy) for policy in self.policies}
+        if known.get(name) != digest:
+            return False
+        await asyncio.to_thread(self._store.see, digest, self._clock.now())
+        return True
+
+    async def stop(self, by: str) -> None:
+        """Let nothing be said or done until `start`. Raises CaseStoreError."""
+        log.warning("policies are stopped", extra={"by": by})
+        await asyncio.to_thread(self._store.stop, by, self._clock.now())
+
+    async def start(self) -> None:
+        """End `stop`. Raises CaseStoreError."""
+        await asyncio.to_thread(self._store.start)
+
+    async def document(self) -> dict[str, Any]:
+        """Policies and cases, for people. Raises CaseStoreError."""
+        now = self._clock.now()
+        on = {policy.name for policy in await asyncio.to_thread(self._on)}
+        stopped = await asyncio.to_thread(self._store.stopped)
+        cases = await asyncio.to_thread(self._store.cases, now - SHOWN)
+        return {
+            "stopped": None if stopped is None else {"at": stopped[0], "by": stopped[1]},
+            "policies": [
+                {
+                    "name": one.name, "state": one.state.value, "is_on": one.name in on, "rule": one.rule,
+                    "act": one.act.value, "digest": digest_of(one), "file": one.path, "line": one.line,
+                }
+                for one in self.policies
+            ],
+            "cases": [
+                {**asdict(case), "target": case.target}
+                for case in sorted(cases.values(), key=lambda c: c.ended_at or now, reverse=True)
+            ],
+        }  # fmt: skip
+
+
+def _note(case: PolicyCase, what: str, details: str) -> PolicyNote:
+    return PolicyNote(
+        f"policy_{what}", case.target, f"policy {case.policy}, case {case.id}: {details}"
+    )
+
+
+def _notes(case: PolicyCase) -> list[PolicyNote]:
+    """The audit's row of a change: of acts that are asked for, and of ends."""
+    if case.state is CaseState.ACTING:
+        return [_note(case, "act", f"{case.act.value} is asked for")]
+    return [] if case.ended_at is None else [_note(case, case.state.value, case.note)]
+
+
+_ACTS = {
+    StepKind.CANCEL_JOB: "ends the job",
+    StepKind.REQUEUE_JOB: "puts the job back into the queue",
+    StepKind.DELETE_POD: "deletes the pod",
+    StepKind.STOP_UNIT: "stops its unit",
+    StepKind.DRAIN_NODE: "lets no new job onto the node",
+    StepKind.CORDON_NODE: "lets no new pod onto the node",
+}
+
+
+def act_sentence(case: PolicyCase) -> str:
+    """What the act of a case does."""
+    what = f"job {case.job}" if case.job else f"what {case.user or 'somebody'} has there"
+    return f"{case.act.value}: {_ACTS[case.act]} ({what} on {case.node})"
+
+
+def words_of(case: PolicyCase, word: StepKind, link: str) -> OwnerWords:
+    """The message of a step to the owner."""
+    what = f"job {case.job}" if case.job else f"GPU of {case.node}"
+    titles = {
+        StepKind.TELL_OWNER: f"Your {what}: {case.summary}",
+        StepKind.ASK_OWNER: f"Is your {what} still needed?",
+        StepKind.WARN_OWNER: f"Your {what} will be ended",
+    }
+    at = "" if case.next_at is None else f" at {case.next_at:%Y-%m-%d %H:%M} UTC"
+    paragraphs = [case.summary]
+    if word is not StepKind.TELL_OWNER:
+        paragraphs.append(
+            f"Without an answer the next step of policy {case.policy} comes{at}; its act {act_sentence(case)}."
+        )
+        paragraphs.append(f"Still needed, or to be ended now: {link}")
+    return OwnerWords(
+        f"{case.id} {case.step} {word.value} {at}", case.user, titles[word][:200], tuple(paragraphs)
+    )

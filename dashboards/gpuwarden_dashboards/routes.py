@@ -20,6 +20,7 @@ from gpuwarden_dashboards.pages.login import LoginPage
 from gpuwarden_dashboards.pages.money import MoneyPage
 from gpuwarden_dashboards.pages.page import JudgementOf, Page, judged
 from gpuwarden_dashboards.pages.place import PlacePages
+from gpuwarden_dashboards.pages.policies import PoliciesPage
 from gpuwarden_dashboards.pages.rack import RackPage
 from gpuwarden_dashboards.pages.rules import RulePages
 from gpuwarden_dashboards.pages.sql import SqlPage
@@ -27,7 +28,7 @@ from gpuwarden_dashboards.pages.usage import UsagePages
 from gpuwarden_dashboards.templates import Templates
 
 _PAGES: Sequence[type[Page]] = (
-    AuditPage, FleetPage, PlacePages, RackPage, ComparePage, MoneyPage, JobPages, UsagePages, DashboardPages, CollectorPage, IncidentPages, RulePages, SqlPage,
+    AuditPage, FleetPage, PlacePages, RackPage, ComparePage, MoneyPage, JobPages, UsagePages, DashboardPages, CollectorPage, IncidentPages, PoliciesPage, RulePages, SqlPage,
 )  # fmt: skip
 
 

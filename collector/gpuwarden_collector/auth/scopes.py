@@ -56,6 +56,7 @@ NEEDS: dict[tuple[str, str], Need] = {
     ("GET", "/alerts/{fingerprint}"): Scope.READ,
     ("GET", "/silences"): Scope.READ,
     ("GET", "/rules"): Scope.READ,
+    ("GET", "/policies"): Scope.READ,
     ("GET", "/rules/{name}"): Scope.READ,
     ("GET", LOGIN_PATH): Anyone,
     ("POST", LOGIN_PATH): Anyone,  # the token is in its body

@@ -463,6 +463,7 @@ ENDPOINTS: Mapping[tuple[str, str], Endpoint] = {
         "The collector and its agents.",
         _one_of("state", "all", "silent", "behind", "gaps", "losses", "old"), "filter",
     ),
+    ("GET", "/policies"): _page("Policies, and what they did."),
     ("GET", "/audit"): _page("Who did what.", "who", "action", _integer("days", 1, 3_650)),
     ("GET", "/dashboards"): _page("Dashboards of people's own."),
     ("GET", "/dashboards/{name}"): _page("A dashboard."),

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 from gpuwarden.alert import Alert, AlertState
 from gpuwarden.clock import Clock
 from gpuwarden.query import Querier, QueryError
+from gpuwarden_rules.definition.overrides import Locations
 from gpuwarden_rules.evaluation.fleet import locations
 from gpuwarden_rules.policies.case_store import CaseStore, CaseStoreError, PolicyNote
 from gpuwarden_rules.policies.cases import (
@@ -31,6 +32,8 @@ log = logging.getLogger(__name__)
 
 STEP_S = 5.0
 """Interval of steps."""
+PLACES_S = 60.0
+"""How long the places of GPUs and nodes are kept: reading those of a large fleet takes longer than a step."""
 SHOWN = timedelta(days=30)
 """Ended cases are listed for this long."""
 LINK_LASTS = timedelta(days=15)
@@ -86,6 +89,7 @@ class PolicyService:
         self._link = None if link is None else link.rstrip("/")
         self._audit = audit
         self._unseen: frozenset[str] = frozenset()
+        self._places: tuple[float, Locations] | None = None
         self._lock = asyncio.Lock()
 
     async def run(self, stop: asyncio.Event) -> None:
@@ -156,7 +160,10 @@ class PolicyService:
     async def _live(self, firing: Sequence[Alert], now: datetime) -> list[LiveAlert]:
         if not firing:
             return []
-        places = await locations(self._querier)
+        now_s = self._clock.monotonic()
+        if self._places is None or now_s - self._places[0] >= PLACES_S:
+            self._places = now_s, await locations(self._querier)
+        places = self._places[1]
         subjects = await subjects_of(self._querier, firing, places, [now] * len(firing))
         return [LiveAlert(*both) for both in zip(firing, subjects, strict=True)]
 

@@ -83,6 +83,7 @@ CORES = (
         "tests/rules/policies/test_dry_run.py",
         "tried _waited _with_others _is_* _free_at _target _judged judged *Firing*count",
     ),
+    _core(f"{_RULES}.policies.cases", "tests/rules/policies/test_cases.py"),
     _core(f"{_RULES}.policies.language", "tests/rules/policies/test_language.py"),
     _core(
         f"{_COLLECTOR}.ingest.deduplicate",

@@ -71,7 +71,9 @@ def slurm() -> Iterator[Cluster]:
             "gpuwarden policies backtest /etc/policies.yaml --config /etc/collector.toml --i-know"
         )
         made.start(
-            "gpuwarden actor run --allow cancel_job --allow drain_node", "actor.log", "gpuwarden"
+            "gpuwarden actor run --allow cancel_job --allow drain_node --allow resume_node",
+            "actor.log",
+            "gpuwarden",
         )
         yield made
 
@@ -155,4 +157,22 @@ def test_the_last_node_of_a_partition_is_not_drained(slurm: Cluster) -> None:
     )
     found = becomes(slurm, f"node {HOST}", "failed")
     assert found["note"] == f"{HOST} is the last node of partition batch that takes jobs: not done"
+    assert "drain" not in slurm.run("sinfo -h -o %T")
+
+
+def test_a_node_is_returned_only_if_it_was_drained_by_the_actor(slurm: Cluster) -> None:
+    for reason, state in (("bad fan", "failed"), ("gpuwarden 12", "done")):
+        slurm.run(f"scontrol update NodeName={HOST} State=DRAIN Reason='{reason}'")
+        made = json.loads(slurm.run(f"curl -s --json '{{}}' 127.0.0.1:8750/v1/nodes/{HOST}/resume"))
+        until = time.monotonic() + SOON_S
+        while not (
+            found := [
+                c
+                for c in json.loads(slurm.run("gpuwarden policies list --format json"))["cases"]
+                if c["id"] == made["id"] and c["ended_at"]
+            ]
+        ):
+            assert time.monotonic() < until, slurm.said("actor.log")
+            time.sleep(1)
+        assert found[0]["state"] == state, found
     assert "drain" not in slurm.run("sinfo -h -o %T")

@@ -24,13 +24,15 @@ _NO_JOB = "Invalid job id"
 class Slurm:
     """Slurm, by the commands on PATH or in a folder."""
 
-    kinds = frozenset({"cancel_job", "requeue_job", "drain_node"})
+    kinds = frozenset({"cancel_job", "requeue_job", "drain_node", "resume_node"})
 
     def __init__(self, folder: str = "") -> None:
         self._folder = f"{folder.rstrip('/')}/" if folder else ""
 
     def look(self, act: Act) -> str | None:
         """As of `Scheduler`."""
+        if act.kind == "resume_node":
+            return self._look_at_drained(act)
         if act.kind == "drain_node":
             return self._look_at_node(act)
         found = self._job(act)
@@ -58,6 +60,23 @@ class Slurm:
                 )
         return None
 
+    def _look_at_drained(self, act: Act) -> str | None:
+        """A node that somebody else drained stays as it is."""
+        own = [nodes[act.node] for nodes in self._partitions().values() if act.node in nodes]
+        if not own:
+            raise ActError(f"Slurm has no node {act.node}: not done")
+        if not any("drain" in state for state in own):
+            return "the node is not drained"
+        node = _checked(_NODE, act.node)
+        reason = (
+            self._run("sinfo", "--noheader", f"--nodes={node}", "--format=%E")
+            .strip()
+            .partition("\n")[0]
+        )
+        if not reason.startswith(REASON):
+            raise ActError(f"{act.node} was drained for another reason, {reason[:100]!r}: not done")
+        return None
+
     def do(self, act: Act) -> None:
         """As of `Scheduler`."""
         match act.kind:
@@ -74,14 +93,19 @@ class Slurm:
                     "State=DRAIN",
                     f"Reason={REASON} {act.id}",
                 )
+            case "resume_node":
+                self._run(
+                    "scontrol", "update", f"NodeName={_checked(_NODE, act.node)}", "State=RESUME"
+                )
             case _:
                 raise ActError(f"Slurm cannot do {act.kind}")
 
     def is_done(self, act: Act) -> bool:
         """As of `Scheduler`."""
-        if act.kind == "drain_node":
+        if act.kind in ("drain_node", "resume_node"):
             own = [nodes[act.node] for nodes in self._partitions().values() if act.node in nodes]
-            return bool(own) and all("drain" in state for state in own)
+            wanted = act.kind == "drain_node"
+            return bool(own) and all(("drain" in state) is wanted for state in own)
         found = self._job(act)
         if act.kind == "requeue_job":
             return found is not None and found[1] == "PENDING"

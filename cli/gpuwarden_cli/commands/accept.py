@@ -2,6 +2,8 @@
 
 import argparse
 import asyncio
+import sys
+from urllib.parse import quote
 
 from gpuwarden.clock import SystemClock
 from gpuwarden.durations import instant_before
@@ -10,7 +12,7 @@ from gpuwarden_cli import acceptance
 from gpuwarden_cli.output import render, terminal_width
 from gpuwarden_cli.parser import Commands, add_command, add_format, add_since, add_url
 from gpuwarden_cli.read.remote import RemoteQuerier
-from gpuwarden_client.http import CallError
+from gpuwarden_client.http import CallError, call
 
 
 def add_commands(commands: Commands) -> None:
@@ -20,6 +22,7 @@ def add_commands(commands: Commands) -> None:
         "By its readings, and those of other nodes of its models; nothing is run on the node. Exits with 1 if a check fails.",
     )  # fmt: skip
     made.add_argument("node", metavar="NODE", help="its name")
+    made.add_argument("--resume", action="store_true", help="if no check fails, have the actor return it to the queue")  # fmt: skip
     add_since(made, "1h")
     add_format(made)
     add_url(made)
@@ -44,4 +47,11 @@ def run(args: argparse.Namespace) -> int:
         print(
             f"\n{args.node}: {verdict}: {failed} of {len(found)} checks failed, {unknown} cannot say"
         )
-    return 1 if any(check.status == acceptance.FAIL for check in found) else 0
+    is_refused = any(check.status == acceptance.FAIL for check in found)
+    if args.resume and not is_refused:
+        asked = call("POST", f"/v1/nodes/{quote(args.node, safe='')}/resume", {}, url=args.url)
+        print(
+            f"asked for its return: case {asked['id']} of `gpuwarden policies list`",
+            file=sys.stderr,
+        )
+    return 1 if is_refused else 0

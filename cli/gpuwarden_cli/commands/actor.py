@@ -2,6 +2,7 @@
 
 import argparse
 import logging
+import shutil
 import signal
 import time
 from pathlib import Path
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 POLL_S = 5.0
-KINDS = ("cancel_job", "requeue_job", "drain_node", "delete_pod", "cordon_node")
+KINDS = ("cancel_job", "requeue_job", "drain_node", "resume_node", "delete_pod", "cordon_node")
 
 
 def add_commands(commands: Commands) -> None:
@@ -55,6 +56,7 @@ def _run(args: argparse.Namespace) -> int:
     except JournalError as error:
         raise StartError(str(error)) from error
     allowed = Allowed(frozenset(args.allow), args.an_hour, args.stop_file)
+    _confine(args.journal.parent)
     actor = Actor([Slurm(), Kubernetes()], journal, allowed, SystemClock())
     ending = _Ending()
     log.info(
@@ -75,6 +77,26 @@ def _run(args: argparse.Namespace) -> int:
         ending.wait(POLL_S)
     journal.close()
     return 0
+
+
+def _confine(folder: Path) -> None:
+    """Let the kernel keep this process to Slurm's commands and the journal's folder. Raises StartError."""
+    from gpuwarden_cli.actor.slurm import COMMANDS
+    from gpuwarden_collector.processes.sandbox import Needs, confine_files, loaders, runs_with
+
+    found = (shutil.which(name) for name in COMMANDS)
+    try:
+        programs = [each for path in found if path for each in runs_with(Path(path).resolve())]
+    except OSError as error:
+        raise StartError(
+            f"{error.filename}: {error.strerror}: this user must be able to read Slurm's commands"
+        ) from error
+    needs = Needs(
+        (Path("/"),), (folder, Path("/dev/null")), network=True, executable=(*programs, *loaders())
+    )
+    held = confine_files(needs)
+    if "landlock" not in held:
+        log.warning("the kernel has no Landlock: only this user's rights confine the actor")
 
 
 def _turn(actor: "Actor", url: str | None) -> None:

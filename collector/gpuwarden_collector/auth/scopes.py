@@ -129,6 +129,7 @@ NEEDS: dict[tuple[str, str], Need] = {
     ("POST", "/v1/policies/stop"): Scope.OPERATE,
     ("POST", "/v1/policies/start"): Scope.OPERATE,
     ("POST", "/v1/policies/{name}/seen"): Scope.OPERATE,
+    ("POST", "/v1/nodes/{node}/resume"): Scope.OPERATE,
     ("GET", "/v1/acts"): Scope.ACT,
     ("POST", "/v1/acts/{id}"): Scope.ACT,
     ("GET", "/answer/{secret}"): Anyone,  # the secret of its link is the right to answer

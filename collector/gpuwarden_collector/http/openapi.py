@@ -376,6 +376,7 @@ ENDPOINTS: Mapping[tuple[str, str], Endpoint] = {
         "Notes that the dry run of a policy was read.", errors=(400, 404, 409, 413, 415, 503),
         bodies={_JSON: _object(["digest"], digest=_TEXT_SCHEMA)},
     ),
+    ("POST", "/v1/nodes/{node}/resume"): Endpoint("Has the actor return a node to the queue.", status=202, errors=(404, 503)),
     ("GET", "/v1/acts"): Endpoint("What the actor is to do.", errors=(404, 503)),
     ("POST", "/v1/acts/{id}"): Endpoint(
         "Takes the actor's report.", errors=(400, 404, 409, 413, 415, 503),

@@ -41,6 +41,7 @@ ACTIONS: Mapping[tuple[str, str], str] = {
     ("POST", "/v1/policies/stop"): "stop_policies",
     ("POST", "/v1/policies/start"): "start_policies",
     ("POST", "/v1/policies/{name}/seen"): "see_policy",
+    ("POST", "/v1/nodes/{node}/resume"): "resume_node",
     ("POST", "/v1/acts/{id}"): "report_act",
     ("POST", "/answer/{secret}"): "answer",
     ("POST", "/v1/backtests"): "backtest",

@@ -96,6 +96,35 @@ class Needs:
     writable: tuple[Path, ...]
     """The same; in a folder files may be created and removed."""
     network: bool
+    executable: tuple[Path, ...] = ()
+    """Programs that it may run, of those that `confine_files` confines."""
+
+
+def confine_files(needs: Needs) -> frozenset[str]:
+    """As `confine`, for a process that runs the programs of `needs.executable`: it and they run no other program, and write
+    nothing else. System calls and signals are not restricted."""
+    if sys.platform != "linux":
+        return frozenset()
+    in_force = set()
+    if _libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0:
+        in_force.add("no_new_privileges")
+    if _confine_paths(needs, scoped=False):
+        in_force.add("landlock")
+    return frozenset(in_force)
+
+
+def loaders() -> tuple[Path, ...]:
+    """What the kernel runs to load a program's libraries."""
+    folders = (Path("/lib64"), Path("/lib"))
+    return tuple(found.resolve() for folder in folders for found in sorted(folder.glob("ld-*.so*")))
+
+
+def runs_with(program: Path) -> tuple[Path, ...]:
+    """A program, and the one that a script names in its first line. Raises OSError."""
+    with program.open("rb") as file:
+        line = file.readline(256)
+    words = line[2:].split() if line.startswith(b"#!") else []
+    return (program, *(Path(word.decode()).resolve() for word in words[:1]))
 
 
 def confine(needs: Needs) -> frozenset[str]:
@@ -140,13 +169,13 @@ def landlock_version() -> int:
     return max(0, int(_libc.syscall(_CREATE_RULESET, None, ctypes.c_size_t(0), _VERSION)))
 
 
-def _confine_paths(needs: Needs) -> bool:
+def _confine_paths(needs: Needs, *, scoped: bool = True) -> bool:
     version = landlock_version()
     if not version:
         return False
     rights = (1 << max(bits for since, bits in _RIGHTS if version >= since)) - 1
     tcp = _TCP if version >= 4 and not needs.network else 0
-    scopes = _SCOPES if version >= 6 else 0
+    scopes = _SCOPES if version >= 6 and scoped else 0
     size = 24 if version >= 6 else 16 if version >= 4 else 8
     attributes = struct.pack("QQQ", rights, tcp, scopes)[:size]
     rules = int(_libc.syscall(_CREATE_RULESET, attributes, ctypes.c_size_t(size), 0))
@@ -157,6 +186,7 @@ def _confine_paths(needs: Needs) -> bool:
         changing = _WRITE | _TRUNCATE | _MAKE_FILE | _MAKE_DIR | _REMOVE_FILE | _REMOVE_DIR
         _allow(rules, needs.readable, reading & rights)
         _allow(rules, needs.writable, (reading | changing) & rights)
+        _allow(rules, needs.executable, (_READ | _EXECUTE) & rights)
         return int(_libc.syscall(_RESTRICT_SELF, rules, 0)) == 0
     finally:
         os.close(rules)

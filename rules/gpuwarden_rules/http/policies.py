@@ -52,6 +52,7 @@ def policy_routes(
         web.post("/v1/policies/stop", served(_stop)),
         web.post("/v1/policies/start", served(_start)),
         web.post("/v1/policies/{name}/seen", served(_see)),
+        web.post("/v1/nodes/{node}/resume", served(_resume)),
         web.get("/v1/acts", served(_acts)),
         web.post("/v1/acts/{id}", served(_report)),
         web.get("/answer/{secret}", served(_question)),
@@ -81,6 +82,11 @@ async def _see(request: web.Request, policies: PolicyService) -> web.Response:
             f"the collector has no policy {name!r} of this content: reload it first", 409
         )
     return answer({"seen": True})
+
+
+async def _resume(request: web.Request, policies: PolicyService) -> web.Response:
+    case = await policies.resume(request.match_info["node"], CALLER.get().name or "somebody")
+    return answer({"id": case.id}, 202)
 
 
 async def _acts(_request: web.Request, policies: PolicyService) -> web.Response:

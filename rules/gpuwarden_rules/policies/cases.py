@@ -174,6 +174,26 @@ def answered(case: PolicyCase, now: datetime, *, until: datetime | None) -> Poli
     )
 
 
+def resumed(node: str, by: str, now: datetime) -> PolicyCase:
+    """The case of a node that a person returns to the queue."""
+    text = f"resume\0{node}\0{now.isoformat()}"
+    return PolicyCase(
+        id=hashlib.blake2b(text.encode(), digest_size=8).hexdigest(),
+        policy="",
+        act=StepKind.RESUME_NODE,
+        fingerprint="",
+        active_at=now,
+        node=node,
+        user="",
+        job="",
+        summary=f"{by} returns {node} to the queue",
+        began_at=now,
+        state=CaseState.ACTING,
+        act_at=now,
+        next_at=now + ACT_WITHIN,
+    )
+
+
 def reported(case: PolicyCase, now: datetime, *, is_done: bool, note: str) -> PolicyCase | None:
     """The case after the actor's report; None: nobody asked for the act."""
     if case.state is not CaseState.ACTING:

@@ -64,11 +64,12 @@ class StepKind(StrEnum):
     STOP_UNIT = "stop_unit"
     DRAIN_NODE = "drain_node"
     CORDON_NODE = "cordon_node"
+    RESUME_NODE = "resume_node"  # asked for by a person, never a step
 
 
 WORDS = frozenset({StepKind.TELL_OWNER, StepKind.ASK_OWNER, StepKind.WARN_OWNER})
 """Steps that only say something."""
-ON_NODES = frozenset({StepKind.DRAIN_NODE, StepKind.CORDON_NODE})
+ON_NODES = frozenset({StepKind.DRAIN_NODE, StepKind.CORDON_NODE, StepKind.RESUME_NODE})
 """Acts whose target is a node; the target of other acts is a job."""
 
 
@@ -243,6 +244,8 @@ def _steps(reader: YamlReader, node: Node | None) -> tuple[PolicyStep, ...]:
         kind = reader.choice(nodes.get("do"), "do", StepKind)
         if kind is None:
             continue
+        if kind is StepKind.RESUME_NODE:
+            reader.note(item, "a policy returns no node: `gpuwarden accept NODE --resume` does")
         is_last = number == len(items)
         if is_last and kind in WORDS:
             reader.note(item, f"the last step must act, and {kind.value} only says something")

@@ -24,6 +24,7 @@ from gpuwarden_rules.policies.cases import (
     answered,
     digest_of,
     reported,
+    resumed,
 )
 from gpuwarden_rules.policies.dry_run import subjects_of
 from gpuwarden_rules.policies.language import Policy, PolicyState, StepKind
@@ -193,6 +194,16 @@ class PolicyService:
                 await self._write_notes()
             return ended
 
+    async def resume(self, node: str, by: str) -> PolicyCase:
+        """Ask the actor to return a node to the queue. Raises CaseStoreError."""
+        async with self._lock:
+            now = self._clock.now()
+            case = resumed(node, by, now)
+            note = _note(case, "act", case.summary)
+            await asyncio.to_thread(self._store.save, [case], {}, now, [note])
+            await self._write_notes()
+            return case
+
     async def asked(self, secret: str) -> PolicyCase | None:
         """The case that an owner's link is about; None: unknown, used or expired. Raises CaseStoreError."""
         return await asyncio.to_thread(self._store.asked, secret, self._clock.now())
@@ -273,6 +284,7 @@ _ACTS = {
     StepKind.STOP_UNIT: "stops its unit",
     StepKind.DRAIN_NODE: "lets no new job onto the node",
     StepKind.CORDON_NODE: "lets no new pod onto the node",
+    StepKind.RESUME_NODE: "returns the node to the queue",
 }
 
 

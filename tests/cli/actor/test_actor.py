@@ -2,7 +2,10 @@
 
 import http.server
 import json
+import os
 import ssl
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -19,10 +22,12 @@ from gpuwarden_cli.actor.journal import Journal, JournalError
 from gpuwarden_cli.actor.kubernetes import Kubernetes
 from gpuwarden_cli.actor.run import CHECK_S, Actor, Allowed, Report, acts_of
 from gpuwarden_cli.actor.slurm import Slurm
+from gpuwarden_collector.processes.sandbox import landlock_version
 
 NOW = datetime(2026, 3, 4, 12, tzinfo=UTC)
-SLURM = """#!/usr/bin/env python3
-import json, pathlib, sys
+SLURM = (
+    f"#!{sys.executable}\n"
+    + """import json, pathlib, sys
 state = pathlib.Path(__file__).with_name("cluster.json")
 known = json.loads(state.read_text())
 known["calls"].append([pathlib.Path(sys.argv[0]).name, *sys.argv[1:]])
@@ -35,11 +40,15 @@ if name == "squeue":
 if name == "scancel":
     job[sys.argv[1]][1] = "CANCELLED" if known["works"] else "RUNNING"; end()
 if name == "sinfo":
+    if any(a.startswith("--format=%E") for a in sys.argv):
+        end(0, known["reason"])
     end(0, "\\n".join(f"batch|{n}|{s}" for n, s in known["nodes"].items()))
 if sys.argv[1] == "requeue":
     job[sys.argv[2]][1] = "PENDING"; end()
-node = sys.argv[2].partition("=")[2]; known["nodes"][node] += "+drain"; end()
+node = sys.argv[2].partition("=")[2]
+known["nodes"][node] = "idle" if "State=RESUME" in sys.argv else known["nodes"][node] + "+drain"; end()
 """
+)
 
 
 class Cluster:
@@ -96,7 +105,9 @@ def act(kind: str = "cancel_job", **more: Any) -> Act:
 def actor(slurm: Cluster, clock: ManualClock, *kinds: str, an_hour: int = 9) -> Actor:
     folder = slurm.folder.parent
     allowed = Allowed(
-        frozenset(kinds or ("cancel_job", "requeue_job", "drain_node")), an_hour, folder / "stop"
+        frozenset(kinds or ("cancel_job", "requeue_job", "drain_node", "resume_node")),
+        an_hour,
+        folder / "stop",
     )
     return Actor(
         [Slurm(str(slurm.folder))], Journal(folder / "acts.jsonl"), allowed, clock, clock.advance
@@ -119,6 +130,15 @@ def test_a_node_is_drained_and_a_job_requeued(slurm: Cluster, clock: ManualClock
     assert slurm.changes == [
         ["scontrol", "update", "NodeName=n0", "State=DRAIN", "Reason=gpuwarden a1"], ["scontrol", "requeue", "11"],
     ]  # fmt: skip
+
+
+def test_a_node_that_the_actor_drained_is_returned(slurm: Cluster, clock: ManualClock) -> None:
+    slurm.known |= {"nodes": {"n0": "drained", "n1": "idle"}, "reason": "gpuwarden a0"}
+    slurm.write()
+    assert actor(slurm, clock).work([act("resume_node", job="", user="")]) == [
+        Report("a1", True, "done, and checked")
+    ]
+    assert slurm.changes == [["scontrol", "update", "NodeName=n0", "State=RESUME"]]
 
 
 class _KilledError(BaseException):
@@ -161,6 +181,8 @@ def test_an_actor_that_is_killed_at_any_step_does_nothing_twice(
     ({"nodes": {"n0": "idle", "n1": "down*"}}, {"kind": "drain_node"}, (False, "n0 is the last node of partition batch that takes jobs: not done")),
     ({"nodes": {"n1": "idle"}}, {"kind": "drain_node"}, (False, "Slurm has no node n0: not done")),
     ({"nodes": {"n0": "drained", "n1": "idle"}}, {"kind": "drain_node"}, (True, "the node was drained already")),
+    ({}, {"kind": "resume_node"}, (True, "the node is not drained")),
+    ({"nodes": {"n0": "drained"}, "reason": "bad fan"}, {"kind": "resume_node"}, (False, "n0 was drained for another reason, 'bad fan': not done")),
     ({}, {"job": "11; rm -rf /"}, (False, "'11; rm -rf /' is not a name that Slurm has: not done")),
     ({}, {"job": "--me"}, (False, "'--me' is not a name that Slurm has: not done")),
     ({}, {"kind": "delete_pod"}, (False, "this actor may not do delete_pod: --allow delete_pod")),
@@ -347,3 +369,29 @@ def test_an_api_server_that_refuses_or_is_away_is_one_line(
         Kubernetes(tmp_path / "account", "https://127.0.0.1:1").look(act("cordon_node"))
     with pytest.raises(ActError, match="not a pod of Kubernetes"):
         Kubernetes(tmp_path / "account").look(act("cordon_node"))
+
+
+def test_the_kernel_keeps_the_actor_to_slurms_commands_and_its_folder(
+    slurm: Cluster, tmp_path: Path
+) -> None:
+    if not landlock_version():
+        pytest.skip("the kernel has no Landlock")
+    code = f"""
+import pathlib, subprocess, sys
+from gpuwarden_cli.commands.actor import _confine
+folder = pathlib.Path({str(tmp_path)!r})
+_confine(folder)
+print(subprocess.run(["squeue", "--jobs=11"], capture_output=True, text=True).stdout.strip())
+for do in (lambda: subprocess.run(["/bin/sh", "-c", "id"]), lambda: (folder.parent / "outside").write_text("x"), lambda: subprocess.run(["/bin/ls"])):
+    try:
+        do()
+        print("done")
+    except PermissionError:
+        print("refused")
+(folder / "inside").write_text("x")
+"""
+    env = {**os.environ, "PATH": f"{slurm.folder}:{os.environ['PATH']}"}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.split() == ["ada|RUNNING", "refused", "refused", "refused"], done.stderr

@@ -69,6 +69,7 @@ def test_a_policy_needs_little() -> None:
         ("{name: Cull, rule: gpu_idle_held, steps: [{do: cancel_job}]}", "2:12: 'Cull' must be lower-case words joined by _"),
         ("{name: a, rule: gpu_idel, steps: [{do: cancel_job}]}", "2:21: no rule is called 'gpu_idel'"),
         ("{name: a, rule: gpu_idle_held, state: maybe, steps: [{do: cancel_job}]}", "off, dry-run, on"),
+        ("{name: a, rule: gpu_idle_held, steps: [{do: resume_node}]}", "a policy returns no node"),
         ("{name: a, rule: gpu_idle_held, steps: []}", "must have at least one step"),
         ("{name: a, rule: gpu_idle_held, steps: [{do: reboot}]}", "do 'reboot' must be one of tell_owner"),
         ("{name: a, rule: gpu_idle_held, steps: [{do: ask_owner, wait: 1h}]}", "the last step must act"),

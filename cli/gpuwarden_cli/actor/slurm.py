@@ -1,6 +1,7 @@
 """Does acts with Slurm's commands, whose arguments are checked; no shell. https://slurm.schedmd.com/man_index.html
 
-The user that runs it needs the rights of an operator (`sacctmgr modify user gpuwarden-actor set adminlevel=operator`).
+The user that runs it needs AdminLevel operator for jobs of others, and admin for the state of nodes
+(`sacctmgr modify user gpuwarden-actor set adminlevel=admin`).
 """
 
 import re

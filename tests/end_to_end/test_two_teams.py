@@ -23,6 +23,8 @@ from gpuwarden_collector.daemon import Collector
 from gpuwarden_collector.settings import CollectorSettings
 from gpuwarden_collector.storage.database import Database
 
+pytestmark = pytest.mark.slow
+
 ACCESS = """
 [teams.vision]
 nodes = ["v*"]

@@ -207,6 +207,7 @@ async def test_the_page_shows_cases_and_its_button_stops_all_policies(world: Any
         scene.wait("11", "waits")
         async with playwright.async_playwright() as driver:
             browser = await driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+            playwright.expect.set_options(timeout=60_000)
             page = await browser.new_page()
             await page.goto(f"{world.url}/policies")
             await playwright.expect(page.locator("#cases")).to_contain_text("job 11")

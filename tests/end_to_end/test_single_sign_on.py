@@ -67,9 +67,12 @@ async def test_a_person_signs_in_sees_their_team_and_logs_out(tmp_path: Path) ->
             browser = await driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
             page = await browser.new_page()
             expect = playwright.expect
+            expect.set_options(timeout=60_000)
 
             async def signs_in(sub: str) -> None:
                 await page.goto(f"{collector.url}/incidents")
+                # Without a cookie the page loads itself once more.
+                await expect(page).to_have_url(re.compile("again=1"))
                 await page.get_by_role("link", name="Sign in").click()
                 await page.locator("input[name=sub]").fill(sub)
                 await page.get_by_role(
@@ -108,6 +111,7 @@ async def test_a_person_signs_in_sees_their_team_and_logs_out(tmp_path: Path) ->
             assert (entry.comment, entry.team) == ("ada", "vision")
             await page.goto(f"{collector.url}/login")
             await page.get_by_role("button", name="log out", exact=True).click()
+            await expect(page).to_have_url(re.compile("again=1"))
             await page.goto(f"{collector.url}/nodes/v1")
             await expect(page).to_have_url(re.compile("/login"))
             assert load(data / NAME).entries == []

@@ -10,6 +10,7 @@ A change is on disk when a method returns (WAL, synchronous=FULL). The link's se
 """
 
 import hashlib
+import json
 import secrets
 import sqlite3
 import threading
@@ -74,9 +75,10 @@ class CaseStore:
         """Close the file."""
         self._db.close()
 
-    def cases(self, since: datetime) -> dict[str, PolicyCase]:
-        """Open cases, and those that ended since then, by id. Raises CaseStoreError."""
-        rows = self._rows("SELECT body FROM cases WHERE is_open OR ended_ms >= ?", to_ms(since))
+    def cases(self, since: datetime, ids: Iterable[str] = ()) -> dict[str, PolicyCase]:
+        """Open cases, those that ended since then, and those of `ids`, by id. Raises CaseStoreError."""
+        sql = "SELECT body FROM cases WHERE is_open OR ended_ms >= ? OR id IN (SELECT value FROM json_each(?))"
+        rows = self._rows(sql, to_ms(since), json.dumps([*ids]))
         return {case.id: case for (body,) in rows if (case := _case(body))}
 
     def case(self, name: str) -> PolicyCase | None:

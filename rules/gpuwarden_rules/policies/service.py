@@ -22,6 +22,7 @@ from gpuwarden_rules.policies.cases import (
     PolicyCase,
     advance,
     answered,
+    case_id,
     digest_of,
     reported,
     resumed,
@@ -114,9 +115,11 @@ class PolicyService:
         is_stopped = await asyncio.to_thread(self._store.stopped) is not None
         if alerts is None or is_stopped:
             return
-        cases = await asyncio.to_thread(self._store.cases, now - timedelta(hours=1))
         rules = {policy.rule for policy in on}
         firing = [a for a in alerts if a.rule in rules and a.state is AlertState.FIRING]
+        # An alert that still fires has its case, however long ago that ended.
+        ids = [case_id(p.name, a) for p in on for a in firing if a.rule == p.rule]
+        cases = await asyncio.to_thread(self._store.cases, now - timedelta(hours=1), ids)
         if firing or cases:
             live = await self._live(firing, now)
             users = {one.subject.user for one in live} | {case.user for case in cases.values()}
@@ -173,7 +176,8 @@ class PolicyService:
         said = "not said: the owner has no address"
         if self._mailbox.reaches(case.user):
             secret = await asyncio.to_thread(self._store.question, case, now + LINK_LASTS)
-            await self._mailbox.say(words_of(case, word, f"{self._link}/answer/{secret}"))
+            link = None if self._link is None else f"{self._link}/answer/{secret}"
+            await self._mailbox.say(words_of(case, word, link))
             said = f"said to {case.user}"
         await asyncio.to_thread(self._store.was_said, case.id, _note(case, word.value, said))
 
@@ -294,8 +298,8 @@ def act_sentence(case: PolicyCase) -> str:
     return f"{case.act.value}: {_ACTS[case.act]} ({what} on {case.node})"
 
 
-def words_of(case: PolicyCase, word: StepKind, link: str) -> OwnerWords:
-    """The message of a step to the owner."""
+def words_of(case: PolicyCase, word: StepKind, link: str | None) -> OwnerWords:
+    """The message of a step to the owner. `link`: to answer; None: the collector has no address for people."""
     what = f"job {case.job}" if case.job else f"GPU of {case.node}"
     titles = {
         StepKind.TELL_OWNER: f"Your {what}: {case.summary}",
@@ -308,7 +312,7 @@ def words_of(case: PolicyCase, word: StepKind, link: str) -> OwnerWords:
         paragraphs.append(
             f"Without an answer the next step of policy {case.policy} comes{at}; its act {act_sentence(case)}."
         )
-        paragraphs.append(f"Still needed, or to be ended now: {link}")
+        paragraphs += [] if link is None else [f"Still needed, or to be ended now: {link}"]
     return OwnerWords(
         f"{case.id} {case.step} {word.value} {at}", case.user, titles[word][:200], tuple(paragraphs)
     )

@@ -36,8 +36,8 @@ log = logging.getLogger(__name__)
 GRANT = web.RequestKey("GRANT", Granted)
 """Key of a request's `Granted`; absent where no token is required."""
 
-REFUSED = web.RequestKey("REFUSED", TokenEntry)
-"""Key of the token of a request that was refused although the token is valid."""
+REFUSED = web.RequestKey[TokenEntry | None]("REFUSED", TokenEntry)
+"""Key of a request that was refused here: its token, if that is valid; None: it has none."""
 _KNOWN = frozenset({"scope", "team"})
 """Reasons of refusals of valid tokens."""
 
@@ -115,8 +115,7 @@ class Gate:
         async def guard(request: web.Request, handler: Handler) -> web.StreamResponse:
             verdict = self._judged(request)
             if isinstance(verdict, Denied):
-                if verdict.why in _KNOWN and (entry := self._entry_of(request)) is not None:
-                    request[REFUSED] = entry
+                request[REFUSED] = self._entry_of(request) if verdict.why in _KNOWN else None
                 return self._refused(request, verdict)
             CALLER.set(self._caller(verdict))
             if verdict is not None:

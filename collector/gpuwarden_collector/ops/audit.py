@@ -228,18 +228,18 @@ class Audit:
             except Exception:
                 await self.note(_note(request, action, 500, None))
                 raise
-            if _is_known(request, answer.status, action):
+            if _is_known(request, action):
                 await self.note(_note(request, action, answer.status, answer))
             return answer
 
         return audited
 
 
-def _is_known(request: web.Request, status: int, action: str) -> bool:
+def _is_known(request: web.Request, action: str) -> bool:
     """Whether a request has an identity, or needed none. A refused log-in redirects to the page with the reason."""
     if action in ("log_in", "sign_in"):
         return GRANT in request
-    return status != 401
+    return request.get(REFUSED) is not None or REFUSED not in request
 
 
 def _note(

@@ -14,7 +14,8 @@ import json
 import secrets
 import sqlite3
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 from typing import NamedTuple
@@ -205,35 +206,14 @@ class CaseStore:
         except sqlite3.Error as error:
             raise CaseStoreError(f"{self._path}: {error}") from error
 
-    def _writing(self) -> "_Writing":
-        return _Writing(self._db, self._lock, self._path)
-
-
-class _Writing:
-    """A transaction that raises CaseStoreError."""
-
-    def __init__(self, db: sqlite3.Connection, lock: threading.Lock, path: Path) -> None:
-        self._transaction = transaction(db)
-        self._lock = lock
-        self._path = path
-
-    def __enter__(self) -> None:
-        self._lock.acquire()
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        """A transaction. Raises CaseStoreError."""
         try:
-            self._transaction.__enter__()
+            with self._lock, transaction(self._db):
+                yield
         except sqlite3.Error as error:
-            self._lock.release()
             raise CaseStoreError(f"{self._path}: {error}") from error
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: object
-    ) -> None:
-        try:
-            self._transaction.__exit__(kind, error, trace)  # type: ignore[arg-type]
-        except sqlite3.Error as failure:
-            raise CaseStoreError(f"{self._path}: {failure}") from failure
-        finally:
-            self._lock.release()
 
 
 def _hash(secret: str) -> bytes:

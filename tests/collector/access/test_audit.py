@@ -81,6 +81,11 @@ async def test_requests_without_a_valid_token_are_not_listed(
                 collector.url + "/v1/annotations", headers=headers, data="{}"
             ) as answer:
                 assert answer.status == 401
+        cross = {"Origin": "https://evil.example", **bearer(admin)}
+        async with session.post(
+            collector.url + "/v1/annotations", headers=cross, data="{}"
+        ) as answer:
+            assert answer.status == 403
         form = {"token": "wrong", "next": "/"}
         async with session.post(
             collector.url + "/login", data=form, allow_redirects=False

@@ -253,7 +253,7 @@ def test_cases_and_what_is_to_be_said_outlive_the_process(store: CaseStore, tmp_
     ended = replace(case, state=CaseState.DONE, ended_at=NOW)
     again.save([ended], {}, NOW)
     assert again.cases(NOW + HOUR) == {} and again.cases(NOW) == {case.id: ended}
-    # While its alert fires it is known, and does not begin anew.
+    # While its alert fires it is known, and does not begin again.
     assert again.cases(NOW + 99 * HOUR, [case.id, "other"]) == {case.id: ended}
     again.close()
 

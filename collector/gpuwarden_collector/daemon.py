@@ -36,7 +36,12 @@ from gpuwarden_collector.ingest.port import SampleFront
 from gpuwarden_collector.ingest.writer import StoredEvents
 from gpuwarden_collector.ops.health import Duties, Health
 from gpuwarden_collector.query.port import Front, HttpFront
-from gpuwarden_collector.rule_stores import SqlAlertStore, SqlDiagnosisStore, SqlIncidentStore
+from gpuwarden_collector.rule_stores import (
+    PolicyRecords,
+    SqlAlertStore,
+    SqlDiagnosisStore,
+    SqlIncidentStore,
+)
 from gpuwarden_collector.settings import CollectorSettings
 from gpuwarden_collector.stats import Stats
 from gpuwarden_collector.storage.second_copy import CopyFolder
@@ -82,8 +87,7 @@ class Collector:
     """Reads tokens and certificate again; the collector also does so by itself within seconds."""
     take_prices: Callable[[], Awaitable[str | None]]
     """Reads the prices file again. Returns what is wrong with it, and then keeps the old prices; None: nothing."""
-    audit: Callable[[Sequence[tuple[str, str, str]]], Awaitable[bool]]
-    """Writes actions of this process to the audit: name, target and details; whether they are on disk."""
+    policy_records: PolicyRecords
     events: StoredEvents
     """Calls a listener when events are stored."""
     seal: Callable[[], Awaitable[int]]
@@ -178,7 +182,7 @@ async def running(
                 endpoints=endpoints_of(app),
                 reload=access.reload,
                 take_prices=partial(stages.take_prices, settings, writer),
-                audit=audit.note_own,
+                policy_records=PolicyRecords(writer, audit),
                 events=queriers.events,
                 seal=store.storage.seal,
                 claim=store.storage.claim,

@@ -1,10 +1,11 @@
-"""Stores alerts, silences, incidents and diagnoses: implements the contract's stores with the writer and SQL queries.
+"""Stores alerts, silences, incidents, diagnoses and cases of policies: implements the contract's stores with the writer and SQL queries.
 
 Rows are durable when a `save` method returns. A statement cannot update a row twice, so only the last of several states
 of a row is written.
 """
 
 import json
+import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, fields
 from datetime import datetime, timedelta
@@ -17,17 +18,20 @@ from gpuwarden.clock import Clock
 from gpuwarden.diagnosis import Bottleneck, Diagnosis, Evidence
 from gpuwarden.incident import Incident, IncidentAlert, IncidentState
 from gpuwarden.query import Querier
-from gpuwarden.schema import ALERTS, DIAGNOSES, INCIDENT_ALERTS, INCIDENTS, SILENCES
+from gpuwarden.schema import ALERTS, DIAGNOSES, INCIDENT_ALERTS, INCIDENTS, POLICY_CASES, SILENCES
 from gpuwarden.table import Table
 from gpuwarden.waste import CAUSES
 from gpuwarden_collector.ingest.late_rows import LATE_SCHEMA
-from gpuwarden_collector.ingest.writer import Writer
+from gpuwarden_collector.ingest.writer import WRITE_ERRORS, Writer
+from gpuwarden_collector.ops.audit import Audit
 from gpuwarden_collector.storage.commit import Changes
 from gpuwarden_collector.storage.schemas import arrow_schema
 
+log = logging.getLogger(__name__)
+
 _SCHEMAS = {
     table.name: arrow_schema(table.columns)
-    for table in (ALERTS, SILENCES, INCIDENTS, INCIDENT_ALERTS, DIAGNOSES)
+    for table in (ALERTS, SILENCES, INCIDENTS, INCIDENT_ALERTS, DIAGNOSES, POLICY_CASES)
 }
 _ROWS_MAX = 100_000
 _HOUR = timedelta(hours=1)
@@ -215,6 +219,29 @@ def _incident(record: dict[str, Any], members: dict[str, IncidentAlert]) -> Inci
 def _member(record: dict[str, Any]) -> IncidentAlert:
     known = {field.name: record[field.name] for field in fields(IncidentAlert)}
     return IncidentAlert(**known | {"labels": json.loads(record["labels"])})
+
+
+class PolicyRecords:
+    """Writes what policies do: rows of the audit, and their cases."""
+
+    def __init__(self, writer: Writer, audit: Audit) -> None:
+        self._writer = writer
+        self._audit = audit
+
+    async def note(self, notes: Sequence[tuple[str, str, str]]) -> bool:
+        """Write actions: name, target and details; whether they are on disk."""
+        return await self._audit.note_own(notes)
+
+    async def save_cases(self, rows: Sequence[Mapping[str, Any]]) -> bool:
+        """Insert or replace rows of `policy_cases`; whether they are on disk."""
+        try:
+            await self._writer.write(
+                Changes(upserted={POLICY_CASES.name: _table(POLICY_CASES, rows)})
+            )
+        except WRITE_ERRORS as error:
+            log.error("cases of policies are not listed", extra={"reason": str(error)})
+            return False
+        return True
 
 
 _OPEN_SQL = f"SELECT {', '.join(DIAGNOSES.names)} FROM diagnoses WHERE ended_at IS NULL ORDER BY began_at, subject"

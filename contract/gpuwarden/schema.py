@@ -438,13 +438,38 @@ DIAGNOSES = Table("diagnoses", "time that a GPU or job was in one class", ("subj
     Column("simulated", Type.BOOL, "True for simulated rows.", required=True),
 ))
 
+POLICY_CASES = Table("policy_cases", "case of a policy: an alert, and what was done about it", ("id",), (
+    Column("id", Type.STRING, "Identity: of the policy and the episode of the alert.", required=True),
+    Column("policy", Type.STRING, "Its policy; empty: a person returned a node.", required=True),
+    Column("rule", Type.STRING, "Rule of the alert.", required=True),
+    Column("act", Type.STRING, "What the policy does: cancel_job, drain_node and so on.", required=True),
+    Column("state", Type.STRING, "waits, kept, acting, done, failed, spared, with_others or left (docs/policies.md).", required=True),
+    Column("fingerprint", Type.STRING, "The alert.", required=True),
+    Column("node", Type.STRING, "Node; NULL: unknown."),
+    Column("gpu_uuid", Type.STRING, "GPU; NULL: the alert has none."),
+    Column("username", Type.STRING, "Whose job it is; NULL: unknown."),
+    Column("job", Type.STRING, "Slurm job or pod; NULL: unknown."),
+    Column("team", Type.STRING, "Label team of the node; NULL: it has none."),
+    Column("summary", Type.STRING, "What is wrong, in a sentence.", required=True),
+    Column("note", Type.STRING, "Why it ended, or what its owner answered; NULL: nothing yet."),
+    Column("began_at", Type.TIMESTAMP, "When the alert's condition began.", required=True),
+    Column("active_at", Type.TIMESTAMP, "Identifies the alert's episode.", required=True),
+    Column("act_at", Type.TIMESTAMP, "When the act was asked for; NULL: it was not."),
+    Column("ended_at", Type.TIMESTAMP, "When the case ended; NULL: it is open."),
+    Column("usd_per_hour", Type.FLOAT64, "Cost of the alert per hour; NULL: unknown."),
+    Column("reused_hours", Type.FLOAT64, "Hours in which the GPU was busy with other work within 24 hours after the act, so far; NULL: no act on a job is known to be done."),
+    Column("saved_usd", Type.FLOAT64, "Price of reused_hours; NULL: unknown, or the act was wrong."),
+    Column("busy_again_at", Type.TIMESTAMP, "When the same user was busy on the GPU within an hour after the act, which was wrong then; NULL: never."),
+    Column("judged_until", Type.TIMESTAMP, "Time up to which the hours after the act are known; NULL: not yet."),
+))
+
 TABLES: dict[str, Table] = {
     **WIRE_TABLES,
     **{name: rollup.table for name, rollup in ROLLUPS.items()},
     WASTE_1H.table.name: WASTE_1H.table,
     **{
         table.name: table
-        for table in (COLLECTOR_SAMPLES, QUERY_LOG, AUDIT, ALERTS, INCIDENTS, INCIDENT_ALERTS, SILENCES, ANNOTATIONS, DIAGNOSES, BUDGETS, GPU_OFFERS)
+        for table in (COLLECTOR_SAMPLES, QUERY_LOG, AUDIT, ALERTS, INCIDENTS, INCIDENT_ALERTS, SILENCES, ANNOTATIONS, DIAGNOSES, POLICY_CASES, BUDGETS, GPU_OFFERS)
     },
 }
 # fmt: on
@@ -484,6 +509,7 @@ UPSERTED = frozenset(
         "silences",
         "annotations",
         "diagnoses",
+        "policy_cases",
         "budgets",
         "gpu_offers",
     }

@@ -82,6 +82,7 @@ _VISIBLE: Mapping[str, str] = {
     " AND incident IN (SELECT id FROM main.incidents)",
     "annotations": "{node} OR (node IS NULL AND job IS NULL)",
     "diagnoses": "{node} OR {owner}",
+    "policy_cases": "{node} OR {user} OR {team}",
     "budgets": "(kind = 'team' AND name = {name}) OR (kind = 'user' AND {user_name})",
     "gpu_offers": _OPEN,
     # Each token reads its own rows.

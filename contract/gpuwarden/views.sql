@@ -214,3 +214,34 @@ SELECT ts, model, label, sum(seconds) / 3600 AS gpu_hours, sum(usd) AS usd, bool
 FROM waste_1h
 WHERE false
 GROUP BY ts, model, label;
+
+-- What each policy did, and what the alerts of its rule cost a week in the four weeks before its first act and since.
+CREATE OR REPLACE VIEW policy_results AS
+WITH acts AS (
+    SELECT policy, any_value(rule) AS rule, min(act_at) AS first_act_at, count(*) FILTER (state = 'done') AS acts,
+        count(*) FILTER (state = 'failed') AS failed, count(*) FILTER (busy_again_at IS NOT NULL) AS wrong,
+        sum(reused_hours) FILTER (busy_again_at IS NULL) AS reused_hours, sum(saved_usd) AS saved_usd
+    FROM policy_cases
+    WHERE policy <> ''
+    GROUP BY policy
+),
+spans AS (
+    SELECT *, greatest(first_act_at - INTERVAL 28 DAY, (SELECT min(first_seen_at) FROM gpus)) AS since,
+        now()::TIMESTAMP AS until
+    FROM acts
+),
+costs AS (
+    SELECT s.policy,
+        sum(a.usd_per_hour * greatest(0, date_diff('second', greatest(a.began_at, s.since),
+            least(coalesce(a.resolved_at, s.until), s.first_act_at)))) / 3600 AS usd_before,
+        sum(a.usd_per_hour * greatest(0, date_diff('second', greatest(a.began_at, s.first_act_at),
+            coalesce(a.resolved_at, s.until)))) / 3600 AS usd_since
+    FROM spans s JOIN alerts a ON a.rule = s.rule AND a.fired_at IS NOT NULL
+        AND coalesce(a.resolved_at, s.until) > s.since
+    GROUP BY s.policy
+)
+SELECT policy, rule, first_act_at, acts, failed, wrong, reused_hours, saved_usd,
+    -- Less than a day says nothing about a week.
+    usd_before * 604800 / nullif(greatest(date_diff('second', since, first_act_at), 86400), 86400) AS usd_a_week_before,
+    usd_since * 604800 / nullif(greatest(date_diff('second', first_act_at, until), 86400), 86400) AS usd_a_week_since
+FROM spans LEFT JOIN costs USING (policy);

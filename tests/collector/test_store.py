@@ -55,6 +55,7 @@ def test_a_new_folder_gets_all_tables_and_views(tmp_path: Path) -> None:
         "alerts_now",
         "incidents_now",
         "incident_costs",
+        "policy_results",
         "waste",
         "budgets_now",
         "racks",

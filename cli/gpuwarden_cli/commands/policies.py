@@ -162,8 +162,9 @@ def _see(policies: "Sequence[Policy]", url: str | None) -> None:
 
 
 def policies_list(args: argparse.Namespace) -> int:
-    """Print the policies and cases of a collector. Raises CallError."""
+    """Print the policies, their results and cases of a collector. Raises CallError."""
     found = call("GET", "/v1/policies", url=args.url)
+    found |= call("GET", "/v1/policies/results", url=args.url)
     if args.format == "json":
         print(json.dumps(found, ensure_ascii=False))
         return 0
@@ -177,6 +178,8 @@ def policies_list(args: argparse.Namespace) -> int:
         for one in found["policies"]
     ]
     print(render(columns, rows, args.format, width=terminal_width()), end="")
+    if found["results"]:
+        print("\n" + _results_text(found["results"]), end="")
     if found["cases"]:
         columns = ["policy", "target", "user", "state", "next", "ended", "note"]
         cases = [
@@ -193,6 +196,24 @@ def policies_list(args: argparse.Namespace) -> int:
         ]
         print("\n" + render(columns, cases, args.format, width=terminal_width()), end="")
     return 0
+
+
+def _results_text(results: Sequence[Mapping[str, Any]]) -> str:
+    """What policies did; as docs/policies.md has it."""
+    from gpuwarden_rules.definition.templates import usd
+
+    def dollars(value: float | None) -> str | None:
+        return None if value is None else usd(value)
+
+    columns = ["policy", "team", "acts", "wrong", "reused hours", "saved", "a week before", "since"]
+    rows = []
+    for one in results:
+        named = [team for team in one["teams"] if team["team"]]
+        for team, of in [("all", one), *((team["team"], team) for team in named)]:
+            reused = None if of["reused_hours"] is None else f"{of['reused_hours']:,.1f}"
+            weeks = [dollars(of.get(f"usd_a_week_{name}")) for name in ("before", "since")]
+            rows.append([one["policy"], team, of["acts"], of["wrong"], reused, dollars(of["saved_usd"]), *weeks])  # fmt: skip
+    return render(columns, rows, "table", width=terminal_width())
 
 
 def _state_of(policy: Mapping[str, Any]) -> str:

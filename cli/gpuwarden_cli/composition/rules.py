@@ -156,7 +156,7 @@ class RuleServices:
             self._clock,
             self._notifications,
             link=self._notifications.link,
-            audit=collector.audit,
+            records=collector.policy_records,
         )
 
     def judgement(self) -> Judgement:

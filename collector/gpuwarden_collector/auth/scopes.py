@@ -126,6 +126,8 @@ NEEDS: dict[tuple[str, str], Need] = {
     ("GET", "/v1/backtests/{id}"): Scope.READ,
     ("DELETE", "/v1/backtests/{id}"): Scope.READ,
     ("GET", "/v1/policies"): Scope.READ,
+    ("GET", "/v1/policies/results"): Scope.READ,
+    ("GET", "/v1/policies/{name}/dry-run"): Scope.READ,
     ("POST", "/v1/policies/stop"): Scope.OPERATE,
     ("POST", "/v1/policies/start"): Scope.OPERATE,
     ("POST", "/v1/policies/{name}/seen"): Scope.OPERATE,

@@ -370,6 +370,10 @@ ENDPOINTS: Mapping[tuple[str, str], Endpoint] = {
     ),
     ("DELETE", "/v1/silences/{id}"): Endpoint("Ends a silence.", (), 204, errors=(404, 503)),
     ("GET", "/v1/policies"): Endpoint("Policies, and what they did.", errors=(404, 503)),
+    ("GET", "/v1/policies/results"): Endpoint("What policies did and saved.", errors=(404, 503)),
+    ("GET", "/v1/policies/{name}/dry-run"): Endpoint(
+        "What a policy would have done.", query=(QueryParameter("backtest", _TEXT_SCHEMA, True),), errors=(404, 409, 503)
+    ),
     ("POST", "/v1/policies/stop"): Endpoint("Stops all policies.", errors=(404, 503)),
     ("POST", "/v1/policies/start"): Endpoint("Ends the stop.", errors=(404, 503)),
     ("POST", "/v1/policies/{name}/seen"): Endpoint(

@@ -160,7 +160,7 @@ def aware(instant: datetime) -> datetime:
 
 
 def forget_alerts(state: StateFile, before: datetime) -> dict[str, int]:
-    """Delete alerts, incidents, diagnoses, silences and annotations that ended before that; the number by table.
+    """Delete alerts, incidents, diagnoses, cases of policies, silences and annotations that ended before that; the number by table.
 
     Raises StoreUnavailableError.
     """
@@ -169,6 +169,7 @@ def forget_alerts(state: StateFile, before: datetime) -> dict[str, int]:
         "incident_alerts": "ended_at < ? AND incident NOT IN (SELECT id FROM incidents WHERE state = 'open')",
         "incidents": "state <> 'open' AND resolved_at < ?",
         "diagnoses": "ended_at < ?",
+        "policy_cases": "ended_at < ?",
         "silences": "ends_at < ?",
         "annotations": "coalesce(ended_at, began_at) < ?",
     }

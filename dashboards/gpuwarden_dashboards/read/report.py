@@ -1,4 +1,4 @@
-"""Reads the report of a time: money, budgets, incidents and sick GPUs."""
+"""Reads the report of a time: money, budgets, what policies did, incidents and sick GPUs."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -25,6 +25,14 @@ FROM alerts
 WHERE consequence = 'failing_hardware' AND gpu_uuid IS NOT NULL AND simulated = {simulated}
     AND fired_at < {end} AND coalesce(resolved_at, {end}) >= {begin}
 GROUP BY node, gpu, gpu_uuid ORDER BY is_sick_now DESC, node, gpu LIMIT {most}
+"""
+_POLICIES = """
+SELECT c.policy, c.team, count(*) FILTER (c.state = 'done') AS acts, count(c.busy_again_at) AS wrong,
+    sum(c.saved_usd) AS saved_usd, any_value(r.usd_a_week_before) AS usd_a_week_before,
+    any_value(r.usd_a_week_since) AS usd_a_week_since, count(*) OVER () AS found
+FROM policy_cases c JOIN policy_results r USING (policy)
+WHERE c.ended_at >= {begin} AND c.ended_at < {end} AND c.state IN ('done', 'with_others')
+GROUP BY c.policy, c.team ORDER BY saved_usd DESC NULLS LAST, c.policy, c.team NULLS LAST LIMIT {most}
 """
 
 
@@ -59,6 +67,21 @@ class SickGpu:
 
 
 @dataclass(frozen=True, slots=True)
+class PolicyLine:
+    """What a policy did for a team in the time."""
+
+    policy: str
+    team: str | None
+    acts: int
+    wrong: int
+    """Acts whose user was busy there again at once."""
+    saved_usd: float | None
+    usd_a_week_before: float | None
+    """Cost of its rule's alerts, of all teams, before its first act."""
+    usd_a_week_since: float | None
+
+
+@dataclass(frozen=True, slots=True)
 class MoneyReport:
     """All that a report says."""
 
@@ -69,10 +92,11 @@ class MoneyReport:
     incidents_found: int
     sick: Sequence[SickGpu]
     sick_found: int
+    policies: Sequence[PolicyLine]
 
 
 async def read_report(querier: Querier, question: MoneyQuestion, now: datetime) -> MoneyReport:
-    """The report of a time; a filter leaves out incidents and sick GPUs, which have no team. Raises QueryError."""
+    """The report of a time; a filter leaves out incidents, sick GPUs and policies. Raises QueryError."""
     money = await read_money(querier, question, now)
     values = {
         "begin": timestamp_sql(question.begin),
@@ -82,9 +106,10 @@ async def read_report(querier: Querier, question: MoneyQuestion, now: datetime) 
     }
     incidents: list[Record] = []
     sick: list[Record] = []
+    policies: list[Record] = []
     if not question.only:
-        asked = [(sql.format(**values), None) for sql in (_INCIDENTS, _SICK)]
-        incidents, sick = (found.records() for found in await query_all(querier, asked))
+        asked = [(sql.format(**values), None) for sql in (_INCIDENTS, _SICK, _POLICIES)]
+        incidents, sick, policies = (found.records() for found in await query_all(querier, asked))
     return MoneyReport(
         question,
         now,
@@ -93,6 +118,7 @@ async def read_report(querier: Querier, question: MoneyQuestion, now: datetime) 
         incidents[0]["found"] if incidents else 0,
         [SickGpu(**_without_found(row)) for row in sick],
         sick[0]["found"] if sick else 0,
+        [PolicyLine(**_without_found(row)) for row in policies],
     )
 
 

@@ -11,12 +11,18 @@ from aiohttp import web
 
 from gpuwarden.access import CALLER
 from gpuwarden.clock import Clock
+from gpuwarden.query import Querier, QueryError
+from gpuwarden_rules.backtest.run import Backtester
+from gpuwarden_rules.evaluation.fleet import locations
 from gpuwarden_rules.http.answers import RequestError, answer, document_of, error_answer
 from gpuwarden_rules.policies.case_store import CaseStoreError
-from gpuwarden_rules.policies.cases import PolicyCase
+from gpuwarden_rules.policies.cases import PolicyCase, digest_of
+from gpuwarden_rules.policies.dry_run import DryRun, Outcome, dry_run, saved_usd
 from gpuwarden_rules.policies.service import PolicyService, act_sentence
 
 NOTE_CHARACTERS_MAX = 500
+ACTS_LISTED_MAX = 500
+"""Acts that a dry run lists; wrong ones come first."""
 HOURS_MAX = 14 * 24
 _BODY_BYTES_MAX = 1_024
 _PAGE_HEADERS = {
@@ -29,9 +35,13 @@ Served = Callable[[web.Request, PolicyService], Awaitable[web.Response]]
 
 
 def policy_routes(
-    service: Callable[[], PolicyService | None], clock: Clock
+    service: Callable[[], PolicyService | None],
+    clock: Clock,
+    backtester: Callable[[], Backtester | None],
+    querier: Querier,
 ) -> Iterable[web.AbstractRouteDef]:
-    """Routes on `service()`; 404 while that is None: the collector has no policies."""
+    """Routes on `service()`; 404 while that is None: the collector has no policies. Dry runs follow backtests of
+    `backtester()`."""
 
     def served(handler: Served) -> Callable[[web.Request], Awaitable[web.Response]]:
         async def handle(request: web.Request) -> web.Response:
@@ -42,16 +52,18 @@ def policy_routes(
                 return await handler(request, found)
             except RequestError as error:
                 return error_answer(error.status, str(error))
-            except CaseStoreError as error:
+            except (CaseStoreError, QueryError) as error:
                 return error_answer(503, str(error))
 
         return handle
 
     return [
         web.get("/v1/policies", served(_listed)),
+        web.get("/v1/policies/results", served(_results)),
         web.post("/v1/policies/stop", served(_stop)),
         web.post("/v1/policies/start", served(_start)),
         web.post("/v1/policies/{name}/seen", served(_see)),
+        web.get("/v1/policies/{name}/dry-run", served(partial(_dry_run, backtester, querier))),
         web.post("/v1/nodes/{node}/resume", served(_resume)),
         web.get("/v1/acts", served(_acts)),
         web.post("/v1/acts/{id}", served(_report)),
@@ -62,6 +74,10 @@ def policy_routes(
 
 async def _listed(_request: web.Request, policies: PolicyService) -> web.Response:
     return answer(await policies.document())
+
+
+async def _results(_request: web.Request, policies: PolicyService) -> web.Response:
+    return answer({"results": await policies.results()})
 
 
 async def _stop(_request: web.Request, policies: PolicyService) -> web.Response:
@@ -82,6 +98,64 @@ async def _see(request: web.Request, policies: PolicyService) -> web.Response:
             f"the collector has no policy {name!r} of this content: reload it first", 409
         )
     return answer({"seen": True})
+
+
+async def _dry_run(
+    backtester: Callable[[], Backtester | None],
+    querier: Querier,
+    request: web.Request,
+    policies: PolicyService,
+) -> web.Response:
+    name, wanted = request.match_info["name"], request.query.get("backtest", "")
+    policy = next((one for one in policies.policies if one.name == name), None)
+    if policy is None:
+        raise RequestError(f"no policy is called {name!r}", 404)
+    found = backtester()
+    made = None if found is None else found.get(wanted)
+    if made is None or made.rule.name != policy.rule:
+        raise RequestError(f"backtest={wanted!r} is no backtest of rule {policy.rule}", 404)
+    if made.result is None:
+        raise RequestError(f"the backtest is {made.state.value}: wait until it is done", 409)
+    done = await dry_run(policy, made.result, await locations(querier), querier)
+    return answer(_dry_run_document(done))
+
+
+def _dry_run_document(done: DryRun) -> dict[str, Any]:
+    acts = [trial for trial in done.trials if trial.act_at is not None]
+    return {
+        "policy": done.policy.name,
+        "digest": digest_of(done.policy),
+        "since": done.since,
+        "until": done.until,
+        "acts": len(done.of(Outcome.ACTED)),
+        "judged": sum(trial.is_judged or trial.is_wrong for trial in acts),
+        "wrong": len(done.wrong),
+        "saved_usd": done.saved_usd,
+        "simulated": any(trial.alert.simulated for trial in acts),
+        "outcomes": {o.value: len(found) for o in Outcome if (found := done.of(o))},
+        "users": [
+            {
+                "user": user or None,
+                "alerts": len(trials),
+                "jobs": len({trial.subject.job for trial in trials} - {""}),
+                "saved_usd": saved_usd(trials),
+                "wrong": sum(trial.is_wrong for trial in trials),
+            }
+            for user, trials in done.by_user().items()
+        ],
+        "listed": [
+            {
+                "act_at": trial.act_at,
+                "labels": dict(trial.alert.labels),
+                "user": trial.subject.user or None,
+                "job": trial.subject.job or None,
+                "outcome": trial.outcome.value,
+                "saved_usd": trial.saved_usd,
+                "busy_again_at": trial.busy_again_at,
+            }
+            for trial in sorted(acts, key=lambda trial: not trial.is_wrong)[:ACTS_LISTED_MAX]
+        ],
+    }
 
 
 async def _resume(request: web.Request, policies: PolicyService) -> web.Response:

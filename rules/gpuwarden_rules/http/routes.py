@@ -91,7 +91,7 @@ def routes(
         *prometheus.routes(guarded),
         *silences.routes(guarded, clock, on_silence),
         *backtests.routes(backtester, guarded),
-        *policy_routes(policies, clock),
+        *policy_routes(policies, clock, backtester, querier),
     ]
 
 

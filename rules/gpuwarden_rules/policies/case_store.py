@@ -1,6 +1,7 @@
 """Stores cases, questions to owners, and which dry runs were read: `policies.sqlite` in the data folder.
 
-    cases      id, is_open, body (JSON, `cases.PolicyCase`), to_say: the step that must still be said; NULL: none
+    cases      id, is_open, body (JSON, `cases.PolicyCase`), to_say: the step that must still be said; NULL: none;
+               is_listed: whether table `policy_cases` has this body
     questions  hash (SHA-256 of the link's secret), case, expires_ms
     notes      number, action, target, details: rows that the audit does not have yet
     seen       digest of a policy whose dry run was read, at_ms
@@ -29,11 +30,14 @@ from gpuwarden_rules.policies.language import StepKind
 
 FILE_NAME = "policies.sqlite"
 FORMAT_VERSION = 1
+LISTED_AT_ONCE = 1_000
 ENDED_KEPT_MS = 400 * 86_400_000
 _SCHEMA = f"""
 CREATE TABLE IF NOT EXISTS cases (
-    id TEXT PRIMARY KEY, is_open INTEGER NOT NULL, ended_ms INTEGER, to_say TEXT, body BLOB NOT NULL) WITHOUT ROWID;
+    id TEXT PRIMARY KEY, is_open INTEGER NOT NULL, ended_ms INTEGER, to_say TEXT, body BLOB NOT NULL,
+    is_listed INTEGER NOT NULL DEFAULT 0) WITHOUT ROWID;
 CREATE INDEX IF NOT EXISTS open_cases ON cases (is_open);
+CREATE INDEX IF NOT EXISTS unlisted_cases ON cases (id) WHERE NOT is_listed;
 CREATE TABLE IF NOT EXISTS questions (
     hash BLOB PRIMARY KEY, id TEXT NOT NULL, expires_ms INTEGER NOT NULL) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS notes (
@@ -105,8 +109,9 @@ class CaseStore:
             for case in cases:
                 ended = None if case.ended_at is None else to_ms(case.ended_at)
                 self._db.execute(
-                    "INSERT INTO cases VALUES (?, ?, ?, ?, ?) ON CONFLICT (id) DO UPDATE SET is_open = excluded.is_open,"
-                    " ended_ms = excluded.ended_ms, to_say = coalesce(excluded.to_say, to_say), body = excluded.body",
+                    "INSERT INTO cases (id, is_open, ended_ms, to_say, body) VALUES (?, ?, ?, ?, ?) ON CONFLICT (id) DO UPDATE"
+                    " SET is_open = excluded.is_open, ended_ms = excluded.ended_ms, body = excluded.body,"
+                    " to_say = coalesce(excluded.to_say, to_say), is_listed = 0",
                     (
                         case.id,
                         case.state in OPEN,
@@ -117,6 +122,17 @@ class CaseStore:
                 )
             self._db.execute("DELETE FROM cases WHERE ended_ms < ?", (to_ms(now) - ENDED_KEPT_MS,))
             self._db.execute("DELETE FROM questions WHERE expires_ms < ?", (to_ms(now),))
+
+    def unlisted(self) -> list[PolicyCase]:
+        """Cases that table `policy_cases` does not have as they are, at most `LISTED_AT_ONCE`. Raises CaseStoreError."""
+        rows = self._rows(f"SELECT body FROM cases WHERE NOT is_listed LIMIT {LISTED_AT_ONCE}")
+        return [_case(body) for (body,) in rows]
+
+    def were_listed(self, cases: Iterable[PolicyCase]) -> None:
+        """Note that the table has these; one that has changed since stays unlisted. Raises CaseStoreError."""
+        done = [(case.id, msgspec.json.encode(case)) for case in cases]
+        with self._writing():
+            self._db.executemany("UPDATE cases SET is_listed = 1 WHERE id = ? AND body = ?", done)
 
     def notes(self) -> tuple[int, list[PolicyNote]]:
         """Rows that the audit does not have yet, and the number of the last one. Raises CaseStoreError."""
@@ -170,7 +186,8 @@ class CaseStore:
             self._note([note])
             self._db.execute("DELETE FROM questions WHERE id = ?", (case.id,))
             self._db.execute(
-                "UPDATE cases SET body = ? WHERE id = ?", (msgspec.json.encode(case), case.id)
+                "UPDATE cases SET body = ?, is_listed = 0 WHERE id = ?",
+                (msgspec.json.encode(case), case.id),
             )
         return True
 

@@ -71,6 +71,24 @@ class PolicyCase:
     note: str = ""
     """Why it ended."""
     usd_per_hour: float | None = None
+    rule: str = ""
+    gpu_uuid: str = ""
+    team: str = ""
+    """Label `team` of the node; empty: it has none."""
+    with_case: str = ""
+    """Of WITH_OTHERS: the case whose act ended the job or node, too."""
+    reused_hours: float | None = None
+    """Hours of other work on the GPU after the act, so far; None: not judged."""
+    busy_again_at: datetime | None = None
+    """When its user was busy there again, soon after the act: it was wrong."""
+    judged_until: datetime | None = None
+
+    @property
+    def saved_usd(self) -> float | None:
+        """Price of the hours in which others worked on the GPU; None: unknown, or the act was wrong."""
+        if self.reused_hours is None or self.usd_per_hour is None or self.busy_again_at is not None:
+            return None
+        return self.usd_per_hour * self.reused_hours
 
     @property
     def target(self) -> str:
@@ -218,6 +236,9 @@ def _begun(policy: Policy, name: str, one: LiveAlert) -> PolicyCase:
         state=CaseState.WAITS,
         next_at=_within(policy, due),
         usd_per_hour=alert.usd_per_hour,
+        rule=policy.rule,
+        gpu_uuid=alert.labels.get("gpu_uuid", ""),
+        team=subject.labels.get("team", ""),
     )
 
 
@@ -267,7 +288,8 @@ def _acting(
         if has_acted and other.state in (CaseState.ACTING, CaseState.DONE):
             assert other.act_at is not None
             if other.act_at >= case.began_at:
-                return _ended(case, CaseState.WITH_OTHERS, now, f"with case {other.id}")
+                joined = replace(case, with_case=other.id)
+                return _ended(joined, CaseState.WITH_OTHERS, now, f"with case {other.id}")
     if policy.at_once is not None and firing > policy.at_once:
         return _ended(
             case, CaseState.LEFT, now, f"{firing} alerts fire at once: a person has to look"

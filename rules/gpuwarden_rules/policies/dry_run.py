@@ -260,19 +260,19 @@ class DryRun:
         return dict(sorted(found.items(), key=lambda item: -len(item[1])))
 
 
-_ASKED = (
+ASKED = (
     'asked AS (SELECT a.* FROM (SELECT unnest(from_json($asked, \'[{"key": "BIGINT", "gpu_uuid": "VARCHAR", '
     '"job": "VARCHAR", "user": "VARCHAR", "at": "TIMESTAMP"}]\')) AS a))'
 )
-_JOB = "coalesce(slurm_job_id, pod)"
-_OF_THEIRS = f"gpu_uuid IN (SELECT gpu_uuid FROM asked) AND {_IN_TIME}"
+JOB_SQL = "coalesce(slurm_job_id, pod)"
+OF_ASKED_GPUS = f"gpu_uuid IN (SELECT gpu_uuid FROM asked) AND {_IN_TIME}"
 
 
 def _held_sql(table: str) -> str:
     """Job and user by row of `asked`, of the newest row of its GPU."""
     return (
-        f'SELECT a.key, arg_max({_JOB}, t.ts) AS job, arg_max(t.username, t.ts) AS "user" '
-        f"FROM asked a JOIN (SELECT * FROM {table} WHERE {_OF_THEIRS}) t ON t.gpu_uuid = a.gpu_uuid "
+        f'SELECT a.key, arg_max({JOB_SQL}, t.ts) AS job, arg_max(t.username, t.ts) AS "user" '
+        f"FROM asked a JOIN (SELECT * FROM {table} WHERE {OF_ASKED_GPUS}) t ON t.gpu_uuid = a.gpu_uuid "
         f"AND t.ts > a.at - INTERVAL {_minutes(HELD_WITHIN)} MINUTE AND t.ts <= a.at GROUP BY a.key"
     )
 
@@ -282,14 +282,14 @@ def _minutes(span: timedelta) -> int:
 
 
 _HELD = f"""
-WITH {_ASKED}, held AS ({_held_sql("process_1m")}), given AS ({_held_sql("allocation_samples")})
+WITH {ASKED}, held AS ({_held_sql("process_1m")}), given AS ({_held_sql("allocation_samples")})
 SELECT key, coalesce(h.job, g.job, '') AS job, coalesce(h."user", g."user", '') AS "user"
 FROM asked LEFT JOIN held h USING (key) LEFT JOIN given g USING (key)
 """
-_BUSY = f"""
-WITH {_ASKED},
-working AS (SELECT gpu_uuid, ts FROM gpu_1m WHERE busy_seconds >= {BUSY_SECONDS_MIN} AND {_OF_THEIRS}),
-processes AS (SELECT gpu_uuid, ts, {_JOB} AS job, username FROM process_1m WHERE {_OF_THEIRS})
+BUSY_AGAIN_SQL = f"""
+WITH {ASKED},
+working AS (SELECT gpu_uuid, ts FROM gpu_1m WHERE busy_seconds >= {BUSY_SECONDS_MIN} AND {OF_ASKED_GPUS}),
+processes AS (SELECT gpu_uuid, ts, {JOB_SQL} AS job, username FROM process_1m WHERE {OF_ASKED_GPUS})
 SELECT a.key, min(w.ts) AS busy_at
 FROM asked a
 JOIN working w ON w.gpu_uuid = a.gpu_uuid AND w.ts > a.at AND w.ts < a.at + INTERVAL {_minutes(WRONG_WITHIN)} MINUTE
@@ -331,7 +331,7 @@ async def _holders(
         {"key": key, "gpu_uuid": alert.labels.get("gpu_uuid", ""), "at": at}
         for key, (alert, at) in enumerate(zip(alerts, instants, strict=True))
     ]
-    rows = await _rows(querier, _HELD, asked)
+    rows = await rows_by_key(querier, _HELD, asked)
     return [rows[key] for key in range(len(asked))]
 
 
@@ -345,8 +345,8 @@ async def _facts(querier: Querier, trials: Sequence[PolicyTrial]) -> Sequence[Ac
         for key, trial in enumerate(trials)
         if trial.act_at is not None
     ]  # fmt: skip
-    held = await _rows(querier, _HELD, asked)
-    busy = await _rows(querier, _BUSY, asked)
+    held = await rows_by_key(querier, _HELD, asked)
+    busy = await rows_by_key(querier, BUSY_AGAIN_SQL, asked)
     return [
         ActFacts(held[key]["job"], busy[key]["busy_at"] if key in busy else None)
         if key in held
@@ -355,10 +355,13 @@ async def _facts(querier: Querier, trials: Sequence[PolicyTrial]) -> Sequence[Ac
     ]
 
 
-async def _rows(
-    querier: Querier, sql: str, asked: Sequence[Mapping[str, Any]]
+async def rows_by_key(
+    querier: Querier,
+    sql: str,
+    asked: Sequence[Mapping[str, Any]],
+    after: timedelta = WRONG_WITHIN,
 ) -> dict[int, Mapping[str, Any]]:
-    """Rows by key. Alerts that are near in time are asked together, as each query reads all of the time between."""
+    """Rows by key; the query reads the time until `after` their instants. Raises QueryError. Alerts that are near in time are asked together, as each query reads all of the time between."""
     found: dict[int, Mapping[str, Any]] = {}
     ordered = sorted(asked, key=lambda one: one["at"])
     for first in range(0, len(ordered), _AT_ONCE):
@@ -367,7 +370,7 @@ async def _rows(
         params = {
             "asked": json.dumps(texts),
             "begin": part[0]["at"] - HELD_WITHIN,
-            "end": part[-1]["at"] + WRONG_WITHIN,
+            "end": part[-1]["at"] + after,
         }
         rows = (await querier.query(sql, params, row_limit=_AT_ONCE)).records()
         found |= {row["key"]: row for row in rows}

@@ -5,7 +5,8 @@ Acts are fetched by the actor (`gpuwarden actor run`), a process with the schedu
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from typing import Any, Protocol
@@ -29,6 +30,7 @@ from gpuwarden_rules.policies.cases import (
 )
 from gpuwarden_rules.policies.dry_run import subjects_of
 from gpuwarden_rules.policies.language import Policy, PolicyState, StepKind
+from gpuwarden_rules.policies.results import judged, record_of, results_of, to_judge
 
 log = logging.getLogger(__name__)
 
@@ -38,6 +40,10 @@ PLACES_S = 60.0
 """How long the places of GPUs and nodes are kept: reading those of a large fleet takes longer than a step."""
 SHOWN = timedelta(days=30)
 """Ended cases are listed for this long."""
+JUDGE_S = 600.0
+"""Interval of looks at what followed the acts."""
+JUDGED_FOR = timedelta(days=8)
+"""Acts that are older are not looked at after a long absence."""
 LINK_LASTS = timedelta(days=15)
 """Longer than any wait of a policy."""
 
@@ -65,6 +71,18 @@ class Mailbox(Protocol):
         ...
 
 
+class PolicyRecords(Protocol):
+    """Where what policies do is written for people, durably."""
+
+    async def note(self, notes: Sequence[PolicyNote]) -> bool:
+        """Write rows of the audit; whether they are on disk."""
+        ...
+
+    async def save_cases(self, rows: Sequence[Mapping[str, Any]]) -> bool:
+        """Insert or replace rows of `policy_cases`; whether they are on disk."""
+        ...
+
+
 class PolicyService:
     """Policies of one collector. `run` it; HTTP asks the others."""
 
@@ -78,10 +96,10 @@ class PolicyService:
         mailbox: Mailbox,
         *,
         link: str | None,
-        audit: Callable[[Sequence[PolicyNote]], Awaitable[bool]],
+        records: PolicyRecords,
     ) -> None:
         """`alerts`: those of the rules; None: not known yet. `link`: the collector's address for people; without it no
-        owner can answer. `audit`: writes rows; whether they are on disk."""
+        owner can answer."""
         self.policies = list(policies)
         self._store = store
         self._alerts = alerts
@@ -89,9 +107,10 @@ class PolicyService:
         self._clock = clock
         self._mailbox = mailbox
         self._link = None if link is None else link.rstrip("/")
-        self._audit = audit
+        self._records = records
         self._unseen: frozenset[str] = frozenset()
         self._places: tuple[float, Locations] | None = None
+        self._judged_s = -math.inf
         self._lock = asyncio.Lock()
 
     async def run(self, stop: asyncio.Event) -> None:
@@ -100,6 +119,8 @@ class PolicyService:
             try:
                 async with self._lock:
                     await self._step()
+                    await self._judge()
+                    await self._list()
             except (CaseStoreError, QueryError, OSError) as error:
                 log.error("policies take no step", extra={"reason": str(error)})
             try:
@@ -136,10 +157,29 @@ class PolicyService:
             await self._say(case, word, now)
         await self._write_notes()
 
+    async def _judge(self) -> None:
+        """Look now and then at what followed the acts. Raises CaseStoreError, QueryError."""
+        now_s, now = self._clock.monotonic(), self._clock.now()
+        if now_s - self._judged_s < JUDGE_S:
+            return
+        self._judged_s = now_s
+        cases = await asyncio.to_thread(self._store.cases, now - JUDGED_FOR)
+        to_do = to_judge(cases, now)
+        if to_do:
+            found = await judged(to_do, self._querier, now)
+            await asyncio.to_thread(self._store.save, found, {}, now)
+
+    async def _list(self) -> None:
+        """Hand changed cases to the table. A crash in between repeats them, and loses none. Raises CaseStoreError."""
+        while cases := await asyncio.to_thread(self._store.unlisted):
+            if not await self._records.save_cases([record_of(case) for case in cases]):
+                return
+            await asyncio.to_thread(self._store.were_listed, cases)
+
     async def _write_notes(self) -> None:
         """Hand rows to the audit. A crash in between repeats them, and loses none. Raises CaseStoreError."""
         last, notes = await asyncio.to_thread(self._store.notes)
-        if notes and await self._audit(notes):
+        if notes and await self._records.note(notes):
             for note in notes:
                 log.warning(
                     "policy",
@@ -236,6 +276,10 @@ class PolicyService:
             return False
         await asyncio.to_thread(self._store.see, digest, self._clock.now())
         return True
+
+    async def results(self) -> list[dict[str, Any]]:
+        """What each policy did, and what that saved. Raises QueryError."""
+        return await results_of(self._querier)
 
     async def stop(self, by: str) -> None:
         """Let nothing be said or done until `start`. Raises CaseStoreError."""

@@ -75,6 +75,8 @@ class Week:
         end = self.now.replace(second=0, microsecond=0) - 2 * MINUTE
         self.end = end - end.minute % COUNTED_MINUTES * MINUTE
         self.begin = self.end - WEEK
+        self.jobs: dict[int, str] = {}
+        """Job of a GPU; of others 55."""
         for name in ("gpus", "nodes", "gpu_1m", "host_1m", "process_1m", "alerts", "diagnoses", "waste_1h"):  # fmt: skip
             database.execute(f"DELETE FROM {name}")
 
@@ -113,7 +115,7 @@ class Week:
         if used:
             self.database.execute(f"""
                 INSERT INTO process_1m BY NAME SELECT {key}, 'GPU-{gpu}' AS gpu_uuid, {gpu} AS gpu, 7 AS pid,
-                'ada' AS username, '55' AS slurm_job_id, 'python' AS process_name,
+                'ada' AS username, '{self.jobs.get(gpu, "55")}' AS slurm_job_id, 'python' AS process_name,
                 TIMESTAMP '{self.begin.replace(tzinfo=None)}' AS started_at,
                 {used} AS gpu_memory_bytes_max {source}""")
         if kind in ("starved", "busy"):

@@ -11,10 +11,11 @@ from collections.abc import (
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
+from typing import Protocol
 
 from aiohttp import web
 
-from gpuwarden.alert import AlertStore
+from gpuwarden.alert import AlertStore, SilenceBoard
 from gpuwarden.clock import Clock
 from gpuwarden.diagnosis import DiagnosisStore
 from gpuwarden.incident import IncidentStore
@@ -58,6 +59,14 @@ def no_routes(querier: Querier) -> Iterable[web.AbstractRouteDef]:
     return ()
 
 
+class Cluster(SilenceBoard, Protocol):
+    """What the collectors of a lake agree on."""
+
+    async def claim(self, name: str) -> bool:
+        """Claim what only one of them may do; whether it is this one's. Raises QueryError."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Collector:
     """A running collector."""
@@ -92,8 +101,7 @@ class Collector:
     """Calls a listener when events are stored."""
     seal: Callable[[], Awaitable[int]]
     """Moves all rows in segments to the lake; returns their number."""
-    claim: Callable[[str], Awaitable[bool]]
-    """Claims what only one collector of a lake may do; whether it is this one's. Raises QueryError."""
+    cluster: Cluster
     postgres: tuple[str, int] | None
     """Address and port for PostgreSQL's clients; None: not served."""
 
@@ -185,7 +193,7 @@ async def running(
                 policy_records=PolicyRecords(writer, audit),
                 events=queriers.events,
                 seal=store.storage.seal,
-                claim=store.storage.claim,
+                cluster=store.storage,
                 postgres=postgres,
             )
     log.info("collector stopped", extra={"batches": stats.batches, "rows": stats.rows_total})

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 MATCHER_CHARS_MAX = 200
 _MATCHER = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(=~|!~|!=|=)(.*)\Z", re.DOTALL)
@@ -206,6 +206,8 @@ class Silence:
     comment: str
     starts_at: datetime
     ends_at: datetime
+    changes: int = 0
+    """How often it was changed; of two collectors' versions the higher one holds."""
 
     def covers(self, alert: Alert) -> bool:
         """Whether it matches this alert, at any time."""
@@ -225,6 +227,16 @@ class Silence:
         until = self.ends_at.strftime("%H:%M" if same_day else "%Y-%m-%d %H:%M")
         comment = f": {self.comment}" if self.comment else ""
         return f"{verb} until {until} UTC by {self.author}{comment}"
+
+
+class SharedSilence(NamedTuple):
+    """A silence as the collectors of a lake share it."""
+
+    id: str
+    changes: int
+    ends_ms: int
+    body: str
+    """JSON."""
 
 
 def first_covering(silences: Sequence[Silence], alert: Alert, now: datetime) -> Silence | None:
@@ -258,4 +270,14 @@ class AlertStore(Protocol):
 
     async def save_silences(self, silences: Sequence[Silence]) -> None:
         """Insert or update by id, durably."""
+        ...
+
+
+class SilenceBoard(Protocol):
+    """Where the collectors of a lake share silences."""
+
+    async def share_silences(
+        self, ours: Sequence[SharedSilence], known: Sequence[str], since_ms: int
+    ) -> list[SharedSilence]:
+        """Store `ours` where they are newer; all that end after `since_ms`, and those of the ids `known`. Raises QueryError."""
         ...

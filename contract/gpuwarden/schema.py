@@ -400,6 +400,7 @@ SILENCES = Table("silences", "silence or acknowledgement", ("id",), (
     Column("comment", Type.STRING, "Why.", required=True),
     Column("starts_at", Type.TIMESTAMP, "When it starts.", required=True),
     Column("ends_at", Type.TIMESTAMP, "When it ends.", required=True),
+    Column("changes", Type.INT32, "How often it was changed.", required=True),
 ))
 
 ANNOTATIONS = Table("annotations", "text that people and programs wrote onto charts", ("id",), (

@@ -12,6 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from tests.cluster.conftest import DEADLINE_S, Host, Postgres, wait_for
+from tests.end_to_end.conftest import Process
 from zstandard import compress
 
 from gpuwarden.clock import SystemClock
@@ -21,7 +22,7 @@ from gpuwarden_agent.queue.spool import Spool
 from gpuwarden_agent.ship.shipper import Shipper
 from gpuwarden_agent.ship.transport import open_transport
 from gpuwarden_agent.worker import Worker
-from gpuwarden_client.http import CallError, ask
+from gpuwarden_client.http import CallError, ask, call
 from gpuwarden_collector.ingest.decode import WIRE_SCHEMAS
 from gpuwarden_collector.storage.second_copy import CopyFolder
 
@@ -275,3 +276,29 @@ def test_a_collector_that_cannot_reach_the_catalogue_says_so_in_a_line(
     assert "refused" in last
     assert "Traceback" not in a.output
     assert "geheim" not in a.output
+
+
+def silences(host: Host) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = call("GET", "/v1/silences", url=host.url)["silences"]
+    return found
+
+
+def test_a_silence_holds_at_all_collectors_and_its_end_too_also_for_one_that_was_away(
+    hosts: Hosts,
+) -> None:
+    a, b = hosts("a", "b")
+    for host in (a, b):
+        host.start()
+    asked = {"matchers": ["node=n1"], "author": "ada", "comment": "rack “7” moves", "for": "2h"}
+    made = call("POST", "/v1/silences", asked, url=a.url)
+    wait_for(lambda: silences(b) == [made], "it is at the other collector", *_processes(a, b))
+    a.kill()
+    call("DELETE", f"/v1/silences/{made['id']}", url=b.url)
+    a.start()
+    wait_for(lambda: silences(a) == [], "the end has come", *_processes(a, b))
+    again = call("POST", "/v1/silences", asked, url=b.url)
+    wait_for(lambda: silences(a) == [again], "a new one goes the other way", *_processes(a, b))
+
+
+def _processes(*hosts: Host) -> list[Process]:
+    return [host.process for host in hosts if host.process is not None]

@@ -9,6 +9,7 @@ import duckdb
 import pytest
 from tests.cluster.conftest import Postgres
 
+from gpuwarden.alert import SharedSilence
 from gpuwarden_collector.storage import coordination
 from gpuwarden_collector.storage.address import address_of, local_address
 from gpuwarden_collector.storage.coordination import Coordination
@@ -50,6 +51,7 @@ CUT_OFF_SQL = (
 def test_with_a_local_catalogue_there_is_nobody_to_agree_with(tmp_path: Path) -> None:
     alone = Coordination(local_address(tmp_path))
     assert alone.is_leader()
+    assert alone.share_silences([SharedSilence("s", 0, 1, "{}")], [], 0) == []
     alone.close()
 
 
@@ -160,6 +162,27 @@ def test_a_claim_is_of_the_first_collector_also_after_its_restart(
     assert join().claim("report o'clock", "A"), "of the same collector"
     assert b.claim("report of the next week", "B")
     assert ask(conninfo, "SELECT count(*) FROM gpuwarden_claims") == 2
+
+
+def test_of_two_versions_of_a_silence_the_newer_one_stays_and_of_equal_ones_the_earlier_end(
+    join: Join, conninfo: str
+) -> None:
+    a, b = join(), join()
+    first = SharedSilence("s'1", 0, 2_000_000_000_000, '{"comment": "it\'s “x”"}')
+    assert a.share_silences([first], [], 0) == [first]
+    assert b.share_silences([], [], 0) == [first]
+    longer = first._replace(changes=1, ends_ms=3_000_000_000_000)
+    ended = first._replace(changes=1, ends_ms=1_900_000_000_000)
+    assert a.share_silences([longer], [], 0) == [longer]
+    assert b.share_silences([ended], [], 0) == [ended]
+    assert a.share_silences([longer, first], [], 0) == [ended], "the earlier end holds"
+    # What ended before is listed only for those who know it.
+    assert a.share_silences([], [], ended.ends_ms) == []
+    assert a.share_silences([], [first.id, "another"], ended.ends_ms) == [ended]
+    ancient = SharedSilence("old", 0, 1_000_000_000_000, "{}")
+    a.share_silences([ancient], [], 0)
+    assert a.share_silences([ended], [], 0) == [ended], "forgotten after 400 days"
+    b.close()
 
 
 def test_of_many_at_once_one_gets_the_claim(join: Join) -> None:

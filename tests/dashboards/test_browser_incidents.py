@@ -1,4 +1,4 @@
-"""An incident in a real Chromium, on a real collector that asks for tokens: opened, acknowledged, silenced, and its rule backtested."""
+"""An incident in a real Chromium, on a real collector that asks for tokens: opened, acknowledged, silenced, its rule backtested, its policy tried."""
 
 import asyncio
 import re
@@ -50,6 +50,7 @@ rules:
 TOO_WIDE = """[...document.querySelectorAll("main *, header *")]
     .filter((one) => !one.closest(".scroll, .plot") && one.getBoundingClientRect().right > innerWidth)
     .map((one) => one.outerHTML.slice(0, 200))"""
+POLICIES = "policies: [{name: cull, state: on, rule: power_drawn, steps: [{do: cancel_job}]}]"
 OVERRIDES = "overrides: [{rules: ['*'], enabled: false}, {rules: [power_drawn], enabled: true}]"
 
 
@@ -67,10 +68,16 @@ async def collector_of(folder: Path):
     rules.mkdir()
     (rules / "mine.yaml").write_text(RULES)
     (rules / "overrides.yaml").write_text(OVERRIDES)
+    (folder / "policies.yaml").write_text(POLICIES)
     sending = folder / "token"
     sending.write_text(granted(folder, Scope.INGEST).text)
     settings = CollectorSettings(
-        port=0, data_dir=folder, threads=1, require_tokens=True, rules_dirs=(rules,)
+        port=0,
+        data_dir=folder,
+        threads=1,
+        require_tokens=True,
+        rules_dirs=(rules,),
+        policies_path=folder / "policies.yaml",
     )
     async with collecting(settings, SystemClock()) as collector:
         await run_fleet(
@@ -172,6 +179,7 @@ async def test_an_incident_is_acknowledged_silenced_and_its_rule_backtested(tmp_
         said = [line for line in said if not re.search("400 .Bad Request|ERR_FAILED", line)]
 
         await backtests(page, url)
+        await tries_a_policy(page, url)
         assert said == []
 
         await page.goto(evil)
@@ -213,3 +221,21 @@ async def backtests(page, url: str) -> None:
         "the collector itself makes its alerts"
     )
     await expect(page.locator("#testing")).to_be_hidden()
+
+
+async def tries_a_policy(page, url: str) -> None:
+    """A policy may act once somebody has read its dry run."""
+    expect = playwright.expect
+    await page.goto(f"{url}/policies")
+    await expect(page.locator("#policies td.failed")).to_have_text(
+        "not on: nobody has read its dry run"
+    )
+    assert await page.evaluate(TOO_WIDE) == []
+    await page.click("#policies button")
+    await expect(page.locator("#tried p").first).to_contain_text(
+        "would have done cancel_job 1 time"
+    )
+    assert await page.evaluate(TOO_WIDE) == []
+    await page.click("#tried button")
+    await expect(page.locator("#policies td").nth(1)).to_have_text("on")
+    await expect(page.locator("#tried button")).to_have_count(0)

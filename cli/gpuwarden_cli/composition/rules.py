@@ -28,6 +28,7 @@ from gpuwarden_rules.evaluation.engine import RuleEngine
 from gpuwarden_rules.evaluation.reload import RuleReloader
 from gpuwarden_rules.http import routes as rules_routes
 from gpuwarden_rules.incidents.service import IncidentService
+from gpuwarden_rules.notify.silence_share import SilenceShare
 from gpuwarden_rules.policies.case_store import FILE_NAME as CASES
 from gpuwarden_rules.policies.case_store import CaseStore, CaseStoreError
 from gpuwarden_rules.policies.language import Policy, load_policies
@@ -46,6 +47,8 @@ class RunningRules:
     diagnoser: Diagnoser
     backtester: Backtester
     policies: PolicyService | None
+    share: SilenceShare | None
+    """None: this collector has its lake alone."""
     claim: Callable[[str], Awaitable[bool]]
 
 
@@ -84,8 +87,17 @@ class RuleServices:
         diagnoser = Diagnoser(collector.beside, collector.diagnoses, clock)
         # A person waits for a backtest, so it has the querier of people.
         backtester = Backtester(collector.querier, clock)
+        is_shared = self._settings.catalog is not None
+        share = SilenceShare(collector.cluster, engine, clock) if is_shared else None
         self._running = RunningRules(
-            engine, reloader, incidents, diagnoser, backtester, policies, collector.claim
+            engine,
+            reloader,
+            incidents,
+            diagnoser,
+            backtester,
+            policies,
+            share,
+            collector.cluster.claim,
         )
 
     async def run(self, querier: Querier, reload: asyncio.Event, stop: asyncio.Event) -> None:
@@ -103,6 +115,8 @@ class RuleServices:
             )
             if running.policies is not None:
                 group.create_task(running.policies.run(stop), name="policies")
+            if running.share is not None:
+                group.create_task(running.share.run(stop), name="silences of the cluster")
             reloading = group.create_task(running.reloader.reload_whenever(reload), name="reload")
             await stop.wait()
             reloading.cancel()

@@ -1,4 +1,4 @@
-"""Coordinates the collectors of one lake through PostgreSQL: elects the maintenance leader, orders seals, takes claims.
+"""Coordinates the collectors of one lake through PostgreSQL: elects the maintenance leader, orders seals, takes claims, shares silences.
 
 The first two are advisory locks. A session of its own holds each lock while a transaction is open on it; when a
 collector dies, its session ends and the lock is free. At READ COMMITTED an idle transaction holds no
@@ -7,11 +7,12 @@ snapshot, so PostgreSQL can vacuum.
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 
 import duckdb
 
+from gpuwarden.alert import SharedSilence
 from gpuwarden.query import text_sql
 from gpuwarden_collector.storage.address import LakeAddress
 from gpuwarden_collector.storage.errors import StoreUnavailableError, one_line
@@ -29,6 +30,13 @@ _CLAIMS = (
     "claimed_at TIMESTAMPTZ NOT NULL DEFAULT now())"
 )
 _OLD_CLAIMS = "DELETE FROM gpuwarden_claims WHERE claimed_at < now() - INTERVAL '400 days'"
+
+_SILENCES = (
+    "CREATE TABLE IF NOT EXISTS gpuwarden_silences (id TEXT PRIMARY KEY, changes BIGINT NOT NULL, "
+    "ends_ms BIGINT NOT NULL, body TEXT NOT NULL)"
+)
+_OLD_SILENCES = "DELETE FROM gpuwarden_silences WHERE ends_ms < extract(epoch FROM now() - INTERVAL '400 days') * 1000"
+"""A collector that was away for a shorter time learns which of its silences were ended."""
 
 
 class Coordination:
@@ -83,6 +91,42 @@ class Coordination:
         except duckdb.Error as error:
             raise StoreUnavailableError(one_line(error)) from error
         return bool(found == collector)
+
+    def share_silences(
+        self, ours: Sequence[SharedSilence], known: Sequence[str], since_ms: int
+    ) -> list[SharedSilence]:
+        """Store silences that are newer than those that are stored; all that end after `since_ms`, and those of `known`.
+
+        Of two versions the one that was changed more often is newer, and of equal ones that with the earlier end. Empty
+        with a local catalogue. Raises StoreUnavailableError when PostgreSQL does not answer.
+        """
+        if not self.is_shared:
+            return []
+        rows = ", ".join(
+            f"({text_sql(one.id)}, {one.changes:d}, {one.ends_ms:d}, {text_sql(one.body)})"
+            for one in ours
+        )
+        insert = (
+            f"INSERT INTO gpuwarden_silences AS old VALUES {rows} ON CONFLICT (id) DO UPDATE SET "
+            "changes = excluded.changes, ends_ms = excluded.ends_ms, body = excluded.body "
+            "WHERE (excluded.changes, -excluded.ends_ms) > (old.changes, -old.ends_ms)"
+        )
+        ids = ", ".join(["NULL", *map(text_sql, known)])
+        find = (
+            "SELECT id, changes, ends_ms, body FROM gpuwarden_silences "
+            f"WHERE ends_ms > {since_ms:d} OR id IN ({ids})"
+        )
+        try:
+            with self._turn:
+                cursor = self._cursor()
+            with closing(cursor):
+                changes = (_OLD_SILENCES, insert) if ours else ()
+                for sql in (_SILENCES, *changes):
+                    cursor.execute("CALL postgres_execute('server', $1)", [sql])
+                found = cursor.execute("SELECT * FROM postgres_query('server', $1)", [find])
+                return [SharedSilence(*row) for row in found.fetchall()]
+        except duckdb.Error as error:
+            raise StoreUnavailableError(one_line(error)) from error
 
     @contextmanager
     def sealing(self, *, is_exclusive: bool) -> Iterator["SealingTurn"]:

@@ -9,13 +9,14 @@ import asyncio
 import logging
 import os
 import socket
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from gpuwarden.alert import SharedSilence
 from gpuwarden.clock import Clock
 from gpuwarden_collector.processes.channel import Channel, ChannelError
 from gpuwarden_collector.processes.footprint import GIVE_BACK_S, Memory
@@ -98,6 +99,7 @@ class Upkeep:
             "seal": lambda: self._sealer.run_once(is_forced=True),
             "backup": lambda: self._copier.copy(),
             "claim": self._claim,
+            "share_silences": self._share_silences,
             "maintain": lambda: self._maintainer.run_as_asked(),
             "stop": self.stop,
         }
@@ -155,6 +157,13 @@ class Upkeep:
         assert self._store is not None
         store = self._store
         return await asyncio.to_thread(store.coordination.claim, name, store.collector)
+
+    async def _share_silences(
+        self, asked: tuple[Sequence[SharedSilence], Sequence[str], int]
+    ) -> list[SharedSilence]:
+        """Raises StoreUnavailableError."""
+        assert self._store is not None
+        return await asyncio.to_thread(self._store.coordination.share_silences, *asked)
 
     async def _join(self) -> None:
         """Join rows while no seal runs, which would delete segments and their joined rows."""

@@ -6,11 +6,13 @@ Batches are stored without it; segments wait to be sealed.
 import asyncio
 import logging
 import socket
+from collections.abc import Sequence
 from datetime import UTC
 from functools import partial
 from typing import Any
 
 from gpuwarden import lifecycle
+from gpuwarden.alert import SharedSilence
 from gpuwarden.lifecycle import StartError
 from gpuwarden.query import QueryError
 from gpuwarden_collector.processes.channel import Channel, ChannelError
@@ -278,6 +280,18 @@ class StorageProcess:
             return bool(await self._call_open("claim", name))
         except StoreUnavailableError as error:
             raise QueryError(f"no claim can be made: {error}") from error
+
+    async def share_silences(
+        self, ours: Sequence[SharedSilence], known: Sequence[str], since_ms: int
+    ) -> list[SharedSilence]:
+        """As `Coordination.share_silences`. Raises QueryError."""
+        try:
+            found: list[SharedSilence] = await self._call_open(
+                "share_silences", (ours, known, since_ms)
+            )
+        except StoreUnavailableError as error:
+            raise QueryError(f"silences are not shared: {error}") from error
+        return found
 
     async def backup(self) -> dict[str, Any]:
         """Make a copy for a backup: `path`, or `error`; for the control socket."""

@@ -281,10 +281,15 @@ class RuleEngine:
 
     async def silence(self, silence: Silence) -> None:
         """Add a silence, or replace that of the same id; it is saved when this returns."""
+        known = next((s.changes for s in self._silences if s.id == silence.id), -1)
+        await self.take_silences([replace(silence, changes=known + 1)])
+
+    async def take_silences(self, silences: Sequence[Silence]) -> None:
+        """Add silences or replace those of the same ids, as they are; they are saved when this returns."""
         async with asyncio.timeout(SAVE_TIMEOUT_S):
-            await self._store.save_silences([silence])
-        others = (s for s in self._silences if s.id != silence.id)
-        self._silences = (*others, silence)
+            await self._store.save_silences(silences)
+        taken = {silence.id for silence in silences}
+        self._silences = (*(s for s in self._silences if s.id not in taken), *silences)
         self._muted_until = None
         self._mute(self._now())
         for runtime in self._all:

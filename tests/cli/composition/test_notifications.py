@@ -126,7 +126,7 @@ async def test_a_collector_mails_the_report_that_it_missed_once(tmp_path) -> Non
                 collecting(settings, SystemClock()) as collector,
                 asyncio.timeout(DEADLINE_S),
             ):
-                assert await collector.claim("anything"), "it has its lake alone"
+                assert await collector.cluster.claim("anything"), "it has its lake alone"
                 while not server.taken:  # noqa: ASYNC110  # another connection
                     await asyncio.sleep(0.05)
             outbox = Outbox(data / FILE_NAME, SystemClock())

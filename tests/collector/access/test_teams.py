@@ -20,7 +20,9 @@ from gpuwarden_collector.storage.database import Database
 
 CLOSED = frozenset({"silences", "collector_samples", "query_log", "audit"})
 VIEWS = sorted({view.name for view in public_views()} - {"others_1h"})
-OF_NOW = frozenset({"alerts_now", "incidents_now", "incident_costs", "budgets_now", "policy_results"})
+OF_NOW = frozenset(
+    {"alerts_now", "incidents_now", "incident_costs", "budgets_now", "policy_results"}
+)
 """Views with sums that grow with each moment."""
 
 

@@ -57,6 +57,7 @@ EXAMPLES: dict[str, str] = {
     "policies stop": "gpuwarden policies stop",
     "policies start": "gpuwarden policies start",
     "policies check": "gpuwarden policies check /etc/gpuwarden/policies",
+    "policies test": "gpuwarden policies test /etc/gpuwarden/policies",
     "policies backtest": "gpuwarden policies backtest /etc/gpuwarden/policies --since 30d",
     "rules list": "gpuwarden rules list",
     "rules check": "gpuwarden rules check /etc/gpuwarden/rules/ours.yaml",

@@ -1,9 +1,10 @@
-"""Checks policies, says what they would have done, lists and stops them: `gpuwarden policies`."""
+"""Checks and tests policies, says what they would have done, lists and stops them: `gpuwarden policies`."""
 
 import argparse
 import asyncio
 import json
 import sys
+import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -33,6 +34,10 @@ def add_commands(commands: Commands) -> None:
     made = add_command(group, "check", policies_check, "check policy files")
     _add_files(made)
     add_format(made)
+    made = add_command(
+        group, "test", policies_test, "run the cases of policies, in *.test.yaml beside them"
+    )
+    _add_files(made)
     made = add_command(
         group, "backtest", policies_backtest, "show what policies would have done, saved, and done wrong",
         "Nothing is done and nobody is asked: the steps are followed over a replay of the rule.",
@@ -85,6 +90,25 @@ def policies_check(args: argparse.Namespace) -> int:
     ]
     print(render(columns, rows, args.format, width=terminal_width()), end="")
     return 0
+
+
+def policies_test(args: argparse.Namespace) -> int:
+    """Run the cases of `*.test.yaml` files; 1 when a case fails. Raises RuleFileError and StartError."""
+    from gpuwarden_rules.policies.policy_tests import check_file, is_test
+
+    policies = _policies(args, rules_of_collector(args))
+    paths = [one for path in args.files for one in (sorted(path.rglob("*.yaml")) if path.is_dir() else [path.with_suffix(".test.yaml"), path])]  # fmt: skip
+    tests = [path for path in dict.fromkeys(paths) if is_test(path) and path.exists()]
+    if not tests:
+        raise CallError(f"{args.files[0]} has no *.test.yaml file beside it")
+    results = [result for path in tests for result in check_file(path, policies)]
+    failed = [result for result in results if result.difference]
+    for result in results:
+        print(f"{'FAIL' if result.difference else 'ok  '} {Path(result.path).name}: {result.name}")
+        if result.difference:
+            print(textwrap.indent(f"at {result.path}:{result.line}\n{result.difference}", "     "))
+    print(f"{len(results) - len(failed)} passed, {len(failed)} failed")
+    return 1 if failed else 0
 
 
 def policies_backtest(args: argparse.Namespace) -> int:
@@ -236,11 +260,9 @@ def _start(args: argparse.Namespace) -> int:
 
 def _policies(args: argparse.Namespace, rule_set: "RuleSet") -> "list[Policy]":
     """The policies of `files`, checked against these rules."""
-    from gpuwarden_rules.policies.language import load_policies
+    from gpuwarden_rules.policies.language import load_policies, policy_files
 
-    paths: list[Path] = []
-    for path in args.files:
-        paths += sorted(path.rglob("*.yaml")) if path.is_dir() else [path]
+    paths = policy_files(args.files)
     if not paths:
         raise CallError(f"{args.files[0]} has no *.yaml file")
     return load_policies(paths, [rule.name for rule in rule_set.rules])

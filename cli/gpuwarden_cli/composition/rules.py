@@ -31,7 +31,7 @@ from gpuwarden_rules.incidents.service import IncidentService
 from gpuwarden_rules.notify.silence_share import SilenceShare
 from gpuwarden_rules.policies.case_store import FILE_NAME as CASES
 from gpuwarden_rules.policies.case_store import CaseStore, CaseStoreError
-from gpuwarden_rules.policies.language import Policy, load_policies
+from gpuwarden_rules.policies.language import Policy, load_policies, policy_files
 from gpuwarden_rules.policies.service import PolicyService
 
 log = logging.getLogger(__name__)
@@ -137,9 +137,8 @@ class RuleServices:
         path = self._settings.policies_path
         if path is None:
             return []
-        files = sorted(path.rglob("*.yaml")) if path.is_dir() else [path]
         try:
-            return load_policies(files, [rule.name for rule in self._rule_set.rules])
+            return load_policies(policy_files([path]), [rule.name for rule in self._rule_set.rules])
         except (RuleFileError, OSError) as error:
             raise StartError(f"policies_path: {error}") from error
 

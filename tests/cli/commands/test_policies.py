@@ -42,6 +42,53 @@ def test_a_folder_without_policies_says_so(tmp_path: Path, capsys) -> None:
     assert capsys.readouterr().err == f"gpuwarden: {tmp_path} has no *.yaml file\n"
 
 
+CASES = """
+cases:
+  - name: a job that stays idle is ended after the wait
+    policy: cull
+    alerts:
+      - {user: ada, job: "7", fires: 9h, lasts: 6h, expect: acted, act: 810m}
+      - {user: bob, job: "8", fires: 9h, lasts: 2h, expect: spared}
+      - {user: bob, job: "9", fires: 9h, lasts: 20m, expect: ended}
+      - {user: eve, job: "7", fires: 9h, expect: with_others}
+"""
+
+
+def test_cases_of_policies_are_run_and_what_differs_is_said(tmp_path: Path, capsys) -> None:
+    (tmp_path / "p.yaml").write_text(CULL)
+    tests = tmp_path / "p.test.yaml"
+    tests.write_text(CASES)
+    assert main(["policies", "test", str(tmp_path / "p.yaml")]) == 0
+    assert capsys.readouterr().out.endswith("1 passed, 0 failed\n")
+    tests.write_text(CASES.replace("810m", "14h").replace("spared", "acted"))
+    assert main(["policies", "test", str(tmp_path)]) == 1
+    out = capsys.readouterr().out
+    assert (
+        f"FAIL p.test.yaml: a job that stays idle is ended after the wait\n     at {tests}:3\n"
+        in out
+    )
+    assert "line 6: expected the act at 14 h 00 min, and it is at 13 h 30 min\n" in out
+    assert "line 7: expected acted, and it is spared\n" in out
+    # The files beside it are no policies.
+    assert main(["policies", "check", str(tmp_path)]) == 0
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("policy: cull", "policy: kill", ":4:13: no policy is called 'kill'"),
+        ("expect: acted", "expect: act", ":6:61: 'act' must be one of protected, ended, spared"),
+        ("fires: 9h, lasts: 6h", "fires: soon, lasts: 6h", ":6:38: 'soon' must be a duration such as 30m or 9h"),
+        ("fires: 9h, lasts: 20m, ", "", ":8:9: key 'fires' is missing"),
+    ],
+)  # fmt: skip
+def test_slips_in_cases_are_said_with_their_place(tmp_path: Path, capsys, old, new, said) -> None:
+    (tmp_path / "p.yaml").write_text(CULL)
+    (tmp_path / "p.test.yaml").write_text(CASES.replace(old, new))
+    assert main(["policies", "test", str(tmp_path)]) == 2
+    assert said in capsys.readouterr().err
+
+
 def test_wrong_acts_are_named_and_not_counted_as_saved() -> None:
     of = policy()
     alerts = [alert(0 * HOUR, 4 * HOUR, gpu) for gpu in range(3)]

@@ -38,10 +38,10 @@ from gpuwarden_collector.ingest.writer import StoredEvents
 from gpuwarden_collector.ops.health import Duties, Health
 from gpuwarden_collector.query.port import Front, HttpFront
 from gpuwarden_collector.rule_stores import (
-    PolicyRecords,
     SqlAlertStore,
     SqlDiagnosisStore,
     SqlIncidentStore,
+    SqlPolicyRecords,
 )
 from gpuwarden_collector.settings import CollectorSettings
 from gpuwarden_collector.stats import Stats
@@ -96,7 +96,7 @@ class Collector:
     """Reads tokens and certificate again; the collector also does so by itself within seconds."""
     take_prices: Callable[[], Awaitable[str | None]]
     """Reads the prices file again. Returns what is wrong with it, and then keeps the old prices; None: nothing."""
-    policy_records: PolicyRecords
+    policy_records: SqlPolicyRecords
     events: StoredEvents
     """Calls a listener when events are stored."""
     seal: Callable[[], Awaitable[int]]
@@ -190,7 +190,7 @@ async def running(
                 endpoints=endpoints_of(app),
                 reload=access.reload,
                 take_prices=partial(stages.take_prices, settings, writer),
-                policy_records=PolicyRecords(writer, audit),
+                policy_records=SqlPolicyRecords(writer, audit),
                 events=queriers.events,
                 seal=store.storage.seal,
                 cluster=store.storage,

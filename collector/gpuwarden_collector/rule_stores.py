@@ -221,7 +221,7 @@ def _member(record: dict[str, Any]) -> IncidentAlert:
     return IncidentAlert(**known | {"labels": json.loads(record["labels"])})
 
 
-class PolicyRecords:
+class SqlPolicyRecords:
     """Writes what policies do: rows of the audit, and their cases."""
 
     def __init__(self, writer: Writer, audit: Audit) -> None:

@@ -22,6 +22,11 @@ class Act:
     job: str
     by: datetime
     """Until when it must be done and reported."""
+    policy: str = ""
+    summary: str = ""
+    """What is wrong, in a sentence."""
+    cgroup: str = ""
+    """Of `stop_unit`: the control group of the user's processes; empty: not known, or several."""
 
     @classmethod
     def of(cls, document: Mapping[str, Any]) -> "Act":
@@ -31,7 +36,10 @@ class Act:
             if not all(isinstance(text, str) and len(text) <= 500 for text in texts):
                 raise TypeError("not texts")
             name, kind, node, user, job, by = texts
-            found = cls(name, kind, node, user, job, datetime.fromisoformat(by))
+            more = [document.get(name, "") for name in ("policy", "summary", "cgroup")]
+            if not all(isinstance(text, str) and len(text) <= 5_000 for text in more):
+                raise TypeError("not texts")
+            found = cls(name, kind, node, user, job, datetime.fromisoformat(by), *more)
         except (KeyError, TypeError, ValueError) as error:
             raise ActError(f"the collector's act cannot be read: {error}") from error
         if not name.isalnum() or found.by.tzinfo is None:

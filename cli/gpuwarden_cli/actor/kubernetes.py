@@ -1,10 +1,11 @@
 """Does acts by the API server of Kubernetes, with the service account of the actor's pod.
 
-DELETE of a pod (`pods`: get, delete), PATCH of a node's `spec.unschedulable` (`nodes`: get, list, patch).
-https://kubernetes.io/docs/reference/kubernetes-api/
+`pods`: get, delete; `pods/eviction`: create; `nodes`: get, list, patch; `replicasets`: get; `deployments/scale` and
+`statefulsets/scale`: get, patch; `events`: create. https://kubernetes.io/docs/reference/kubernetes-api/
 """
 
 import json
+import logging
 import os
 import re
 import ssl
@@ -13,8 +14,16 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
+from gpuwarden.clock import Clock
 from gpuwarden_cli.actor.acts import Act, ActError
 
+log = logging.getLogger(__name__)
+
+MARK = "gpuwarden.io/closed-by"
+"""Annotation of a node that the actor closed: the act's id. Only such a node is opened again."""
+TAINT = {"key": "gpuwarden.io/sick", "effect": "NoSchedule"}
+_CLOSING = frozenset({"cordon_node", "taint_node"})
+_SCALED = {"Deployment": "deployments", "StatefulSet": "statefulsets"}
 ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 TIMEOUT_S = 15.0
 _BODY_BYTES_MAX = 32 * 1024 * 1024
@@ -24,49 +33,114 @@ _NAME = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")
 class Kubernetes:
     """The API server that the pod knows."""
 
-    kinds = frozenset({"delete_pod", "cordon_node"})
+    kinds = frozenset(
+        {"delete_pod", "evict_pod", "scale_to_zero", "cordon_node", "taint_node", "resume_node"}
+    )
 
-    def __init__(self, account: Path = ACCOUNT, url: str | None = None) -> None:
+    def __init__(self, clock: Clock, account: Path = ACCOUNT, url: str | None = None) -> None:
         """`url`: of the API server; None: by the environment of a pod."""
+        self._clock = clock
         self._account = account
         self._url = url
 
     def look(self, act: Act) -> str | None:
         """As of `Scheduler`."""
-        if act.kind == "cordon_node":
-            nodes = self._call("GET", "/api/v1/nodes").get("items", [])
-            found = {
-                one["metadata"]["name"]: bool(one["spec"].get("unschedulable")) for one in nodes
-            }
-            if act.node not in found:
-                raise ActError(f"Kubernetes has no node {act.node}: not done")
-            if found[act.node]:
-                return "the node was cordoned already"
-            if all(is_closed for name, is_closed in found.items() if name != act.node):
-                raise ActError(f"{act.node} is the last node that takes pods: not done")
+        if act.kind in _CLOSING:
+            return self._look_at_open(act)
+        if act.kind == "resume_node":
+            node = self._node(act)
+            if not _is_closed(node):
+                return "the node takes pods"
+            if MARK not in (node["metadata"].get("annotations") or {}):
+                raise ActError(f"{act.node} was closed by somebody else: not done")
             return None
-        return None if self._pod(act) is not None else "the pod had ended"
+        pod = self._pod(act)
+        if pod is None:
+            return "the pod had ended"
+        if act.kind == "scale_to_zero":
+            path = self._scale_path(act, pod)
+            return None if self._call("GET", path)["spec"].get("replicas") else "it was at zero"
+        return None
+
+    def _look_at_open(self, act: Act) -> str | None:
+        nodes = {one["metadata"]["name"]: one for one in self._call("GET", "/api/v1/nodes").get("items", [])}  # fmt: skip
+        if act.node not in nodes:
+            raise ActError(f"Kubernetes has no node {act.node}: not done")
+        if _is_done_to(act, nodes[act.node]):
+            return f"the node was {'tainted' if act.kind == 'taint_node' else 'cordoned'} already"
+        if all(_is_closed(one) for name, one in nodes.items() if name != act.node):
+            raise ActError(f"{act.node} is the last node that takes pods: not done")
+        return None
 
     def do(self, act: Act) -> None:
         """As of `Scheduler`."""
-        if act.kind == "cordon_node":
-            patch = {"spec": {"unschedulable": True}}
-            self._call("PATCH", f"/api/v1/nodes/{_checked(act.node)}", patch)
+        if act.kind in _CLOSING or act.kind == "resume_node":
+            self._call("PATCH", f"/api/v1/nodes/{_checked(act.node)}", self._node_patch(act))
             return
         pod = self._pod(act)
         if pod is None:
             return
+        self._note(act, pod)
         # Of this very pod: one of the same name that came since stays.
         options = {"preconditions": {"uid": pod["metadata"]["uid"]}}
-        self._call("DELETE", _pod_path(act), options)
+        if act.kind == "scale_to_zero":
+            self._call("PATCH", self._scale_path(act, pod), {"spec": {"replicas": 0}})
+        elif act.kind == "evict_pod":
+            name = {name: pod["metadata"].get(name) for name in ("name", "namespace")}
+            body = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": name, "deleteOptions": options}  # fmt: skip
+            self._call("POST", f"{_pod_path(act)}/eviction", body)
+        else:
+            self._call("DELETE", _pod_path(act), options)
 
     def is_done(self, act: Act) -> bool:
         """As of `Scheduler`."""
-        if act.kind == "cordon_node":
-            found = self._call("GET", f"/api/v1/nodes/{_checked(act.node)}")
-            return bool(found["spec"].get("unschedulable"))
+        if act.kind in _CLOSING:
+            return _is_done_to(act, self._node(act))
+        if act.kind == "resume_node":
+            return not _is_closed(self._node(act))
         pod = self._pod(act)
         return pod is None or "deletionTimestamp" in pod["metadata"]
+
+    def _node(self, act: Act) -> dict[str, Any]:
+        return self._call("GET", f"/api/v1/nodes/{_checked(act.node)}")
+
+    def _node_patch(self, act: Act) -> dict[str, Any]:
+        """What closes or opens a node. Taints are replaced as a whole: with the version that was read, so that a change
+        of somebody else in between is refused."""
+        node = self._node(act)
+        others = [one for one in node["spec"].get("taints") or [] if one.get("key") != TAINT["key"]]
+        metadata = {"resourceVersion": node["metadata"].get("resourceVersion")}
+        if act.kind == "resume_node":
+            spec: dict[str, Any] = {"unschedulable": None, "taints": others or None}
+            return {"metadata": metadata | {"annotations": {MARK: None}}, "spec": spec}
+        spec = {"taints": [*others, TAINT]} if act.kind == "taint_node" else {"unschedulable": True}
+        return {"metadata": metadata | {"annotations": {MARK: act.id}}, "spec": spec}
+
+    def _scale_path(self, act: Act, pod: dict[str, Any]) -> str:
+        """Path of the scale of the pod's workload. Raises ActError."""
+        namespace = _checked(act.job.partition("/")[0])
+        owner = _owner(pod)
+        if owner is not None and owner["kind"] == "ReplicaSet":
+            path = f"/apis/apps/v1/namespaces/{namespace}/replicasets/{_checked(owner['name'])}"
+            owner = _owner(self._call("GET", path))
+        if owner is None or owner["kind"] not in _SCALED:
+            raise ActError(f"pod {act.job} is of no Deployment or StatefulSet: not done")
+        return f"/apis/apps/v1/namespaces/{namespace}/{_SCALED[owner['kind']]}/{_checked(owner['name'])}/scale"
+
+    def _note(self, act: Act, pod: dict[str, Any]) -> None:
+        """Write an event at the pod, for `kubectl describe`; the act does not depend on it."""
+        namespace, _, name = act.job.partition("/")
+        now = f"{self._clock.now():%Y-%m-%dT%H:%M:%SZ}"
+        event = {
+            "metadata": {"name": f"{name}.gpuwarden-{act.id}"[:253], "namespace": namespace},
+            "involvedObject": {"apiVersion": "v1", "kind": "Pod", "name": name, "namespace": namespace, "uid": pod["metadata"]["uid"]},
+            "reason": "GpuwardenPolicy", "type": "Warning", "source": {"component": "gpuwarden"}, "count": 1,
+            "message": f"{act.kind} by policy {act.policy}: {act.summary}"[:1024], "firstTimestamp": now, "lastTimestamp": now,
+        }  # fmt: skip
+        try:
+            self._call("POST", f"/api/v1/namespaces/{_checked(namespace)}/events", event)
+        except ActError as error:
+            log.warning("no event at the pod", extra={"pod": act.job, "reason": str(error)})
 
     def _pod(self, act: Act) -> dict[str, Any] | None:
         try:
@@ -112,6 +186,26 @@ class Kubernetes:
 
 class _NotFoundError(ActError):
     """There is no such object."""
+
+
+def _is_closed(node: dict[str, Any]) -> bool:
+    """Whether a node takes no new pods, or only those that tolerate a sick node."""
+    taints = node["spec"].get("taints") or []
+    return bool(node["spec"].get("unschedulable")) or any(
+        one.get("key") == TAINT["key"] for one in taints
+    )
+
+
+def _is_done_to(act: Act, node: dict[str, Any]) -> bool:
+    if act.kind == "cordon_node":
+        return bool(node["spec"].get("unschedulable"))
+    return any(one.get("key") == TAINT["key"] for one in node["spec"].get("taints") or [])
+
+
+def _owner(found: dict[str, Any]) -> dict[str, Any] | None:
+    """What controls an object."""
+    owners = found["metadata"].get("ownerReferences") or []
+    return next((one for one in owners if one.get("controller")), None)
 
 
 def _pod_path(act: Act) -> str:

@@ -2,12 +2,14 @@
 
 import argparse
 import logging
+import os
 import shutil
 import signal
 import time
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
+from urllib.parse import urlencode
 
 from gpuwarden import logs
 from gpuwarden.clock import SystemClock
@@ -16,12 +18,18 @@ from gpuwarden_cli.parser import Commands, add_command, add_group, add_url
 from gpuwarden_client.http import CallError, RefusedError, call
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from gpuwarden_cli.actor.acts import Scheduler
     from gpuwarden_cli.actor.run import Actor
 
 log = logging.getLogger(__name__)
 
 POLL_S = 5.0
-KINDS = ("cancel_job", "requeue_job", "drain_node", "resume_node", "delete_pod", "cordon_node")
+KINDS = (
+    "cancel_job", "requeue_job", "drain_node", "resume_node", "delete_pod", "evict_pod", "scale_to_zero", "cordon_node",
+    "taint_node", "stop_unit", "stop_notebook", "call_webhook", "run_command",
+)  # fmt: skip
 
 
 def add_commands(commands: Commands) -> None:
@@ -37,6 +45,13 @@ def add_commands(commands: Commands) -> None:
     made.add_argument("--journal", type=Path, default=Path("/var/lib/gpuwarden-actor/acts.jsonl"), metavar="FILE", help="what was begun and how it ended (default /var/lib/gpuwarden-actor/acts.jsonl)")  # fmt: skip
     made.add_argument("--an-hour", type=int, default=20, metavar="N", help="most acts in any hour (default 20)")  # fmt: skip
     made.add_argument("--stop-file", type=Path, default=Path("/etc/gpuwarden/actor.stop"), metavar="FILE", help="while it is there nothing is done (default /etc/gpuwarden/actor.stop)")  # fmt: skip
+    made.add_argument("--webhook", metavar="URL", help="of call_webhook: gets the act as JSON")
+    made.add_argument("--webhook-token-file", type=Path, metavar="FILE", help="its bearer token")
+    made.add_argument("--command", type=Path, metavar="PATH", help="of run_command: gets the act as JSON on standard input")  # fmt: skip
+    made.add_argument("--jupyterhub", metavar="URL", help="of stop_notebook: the hub's address")
+    made.add_argument("--jupyterhub-token-file", type=Path, metavar="FILE", help="token of a service of the hub")  # fmt: skip
+    made.add_argument("--node", help="of stop_unit: the node that it is on; it fetches only acts of this node")  # fmt: skip
+    made.add_argument("--unit", action="append", default=[], metavar="GLOB", help="of stop_unit: units that it may stop; may be repeated")  # fmt: skip
     made.add_argument("--once", action="store_true", help="do what is asked for now, and end")
     add_url(made)
 
@@ -44,9 +59,7 @@ def add_commands(commands: Commands) -> None:
 def _run(args: argparse.Namespace) -> int:
     """Run until SIGTERM. Raises StartError."""
     from gpuwarden_cli.actor.journal import Journal, JournalError
-    from gpuwarden_cli.actor.kubernetes import Kubernetes
     from gpuwarden_cli.actor.run import Actor, Allowed
-    from gpuwarden_cli.actor.slurm import Slurm
 
     if args.an_hour < 1:
         raise StartError(f"--an-hour {args.an_hour} must be at least 1")
@@ -56,8 +69,8 @@ def _run(args: argparse.Namespace) -> int:
     except JournalError as error:
         raise StartError(str(error)) from error
     allowed = Allowed(frozenset(args.allow), args.an_hour, args.stop_file)
-    _confine(args.journal.parent)
-    actor = Actor([Slurm(), Kubernetes()], journal, allowed, SystemClock())
+    actor = Actor(_schedulers(args), journal, allowed, SystemClock())
+    _confine(args.journal.parent, args.command)
     ending = _Ending()
     log.info(
         "actor runs",
@@ -65,7 +78,7 @@ def _run(args: argparse.Namespace) -> int:
     )
     while not ending.is_asked:
         try:
-            _turn(actor, args.url)
+            _turn(actor, args)
         except CallError as error:
             if args.once:
                 raise
@@ -79,17 +92,52 @@ def _run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _confine(folder: Path) -> None:
-    """Let the kernel keep this process to Slurm's commands and the journal's folder. Raises StartError."""
+def _schedulers(args: argparse.Namespace) -> "Sequence[Scheduler]":
+    """What does the allowed acts. Raises StartError."""
+    from gpuwarden_cli.actor import site
+    from gpuwarden_cli.actor.kubernetes import Kubernetes
+    from gpuwarden_cli.actor.slurm import Slurm
+
+    needs = {
+        "call_webhook": ("--webhook", args.webhook),
+        "run_command": ("--command", args.command),
+        "stop_notebook": ("--jupyterhub", args.jupyterhub),
+        "stop_unit": ("--node", args.node),
+    }
+    for kind, (option, value) in needs.items():
+        if kind in args.allow and not value:
+            raise StartError(f"--allow {kind} needs {option}")
+    if args.jupyterhub and args.jupyterhub_token_file is None:
+        raise StartError("--jupyterhub needs --jupyterhub-token-file")
+    found: list[Scheduler] = [Slurm(), Kubernetes(SystemClock())]
+    if "KUBERNETES_SERVICE_HOST" in os.environ:
+        found.reverse()
+    if args.webhook:
+        found.append(site.SiteWebhook(args.webhook, args.webhook_token_file))
+    if args.command:
+        found.append(site.SiteCommand(args.command))
+    if args.jupyterhub:
+        found.append(site.JupyterHub(args.jupyterhub, args.jupyterhub_token_file))
+    if args.node:
+        found.append(site.Systemd(args.node, args.unit))
+    return found
+
+
+def _confine(folder: Path, command: Path | None = None) -> None:
+    """Let the kernel keep this process to Slurm's and systemd's commands, the site's one and the journal's folder.
+
+    Raises StartError.
+    """
     from gpuwarden_cli.actor.slurm import COMMANDS
     from gpuwarden_collector.processes.sandbox import Needs, confine_files, loaders, runs_with
 
-    found = (shutil.which(name) for name in COMMANDS)
+    found = [shutil.which(name) for name in (*COMMANDS, "systemctl")]
+    found += [] if command is None else [str(command)]
     try:
         programs = [each for path in found if path for each in runs_with(Path(path).resolve())]
     except OSError as error:
         raise StartError(
-            f"{error.filename}: {error.strerror}: this user must be able to read Slurm's commands"
+            f"{error.filename}: {error.strerror}: this user must be able to read it"
         ) from error
     needs = Needs(
         (Path("/"),), (folder, Path("/dev/null")), network=True, executable=(*programs, *loaders())
@@ -99,16 +147,17 @@ def _confine(folder: Path) -> None:
         log.warning("the kernel has no Landlock: only this user's rights confine the actor")
 
 
-def _turn(actor: "Actor", url: str | None) -> None:
+def _turn(actor: "Actor", args: argparse.Namespace) -> None:
     """Fetch acts, do them, and report. Raises CallError, JournalError."""
     from gpuwarden_cli.actor.run import acts_of
 
-    for act in acts_of(call("GET", "/v1/acts", url=url)):
+    asked = [("kind", kind) for kind in args.allow] + ([("node", args.node)] if args.node else [])
+    for act in acts_of(call("GET", f"/v1/acts?{urlencode(asked)}", url=args.url)):
         # Each is reported before the next begins.
         for report in actor.work([act]):
             document = {"is_done": report.is_done, "note": report.note}
             try:
-                call("POST", f"/v1/acts/{report.act}", document, url=url)
+                call("POST", f"/v1/acts/{report.act}", document, url=args.url)
             except RefusedError as error:
                 log.warning(
                     "a report was refused", extra={"case": report.act, "reason": str(error)}

@@ -381,7 +381,9 @@ ENDPOINTS: Mapping[tuple[str, str], Endpoint] = {
         bodies={_JSON: _object(["digest"], digest=_TEXT_SCHEMA)},
     ),
     ("POST", "/v1/nodes/{node}/resume"): Endpoint("Has the actor return a node to the queue.", status=202, errors=(404, 503)),
-    ("GET", "/v1/acts"): Endpoint("What the actor is to do.", errors=(404, 503)),
+    ("GET", "/v1/acts"): Endpoint(
+        "What the actor is to do.", query=(_texts("kind", 0, 20), _texts("node", 0, 20)), errors=(404, 503)
+    ),
     ("POST", "/v1/acts/{id}"): Endpoint(
         "Takes the actor's report.", errors=(400, 404, 409, 413, 415, 503),
         bodies={_JSON: _object(["is_done"], is_done={"type": "boolean"}, note=_TEXT_SCHEMA)},

@@ -113,7 +113,7 @@ async def _dry_run(
     found = backtester()
     made = None if found is None else found.get(wanted)
     if made is None or made.rule.name != policy.rule:
-        raise RequestError(f"backtest={wanted!r} is no backtest of rule {policy.rule}", 404)
+        raise RequestError(f"backtest={wanted!r} is not a backtest of rule {policy.rule}", 404)
     if made.result is None:
         raise RequestError(f"the backtest is {made.state.value}: wait until it is done", 409)
     done = await dry_run(policy, made.result, await locations(querier), querier)
@@ -163,8 +163,14 @@ async def _resume(request: web.Request, policies: PolicyService) -> web.Response
     return answer({"id": case.id}, 202)
 
 
-async def _acts(_request: web.Request, policies: PolicyService) -> web.Response:
-    return answer({"acts": [_act(case) for case in await policies.acts()]})
+async def _acts(request: web.Request, policies: PolicyService) -> web.Response:
+    kinds, nodes = (frozenset(request.query.getall(name, [])) for name in ("kind", "node"))
+    found = [
+        _act(case) | {"cgroup": cgroup}
+        for case, cgroup in await policies.acts()
+        if (not kinds or case.act.value in kinds) and (not nodes or case.node in nodes)
+    ]
+    return answer({"acts": found})
 
 
 async def _report(request: web.Request, policies: PolicyService) -> web.Response:

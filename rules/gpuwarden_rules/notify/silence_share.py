@@ -25,7 +25,7 @@ KEPT = timedelta(days=7)
 """Silences that ended within this time are compared."""
 
 
-class OwnSilences(Protocol):
+class SharingSilences(Protocol):
     """The silences of this collector."""
 
     async def recent_silences(self, since: datetime) -> Sequence[Silence]:
@@ -38,18 +38,18 @@ class OwnSilences(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class SilenceComparison:
     """What each side lacks."""
 
     to_push: Sequence[Silence]
     to_take: Sequence[Silence]
 
 
-def compared(ours: Sequence[Silence], theirs: Sequence[Silence]) -> Comparison:
+def compared(ours: Sequence[Silence], theirs: Sequence[Silence]) -> SilenceComparison:
     """Silences whose version here is newer than there, and the other way round."""
     here = {one.id: one for one in ours}
     there = {one.id: one for one in theirs}
-    return Comparison(
+    return SilenceComparison(
         [one for one in ours if _is_newer(one, there.get(one.id))],
         [one for one in theirs if _is_newer(one, here.get(one.id))],
     )
@@ -62,7 +62,7 @@ def _is_newer(one: Silence, other: Silence | None) -> bool:
 class SilenceShare:
     """Keeps the silences of this collector and those of the others equal. `run` it."""
 
-    def __init__(self, board: SilenceBoard, here: OwnSilences, clock: Clock) -> None:
+    def __init__(self, board: SilenceBoard, here: SharingSilences, clock: Clock) -> None:
         self._board = board
         self._here = here
         self._clock = clock

@@ -1,6 +1,6 @@
 """Stores cases, questions to owners, and which dry runs were read: `policies.sqlite` in the data folder.
 
-    cases      id, is_open, body (JSON, `cases.PolicyCase`), to_say: the step that must still be said; NULL: none;
+    cases      id, is_open (something may still be done), body (JSON, `cases.PolicyCase`), to_say: the step that must still be said; NULL: none;
                is_listed: whether table `policy_cases` has this body
     questions  hash (SHA-256 of the link's secret), case, expires_ms
     notes      number, action, target, details: rows that the audit does not have yet
@@ -25,7 +25,7 @@ import msgspec
 
 from gpuwarden.clock import from_ms, to_ms
 from gpuwarden.sqlite_file import transaction
-from gpuwarden_rules.policies.cases import OPEN, PolicyCase
+from gpuwarden_rules.policies.cases import PolicyCase
 from gpuwarden_rules.policies.language import StepKind
 
 FILE_NAME = "policies.sqlite"
@@ -114,7 +114,7 @@ class CaseStore:
                     " to_say = coalesce(excluded.to_say, to_say), is_listed = 0",
                     (
                         case.id,
-                        case.state in OPEN,
+                        case.is_followed,
                         ended,
                         to_say.get(case.id),
                         msgspec.json.encode(case),

@@ -15,7 +15,9 @@ from enum import StrEnum
 
 from gpuwarden.alert import Alert, AlertState
 from gpuwarden_rules.policies.language import (
+    ON_ALERTS,
     ON_NODES,
+    ON_USERS,
     WORDS,
     Policy,
     PolicyState,
@@ -82,6 +84,15 @@ class PolicyCase:
     busy_again_at: datetime | None = None
     """When its user was busy there again, soon after the act: it was wrong."""
     judged_until: datetime | None = None
+    waits_for_undo: bool = False
+    """Whether the node will be opened again once the alert is over."""
+    undo_at: datetime | None = None
+    """When that is due; None: the alert fires, or has fired again."""
+
+    @property
+    def is_followed(self) -> bool:
+        """Whether something may still be done about it."""
+        return self.state in OPEN or self.waits_for_undo
 
     @property
     def saved_usd(self) -> float | None:
@@ -93,7 +104,23 @@ class PolicyCase:
     @property
     def target(self) -> str:
         """What the act is about."""
-        return f"node {self.node}" if self.act in ON_NODES else f"job {self.job}"
+        if self.act in ON_NODES:
+            return f"node {self.node}"
+        if self.act in ON_ALERTS:
+            return f"alert {self.fingerprint}"
+        if self.act is StepKind.STOP_NOTEBOOK:
+            return f"notebook of {self.user}"
+        if self.act is StepKind.STOP_UNIT:
+            return f"unit of {self.user} on {self.node}"
+        return f"job {self.job}"
+
+    @property
+    def lacks(self) -> str:
+        """What is not known that the act needs; empty: nothing."""
+        if self.act in ON_USERS and not self.user:
+            return "no user is known whose work could be ended"
+        needs_job = self.act not in ON_NODES | ON_USERS | ON_ALERTS
+        return "no job is known that could be ended" if needs_job and not self.job else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,6 +194,9 @@ def advance(
                 known[case.id] = changed[case.id] = moved
             if word is not None:
                 said.append((moved, word))
+    for case in [case for case in known.values() if case.waits_for_undo]:
+        for moved in _undone(case, by_name.get(case.policy), alerts, now):
+            known[moved.id] = changed[moved.id] = moved
     for case in list(known.values()):
         # A policy that is gone, off or stopped leaves no case open but those whose act may be on its way.
         if case.policy not in by_name and case.state in OPEN - {CaseState.ACTING}:
@@ -192,12 +222,12 @@ def answered(case: PolicyCase, now: datetime, *, until: datetime | None) -> Poli
     )
 
 
-def resumed(node: str, by: str, now: datetime) -> PolicyCase:
-    """The case of a node that a person returns to the queue."""
+def resumed(node: str, by: str, now: datetime, *, policy: str = "") -> PolicyCase:
+    """The case of a node that a person, or a policy by itself, returns to the queue."""
     text = f"resume\0{node}\0{now.isoformat()}"
     return PolicyCase(
         id=hashlib.blake2b(text.encode(), digest_size=8).hexdigest(),
-        policy="",
+        policy=policy,
         act=StepKind.RESUME_NODE,
         fingerprint="",
         active_at=now,
@@ -217,6 +247,26 @@ def reported(case: PolicyCase, now: datetime, *, is_done: bool, note: str) -> Po
     if case.state is not CaseState.ACTING:
         return None
     return _ended(case, CaseState.DONE if is_done else CaseState.FAILED, now, note)
+
+
+def _undone(
+    case: PolicyCase, policy: Policy | None, alerts: Sequence[LiveAlert], now: datetime
+) -> list[PolicyCase]:
+    """A case whose node waits to be opened again, as it is now, and the case that opens it."""
+    if policy is None or policy.undo_after_s is None:
+        return [replace(case, waits_for_undo=False, undo_at=None)]
+    if case.state is not CaseState.DONE:
+        return []
+    # Of the node as a whole: what another GPU of it has keeps it closed.
+    is_sick = any(one.alert.rule == policy.rule and one.subject.node == case.node for one in alerts)
+    if is_sick:
+        return [replace(case, undo_at=None)] if case.undo_at else []
+    if case.undo_at is None:
+        return [replace(case, undo_at=now + timedelta(seconds=policy.undo_after_s))]
+    if case.undo_at > now:
+        return []
+    back = resumed(case.node, f"policy {case.policy}", now, policy=case.policy)
+    return [replace(case, waits_for_undo=False), back]
 
 
 def _begun(policy: Policy, name: str, one: LiveAlert) -> PolicyCase:
@@ -281,9 +331,10 @@ def _acting(
     policy: Policy, case: PolicyCase, known: Mapping[str, PolicyCase], firing: int, now: datetime
 ) -> PolicyCase:
     """The case whose act is due: it is asked for, or held back."""
-    if case.act not in ON_NODES and not case.job:
-        return _ended(case, CaseState.LEFT, now, "no job is known that could be ended")
-    for other in known.values():
+    if case.lacks:
+        return _ended(case, CaseState.LEFT, now, case.lacks)
+    acts_of_policies = [one for one in known.values() if one.act is not StepKind.RESUME_NODE]
+    for other in acts_of_policies:
         has_acted = other.id != case.id and other.act_at is not None and other.target == case.target
         if has_acted and other.state in (CaseState.ACTING, CaseState.DONE):
             assert other.act_at is not None
@@ -296,12 +347,15 @@ def _acting(
         )
     acts = sorted(
         other.act_at
-        for other in known.values()
+        for other in acts_of_policies
         if other.policy == policy.name and other.act_at is not None and other.act_at > now - _HOUR
     )
     if policy.an_hour is not None and len(acts) >= policy.an_hour:
         return replace(case, next_at=acts[-policy.an_hour] + _HOUR)
-    return replace(case, state=CaseState.ACTING, act_at=now, next_at=now + ACT_WITHIN)
+    can_undo = policy.undo_after_s is not None
+    return replace(
+        case, state=CaseState.ACTING, act_at=now, next_at=now + ACT_WITHIN, waits_for_undo=can_undo
+    )
 
 
 def _late(case: PolicyCase, now: datetime) -> PolicyCase:
@@ -316,4 +370,5 @@ def _late(case: PolicyCase, now: datetime) -> PolicyCase:
 
 
 def _ended(case: PolicyCase, state: CaseState, now: datetime, note: str) -> PolicyCase:
-    return replace(case, state=state, next_at=None, ended_at=now, note=note)
+    waits = case.waits_for_undo and state is CaseState.DONE
+    return replace(case, state=state, next_at=None, ended_at=now, note=note, waits_for_undo=waits)

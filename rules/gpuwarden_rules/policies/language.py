@@ -13,6 +13,7 @@
           - {do: cancel_job}
         hours: {days: [mon, tue, wed, thu, fri], from: "08:00", until: "18:00", zone: Europe/Berlin}
         limits: {an_hour: 10, at_once: 50}
+        undo: {after: 2h}                   of acts on nodes: opened again after this time without the alert
 
 `docs/policies.md` is the full text.
 """
@@ -43,7 +44,7 @@ WAIT_S_MAX = 14 * 86400.0
 COUNT_MAX = 10_000
 _NAME = re.compile(r"[a-z][a-z0-9]*(_[a-z0-9]+)*\Z")
 _TIME = re.compile(r"([01][0-9]|2[0-3]):([0-5][0-9])\Z")
-_OPTIONAL = ("state", "match", "protect", "after", "hours", "limits")
+_OPTIONAL = ("state", "match", "protect", "after", "hours", "limits", "undo")
 
 
 class PolicyState(StrEnum):
@@ -63,16 +64,28 @@ class StepKind(StrEnum):
     CANCEL_JOB = "cancel_job"
     REQUEUE_JOB = "requeue_job"
     DELETE_POD = "delete_pod"
+    EVICT_POD = "evict_pod"
+    SCALE_TO_ZERO = "scale_to_zero"
     STOP_UNIT = "stop_unit"
+    STOP_NOTEBOOK = "stop_notebook"
+    CALL_WEBHOOK = "call_webhook"
+    RUN_COMMAND = "run_command"
     DRAIN_NODE = "drain_node"
     CORDON_NODE = "cordon_node"
+    TAINT_NODE = "taint_node"
     RESUME_NODE = "resume_node"  # asked for by a person, never a step
 
 
 WORDS = frozenset({StepKind.TELL_OWNER, StepKind.ASK_OWNER, StepKind.WARN_OWNER})
 """Steps that only say something."""
-ON_NODES = frozenset({StepKind.DRAIN_NODE, StepKind.CORDON_NODE, StepKind.RESUME_NODE})
-"""Acts whose target is a node; the target of other acts is a job."""
+ON_NODES = frozenset(
+    {StepKind.DRAIN_NODE, StepKind.CORDON_NODE, StepKind.TAINT_NODE, StepKind.RESUME_NODE}
+)
+"""Acts whose target is a node."""
+ON_ALERTS = frozenset({StepKind.CALL_WEBHOOK, StepKind.RUN_COMMAND})
+"""Acts of the site's own programs: their target is the alert."""
+ON_USERS = frozenset({StepKind.STOP_NOTEBOOK, StepKind.STOP_UNIT})
+"""Acts whose target is what a user runs on a GPU. The target of all other acts is a job."""
 
 
 class Day(StrEnum):
@@ -156,6 +169,8 @@ class Policy:
     """Most acts in any hour; None: no limit."""
     at_once: int | None
     """With more alerts than this at one time nothing is done: that is an incident for a person."""
+    undo_after_s: float | None
+    """A node is opened again when the alert has been over for this long; None: a person does it."""
     path: str
     line: int
 
@@ -219,6 +234,7 @@ def _policy(reader: YamlReader, node: Node, rules: Sequence[str]) -> Policy | No
     after_s = _duration(reader, nodes.get("after"))
     hours = _hours(reader, nodes.get("hours"))
     an_hour, at_once = (_count(reader, limits.get(key)) for key in ("an_hour", "at_once"))
+    undo_after_s = _undo(reader, nodes.get("undo"), steps)
     match = _patterns(reader, nodes.get("match"))
     protect = tuple(_patterns(reader, item) for item in reader.items(nodes.get("protect")))
     if name is None or rule is None or not steps:
@@ -234,6 +250,7 @@ def _policy(reader: YamlReader, node: Node, rules: Sequence[str]) -> Policy | No
         hours=hours,
         an_hour=an_hour,
         at_once=at_once,
+        undo_after_s=undo_after_s,
         path=reader.path,
         line=node.start_mark.line + 1,
     )
@@ -269,6 +286,15 @@ def _steps(reader: YamlReader, node: Node | None) -> tuple[PolicyStep, ...]:
     if len(items) > STEPS_MAX:
         reader.note(items[STEPS_MAX], f"more than {STEPS_MAX} steps")
     return tuple(found)
+
+
+def _undo(reader: YamlReader, node: Node | None, steps: Sequence[PolicyStep]) -> float | None:
+    if node is None:
+        return None
+    nodes = reader.fields(node, required=("after",))
+    if steps and steps[-1].kind not in ON_NODES:
+        reader.note(node, f"{steps[-1].kind.value} cannot be undone: only acts on nodes can")
+    return _duration(reader, nodes.get("after"))
 
 
 def _patterns(reader: YamlReader, node: Node | None) -> dict[str, str]:

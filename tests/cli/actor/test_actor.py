@@ -98,6 +98,8 @@ def act(kind: str = "cancel_job", **more: Any) -> Act:
         "user": "ada",
         "job": "11",
         "by": NOW + timedelta(minutes=10),
+        "policy": "cull",
+        "summary": "idle",
     }
     return Act(**{**known, **more})
 
@@ -279,6 +281,8 @@ class _Api(http.server.BaseHTTPRequestHandler):
 
     pods: dict[str, dict[str, Any]]
     nodes: dict[str, dict[str, Any]]
+    workloads: dict[str, dict[str, Any]]
+    takes_events = True
     changes: list[tuple[str, str, Any]]
 
     def _answer(self, code: int, document: Any) -> None:
@@ -297,6 +301,20 @@ class _Api(http.server.BaseHTTPRequestHandler):
             cls.changes.append((self.command, self.path, body))
         if self.path == "/api/v1/nodes":
             return self._answer(200, {"items": list(cls.nodes.values())})
+        if self.path.endswith("/events"):
+            return self._answer(
+                *((201, body) if cls.takes_events else (403, {"message": "forbidden"}))
+            )
+        if self.path.endswith("/eviction"):
+            found = cls.pods[self.path.split("/")[-2]]
+            found["metadata"]["deletionTimestamp"] = "now"
+            return self._answer(201, {})
+        if self.path.startswith("/apis/apps/v1/"):
+            known = cls.workloads.get(self.path.removeprefix("/apis/apps/v1/namespaces/team/"))
+            if known and self.command == "PATCH":
+                known["spec"] |= body["spec"]
+                cls.pods.clear()
+            return self._answer(*((200, known) if known else (404, {})))
         kind = cls.nodes if "/nodes/" in self.path else cls.pods
         found = kind.get(self.path.rpartition("/")[2])
         if found is None:
@@ -306,10 +324,16 @@ class _Api(http.server.BaseHTTPRequestHandler):
         if self.command == "DELETE":
             found["metadata"]["deletionTimestamp"] = "now"
         if self.command == "PATCH":
-            found["spec"] |= body["spec"]
+            if body["metadata"]["resourceVersion"] != found["metadata"]["resourceVersion"]:
+                return self._answer(409, {"message": "the object has been modified"})
+            for part in ("spec", "metadata"):
+                for key, value in body[part].items():
+                    if isinstance(value, dict):
+                        value = {k: v for k, v in {**found[part].get(key, {}), **value}.items() if v is not None}  # fmt: skip
+                    found[part][key] = value
         return self._answer(200, found)
 
-    do_GET = do_DELETE = do_PATCH = _do  # noqa: N815
+    do_GET = do_DELETE = do_PATCH = do_POST = _do  # noqa: N815
 
     def log_message(self, *args: Any) -> None:
         """Nothing."""
@@ -323,8 +347,8 @@ def api(tmp_path: Path) -> Iterator[tuple[type[_Api], Kubernetes]]:
     (account / "token").write_text("of-the-pod\n")
     authority.cert_pem.write_to_path(str(account / "ca.crt"))
     handler = type("Api", (_Api,), {
-        "pods": {"train-0": {"metadata": {"name": "train-0", "uid": "u1"}}}, "changes": [],
-        "nodes": {name: {"metadata": {"name": name}, "spec": {}} for name in ("n0", "n1")},
+        "pods": {"train-0": {"metadata": {"name": "train-0", "uid": "u1"}}}, "changes": [], "workloads": {},
+        "nodes": {name: {"metadata": {"name": name, "resourceVersion": "7"}, "spec": {}} for name in ("n0", "n1")},
     })  # fmt: skip
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
     tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -332,7 +356,7 @@ def api(tmp_path: Path) -> Iterator[tuple[type[_Api], Kubernetes]]:
     server.socket = tls.wrap_socket(server.socket, server_side=True)
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
-    yield handler, Kubernetes(account, f"https://127.0.0.1:{server.server_port}")
+    yield handler, Kubernetes(ManualClock(NOW), account, f"https://127.0.0.1:{server.server_port}")
     server.shutdown()
     server.server_close()
 
@@ -353,9 +377,66 @@ def test_a_pod_is_deleted_by_its_uid_and_a_node_cordoned_unless_it_is_the_last(
         ("a5", False, "'..' is not a name that Kubernetes has: not done"),
     ]  # fmt: skip
     assert [change[:2] for change in handler.changes] == [
-        ("DELETE", "/api/v1/namespaces/team/pods/train-0"), ("PATCH", "/api/v1/nodes/n0"),
+        ("POST", "/api/v1/namespaces/team/events"), ("DELETE", "/api/v1/namespaces/team/pods/train-0"),
+        ("PATCH", "/api/v1/nodes/n0"),
     ]  # fmt: skip
-    assert handler.changes[0][2] == {"preconditions": {"uid": "u1"}}
+    event = handler.changes[0][2]
+    assert (event["involvedObject"]["uid"], event["message"]) == (
+        "u1",
+        "delete_pod by policy cull: idle",
+    )
+    assert handler.changes[1][2] == {"preconditions": {"uid": "u1"}}
+
+
+def kubernetes_actor(kubernetes: Kubernetes, clock: ManualClock, folder: Path) -> Actor:
+    allowed = Allowed(kubernetes.kinds, 9, folder / "stop")
+    return Actor([kubernetes], Journal(folder / "acts.jsonl"), allowed, clock, clock.advance)
+
+
+def test_a_node_that_the_actor_closed_is_opened_with_the_taints_of_others(
+    api: tuple[type[_Api], Kubernetes], clock: ManualClock, tmp_path: Path
+) -> None:
+    handler, kubernetes = api
+    other = {"key": "dedicated", "effect": "NoSchedule"}
+    handler.nodes["n0"]["spec"]["taints"] = [other]
+    one = kubernetes_actor(kubernetes, clock, tmp_path)
+    done = one.work([act("taint_node"), act("resume_node", id="a2"), act("resume_node", id="a3")])
+    assert [(report.is_done, report.note) for report in done] == [(True, "done, and checked")] * 2 + [(True, "the node takes pods")]  # fmt: skip
+    assert handler.changes[0][2]["spec"]["taints"] == [other, {"key": "gpuwarden.io/sick", "effect": "NoSchedule"}]  # fmt: skip
+    assert handler.nodes["n0"]["spec"]["taints"] == [other]
+    handler.nodes["n0"]["spec"]["unschedulable"] = True
+    [refused] = one.work([act("resume_node", id="a4")])
+    assert refused.note == "n0 was closed by somebody else: not done"
+    # Somebody changes the node between reading it and writing it.
+    handler.nodes["n1"]["spec"]["unschedulable"] = False
+    real = kubernetes._node_patch
+    kubernetes._node_patch = lambda asked: real(asked) | {"metadata": {"resourceVersion": "6"}}  # type: ignore[method-assign]
+    handler.nodes["n0"]["spec"]["unschedulable"] = False
+    [conflict] = one.work([act("taint_node", id="a5")])
+    assert not conflict.is_done and "answered 409" in conflict.note
+
+
+def test_a_pod_is_evicted_and_its_workload_scaled_to_zero_also_without_the_right_to_events(
+    api: tuple[type[_Api], Kubernetes], clock: ManualClock, tmp_path: Path
+) -> None:
+    handler, kubernetes = api
+    handler.takes_events = False
+    one = kubernetes_actor(kubernetes, clock, tmp_path)
+    [evicted] = one.work([act("evict_pod", job="team/train-0")])
+    assert evicted.is_done
+    assert handler.changes[-1][1:] == (
+        "/api/v1/namespaces/team/pods/train-0/eviction",
+        {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": "train-0", "namespace": None}, "deleteOptions": {"preconditions": {"uid": "u1"}}},
+    )  # fmt: skip
+    owner = {"controller": True, "kind": "ReplicaSet", "name": "lab-6"}
+    handler.pods["lab-6-x"] = {"metadata": {"name": "lab-6-x", "uid": "u2", "ownerReferences": [owner]}}  # fmt: skip
+    handler.pods["bare"] = {"metadata": {"name": "bare", "uid": "u3"}}
+    of = {"metadata": {"ownerReferences": [{**owner, "kind": "Deployment", "name": "lab"}]}, "spec": {}}  # fmt: skip
+    handler.workloads = {"replicasets/lab-6": of, "deployments/lab/scale": {"metadata": {}, "spec": {"replicas": 2}}}  # fmt: skip
+    [bare] = one.work([act("scale_to_zero", id="a2", job="team/bare")])
+    assert bare.note == "pod team/bare is of no Deployment or StatefulSet: not done"
+    [scaled] = one.work([act("scale_to_zero", id="a3", job="team/lab-6-x")])
+    assert scaled.is_done and handler.workloads["deployments/lab/scale"]["spec"] == {"replicas": 0}
 
 
 def test_an_api_server_that_refuses_or_is_away_is_one_line(
@@ -366,9 +447,11 @@ def test_an_api_server_that_refuses_or_is_away_is_one_line(
     with pytest.raises(ActError, match="answered 401 to GET"):
         kubernetes.look(act("delete_pod", job="team/train-0"))
     with pytest.raises(ActError, match="does not answer"):
-        Kubernetes(tmp_path / "account", "https://127.0.0.1:1").look(act("cordon_node"))
+        Kubernetes(ManualClock(NOW), tmp_path / "account", "https://127.0.0.1:1").look(
+            act("cordon_node")
+        )
     with pytest.raises(ActError, match="not a pod of Kubernetes"):
-        Kubernetes(tmp_path / "account").look(act("cordon_node"))
+        Kubernetes(ManualClock(NOW), tmp_path / "account").look(act("cordon_node"))
 
 
 def test_the_kernel_keeps_the_actor_to_slurms_commands_and_its_folder(

@@ -69,7 +69,7 @@ def test_cases_of_policies_are_run_and_what_differs_is_said(tmp_path: Path, caps
     )
     assert "line 6: expected the act at 14 h 00 min, and it is at 13 h 30 min\n" in out
     assert "line 7: expected acted, and it is spared\n" in out
-    # The files beside it are no policies.
+    # A file of cases is not read as policies.
     assert main(["policies", "check", str(tmp_path)]) == 0
 
 

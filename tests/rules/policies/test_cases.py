@@ -151,6 +151,89 @@ def test_an_actor_that_does_not_report_is_a_failure_and_is_not_asked_again() -> 
     assert one.step(NOW + 2 * ACT_WITHIN, live()) == [CaseState.FAILED]
 
 
+DRAINS = (PolicyStep(StepKind.DRAIN_NODE, 0),)
+
+
+def done(one: Follower, at: datetime) -> None:
+    """The actor has done what it was asked for."""
+    for case in list(one.cases.values()):
+        found = reported(case, at, is_done=True, note="done, and checked")
+        if found is not None:
+            one.cases[case.id] = found
+
+
+def test_a_node_is_opened_again_once_when_no_alert_of_the_rule_fires_on_it_for_long_enough() -> (
+    None
+):
+    one = Follower(policy(steps=DRAINS, undo_after_s=2 * 3600))
+    assert one.step(NOW, live()) == [CaseState.ACTING]
+    done(one, NOW + MINUTE)
+    drained = one.only
+    assert drained.waits_for_undo and drained.is_followed
+    one.step(NOW + HOUR)
+    assert one.only.undo_at == NOW + 3 * HOUR
+    # Another GPU of the node is sick now: it is kept closed. What stands for a silenced alert counts as sick.
+    one.step(NOW + 2 * HOUR, live(1, muted="silenced by bob"))
+    assert one.cases[drained.id].undo_at is None
+    one.step(NOW + 4 * HOUR)
+    one.step(NOW + 6 * HOUR - MINUTE)
+    assert [case.act for case in one.cases.values()] == [StepKind.DRAIN_NODE]
+    one.step(NOW + 6 * HOUR)
+    one.step(NOW + 6 * HOUR + MINUTE)
+    back = [case for case in one.cases.values() if case.act is StepKind.RESUME_NODE]
+    assert [(case.node, case.policy, case.state) for case in back] == [
+        ("n0", "cull", CaseState.ACTING)
+    ]
+    assert not one.cases[drained.id].is_followed
+    # What was opened again does not stand for an act on the next alert.
+    done(one, NOW + 6 * HOUR + 2 * MINUTE)
+    later = live(active_at=NOW + 7 * HOUR, fired_at=NOW + 7 * HOUR, began_at=NOW + 5 * HOUR)
+    assert CaseState.ACTING in one.step(NOW + 7 * HOUR, later)
+
+
+@each("more", [{"undo_after_s": None}, {"undo_after_s": 60.0, "name": "other"}])
+def test_a_node_of_a_policy_without_undo_stays_closed(more: dict[str, Any]) -> None:
+    one = Follower(policy(steps=DRAINS, undo_after_s=60.0))
+    one.step(NOW, live())
+    done(one, NOW + MINUTE)
+    one.policies = (policy(steps=DRAINS, **more),)
+    for hour in range(1, 9):
+        one.step(NOW + hour * HOUR)
+    assert [case.act for case in one.cases.values()] == [StepKind.DRAIN_NODE]
+    assert not one.only.is_followed
+
+
+def test_a_drain_that_failed_is_not_undone() -> None:
+    one = Follower(policy(steps=DRAINS, undo_after_s=60.0))
+    one.step(NOW, live())
+    for hour in range(1, 5):
+        one.step(NOW + hour * HOUR)
+    assert (one.only.state, one.only.is_followed) == (CaseState.FAILED, False)
+
+
+@each("act, subject, state", [
+    (StepKind.CALL_WEBHOOK, PolicySubject(node="n0"), CaseState.ACTING),
+    (StepKind.RUN_COMMAND, PolicySubject(node="n0"), CaseState.ACTING),
+    (StepKind.STOP_NOTEBOOK, PolicySubject(node="n0", user="ada"), CaseState.ACTING),
+    (StepKind.STOP_NOTEBOOK, PolicySubject(node="n0"), CaseState.LEFT),
+    (StepKind.STOP_UNIT, PolicySubject(node="n0"), CaseState.LEFT),
+    (StepKind.SCALE_TO_ZERO, PolicySubject(node="n0", user="ada"), CaseState.LEFT),
+    (StepKind.TAINT_NODE, PolicySubject(node="n0"), CaseState.ACTING),
+])  # fmt: skip
+def test_each_act_needs_what_it_is_about(
+    act: StepKind, subject: PolicySubject, state: CaseState
+) -> None:
+    one = Follower(policy(steps=(PolicyStep(act, 0),)))
+    assert one.step(NOW, live(subject=subject)) == [state]
+
+
+def test_one_stop_of_a_notebook_is_for_all_gpus_of_its_user_on_any_node() -> None:
+    one = Follower(policy(steps=(PolicyStep(StepKind.STOP_NOTEBOOK, 0),)))
+    other = PolicySubject(node="n1", user="ada")
+    states = one.step(NOW, live(0, PolicySubject(node="n0", user="ada")), live(9, other))
+    assert sorted(states) == [CaseState.ACTING, CaseState.WITH_OTHERS]
+
+
 def test_a_policy_that_is_off_leaves_no_case_open_but_those_on_their_way() -> None:
     one = Follower(
         policy(steps=ACTS), policy(name="other", after_s=3600, steps=ACTS, rule="gpu_idle_held")

@@ -40,7 +40,7 @@ ASKS = (PolicyStep(StepKind.ASK_OWNER, 3600), PolicyStep(StepKind.CANCEL_JOB, 0)
 def policy(**more: Any) -> Policy:
     known: dict[str, Any] = {
         "name": "cull", "state": PolicyState.DRY_RUN, "rule": "gpu_idle_held", "match": {}, "protect": (),
-        "after_s": 0.0, "steps": ASKS, "hours": None, "an_hour": None, "at_once": None, "path": "p", "line": 1,
+        "after_s": 0.0, "steps": ASKS, "hours": None, "an_hour": None, "at_once": None, "undo_after_s": None, "path": "p", "line": 1,
     }  # fmt: skip
     return Policy(**{**known, **more})
 

@@ -66,6 +66,8 @@ def test_a_policy_needs_little() -> None:
 @pytest.mark.parametrize(
     ("line", "said"),
     [
+        ("{name: a, rule: gpu_idle_held, undo: {after: 2h}, steps: [{do: cancel_job}]}", "cancel_job cannot be undone: only acts on nodes can"),
+        ("{name: a, rule: gpu_idle_held, undo: {}, steps: [{do: drain_node}]}", "key 'after' is missing"),
         ("{name: Cull, rule: gpu_idle_held, steps: [{do: cancel_job}]}", "2:12: 'Cull' must be lower-case words joined by _"),
         ("{name: a, rule: gpu_idel, steps: [{do: cancel_job}]}", "2:21: no rule is called 'gpu_idel'"),
         ("{name: a, rule: gpu_idle_held, state: maybe, steps: [{do: cancel_job}]}", "off, dry-run, on"),

@@ -63,6 +63,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
         },
         "serviceMonitor": {"enabled": True, "tokenSecret": "prometheus", "labels": {"release": "p"}},
     },
+    "enrolment": {"agents": {"enrolmentSecret": "enrolment"}, "collector": {"tls": {"insecure": True}}},
     "capabilities": {"agents": {"capabilities": ["SYS_PTRACE"]}},
     "without root": {"agents": {"root": False, "kubernetes": "off", "hostPID": False, "exporter": False}},
     "insecure": {"collector": {"tls": {"insecure": True}}},
@@ -78,6 +79,10 @@ REFUSED = {
     "no collector": ({"collector": {"enabled": False}}, "set agents.collectorUrl"),
     "useless capabilities": (
         {"agents": {"root": False, "capabilities": ["SYS_PTRACE"]}},
+        "needs agents.root",
+    ),
+    "a token that is forgotten": (
+        {"agents": {"root": False, "enrolmentSecret": "e"}},
         "needs agents.root",
     ),
     "kmsg": ({"agents": {"kmsg": True}}, "needs agents.privileged"),
@@ -170,6 +175,30 @@ def test_rights_are_those_that_the_setting_needs(ask: str, resources: set[str]) 
     assert {verb for rule in rules for verb in rule["verbs"]} <= {"get", "list"}
     (daemon, *_) = named(found, "DaemonSet")
     assert daemon["spec"]["template"]["spec"]["automountServiceAccountToken"] is (ask != "off")
+
+
+@needs_renderer
+def test_with_an_enrolment_no_agent_has_the_token_of_all() -> None:
+    from gpuwarden_cli.main import parser
+
+    for daemon in named(documents(rendered(VARIANTS["enrolment"])), "DaemonSet"):
+        pod = daemon["spec"]["template"]["spec"]
+        secrets = [v["secret"]["secretName"] for v in pod["volumes"] if "secret" in v]
+        assert secrets == ["enrolment"]
+        (enroll,) = pod["initContainers"]
+        mounted = {m["name"]: m["mountPath"] for m in enroll["volumeMounts"]}
+        assert mounted == {
+            "state": "/var/lib/gpuwarden-agent",
+            "enrolment": "/etc/gpuwarden/enrolment",
+        }
+        assert "enrolment" not in {m["name"] for m in container(daemon)["volumeMounts"]}
+        files = [
+            {e["name"]: e.get("value") for e in one["env"]}["GPUWARDEN_AGENT_TOKEN_FILE"]
+            for one in (enroll, container(daemon))
+        ]
+        assert files == ["/var/lib/gpuwarden-agent/agent.token"] * 2
+        args = parser().parse_args(enroll["command"][1:])
+        assert args.if_new and args.allow_insecure and args.node == "$(GPUWARDEN_AGENT_NODE)"
 
 
 @pytest.fixture(scope="module")

@@ -56,6 +56,7 @@ def add_commands(commands: Commands) -> None:
         "--config", type=Path, default=Path("/etc/gpuwarden/agent.toml"), metavar="FILE",
         help="settings of the agent (default /etc/gpuwarden/agent.toml)",
     )  # fmt: skip
+    made.add_argument("--if-new", action="store_true", help="do nothing where the node has a token")
     made.add_argument("--user", default="gpuwarden", help="owner of the files (default gpuwarden)")
     made.add_argument("--allow-insecure", action="store_true", help="also without TLS")
 
@@ -94,6 +95,9 @@ def run(args: argparse.Namespace) -> int:
         _owner(args.user),
     )
     node = args.node or settings.node_name
+    if args.if_new and place.token.exists():
+        print(f"{node} has its token: {place.token}")
+        return 0
     base = _base(args.collector, is_insecure=args.allow_insecure)
     ca = _fetched_ca(base, args.ca_fingerprint) if args.ca_fingerprint else None
     link = CollectorConnection(base, _context(ca, settings.tls_ca))

@@ -103,6 +103,15 @@ async def test_a_node_is_brought_in_and_once_more_changes_nothing(site: Site, ca
     assert site.content() == first
 
 
+async def test_a_node_with_a_token_asks_nobody_with_if_new(site: Site, capsys: Any) -> None:
+    assert await site.enroll(site.one_time(), "--if-new") == 0
+    first, site.url = site.content(), "https://127.0.0.1:1"
+    capsys.readouterr()
+    assert await site.enroll(None, "--if-new") == 0
+    assert capsys.readouterr().out == f"n1 has its token: {site.node / 'agent.token'}\n"
+    assert site.content() == first
+
+
 async def test_an_answer_that_was_lost_costs_nothing(site: Site) -> None:
     one_time = site.one_time(uses=1)
     assert await site.enroll(one_time) == 0

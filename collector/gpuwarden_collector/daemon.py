@@ -11,12 +11,12 @@ from collections.abc import (
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol
 
 from aiohttp import web
 
-from gpuwarden.alert import AlertStore, SilenceBoard
+from gpuwarden.alert import AlertStore
 from gpuwarden.clock import Clock
+from gpuwarden.cluster import Cluster
 from gpuwarden.diagnosis import DiagnosisStore
 from gpuwarden.incident import IncidentStore
 from gpuwarden.query import ExpectedQuery, Querier
@@ -57,14 +57,6 @@ Routes = Callable[[Querier], Iterable[web.AbstractRouteDef]]
 def no_routes(querier: Querier) -> Iterable[web.AbstractRouteDef]:
     """No routes besides the API."""
     return ()
-
-
-class Cluster(SilenceBoard, Protocol):
-    """What the collectors of a lake agree on."""
-
-    async def claim(self, name: str) -> bool:
-        """Claim what only one of them may do; whether it is this one's. Raises QueryError."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,9 +11,12 @@ from gpuwarden.lifecycle import StartError
 from gpuwarden_cli.settings import notify_of
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from gpuwarden.query import Querier
     from gpuwarden_rules.incidents.service import IncidentService
     from gpuwarden_rules.notify.notifier import Notifier
+    from gpuwarden_rules.notify.planner import IncidentNotice
     from gpuwarden_rules.notify.receivers.receiver import Receiver
     from gpuwarden_rules.notify.reports import Claim
     from gpuwarden_rules.notify.settings import Notify
@@ -140,6 +143,21 @@ class Notifications:
     def reaches(self, user: str) -> bool:
         """As of `Mailbox`."""
         return self._notifier is not None and self._notifier.reaches(user)
+
+    @property
+    def notices(self) -> "Mapping[str, IncidentNotice]":
+        """As of `MovingNotices`."""
+        return self._notifier.notices if self._notifier else {}
+
+    def leave(self, nodes: frozenset[str]) -> None:
+        """As of `MovingNotices`."""
+        if self._notifier:
+            self._notifier.leave(nodes)
+
+    def offer(self, notices: "Mapping[str, IncidentNotice]") -> None:
+        """As of `MovingNotices`."""
+        if self._notifier:
+            self._notifier.offer(notices)
 
     async def say(self, words: "OwnerWords") -> None:
         """As of `Mailbox`."""

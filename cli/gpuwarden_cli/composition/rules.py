@@ -28,6 +28,7 @@ from gpuwarden_rules.evaluation.engine import RuleEngine
 from gpuwarden_rules.evaluation.reload import RuleReloader
 from gpuwarden_rules.http import routes as rules_routes
 from gpuwarden_rules.incidents.service import IncidentService
+from gpuwarden_rules.notify.handover import Handover
 from gpuwarden_rules.notify.silence_share import SilenceShare
 from gpuwarden_rules.policies.case_store import FILE_NAME as CASES
 from gpuwarden_rules.policies.case_store import CaseStore, CaseStoreError
@@ -48,7 +49,8 @@ class RunningRules:
     backtester: Backtester
     policies: PolicyService | None
     share: SilenceShare | None
-    """None: this collector has its lake alone."""
+    handover: Handover | None
+    """None, as `share`: this collector has its lake alone."""
     claim: Callable[[str], Awaitable[bool]]
 
 
@@ -88,7 +90,15 @@ class RuleServices:
         # A person waits for a backtest, so it has the querier of people.
         backtester = Backtester(collector.querier, clock)
         is_shared = self._settings.catalog is not None
-        share = SilenceShare(collector.cluster, engine, clock) if is_shared else None
+        cluster = collector.cluster
+        share = SilenceShare(cluster, engine, clock) if is_shared else None
+        handover = (
+            Handover(
+                cluster, engine, notifications, collector.beside, clock, lambda: engine.is_running
+            )
+            if is_shared
+            else None
+        )
         self._running = RunningRules(
             engine,
             reloader,
@@ -97,6 +107,7 @@ class RuleServices:
             backtester,
             policies,
             share,
+            handover,
             collector.cluster.claim,
         )
 
@@ -104,6 +115,8 @@ class RuleServices:
         """Run them until `stop`; when `reload` is set, read rules, receivers and prices again."""
         running, notifications = self._running, self._notifications
         assert running is not None, "start comes first"
+        if running.handover is not None:
+            await running.handover.begin()
         async with asyncio.TaskGroup() as group:
             group.create_task(running.engine.run(stop), name="rules")
             group.create_task(running.diagnoser.run(stop), name="diagnosis")
@@ -117,6 +130,8 @@ class RuleServices:
                 group.create_task(running.policies.run(stop), name="policies")
             if running.share is not None:
                 group.create_task(running.share.run(stop), name="silences of the cluster")
+            if running.handover is not None:
+                group.create_task(running.handover.run(stop), name="handover")
             reloading = group.create_task(running.reloader.reload_whenever(reload), name="reload")
             await stop.wait()
             reloading.cancel()

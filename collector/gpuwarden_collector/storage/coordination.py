@@ -1,4 +1,5 @@
-"""Coordinates the collectors of one lake through PostgreSQL: elects the maintenance leader, orders seals, takes claims, shares silences.
+"""Coordinates the collectors of one lake through PostgreSQL: elects the maintenance leader, orders seals, takes claims, shares silences and what must continue when a node
+moves.
 
 The first two are advisory locks. A session of its own holds each lock while a transaction is open on it; when a
 collector dies, its session ends and the lock is free. At READ COMMITTED an idle transaction holds no
@@ -13,6 +14,7 @@ from contextlib import closing, contextmanager, suppress
 import duckdb
 
 from gpuwarden.alert import SharedSilence
+from gpuwarden.cluster import ClusterAnswer, ClusterAsk, MovingState, NodeOwner
 from gpuwarden.query import text_sql
 from gpuwarden_collector.storage.address import LakeAddress
 from gpuwarden_collector.storage.errors import StoreUnavailableError, one_line
@@ -38,6 +40,14 @@ _SILENCES = (
 _OLD_SILENCES = "DELETE FROM gpuwarden_silences WHERE ends_ms < extract(epoch FROM now() - INTERVAL '400 days') * 1000"
 """A collector that was away for a shorter time learns which of its silences were ended."""
 
+_NODES = "CREATE TABLE IF NOT EXISTS gpuwarden_nodes (node TEXT PRIMARY KEY, collector TEXT NOT NULL, claimed_ms BIGINT NOT NULL)"
+_STATE = (
+    "CREATE TABLE IF NOT EXISTS gpuwarden_state (kind TEXT NOT NULL, id TEXT NOT NULL, node TEXT NOT NULL, "
+    "collector TEXT NOT NULL, put_ms BIGINT NOT NULL, body TEXT NOT NULL, PRIMARY KEY (kind, id))"
+)
+_NOW_MS = "(extract(epoch FROM clock_timestamp()) * 1000)::BIGINT"
+_OLD_STATE = f"DELETE FROM gpuwarden_state WHERE put_ms < {_NOW_MS} - 30 * 86400000::BIGINT"
+
 
 class Coordination:
     """Locks that the collectors of a lake share; a local catalogue has one collector and needs none."""
@@ -48,6 +58,8 @@ class Coordination:
         self._server: duckdb.DuckDBPyConnection | None = None
         self._leading: _Session | None = None
         self._interrupted = threading.Event()
+        self._made: frozenset[str] = frozenset()
+        """Statements of tables that this process has run."""
 
     @property
     def is_shared(self) -> bool:
@@ -121,12 +133,39 @@ class Coordination:
                 cursor = self._cursor()
             with closing(cursor):
                 changes = (_OLD_SILENCES, insert) if ours else ()
-                for sql in (_SILENCES, *changes):
+                self._make(cursor, _SILENCES)
+                for sql in changes:
                     cursor.execute("CALL postgres_execute('server', $1)", [sql])
                 found = cursor.execute("SELECT * FROM postgres_query('server', $1)", [find])
                 return [SharedSilence(*row) for row in found.fetchall()]
         except duckdb.Error as error:
             raise StoreUnavailableError(one_line(error)) from error
+
+    def exchange(self, collector: str, asked: ClusterAsk) -> ClusterAnswer:
+        """Claim nodes, store and delete state of this collector, and answer what was asked for; nothing with a local
+        catalogue. Raises StoreUnavailableError when PostgreSQL does not answer."""
+        if not self.is_shared:
+            return ClusterAnswer([], [])
+        me = text_sql(collector)
+        owners = f"SELECT node, collector = {me}, claimed_ms FROM gpuwarden_nodes WHERE claimed_ms >= {asked.since_ms:d}"
+        nodes = ", ".join(map(text_sql, asked.take))
+        state = (
+            f"SELECT kind, id, node, body FROM gpuwarden_state WHERE collector <> {me} "
+            f"AND (kind = 'notice' OR node IN ({nodes}))"
+        )
+        try:
+            with self._turn:
+                cursor = self._cursor()
+            with closing(cursor):
+                self._make(cursor, _NODES, _STATE)
+                for sql in _changes(me, asked):
+                    cursor.execute("CALL postgres_execute('server', $1)", [sql])
+                ask = "SELECT * FROM postgres_query('server', $1)"
+                found = [NodeOwner(*row) for row in cursor.execute(ask, [owners]).fetchall()]
+                rows = cursor.execute(ask, [state]).fetchall() if asked.take else []
+        except duckdb.Error as error:
+            raise StoreUnavailableError(one_line(error)) from error
+        return ClusterAnswer(found, [MovingState(*row) for row in rows])
 
     @contextmanager
     def sealing(self, *, is_exclusive: bool) -> Iterator["SealingTurn"]:
@@ -162,6 +201,13 @@ class Coordination:
                 self._server.close()
                 self._server = None
 
+    def _make(self, cursor: duckdb.DuckDBPyConnection, *tables: str) -> None:
+        """Create tables, once a process. Raises duckdb.Error."""
+        for sql in tables:
+            if sql not in self._made:
+                cursor.execute("CALL postgres_execute('server', $1)", [sql])
+                self._made |= {sql}
+
     def _forget(self) -> None:
         if self._leading is not None:
             self._leading.close()
@@ -179,6 +225,29 @@ class Coordination:
             )
             self._server = server
         return self._server.cursor()
+
+
+def _changes(me: str, asked: ClusterAsk) -> Iterator[str]:
+    """Statements that store what a collector tells. `me`: its identity as SQL."""
+    if asked.heard:
+        rows = ", ".join(f"({text_sql(node)}, {me}, {_NOW_MS})" for node in asked.heard)
+        yield (
+            f"INSERT INTO gpuwarden_nodes AS old VALUES {rows} ON CONFLICT (node) DO UPDATE SET "
+            "collector = excluded.collector, claimed_ms = excluded.claimed_ms WHERE old.collector <> excluded.collector"
+        )
+    if asked.put:
+        rows = ", ".join(
+            f"({text_sql(one.kind)}, {text_sql(one.id)}, {text_sql(one.node)}, {me}, {_NOW_MS}, {text_sql(one.body)})"
+            for one in asked.put
+        )
+        yield (
+            f"INSERT INTO gpuwarden_state VALUES {rows} ON CONFLICT (kind, id) DO UPDATE SET node = excluded.node, "
+            "collector = excluded.collector, put_ms = excluded.put_ms, body = excluded.body"
+        )
+        yield _OLD_STATE
+    if asked.gone:
+        keys = ", ".join(f"({text_sql(kind)}, {text_sql(name)})" for kind, name in asked.gone)
+        yield f"DELETE FROM gpuwarden_state WHERE collector = {me} AND (kind, id) IN ({keys})"
 
 
 class SealingTurn:

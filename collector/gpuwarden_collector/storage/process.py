@@ -18,6 +18,7 @@ from typing import Any
 
 from gpuwarden.alert import SharedSilence
 from gpuwarden.clock import Clock
+from gpuwarden.cluster import ClusterAnswer, ClusterAsk
 from gpuwarden_collector.processes.channel import Channel, ChannelError
 from gpuwarden_collector.processes.footprint import GIVE_BACK_S, Memory
 from gpuwarden_collector.storage.address import LakeAddress
@@ -100,6 +101,7 @@ class Upkeep:
             "backup": lambda: self._copier.copy(),
             "claim": self._claim,
             "share_silences": self._share_silences,
+            "exchange": self._exchange,
             "maintain": lambda: self._maintainer.run_as_asked(),
             "stop": self.stop,
         }
@@ -164,6 +166,12 @@ class Upkeep:
         """Raises StoreUnavailableError."""
         assert self._store is not None
         return await asyncio.to_thread(self._store.coordination.share_silences, *asked)
+
+    async def _exchange(self, asked: ClusterAsk) -> ClusterAnswer:
+        """Raises StoreUnavailableError."""
+        assert self._store is not None
+        store = self._store
+        return await asyncio.to_thread(store.coordination.exchange, store.collector, asked)
 
     async def _join(self) -> None:
         """Join rows while no seal runs, which would delete segments and their joined rows."""

@@ -13,6 +13,7 @@ from typing import Any
 
 from gpuwarden import lifecycle
 from gpuwarden.alert import SharedSilence
+from gpuwarden.cluster import ClusterAnswer, ClusterAsk
 from gpuwarden.lifecycle import StartError
 from gpuwarden.query import QueryError
 from gpuwarden_collector.processes.channel import Channel, ChannelError
@@ -291,6 +292,14 @@ class StorageProcess:
             )
         except StoreUnavailableError as error:
             raise QueryError(f"silences are not shared: {error}") from error
+        return found
+
+    async def exchange(self, asked: ClusterAsk) -> ClusterAnswer:
+        """As `Coordination.exchange`. Raises QueryError."""
+        try:
+            found: ClusterAnswer = await self._call_open("exchange", asked)
+        except StoreUnavailableError as error:
+            raise QueryError(f"moving nodes are not followed: {error}") from error
         return found
 
     async def backup(self) -> dict[str, Any]:

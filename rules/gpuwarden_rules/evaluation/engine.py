@@ -14,6 +14,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any
 
 from gpuwarden.alert import Alert, AlertState, AlertStore, Severity, Silence
@@ -62,6 +63,8 @@ SAVE_TIMEOUT_S = 10.0
 START_TRIES = 12
 START_RETRY_S = 2.0
 """Attempts to read the stored alerts at a start, each for SAVE_TIMEOUT_S, and the pause between them."""
+ADOPTED_FOR = timedelta(hours=2)
+"""Longer than another collector takes to seal the rows from which the condition followed."""
 STOP_TIMEOUT_S = 5.0
 """Evaluations that still run this long after the stop are cancelled; saving gets the same time again."""
 
@@ -109,6 +112,9 @@ class RuleEngine:
         self._silent: frozenset[str] = frozenset()
         self._silent_at: float | None = None
         self._started_at = clock.now()
+        self._elsewhere: frozenset[str] = frozenset()
+        self._adopted: dict[str, datetime] = {}
+        """Until when alerts of other collectors stay unknown without a row, by fingerprint."""
 
     @property
     def rules(self) -> list[Rule]:
@@ -213,6 +219,7 @@ class RuleEngine:
         self._mute(self._now())
         for runtime in self._all:
             runtime.count()
+        await self.leave(self._elsewhere)
 
     async def _stored(self) -> list[Alert]:
         """Read stored alerts and silences, with several attempts, for a busy machine or a catalog that is away.
@@ -295,6 +302,31 @@ class RuleEngine:
         for runtime in self._all:
             runtime.count()
             await self._save(runtime)
+
+    async def leave(self, nodes: frozenset[str]) -> None:
+        """Judge no nodes but others than these, which send to another collector, and end their alerts."""
+        self._elsewhere = nodes
+        for runtime in self._all:
+            if nodes and runtime.leave(nodes, self._now()):
+                runtime.count()
+                await self._save(runtime)
+
+    async def adopt(self, alerts: Sequence[Alert]) -> None:
+        """Continue firing alerts of nodes that came from another collector: their conditions are unknown until rows have
+        them, at most ADOPTED_FOR."""
+        now = self._now()
+        for alert in alerts:
+            runtime = self._runtimes.get(alert.rule)
+            if runtime is not None:
+                runtime.adopt(alert, now)
+                self._adopted[alert.fingerprint] = now + ADOPTED_FOR
+        self._muted_until = None
+        self._mute(now)
+        for runtime in self._all:
+            if runtime.unnotified:
+                runtime.count()
+                await self._save(runtime)
+                self._notify(runtime)
 
     async def evaluate(self, name: str) -> list[Transition]:
         """Evaluate one rule now; failures are counted and logged, never raised."""
@@ -489,14 +521,16 @@ class RuleEngine:
         """One step of a rule's state. Raises what the query or the rows raise."""
         rule, querier = runtime.rule, querier or self._querier
         rows = await self._rows(runtime, now, querier)
+        if self._elsewhere:
+            rows = [row for row in rows if row.get("node") not in self._elsewhere]
         accounts = await accounts_of(rule, rows, runtime.state, querier, now)
+        unread = self._unread(runtime, now)
+        advance = partial(step, runtime.state, rows, rule, now, silent, accounts, unread)
         if len(rows) <= INLINE_ROWS_MAX:
-            runtime.state, transitions = step(runtime.state, rows, rule, now, silent, accounts)
+            runtime.state, transitions = advance()
         else:
             loop = asyncio.get_running_loop()
-            runtime.state, transitions = await loop.run_in_executor(
-                self._threads, lambda: step(runtime.state, rows, rule, now, silent, accounts)
-            )
+            runtime.state, transitions = await loop.run_in_executor(self._threads, advance)
         # Save new costs at once, so that pages and reports agree.
         known = (
             alert
@@ -505,6 +539,15 @@ class RuleEngine:
         )
         runtime.unsaved |= {(alert.fingerprint, alert.active_at): alert for alert in known}
         return transitions
+
+    def _unread(self, runtime: RuleRuntime, now: datetime) -> frozenset[str]:
+        """Adopted alerts of a rule that no row has had yet."""
+        if not self._adopted:
+            return frozenset()
+        for key, alert in runtime.state.items():
+            if key in self._adopted and (alert.unknown_since is None or self._adopted[key] <= now):
+                del self._adopted[key]
+        return frozenset(key for key in runtime.state if key in self._adopted)
 
     async def _rows(
         self, runtime: RuleRuntime, now: datetime, querier: Querier

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
@@ -94,6 +94,34 @@ class RuleRuntime:
         self.state = replace(self.state, alerts={**self.state.alerts, **earlier})
         fresh = [alert for key, alert in self.state.items() if key in earlier or key in held]
         self.mark([Transition(alert, None) for alert in fresh], now)
+
+    def leave(self, nodes: Collection[str], now: datetime) -> bool:
+        """End the alerts of nodes that send to another collector, without a transition; whether there were any."""
+        gone = {k: a for k, a in self.state.items() if a.labels.get("node") in nodes}
+        for key, alert in gone.items():
+            self.held.discard(key)
+            self.saved_at.pop(key, None)
+            self.unsaved[key, alert.active_at] = replace(
+                alert,
+                state=AlertState.RESOLVED,
+                resolved_at=max(now, alert.active_at),
+                resolved_reason="its node reports to another collector",
+            )
+        if gone:
+            left = {key: alert for key, alert in self.state.items() if key not in gone}
+            self.state = replace(self.state, alerts=left)
+        return bool(gone)
+
+    def adopt(self, alert: Alert, now: datetime) -> None:
+        """Continue an alert of another collector. Its condition is unknown until a row has it."""
+        known = self.state.get(alert.fingerprint)
+        if known is not None and known.state is AlertState.FIRING:
+            return
+        alert = replace(alert, unknown_since=now)
+        self.held.discard(alert.fingerprint)
+        self.state = replace(self.state, alerts={**self.state.alerts, alert.fingerprint: alert})
+        self.unsaved[alert.fingerprint, alert.active_at] = alert
+        self.unnotified.append(alert)
 
     def mute(self, reasons: Mapping[str, str]) -> None:
         """Set why alerts are muted, and mark those for which this changed."""

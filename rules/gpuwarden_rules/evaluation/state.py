@@ -115,15 +115,18 @@ def step(
     now: datetime,
     silent: Collection[str] = (),
     accounts: Mapping[str, Account] = MappingProxyType({}),
+    unread: Collection[str] = (),
 ) -> tuple[RuleState, list[Transition]]:
     """The state after an evaluation at `now` that returned `rows`, and the changes.
 
     `state`: the result of the previous step, or {}. `silent`: nodes that send nothing. `accounts`: costs of
-    alerts by fingerprint; others are computed from their price an hour. Do not call this for an evaluation
+    alerts by fingerprint; others are computed from their price an hour. `unread`: alerts that came from another
+    collector, whose condition is unknown unless a row has it. Do not call this for an evaluation
     that failed: the state stays. Raises RowsError.
     """
     silent = () if rule.judges_silent_nodes else silent
     found, unknown = _found(rows, rule, now, silent)
+    unknown |= {key for key in unread if key not in found}
     state = _with_accounts(state, accounts)
     changes = _recent(state, now)
     after: dict[str, Alert] = {}

@@ -14,6 +14,7 @@ from functools import partial
 from typing import TypeVar, assert_never
 
 from gpuwarden.clock import Clock, to_ms
+from gpuwarden.incident import IncidentState
 from gpuwarden.lifecycle import until
 from gpuwarden.query import Querier, QueryError
 from gpuwarden_rules.evaluation.schedule import repeat
@@ -95,10 +96,26 @@ class Notifier:
         self.unrouted = 0
         """Open incidents that match no route, at the last update."""
         self.muted = 0
+        self._elsewhere: frozenset[str] = frozenset()
+        self._offered: Mapping[str, IncidentNotice] = {}
+
+    @property
+    def notices(self) -> Mapping[str, IncidentNotice]:
+        """What receivers were sent, by key of the notice."""
+        return self._state
+
+    def leave(self, nodes: frozenset[str]) -> None:
+        """Send no end of incidents of these nodes, which send to another collector."""
+        self._elsewhere = nodes
+
+    def offer(self, notices: Mapping[str, IncidentNotice]) -> None:
+        """What another collector sent about incidents; it counts as sent here for those that are open here."""
+        self._offered = {**self._offered, **notices}
 
     def continue_stats(self, before: "Notifier") -> None:
-        """Take over the counts of receivers that stay; `before` has ended."""
+        """Take over the counts of receivers that stay, and what is known of other collectors; `before` has ended."""
         self.stats |= {name: found for name, found in before.stats.items() if name in self.stats}
+        self._elsewhere, self._offered = before._elsewhere, before._offered
 
     def wake(self) -> None:
         """Update at once. Call it in the event loop's thread."""
@@ -199,7 +216,10 @@ class Notifier:
 
     def _plan(self, view: IncidentView, now: datetime) -> NotificationPlan:
         """Plan and store messages, durably, on the outbox's thread."""
-        made = plan(self._state, view, self._notify.policy, now)
+        open_ids = {one.id for one in view.incidents if one.state is IncidentState.OPEN}
+        offered = {k: n for k, n in self._offered.items() if n.incident.id in open_ids}
+        known = {**offered, **self._state}
+        made = plan(known, view, self._notify.policy, now, self._elsewhere)
         if made.messages or made.state != self._state:
             self.outbox.commit(self._state, made.state, made.messages)
         return made

@@ -13,7 +13,7 @@ Invariants
 - State and messages must be stored together (`outbox.py`).
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
@@ -101,9 +101,14 @@ class _Wanted:
 
 
 def plan(
-    state: NoticeState, view: IncidentView, policy: RoutingPolicy, now: datetime
+    state: NoticeState,
+    view: IncidentView,
+    policy: RoutingPolicy,
+    now: datetime,
+    elsewhere: Collection[str] = (),
 ) -> NotificationPlan:
-    """The messages that are due at `now`, and the state after them. `state` is never changed."""
+    """The messages that are due at `now`, and the state after them. `state` is never changed. `elsewhere`: nodes that
+    send to another collector, which sends what follows about their incidents."""
     wanted: dict[str, _Wanted] = {}
     unrouted = muted = 0
     by_id = {incident.id: incident for incident in view.incidents}
@@ -140,6 +145,8 @@ def plan(
         assert notice is not None
         ended = by_id.get(notice.incident.id)
         is_open = ended is not None and ended.state is IncidentState.OPEN
+        if elsewhere and not is_open and ended is not None and _has_moved(ended, elsewhere):
+            continue
         quiet_until = notice.sent_at + _s(notice.interval_s)
         if notice.is_over:
             if now <= quiet_until:
@@ -155,6 +162,11 @@ def plan(
             messages += made
             wakes.append(now + _s(notice.interval_s) + timedelta(milliseconds=1))
     return NotificationPlan(after, messages, min(wakes, default=None), unrouted, muted)
+
+
+def _has_moved(incident: Incident, elsewhere: Collection[str]) -> bool:
+    """Whether all alerts of an incident are of nodes that send to another collector."""
+    return all(member.labels.get("node") in elsewhere for member in incident.members.values())
 
 
 def _wanted(

@@ -102,6 +102,71 @@ async def test_an_alert_is_saved_and_told_when_it_changes(database, store, clock
     assert kept.state is RESOLVED
 
 
+async def test_an_alert_of_another_collector_goes_on_and_is_unknown_until_a_row_has_it(
+    database, store, clock
+) -> None:
+    told: list[AlertState] = []
+    engine = RuleEngine([rule_of()], database, store, clock, on_change=lambda a: told.append(a.state))  # fmt: skip
+    await engine.start()
+    hold(database, clock.now())
+    await engine.evaluate("hot")
+    (alert,) = engine.alerts
+    other = RuleEngine([rule_of()], MemoryDatabase(), type(store)(), clock)
+    await other.start()
+    earlier = replace(alert, fired_at=clock.now() - timedelta(hours=1))
+    await other.adopt([earlier, replace(alert, fingerprint="x", rule="another")])
+    for _ in range(3):
+        clock.advance(600)
+        await other.evaluate("hot")
+    (adopted,) = other.alerts
+    assert (adopted.fired_at, adopted.state) == (earlier.fired_at, FIRING)
+    assert adopted.unknown_since is not None
+    # It is not found for longer than another collector's rows can be missing.
+    clock.advance(engine_module.ADOPTED_FOR.total_seconds())
+    await other.evaluate("hot")
+    assert other.alerts == []
+
+
+async def test_an_adopted_alert_that_a_row_has_is_known_and_ends_as_any_other(
+    database, store, clock
+) -> None:
+    engine = RuleEngine([rule_of()], database, store, clock)
+    await engine.start()
+    hold(database, clock.now())
+    await engine.evaluate("hot")
+    (alert,) = engine.alerts
+    again = RuleEngine([rule_of()], database, type(store)(), clock)
+    await again.start()
+    await again.adopt([replace(alert, fired_at=clock.now() - timedelta(hours=1))])
+    await again.evaluate("hot")
+    (known,) = again.alerts
+    assert (known.unknown_since, known.fired_at) == (None, clock.now() - timedelta(hours=1))
+    clock.advance(120)
+    await again.evaluate("hot")
+    assert again.alerts == []
+
+
+async def test_nodes_that_send_elsewhere_are_not_judged_and_their_alerts_end_with_the_reason(
+    database, store, clock
+) -> None:
+    told: list[AlertState] = []
+    engine = RuleEngine([rule_of()], database, store, clock, on_change=lambda a: told.append(a.state))  # fmt: skip
+    await engine.start()
+    for node in ("n1", "n2"):
+        hold(database, clock.now(), node=node)
+    await engine.evaluate("hot")
+    await engine.leave(frozenset({"n1"}))
+    assert [alert.labels["node"] for alert in engine.alerts] == ["n2"]
+    await engine.evaluate("hot")
+    assert [alert.labels["node"] for alert in engine.alerts] == ["n2"]
+    assert told == [FIRING, FIRING], "its end is not told"
+    left = [a for a in store.kept.values() if a.labels["node"] == "n1"]
+    assert [(a.state, a.resolved_reason) for a in left] == [(RESOLVED, "its node reports to another collector")]  # fmt: skip
+    await engine.leave(frozenset())
+    await engine.evaluate("hot")
+    assert len(engine.alerts) == 2
+
+
 async def test_an_event_wakes_the_rules_that_are_about_its_kind(
     database, store, clock, monkeypatch
 ) -> None:

@@ -6,7 +6,7 @@ from typing import NamedTuple, Protocol
 from gpuwarden.alert import SilenceBoard
 
 
-class NodeOwner(NamedTuple):
+class NodeClaim(NamedTuple):
     """Which collector a node sends to."""
 
     node: str
@@ -44,7 +44,7 @@ class ClusterAsk(NamedTuple):
 class ClusterAnswer(NamedTuple):
     """The answer."""
 
-    owners: Sequence[NodeOwner]
+    owners: Sequence[NodeClaim]
     taken: Sequence[MovingState]
 
 

@@ -14,7 +14,7 @@ from contextlib import closing, contextmanager, suppress
 import duckdb
 
 from gpuwarden.alert import SharedSilence
-from gpuwarden.cluster import ClusterAnswer, ClusterAsk, MovingState, NodeOwner
+from gpuwarden.cluster import ClusterAnswer, ClusterAsk, MovingState, NodeClaim
 from gpuwarden.query import text_sql
 from gpuwarden_collector.storage.address import LakeAddress
 from gpuwarden_collector.storage.errors import StoreUnavailableError, one_line
@@ -161,7 +161,7 @@ class Coordination:
                 for sql in _changes(me, asked):
                     cursor.execute("CALL postgres_execute('server', $1)", [sql])
                 ask = "SELECT * FROM postgres_query('server', $1)"
-                found = [NodeOwner(*row) for row in cursor.execute(ask, [owners]).fetchall()]
+                found = [NodeClaim(*row) for row in cursor.execute(ask, [owners]).fetchall()]
                 rows = cursor.execute(ask, [state]).fetchall() if asked.take else []
         except duckdb.Error as error:
             raise StoreUnavailableError(one_line(error)) from error

@@ -18,7 +18,7 @@ import msgspec
 
 from gpuwarden.alert import Alert, AlertState
 from gpuwarden.clock import Clock, to_ms
-from gpuwarden.cluster import Cluster, ClusterAnswer, ClusterAsk, MovingState, NodeOwner
+from gpuwarden.cluster import Cluster, ClusterAnswer, ClusterAsk, MovingState, NodeClaim
 from gpuwarden.lifecycle import until
 from gpuwarden.query import Querier, QueryError
 from gpuwarden_rules.notify.planner import IncidentNotice
@@ -72,7 +72,7 @@ class MovingNotices(Protocol):
 class HandoverState:
     """What a collector knows of the others."""
 
-    owners: Mapping[str, NodeOwner] = field(default_factory=dict)
+    owners: Mapping[str, NodeClaim] = field(default_factory=dict)
     since_ms: int = 0
     published: Mapping[tuple[str, str], MovingState] = field(default_factory=dict)
 

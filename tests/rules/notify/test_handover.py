@@ -12,7 +12,7 @@ from tests.rules.notify.test_planner import ONE, Run, told
 
 from gpuwarden.alert import Alert, AlertState
 from gpuwarden.clock import from_ms, to_ms
-from gpuwarden.cluster import ClusterAnswer, ClusterAsk, MovingState, NodeOwner
+from gpuwarden.cluster import ClusterAnswer, ClusterAsk, MovingState, NodeClaim
 from gpuwarden_rules.notify.handover import (
     OVERLAP_MS,
     HandoverState,
@@ -28,8 +28,8 @@ NOW = datetime(2026, 3, 4, 12, tzinfo=UTC)
 SECOND = timedelta(seconds=1)
 
 
-def owner(node: str, at: datetime, *, is_own: bool) -> NodeOwner:
-    return NodeOwner(node, is_own, to_ms(at))
+def owner(node: str, at: datetime, *, is_own: bool) -> NodeClaim:
+    return NodeClaim(node, is_own, to_ms(at))
 
 
 def test_a_collector_claims_what_it_heard_after_the_other_did() -> None:
@@ -80,7 +80,7 @@ def test_each_node_ends_at_the_collector_that_heard_it_last(
             for node in claimed:
                 if board.get(node, (-1, 0))[0] != at:
                     board[node] = (at, to_ms(now))
-            owners = [NodeOwner(n, of == at, ms) for n, (of, ms) in board.items()]
+            owners = [NodeClaim(n, of == at, ms) for n, (of, ms) in board.items()]
             states[at] = answered(states[at], (), ClusterAnswer(owners, []))
 
     now = NOW

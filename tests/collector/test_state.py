@@ -31,7 +31,7 @@ def node(name: str, said: int, seen: int | None) -> dict[str, Any]:
 def silence(name: str, ends: int) -> dict[str, Any]:
     at = AT + timedelta(seconds=ends)
     return {
-        "id": name, "matchers": "[]", "author": "a", "comment": "", "starts_at": AT, "ends_at": at,
+        "id": name, "matchers": "[]", "author": "a", "comment": "", "starts_at": AT, "ends_at": at, "changes": 0,
     }  # fmt: skip
 
 

@@ -1,4 +1,5 @@
-"""Does acts by the site's own programs: a webhook, a command, JupyterHub, and systemd on the node that the actor is on.
+"""Does acts by the site's own programs: a webhook, a command, JupyterHub, and systemd and nvidia-smi on the node that the
+actor is on.
 
 Their addresses and paths are settings of the actor; a collector cannot name others.
 """
@@ -19,6 +20,7 @@ from gpuwarden_cli.actor.acts import Act, ActError
 
 TIMEOUT_S = 60.0
 _ANSWER_BYTES_MAX = 64 * 1024
+_GPU = re.compile(r"GPU-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _UNIT = re.compile(r"[A-Za-z0-9:_.@\\-]{1,250}\.(service|scope)")
 
 
@@ -154,6 +156,63 @@ class Systemd:
     def _show(self, unit: str) -> dict[str, str]:
         said = _run([self._systemctl, "show", unit, "--property=ActiveState,ControlGroup"])
         return dict(line.split("=", 1) for line in said.splitlines() if "=" in line)
+
+
+class NvidiaSmi:
+    """Power limits and clocks of the node that the actor is on, back to their defaults; needs root.
+
+    https://docs.nvidia.com/deploy/nvidia-smi/
+    """
+
+    kinds = frozenset({"reset_power_limit", "reset_clocks"})
+
+    def __init__(self, node: str, program: str = "nvidia-smi") -> None:
+        self._node = node
+        self._program = program
+        self._unlocked: set[str] = set()
+
+    def look(self, act: Act) -> str | None:
+        """As of `Scheduler`."""
+        if act.kind == "reset_clocks":
+            self._gpu(act)
+            return None
+        limit, default = self._limits(act)
+        return "the limit is the default" if limit == default else None
+
+    def do(self, act: Act) -> None:
+        """As of `Scheduler`."""
+        gpu = f"--id={self._gpu(act)}"
+        if act.kind == "reset_power_limit":
+            _, default = self._limits(act)
+            _run([self._program, gpu, f"--power-limit={default:g}"])
+            return
+        _run([self._program, gpu, "--reset-gpu-clocks"])
+        _run([self._program, gpu, "--reset-memory-clocks"])
+        self._unlocked.add(act.id)
+
+    def is_done(self, act: Act) -> bool:
+        """As of `Scheduler`. No driver says whether clocks are locked: the commands' word counts."""
+        if act.kind == "reset_clocks":
+            return act.id in self._unlocked
+        limit, default = self._limits(act)
+        return limit == default
+
+    def _limits(self, act: Act) -> tuple[float, float]:
+        """Power limit and its default, watts. Raises ActError."""
+        fields = "--query-gpu=power.limit,power.default_limit"
+        said = _run([self._program, f"--id={self._gpu(act)}", fields, "--format=csv,noheader,nounits"])  # fmt: skip
+        try:
+            limit, default = map(float, said.split(","))
+        except ValueError as error:
+            raise ActError(f"nvidia-smi says no power limit of {act.gpu_uuid}: {said.strip()[:100]}") from error  # fmt: skip
+        return limit, default
+
+    def _gpu(self, act: Act) -> str:
+        if act.node != self._node:
+            raise ActError(f"this actor is on {self._node}, not on {act.node}: not done")
+        if _GPU.fullmatch(act.gpu_uuid) is None:
+            raise ActError(f"{act.gpu_uuid[:50]!r} is not a UUID of NVIDIA's: not done")
+        return act.gpu_uuid
 
 
 def json_of(act: Act) -> bytes:

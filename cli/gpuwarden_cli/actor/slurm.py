@@ -25,7 +25,7 @@ _NO_JOB = "Invalid job id"
 class Slurm:
     """Slurm, by the commands on PATH or in a folder."""
 
-    kinds = frozenset({"cancel_job", "requeue_job", "drain_node", "resume_node"})
+    kinds = frozenset({"cancel_job", "requeue_job", "drain_node", "reboot_node", "resume_node"})
 
     def __init__(self, folder: str = "") -> None:
         self._folder = f"{folder.rstrip('/')}/" if folder else ""
@@ -34,7 +34,7 @@ class Slurm:
         """As of `Scheduler`."""
         if act.kind == "resume_node":
             return self._look_at_drained(act)
-        if act.kind == "drain_node":
+        if act.kind in ("drain_node", "reboot_node"):
             return self._look_at_node(act)
         found = self._job(act)
         if found is None or found[1] in _OVER:
@@ -51,8 +51,10 @@ class Slurm:
         own = {partition: nodes for partition, nodes in states.items() if act.node in nodes}
         if not own:
             raise ActError(f"Slurm has no node {act.node}: not done")
-        if all("drain" in nodes[act.node] for nodes in own.values()):
+        if act.kind == "drain_node" and all("drain" in nodes[act.node] for nodes in own.values()):
             return "the node was drained already"
+        if act.kind == "reboot_node" and any(_reboots(nodes[act.node]) for nodes in own.values()):
+            return "the node reboots already"
         for partition, nodes in own.items():
             usable = [n for n, state in nodes.items() if n != act.node and not _is_unusable(state)]
             if not usable:
@@ -66,7 +68,7 @@ class Slurm:
         own = [nodes[act.node] for nodes in self._partitions().values() if act.node in nodes]
         if not own:
             raise ActError(f"Slurm has no node {act.node}: not done")
-        if not any("drain" in state for state in own):
+        if not any("drain" in state or "down" in state for state in own):
             return "the node is not drained"
         node = _checked(_NODE, act.node)
         reason = (
@@ -94,6 +96,17 @@ class Slurm:
                     "State=DRAIN",
                     f"Reason={REASON} {act.id}",
                 )
+            case "reboot_node":
+                # Not up by itself: a person, or `gpuwarden accept`, returns it.
+                node = _checked(_NODE, act.node)
+                self._run(
+                    "scontrol",
+                    "reboot",
+                    "ASAP",
+                    "nextstate=DOWN",
+                    f"reason={REASON} {act.id}",
+                    node,
+                )
             case "resume_node":
                 self._run(
                     "scontrol", "update", f"NodeName={_checked(_NODE, act.node)}", "State=RESUME"
@@ -106,7 +119,11 @@ class Slurm:
         if act.kind in ("drain_node", "resume_node"):
             own = [nodes[act.node] for nodes in self._partitions().values() if act.node in nodes]
             wanted = act.kind == "drain_node"
-            return bool(own) and all(("drain" in state) is wanted for state in own)
+            is_closed = [("drain" in state or "down" in state) for state in own]
+            return bool(own) and all(one is wanted for one in is_closed)
+        if act.kind == "reboot_node":
+            own = [nodes[act.node] for nodes in self._partitions().values() if act.node in nodes]
+            return any(_reboots(state) or _is_unusable(state) for state in own)
         found = self._job(act)
         if act.kind == "requeue_job":
             return found is not None and found[1] == "PENDING"
@@ -162,3 +179,8 @@ def _checked(pattern: re.Pattern[str], text: str) -> str:
 
 def _is_unusable(state: str) -> bool:
     return state.endswith("*") or any(word in state for word in _UNUSABLE)
+
+
+def _reboots(state: str) -> bool:
+    """Whether a reboot is asked for (`@`) or under way (`^`), as sinfo writes it."""
+    return state.endswith(("@", "^")) or "boot" in state

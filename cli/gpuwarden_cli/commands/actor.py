@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 POLL_S = 5.0
 KINDS = (
     "cancel_job", "requeue_job", "drain_node", "resume_node", "delete_pod", "evict_pod", "scale_to_zero", "cordon_node",
-    "taint_node", "stop_unit", "stop_notebook", "call_webhook", "run_command",
+    "taint_node", "reboot_node", "reset_power_limit", "reset_clocks", "stop_unit", "stop_notebook", "call_webhook", "run_command",
 )  # fmt: skip
 
 
@@ -50,7 +50,7 @@ def add_commands(commands: Commands) -> None:
     made.add_argument("--command", type=Path, metavar="PATH", help="of run_command: gets the act as JSON on standard input")  # fmt: skip
     made.add_argument("--jupyterhub", metavar="URL", help="of stop_notebook: the hub's address")
     made.add_argument("--jupyterhub-token-file", type=Path, metavar="FILE", help="token of a service of the hub")  # fmt: skip
-    made.add_argument("--node", help="of stop_unit: the node that it is on; it fetches only acts of this node")  # fmt: skip
+    made.add_argument("--node", help="the node that it is on, for stop_unit and acts on GPUs; it fetches only acts of this node")  # fmt: skip
     made.add_argument("--unit", action="append", default=[], metavar="GLOB", help="of stop_unit: units that it may stop; may be repeated")  # fmt: skip
     made.add_argument("--once", action="store_true", help="do what is asked for now, and end")
     add_url(made)
@@ -103,6 +103,8 @@ def _schedulers(args: argparse.Namespace) -> "Sequence[Scheduler]":
         "run_command": ("--command", args.command),
         "stop_notebook": ("--jupyterhub", args.jupyterhub),
         "stop_unit": ("--node", args.node),
+        "reset_power_limit": ("--node", args.node),
+        "reset_clocks": ("--node", args.node),
     }
     for kind, (option, value) in needs.items():
         if kind in args.allow and not value:
@@ -119,7 +121,7 @@ def _schedulers(args: argparse.Namespace) -> "Sequence[Scheduler]":
     if args.jupyterhub:
         found.append(site.JupyterHub(args.jupyterhub, args.jupyterhub_token_file))
     if args.node:
-        found.append(site.Systemd(args.node, args.unit))
+        found += [site.Systemd(args.node, args.unit), site.NvidiaSmi(args.node)]
     return found
 
 
@@ -131,7 +133,7 @@ def _confine(folder: Path, command: Path | None = None) -> None:
     from gpuwarden_cli.actor.slurm import COMMANDS
     from gpuwarden_collector.processes.sandbox import Needs, confine_files, loaders, runs_with
 
-    found = [shutil.which(name) for name in (*COMMANDS, "systemctl")]
+    found = [shutil.which(name) for name in (*COMMANDS, "systemctl", "nvidia-smi")]
     found += [] if command is None else [str(command)]
     try:
         programs = [each for path in found if path for each in runs_with(Path(path).resolve())]

@@ -224,6 +224,7 @@ def _object(document: Any) -> dict[str, Any]:
 def _act(case: PolicyCase) -> dict[str, Any]:
     return {
         "id": case.id, "act": case.act.value, "policy": case.policy, "node": case.node, "user": case.user, "job": case.job,
+        "gpu_uuid": case.gpu_uuid,
         "asked_at": case.act_at, "by": case.next_at, "summary": case.summary,
     }  # fmt: skip
 

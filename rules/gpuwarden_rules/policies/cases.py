@@ -16,6 +16,7 @@ from enum import StrEnum
 from gpuwarden.alert import Alert, AlertState
 from gpuwarden_rules.policies.language import (
     ON_ALERTS,
+    ON_GPUS,
     ON_NODES,
     ON_USERS,
     WORDS,
@@ -106,6 +107,8 @@ class PolicyCase:
         """What the act is about."""
         if self.act in ON_NODES:
             return f"node {self.node}"
+        if self.act in ON_GPUS:
+            return f"GPU {self.gpu_uuid}"
         if self.act in ON_ALERTS:
             return f"alert {self.fingerprint}"
         if self.act is StepKind.STOP_NOTEBOOK:
@@ -119,7 +122,9 @@ class PolicyCase:
         """What is not known that the act needs; empty: nothing."""
         if self.act in ON_USERS and not self.user:
             return "no user is known whose work could be ended"
-        needs_job = self.act not in ON_NODES | ON_USERS | ON_ALERTS
+        if self.act in ON_GPUS and not self.gpu_uuid:
+            return "the alert names no GPU"
+        needs_job = self.act not in ON_NODES | ON_USERS | ON_ALERTS | ON_GPUS
         return "no job is known that could be ended" if needs_job and not self.job else ""
 
 
@@ -312,7 +317,10 @@ def _moved(
         return _ended(case, CaseState.SPARED, now, "the alert ended"), None
     if policy.is_protected(one.subject):
         return _ended(case, CaseState.SPARED, now, "it is protected"), None
-    if case.act not in ON_NODES and (one.subject.job, one.subject.user) != (case.job, case.user):
+    if case.act not in ON_NODES | ON_GPUS and (one.subject.job, one.subject.user) != (
+        case.job,
+        case.user,
+    ):
         return _ended(case, CaseState.SPARED, now, "another job has the GPU"), None
     if not one.may_be_acted_upon or case.next_at is None or case.next_at > now:
         return case, None

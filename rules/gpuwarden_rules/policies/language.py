@@ -70,7 +70,10 @@ class StepKind(StrEnum):
     STOP_NOTEBOOK = "stop_notebook"
     CALL_WEBHOOK = "call_webhook"
     RUN_COMMAND = "run_command"
+    RESET_POWER_LIMIT = "reset_power_limit"
+    RESET_CLOCKS = "reset_clocks"
     DRAIN_NODE = "drain_node"
+    REBOOT_NODE = "reboot_node"
     CORDON_NODE = "cordon_node"
     TAINT_NODE = "taint_node"
     RESUME_NODE = "resume_node"  # asked for by a person, never a step
@@ -79,11 +82,19 @@ class StepKind(StrEnum):
 WORDS = frozenset({StepKind.TELL_OWNER, StepKind.ASK_OWNER, StepKind.WARN_OWNER})
 """Steps that only say something."""
 ON_NODES = frozenset(
-    {StepKind.DRAIN_NODE, StepKind.CORDON_NODE, StepKind.TAINT_NODE, StepKind.RESUME_NODE}
+    {
+        StepKind.DRAIN_NODE,
+        StepKind.REBOOT_NODE,
+        StepKind.CORDON_NODE,
+        StepKind.TAINT_NODE,
+        StepKind.RESUME_NODE,
+    }
 )
 """Acts whose target is a node."""
 ON_ALERTS = frozenset({StepKind.CALL_WEBHOOK, StepKind.RUN_COMMAND})
 """Acts of the site's own programs: their target is the alert."""
+ON_GPUS = frozenset({StepKind.RESET_POWER_LIMIT, StepKind.RESET_CLOCKS})
+"""Acts whose target is a GPU. They end no job."""
 ON_USERS = frozenset({StepKind.STOP_NOTEBOOK, StepKind.STOP_UNIT})
 """Acts whose target is what a user runs on a GPU. The target of all other acts is a job."""
 

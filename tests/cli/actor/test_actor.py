@@ -45,6 +45,8 @@ if name == "sinfo":
     end(0, "\\n".join(f"batch|{n}|{s}" for n, s in known["nodes"].items()))
 if sys.argv[1] == "requeue":
     job[sys.argv[2]][1] = "PENDING"; end()
+if sys.argv[1] == "reboot":
+    known["nodes"][sys.argv[-1]] = "draining@"; end()
 node = sys.argv[2].partition("=")[2]
 known["nodes"][node] = "idle" if "State=RESUME" in sys.argv else known["nodes"][node] + "+drain"; end()
 """
@@ -107,7 +109,7 @@ def act(kind: str = "cancel_job", **more: Any) -> Act:
 def actor(slurm: Cluster, clock: ManualClock, *kinds: str, an_hour: int = 9) -> Actor:
     folder = slurm.folder.parent
     allowed = Allowed(
-        frozenset(kinds or ("cancel_job", "requeue_job", "drain_node", "resume_node")),
+        frozenset(kinds or Slurm.kinds),
         an_hour,
         folder / "stop",
     )
@@ -141,6 +143,21 @@ def test_a_node_that_the_actor_drained_is_returned(slurm: Cluster, clock: Manual
         Report("a1", True, "done, and checked")
     ]
     assert slurm.changes == [["scontrol", "update", "NodeName=n0", "State=RESUME"]]
+
+
+def test_a_node_is_rebooted_once_and_stays_closed_until_it_is_returned(
+    slurm: Cluster, clock: ManualClock
+) -> None:
+    one = actor(slurm, clock)
+    asked = act("reboot_node", job="", user="")
+    assert one.work([asked, asked]) == [Report("a1", True, "done, and checked")] * 2
+    [again] = one.work([act("reboot_node", id="a2", job="", user="")])
+    assert again.note == "the node reboots already"
+    assert slurm.changes == [["scontrol", "reboot", "ASAP", "nextstate=DOWN", "reason=gpuwarden a1", "n0"]]  # fmt: skip
+    slurm.known |= {"nodes": {"n0": "down", "n1": "idle"}, "reason": "gpuwarden a1 : reboot complete"}  # fmt: skip
+    slurm.write()
+    [back] = one.work([act("resume_node", id="a3", job="", user="")])
+    assert back.is_done and slurm.read()["nodes"]["n0"] == "idle"
 
 
 class _KilledError(BaseException):
@@ -181,6 +198,7 @@ def test_an_actor_that_is_killed_at_any_step_does_nothing_twice(
     ({"jobs": {"11": ["ada", "COMPLETED"]}}, {}, (True, "the job had ended")),
     ({"jobs": {"11": ["bob", "RUNNING"]}}, {}, (False, "job 11 is of bob, not of ada: not done")),
     ({"nodes": {"n0": "idle", "n1": "down*"}}, {"kind": "drain_node"}, (False, "n0 is the last node of partition batch that takes jobs: not done")),
+    ({"nodes": {"n0": "idle", "n1": "down*"}}, {"kind": "reboot_node"}, (False, "n0 is the last node of partition batch that takes jobs: not done")),
     ({"nodes": {"n1": "idle"}}, {"kind": "drain_node"}, (False, "Slurm has no node n0: not done")),
     ({"nodes": {"n0": "drained", "n1": "idle"}}, {"kind": "drain_node"}, (True, "the node was drained already")),
     ({}, {"kind": "resume_node"}, (True, "the node is not drained")),

@@ -17,7 +17,7 @@ from gpuwarden.clock import ManualClock
 from gpuwarden_cli.actor.acts import Act, ActError, Scheduler
 from gpuwarden_cli.actor.journal import Journal
 from gpuwarden_cli.actor.run import Actor, Allowed, Report
-from gpuwarden_cli.actor.site import JupyterHub, SiteCommand, SiteWebhook, Systemd
+from gpuwarden_cli.actor.site import JupyterHub, NvidiaSmi, SiteCommand, SiteWebhook, Systemd
 from gpuwarden_cli.main import main
 
 
@@ -84,7 +84,7 @@ def test_a_webhook_gets_the_act_once_with_its_token_and_a_key(
     assert (method, headers["Authorization"], headers["Idempotency-Key"]) == ("POST", "Bearer secret", "a1")  # fmt: skip
     assert json.loads(body) | {"by": ""} == {
         "id": "a1", "kind": "call_webhook", "node": "n0", "user": "ada", "job": "", "by": "", "policy": "cull",
-        "summary": "idle", "cgroup": "",
+        "summary": "idle", "cgroup": "", "gpu_uuid": "",
     }  # fmt: skip
 
 
@@ -182,6 +182,41 @@ def test_only_the_unit_of_the_users_own_processes_is_stopped(
     assert worked(systemd, tmp_path, asked) == [Report("a1", *expected)]
     units = json.loads((tmp_path / "units.json").read_text())
     assert units["train@7.service"][0] == ("inactive" if expected[1] == "done, and checked" else "active")  # fmt: skip
+
+
+SMI = """
+import json, pathlib, sys
+state = pathlib.Path(__file__).with_name("gpus.json")
+known = json.loads(state.read_text())
+known["calls"].append(sys.argv[1:])
+gpu, words = sys.argv[1].removeprefix("--id="), sys.argv[2:]
+if words[0].startswith("--query-gpu"):
+    print(", ".join(map(str, known["limits"][gpu])) if gpu in known["limits"] else "[N/A], [N/A]")
+elif words[0].startswith("--power-limit="):
+    known["limits"][gpu][0] = float(words[0].partition("=")[2])
+state.write_text(json.dumps(known))
+"""
+GPU = "GPU-11111111-2222-3333-4444-555555555555"
+
+
+def test_power_limit_and_clocks_are_set_back_on_the_own_node_alone(tmp_path: Path) -> None:
+    (tmp_path / "gpus.json").write_text(json.dumps({"limits": {GPU: [350.0, 700.0]}, "calls": []}))
+    smi = NvidiaSmi("n0", str(program(tmp_path / "nvidia-smi", SMI)))
+    limit = act("reset_power_limit", job="", user="", gpu_uuid=GPU)
+    others = [
+        replace(limit, id="b1"), replace(limit, id="b2", kind="reset_clocks"), replace(limit, id="b3", node="n1"),
+        replace(limit, id="b4", gpu_uuid="GPU-1 --gpu-reset"), replace(limit, id="b5", gpu_uuid=GPU.replace("1", "a")),
+    ]  # fmt: skip
+    done = worked(smi, tmp_path, limit, *others)
+    assert [(report.is_done, report.note) for report in done] == [
+        (True, "done, and checked"), (True, "the limit is the default"), (True, "done, and checked"),
+        (False, "this actor is on n0, not on n1: not done"), (False, "'GPU-1 --gpu-reset' is not a UUID of NVIDIA's: not done"),
+        (False, f"nvidia-smi says no power limit of {GPU.replace('1', 'a')}: [N/A], [N/A]"),
+    ]  # fmt: skip
+    calls = json.loads((tmp_path / "gpus.json").read_text())["calls"]
+    assert [words[1] for words in calls if not words[1].startswith("--query")] == [
+        "--power-limit=700", "--reset-gpu-clocks", "--reset-memory-clocks",
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(

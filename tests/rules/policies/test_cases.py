@@ -219,12 +219,25 @@ def test_a_drain_that_failed_is_not_undone() -> None:
     (StepKind.STOP_UNIT, PolicySubject(node="n0"), CaseState.LEFT),
     (StepKind.SCALE_TO_ZERO, PolicySubject(node="n0", user="ada"), CaseState.LEFT),
     (StepKind.TAINT_NODE, PolicySubject(node="n0"), CaseState.ACTING),
+    (StepKind.REBOOT_NODE, PolicySubject(node="n0"), CaseState.ACTING),
+    (StepKind.RESET_CLOCKS, PolicySubject(node="n0"), CaseState.ACTING),
 ])  # fmt: skip
 def test_each_act_needs_what_it_is_about(
     act: StepKind, subject: PolicySubject, state: CaseState
 ) -> None:
     one = Follower(policy(steps=(PolicyStep(act, 0),)))
     assert one.step(NOW, live(subject=subject)) == [state]
+
+
+def test_an_act_on_each_gpu_is_its_own_and_needs_a_gpu() -> None:
+    one = Follower(policy(steps=(PolicyStep(StepKind.RESET_POWER_LIMIT, 0),)))
+    assert one.step(NOW, live(0), live(1)) == [CaseState.ACTING, CaseState.ACTING]
+    bare = Follower(policy(steps=(PolicyStep(StepKind.RESET_POWER_LIMIT, 0),)))
+    assert bare.step(NOW, live(0, labels={"node": "n0"})) == [CaseState.LEFT]
+    # Another job on the GPU changes nothing about its limit.
+    later = Follower(policy(steps=(PolicyStep(StepKind.RESET_POWER_LIMIT, 0),), after_s=60))
+    later.step(NOW, live())
+    assert later.step(NOW + HOUR, live(subject=replace(ADA, job="12"))) == [CaseState.ACTING]
 
 
 def test_one_stop_of_a_notebook_is_for_all_gpus_of_its_user_on_any_node() -> None:

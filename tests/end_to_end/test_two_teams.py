@@ -45,7 +45,7 @@ ASKED = {
     "/sql": "?q=FROM+nodes", "/prometheus/api/v1/query": "?query=%7B__name__%3D~%22.%2Butil_percent%22%7D",
     "/prometheus/api/v1/query_range": "?query=gpuwarden_gpu_util_percent&start={since}&end={now}&step=5",
     "/prometheus/api/v1/series": "?match[]=%7B__name__%3D~%22.%2Butil_percent%22%7D", "/prometheus/federate": "?match[]=%7B__name__%3D~%22.%2Butil_percent%22%7D",
-    "/prometheus/api/v1/query_exemplars": "?query=up",
+    "/prometheus/api/v1/query_exemplars": "?query=up", "/v1/silences/preview": "?matcher=node={node}",
 }  # fmt: skip
 
 
@@ -186,3 +186,43 @@ async def test_a_team_that_is_gone_or_smaller_holds_for_the_next_request(
     await nodes_become((403, "access_file has no team vision, to which this token belongs"))
     access.write_text("[teams.vision")
     await nodes_become((403, "access_file has no team vision, to which this token belongs"))
+
+
+async def test_a_team_silences_its_own_nodes_and_sees_no_silence_of_others(
+    visitor: Visitor, tmp_path: Path
+) -> None:
+    def granted(team: str | None) -> Token:
+        token = Token.new(Scope.OPERATE)
+        entry = TokenEntry(token.id, Scope.OPERATE, token.digest, datetime.now(UTC), team=team)
+        edit(tmp_path / "data" / NAME, lambda store: (store.with_entry(entry), None))
+        return token
+
+    own, all_rows = (Visitor(visitor.collector, granted(team)) for team in ("vision", None))
+    visitor.collector.reload()
+
+    async def silences(one: Visitor, *matchers: str) -> tuple[int, Any]:
+        asked = {"matchers": matchers, "author": "vera", "for": "1h"}
+        status, text = await one.ask("POST", "/v1/silences", json=asked)
+        return status, json.loads(text)
+
+    others = OTHERS["node"]
+    status, foreign = await silences(all_rows, f"node={others}")
+    assert status == 201
+    for matchers in ([f"node={others}"], ["node=~v1"], ["node!=x"], ["rule=~.*"], ["node=nobody"]):
+        status, said = await silences(own, *matchers)
+        assert (status, said["error"][:31]) == (403, "a team silences its own nodes: "), matchers
+    status, made = await silences(own, "node=v1", "rule=~gpu_.*")
+    assert status == 201
+    asked = {"fingerprint": OTHERS["fingerprint"], "author": "vera", "for": "1h"}
+    assert (await own.ask("POST", "/v1/silences", json=asked))[0] == 404
+    listed = json.loads((await own.ask("GET", "/v1/silences"))[1])["silences"]
+    assert [one["id"] for one in listed] == [made["id"]]
+    assert len(json.loads((await all_rows.ask("GET", "/v1/silences"))[1])["silences"]) == 2
+    assert (await own.ask("DELETE", f"/v1/silences/{foreign['id']}"))[0] == 404
+    status, text = await own.ask("GET", f"/v1/silences/preview?matcher=node={others}")
+    assert (status, json.loads(text)["alerts"]) == (200, 0)
+    assert (await own.ask("DELETE", f"/v1/silences/{made['id']}"))[0] == 204
+    # A reader of the team makes none.
+    assert (await silences(visitor, "node=v1"))[0] == 403
+    for one in (own, all_rows):
+        await one.session.close()

@@ -165,6 +165,11 @@ FOR_TEAMS = frozenset(
         ("GET", "/v1/queries"),
         ("POST", "/v1/queries"),
         ("DELETE", "/v1/queries/{name}"),
+        # Of their own nodes and alerts.
+        ("GET", "/v1/silences"),
+        ("GET", "/v1/silences/preview"),
+        ("POST", "/v1/silences"),
+        ("DELETE", "/v1/silences/{id}"),
         # Those of the fleet and of the team's nodes.
         ("GET", "/v1/annotations"),
         # They say nothing of the fleet.

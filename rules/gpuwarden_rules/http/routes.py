@@ -89,7 +89,7 @@ def routes(
         web.get("/v1/rules/{name}", guarded(show_rule)),
         web.post("/v1/rules/reload", guarded(reload)),
         *prometheus.routes(guarded),
-        *silences.routes(guarded, clock, on_silence),
+        *silences.routes(guarded, clock, on_silence, querier),
         *backtests.routes(backtester, guarded),
         *policy_routes(policies, clock, backtester, querier),
     ]

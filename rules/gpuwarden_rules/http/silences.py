@@ -3,14 +3,17 @@
 import dataclasses
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from aiohttp import web
 
+from gpuwarden.access import CALLER
 from gpuwarden.alert import Alert, Matcher, Silence, matcher_of
 from gpuwarden.clock import Clock
 from gpuwarden.durations import seconds_of
+from gpuwarden.query import Querier, QueryError, query_all
 from gpuwarden_rules.evaluation.reload import RuleReloader
 from gpuwarden_rules.http.answers import Guarded, RequestError, answer, document_of, instant
 
@@ -18,26 +21,78 @@ PREVIEWED_MAX = 50
 """Most alerts in the preview of a silence."""
 
 
+@dataclass(frozen=True, slots=True)
+class SilenceRights:
+    """What the caller may silence. One of a team: its nodes by name, and its alerts."""
+
+    nodes: frozenset[str] | None = None
+    """None: all."""
+    alerts: frozenset[str] = frozenset()
+    """Fingerprints, if `nodes` is not None."""
+
+    def shown(self, alerts: Sequence[Alert]) -> list[Alert]:
+        """Those of the alerts that the caller may see."""
+        return [a for a in alerts if self.nodes is None or a.fingerprint in self.alerts]
+
+    def covers(self, silence: Silence) -> bool:
+        """Whether the silence is about nothing but what the caller may silence."""
+        if self.nodes is None:
+            return True
+        if silence.fingerprint is not None:
+            return silence.fingerprint in self.alerts
+        return any(
+            matcher.name == "node" and matcher.operator == "=" and matcher.value in self.nodes
+            for matcher in silence.matchers
+        )
+
+
+async def _rights(querier: Querier) -> SilenceRights:
+    """Those of the caller, by what its queries see. Raises QueryError."""
+    if CALLER.get().team is None:
+        return SilenceRights()
+    asked: list[tuple[str, None]] = [(_NODES, None), (_ALERTS, None)]
+    nodes, alerts = await query_all(querier, asked)
+    return SilenceRights(
+        frozenset(row["node"] for row in nodes.records()),
+        frozenset(row["fingerprint"] for row in alerts.records()),
+    )
+
+
+_NODES = "SELECT node FROM nodes"
+_ALERTS = "SELECT DISTINCT fingerprint FROM alerts"
+
+
 def routes(
-    guarded: Guarded, clock: Clock, on_silence: Callable[[], None]
+    guarded: Guarded, clock: Clock, on_silence: Callable[[], None], querier: Querier
 ) -> Iterable[web.AbstractRouteDef]:
-    """`on_silence` is called when a silence is created or ended."""
+    """`on_silence` is called when a silence is created or ended. `querier`: sees what the caller may see."""
+
+    async def rights() -> SilenceRights:
+        try:
+            return await _rights(querier)
+        except QueryError as error:
+            raise RequestError(str(error), 503) from error
 
     async def list_silences(_request: web.Request, reloader: RuleReloader) -> web.Response:
-        alerts = reloader.engine.alerts
-        found = [_silence(silence, alerts) for silence in reloader.engine.silences]
+        own = await rights()
+        alerts = own.shown(reloader.engine.alerts)
+        found = [_silence(one, alerts) for one in reloader.engine.silences if own.covers(one)]
         return answer({"silences": found})
 
     async def add_silence(request: web.Request, reloader: RuleReloader) -> web.Response:
         document = await document_of(request)
-        engine = reloader.engine
-        silence = silence_of(document, engine.alerts, clock.now(), uuid.uuid4().hex[:12])
+        engine, own = reloader.engine, await rights()
+        alerts = own.shown(engine.alerts)
+        silence = silence_of(document, alerts, clock.now(), uuid.uuid4().hex[:12])
+        if not own.covers(silence):
+            reason = "a team silences its own nodes: add a matcher node=NAME of one of them"
+            raise RequestError(reason, 403)
         await engine.silence(silence)
         on_silence()
-        return answer(_silence(silence, engine.alerts), 201)
+        return answer(_silence(silence, alerts), 201)
 
     async def preview(request: web.Request, reloader: RuleReloader) -> web.Response:
-        alerts, now = reloader.engine.alerts, clock.now()
+        alerts, now = (await rights()).shown(reloader.engine.alerts), clock.now()
         asked = {"matchers": request.query.getall("matcher", []), "for": "1h", "author": "preview"}
         silence = silence_of(asked, alerts, now, "")
         covered = [alert for alert in alerts if silence.covers(alert)]
@@ -54,8 +109,9 @@ def routes(
 
     async def end_silence(request: web.Request, reloader: RuleReloader) -> web.Response:
         wanted = request.match_info["id"]
+        own = await rights()
         silence = next((s for s in reloader.engine.silences if s.id == wanted), None)
-        if silence is None:
+        if silence is None or not own.covers(silence):
             raise RequestError(f"there is no silence {wanted!r}", 404)
         await reloader.engine.silence(dataclasses.replace(silence, ends_at=clock.now()))
         on_silence()

@@ -45,6 +45,18 @@ _OF_VIEWS: Mapping[str, Mapping[str, str]] = {
         "gpu_memory_bytes": "Device memory of the processes.",
         "started_at": "Start of the oldest process.",
     },
+    "policy_results": {
+        "policy": "The policy.",
+        "rule": "Rule whose alerts it is about.",
+        "first_act_at": "When its first act was asked for; NULL: never.",
+        "acts": "Acts that were done.",
+        "failed": "Acts that failed, or were not reported.",
+        "wrong": "GPUs on which the same user was busy within an hour after the act.",
+        "reused_hours": "Hours in which others worked on the GPUs within a day after the act, without wrong ones.",
+        "saved_usd": "Price of these hours; NULL: unknown.",
+        "usd_a_week_before": "What alerts of the rule cost a week in the four weeks before the first act; NULL: no price, or less than a day is known.",
+        "usd_a_week_since": "What they cost a week since then.",
+    },
     "link_errors": {
         "ts": "Start of the hour, UTC.",
         "error": "Counter of link_samples, without _total.",

@@ -636,7 +636,7 @@ async def test_silences_that_ended_go_by_age(opened: Open, real_clock: ManualClo
             put(
                 store.database,
                 "silences",
-                "SELECT $1 AS id, '[]' AS matchers, $2 AS fingerprint, 'alice' AS author, "
+                "SELECT $1 AS id, '[]' AS matchers, $2 AS fingerprint, 'alice' AS author, 0 AS changes, "
                 "'' AS comment, $3 AS starts_at, $4 AS ends_at",
                 [silence_id, fingerprint, now - timedelta(days=400), now - timedelta(days=age)],
             )

@@ -62,13 +62,13 @@ async def client(querier):
     incident(db, "acked", "f2", muted="acknowledged until 18:00 UTC by bo: seen")
     alert(db, "f2", "acked", node="n2", labels='{"node": "n2"}', muted="acknowledged until ...")
     insert(
-        db, "silences", id="s1", matchers="[]", fingerprint="f2", author="bo", comment=EVIL,
+        db, "silences", changes=0, id="s1", matchers="[]", fingerprint="f2", author="bo", comment=EVIL,
         starts_at=ago(30), ends_at=ago(-60),
     )  # fmt: skip
     incident(db, "over", "f3", state="resolved", resolved_at=ago(5), firing=0)
     alert(db, "f3", "over", resolved_at=ago(5), resolved_reason="the node was removed")
     insert(
-        db, "silences", id="s2", matchers='["node=n1", "rule=~gpu_h.*"]', author="cy", comment="move",
+        db, "silences", changes=0, id="s2", matchers='["node=n1", "rule=~gpu_h.*"]', author="cy", comment="move",
         starts_at=ago(20), ends_at=ago(10),
     )  # fmt: skip
     incident(db, "gone", "f4", state="merged", merged_into="lost", resolved_at=ago(40))

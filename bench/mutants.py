@@ -84,6 +84,17 @@ CORES = (
         "tried _waited _with_others _is_* _free_at _target _judged judged *Firing*count",
     ),
     _core(f"{_RULES}.policies.cases", "tests/rules/policies/test_cases.py"),
+    _core(
+        f"{_RULES}.policies.results",
+        "tests/rules/policies/test_results.py",
+        "to_judge _was_done _begin _known_until",
+    ),
+    _core(
+        f"{_RULES}.notify.handover",
+        "tests/rules/notify/test_handover.py",
+        "claims turned answered published taken",
+    ),
+    _core(f"{_RULES}.notify.silence_share", "tests/rules/notify/test_silence_share.py"),
     _core(f"{_RULES}.policies.language", "tests/rules/policies/test_language.py"),
     _core(
         f"{_COLLECTOR}.ingest.deduplicate",

@@ -87,6 +87,23 @@ async def get(client, path: str, status: int = 200) -> str:
     return text
 
 
+async def test_what_policies_did_is_in_the_timeline_of_the_incident_and_of_the_alert(
+    client, querier
+) -> None:
+    ((active_at,),) = querier.db.execute("SELECT active_at FROM alerts WHERE fingerprint = 'f0'").fetchall()  # fmt: skip
+    case = {
+        "id": "c1", "policy": "cull", "rule": "gpu_hot", "act": "cancel_job", "state": "with_others", "fingerprint": "f0",
+        "summary": "", "note": f"with {EVIL}", "began_at": ago(50), "active_at": active_at, "act_at": ago(12), "ended_at": ago(11),
+    }  # fmt: skip
+    insert(querier.db, "policy_cases", **case)
+    insert(querier.db, "policy_cases", **{**case, "id": "c2", "active_at": ago(900), "note": "of an earlier episode"})  # fmt: skip
+    for path in ("/incidents/lost", "/alerts/f0"):
+        page = await get(client, path)
+        assert "policy cull asked for cancel_job" in page
+        assert "policy cull, cancel_job: with others: with " in page
+        assert "of an earlier episode" not in page
+
+
 async def test_incidents_are_listed_by_stage_filtered_and_ordered_by_consequence(
     client, querier
 ) -> None:

@@ -92,6 +92,11 @@ _SILENCES = """
 SELECT * FROM silences WHERE starts_at < $until::TIMESTAMP AND ends_at > $since::TIMESTAMP AND ends_at > starts_at
 ORDER BY starts_at DESC LIMIT 1000
 """
+_CASES = """
+SELECT policy, act, state, act_at, ended_at, note, fingerprint FROM policy_cases
+WHERE fingerprint IN (SELECT unnest($alerts)) AND active_at IN (SELECT unnest($episodes)::TIMESTAMP)
+LIMIT 1000
+"""
 _EPISODES = f"""
 SELECT *, {_STAGE}, {PLACE_SQL} AS place, {USD_SO_FAR_SQL} AS usd_so_far, NULL AS cause, NULL AS cause_rule,
     (SELECT max(m.incident) FROM incident_alerts m JOIN incidents i ON i.id = m.incident AND i.state <> 'merged'
@@ -206,6 +211,7 @@ async def read_incident(querier: Querier, wanted: str, now: datetime) -> Episode
         into = incident["merged_into"]
         what = f"merged into incident {into}" if into else "the incident was resolved"
         events.append(IncidentEvent(incident["resolved_at"], what))
+    events += _of_cases(await _cases(querier, alerts))
     timeline = _timeline([*events, *_of_alerts(alerts), *_of_silences(silences, now)])
     racks = await _racks(querier, alerts)
     return Episode(now, incident, alerts, timeline, _active(silences, now), merged, racks)
@@ -222,7 +228,8 @@ async def read_alert(
     shown = next((one for one in episodes if one["active_at"] == active_at), episodes[0])
     first = min(one["began_at"] for one in episodes)
     silences = await _silences(querier, episodes, first, now)
-    timeline = _timeline([*_of_alerts(episodes), *_of_silences(silences, now)])
+    cases = _of_cases(await _cases(querier, episodes))
+    timeline = _timeline([*_of_alerts(episodes), *_of_silences(silences, now), *cases])
     active = _active(silences, now)
     return Episode(now, shown, episodes, timeline, active, racks=await _racks(querier, episodes))
 
@@ -257,6 +264,28 @@ async def _silences(
         silence["matchers"] = json.loads(silence["matchers"])
         silence["covered"] = [alert for alert in alerts if _covers(silence, alert)]
     return [silence for silence in found if silence["covered"]]
+
+
+async def _cases(querier: Querier, alerts: Sequence[Record]) -> list[Record]:
+    """What policies did about these episodes of alerts."""
+    if not alerts:
+        return []
+    asked = {
+        "alerts": sorted({alert["fingerprint"] for alert in alerts}),
+        "episodes": sorted({alert["active_at"] for alert in alerts}),
+    }
+    return (await querier.query(_CASES, asked)).records()
+
+
+def _of_cases(cases: Iterable[Record]) -> Iterator[IncidentEvent]:
+    for one in cases:
+        if one["act_at"] is not None:
+            what = f"policy {one['policy']} asked for {one['act']}"
+            yield IncidentEvent(one["act_at"], what, "", one["fingerprint"])
+        if one["ended_at"] is not None:
+            why = f": {one['note']}" if one["note"] else ""
+            what = f"policy {one['policy']}, {one['act']}: {one['state'].replace('_', ' ')}{why}"
+            yield IncidentEvent(one["ended_at"], what, "", one["fingerprint"])
 
 
 def _covers(silence: Record, alert: Record) -> bool:

@@ -37,6 +37,8 @@ class Notifications:
         self._asked = self._read(path) if path else None
         self._ending = asyncio.Event()
         self._notifier: Notifier | None = None
+        self._elsewhere: frozenset[str] = frozenset()
+        self._offered: dict[str, IncidentNotice] = {}
 
     def wake(self) -> None:
         """Look at the incidents now."""
@@ -95,6 +97,8 @@ class Notifications:
                 self._ending = asyncio.Event()
                 before = self._notifier
                 self._notifier = self._notifier_of(incidents, silences, querier, claim)
+                self._notifier.leave(self._elsewhere)
+                self._notifier.offer(self._offered)
                 if before:
                     self._notifier.continue_stats(before)
                 await self._notifier.run(self._ending)
@@ -150,12 +154,14 @@ class Notifications:
         return self._notifier.notices if self._notifier else {}
 
     def leave(self, nodes: frozenset[str]) -> None:
-        """As of `MovingNotices`."""
+        """As of `MovingNotices`. Also before there is a notifier: its first plan must know it."""
+        self._elsewhere = nodes
         if self._notifier:
             self._notifier.leave(nodes)
 
     def offer(self, notices: "Mapping[str, IncidentNotice]") -> None:
         """As of `MovingNotices`."""
+        self._offered |= notices
         if self._notifier:
             self._notifier.offer(notices)
 

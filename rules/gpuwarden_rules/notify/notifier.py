@@ -113,9 +113,8 @@ class Notifier:
         self._offered = {**self._offered, **notices}
 
     def continue_stats(self, before: "Notifier") -> None:
-        """Take over the counts of receivers that stay, and what is known of other collectors; `before` has ended."""
+        """Take over the counts of receivers that stay; `before` has ended."""
         self.stats |= {name: found for name, found in before.stats.items() if name in self.stats}
-        self._elsewhere, self._offered = before._elsewhere, before._offered
 
     def wake(self) -> None:
         """Update at once. Call it in the event loop's thread."""

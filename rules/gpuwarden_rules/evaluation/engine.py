@@ -304,7 +304,7 @@ class RuleEngine:
             await self._save(runtime)
 
     async def leave(self, nodes: frozenset[str]) -> None:
-        """Judge no nodes but others than these, which send to another collector, and end their alerts."""
+        """Stop judging these nodes, which send to another collector, and end their alerts."""
         self._elsewhere = nodes
         for runtime in self._all:
             if nodes and runtime.leave(nodes, self._now()):

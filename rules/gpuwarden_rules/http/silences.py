@@ -35,7 +35,7 @@ class SilenceRights:
         return [a for a in alerts if self.nodes is None or a.fingerprint in self.alerts]
 
     def covers(self, silence: Silence) -> bool:
-        """Whether the silence is about nothing but what the caller may silence."""
+        """Whether the silence is only about what the caller may silence."""
         if self.nodes is None:
             return True
         if silence.fingerprint is not None:

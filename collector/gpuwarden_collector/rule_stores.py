@@ -1,4 +1,5 @@
-"""Stores alerts, silences, incidents, diagnoses and cases of policies: implements the contract's stores with the writer and SQL queries.
+"""Stores alerts, silences, incidents, diagnoses and cases of policies: implements the contract's stores with the writer and
+SQL queries.
 
 Rows are durable when a `save` method returns. A statement cannot update a row twice, so only the last of several states
 of a row is written.

@@ -1,6 +1,7 @@
-"""Defines acts, and how one is done: looked at, done, and checked."""
+"""Defines acts, and how one is done: looked at, done, and checked; runs the programs that do them."""
 
-from collections.abc import Mapping
+import subprocess
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Protocol
@@ -64,3 +65,24 @@ class Scheduler(Protocol):
     def is_done(self, act: Act) -> bool:
         """Whether it is done. Raises ActError where that is not known."""
         ...
+
+
+def run_program(
+    argv: Sequence[str], named: str, *, timeout_s: float, stdin: bytes = b"", remedy: str = ""
+) -> str:
+    """What a program prints, if it ends with 0; no shell. `named`: as errors name it; `remedy`: where it cannot run.
+
+    Raises ActError.
+    """
+    try:
+        done = subprocess.run(
+            argv, input=stdin, capture_output=True, timeout=timeout_s, check=False
+        )
+    except subprocess.TimeoutExpired as error:
+        raise ActError(f"{named} did not answer within {timeout_s:g} s") from error
+    except OSError as error:
+        raise ActError(f"{argv[0]} cannot run: {error.strerror}{remedy}") from error
+    if done.returncode != 0:
+        said = " ".join((done.stderr or done.stdout).decode("utf-8", "replace").split())
+        raise ActError(f"{named}: {said[:300] or f'exit {done.returncode}'}")
+    return done.stdout.decode("utf-8", "replace")

@@ -190,16 +190,19 @@ class _NotFoundError(ActError):
 
 def _is_closed(node: dict[str, Any]) -> bool:
     """Whether a node takes no new pods, or only those that tolerate a sick node."""
-    taints = node["spec"].get("taints") or []
-    return bool(node["spec"].get("unschedulable")) or any(
-        one.get("key") == TAINT["key"] for one in taints
-    )
+    return _is_cordoned(node) or _is_tainted(node)
+
+
+def _is_cordoned(node: dict[str, Any]) -> bool:
+    return bool(node["spec"].get("unschedulable"))
+
+
+def _is_tainted(node: dict[str, Any]) -> bool:
+    return any(one.get("key") == TAINT["key"] for one in node["spec"].get("taints") or [])
 
 
 def _is_done_to(act: Act, node: dict[str, Any]) -> bool:
-    if act.kind == "cordon_node":
-        return bool(node["spec"].get("unschedulable"))
-    return any(one.get("key") == TAINT["key"] for one in node["spec"].get("taints") or [])
+    return _is_cordoned(node) if act.kind == "cordon_node" else _is_tainted(node)
 
 
 def _owner(found: dict[str, Any]) -> dict[str, Any] | None:

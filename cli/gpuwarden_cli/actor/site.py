@@ -6,7 +6,6 @@ Their addresses and paths are settings of the actor; a collector cannot name oth
 
 import json
 import re
-import subprocess
 import urllib.error
 import urllib.request
 from collections.abc import Sequence
@@ -16,7 +15,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from gpuwarden_cli.actor.acts import Act, ActError
+from gpuwarden_cli.actor.acts import Act, ActError, run_program
 
 TIMEOUT_S = 60.0
 _ANSWER_BYTES_MAX = 64 * 1024
@@ -260,17 +259,4 @@ def _request(method: str, url: str, headers: dict[str, str], body: bytes | None 
 
 
 def _run(argv: Sequence[str], stdin: bytes = b"") -> str:
-    """What a program prints, if it ends with 0. Raises ActError."""
-    name = Path(argv[0]).name
-    try:
-        done = subprocess.run(
-            argv, input=stdin, capture_output=True, timeout=TIMEOUT_S, check=False
-        )
-    except subprocess.TimeoutExpired as error:
-        raise ActError(f"{name} did not end within {TIMEOUT_S:g} s") from error
-    except OSError as error:
-        raise ActError(f"{argv[0]} cannot run: {error.strerror}") from error
-    if done.returncode != 0:
-        said = " ".join((done.stderr or done.stdout).decode("utf-8", "replace").split())
-        raise ActError(f"{name}: {said[:300] or f'exit {done.returncode}'}")
-    return done.stdout.decode("utf-8", "replace")
+    return run_program(argv, Path(argv[0]).name, timeout_s=TIMEOUT_S, stdin=stdin)

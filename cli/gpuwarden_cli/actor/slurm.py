@@ -5,9 +5,8 @@ The user that runs it needs AdminLevel operator for jobs of others, and admin fo
 """
 
 import re
-import subprocess
 
-from gpuwarden_cli.actor.acts import Act, ActError
+from gpuwarden_cli.actor.acts import Act, ActError, run_program
 
 COMMANDS = ("squeue", "sinfo", "scancel", "scontrol")
 TIMEOUT_S = 30.0
@@ -153,21 +152,12 @@ class Slurm:
         return found
 
     def _run(self, command: str, *arguments: str) -> str:
-        argv = [f"{self._folder}{command}", *arguments]
-        try:
-            done = subprocess.run(
-                argv, capture_output=True, text=True, timeout=TIMEOUT_S, check=False
-            )
-        except subprocess.TimeoutExpired as error:
-            raise ActError(f"{command} did not answer within {TIMEOUT_S:g} s") from error
-        except OSError as error:
-            raise ActError(
-                f"{argv[0]} cannot run: {error.strerror}: install Slurm's commands here"
-            ) from error
-        if done.returncode != 0:
-            said = " ".join((done.stderr or done.stdout).split())[:300]
-            raise ActError(f"{command} {' '.join(arguments)}: {said or f'exit {done.returncode}'}")
-        return done.stdout
+        return run_program(
+            [f"{self._folder}{command}", *arguments],
+            " ".join((command, *arguments)),
+            timeout_s=TIMEOUT_S,
+            remedy=": install Slurm's commands here",
+        )
 
 
 def _checked(pattern: re.Pattern[str], text: str) -> str:

@@ -94,11 +94,13 @@ def policies_check(args: argparse.Namespace) -> int:
 
 def policies_test(args: argparse.Namespace) -> int:
     """Run the cases of `*.test.yaml` files; 1 when a case fails. Raises RuleFileError and StartError."""
-    from gpuwarden_rules.policies.policy_tests import check_file, is_test
+    from gpuwarden_rules.definition.yaml_positions import TEST_SUFFIX, yaml_files
+    from gpuwarden_rules.policies.policy_tests import check_file
 
     policies = _policies(args, rules_of_collector(args))
-    paths = [one for path in args.files for one in (sorted(path.rglob("*.yaml")) if path.is_dir() else [path.with_suffix(".test.yaml"), path])]  # fmt: skip
-    tests = [path for path in dict.fromkeys(paths) if is_test(path) and path.exists()]
+    beside = [path.with_suffix(TEST_SUFFIX) for path in args.files if not path.is_dir()]
+    found = dict.fromkeys(yaml_files([*args.files, *beside], tests=True))
+    tests = [path for path in found if path.exists()]
     if not tests:
         raise CallError(f"{args.files[0]} has no *.test.yaml file beside it")
     results = [result for path in tests for result in check_file(path, policies)]
@@ -260,9 +262,10 @@ def _start(args: argparse.Namespace) -> int:
 
 def _policies(args: argparse.Namespace, rule_set: "RuleSet") -> "list[Policy]":
     """The policies of `files`, checked against these rules."""
-    from gpuwarden_rules.policies.language import load_policies, policy_files
+    from gpuwarden_rules.definition.yaml_positions import yaml_files
+    from gpuwarden_rules.policies.language import load_policies
 
-    paths = policy_files(args.files)
+    paths = yaml_files(args.files, tests=False)
     if not paths:
         raise CallError(f"{args.files[0]} has no *.yaml file")
     return load_policies(paths, [rule.name for rule in rule_set.rules])

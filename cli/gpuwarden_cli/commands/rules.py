@@ -362,9 +362,7 @@ def _rules(files: list[Path]) -> "list[Rule]":
 def paths_of(given: list[Path], *, tests: bool) -> list[Path]:
     """Rule files or their tests, in the given files and folders; without any, of the built-in pack."""
     from gpuwarden_rules.definition.language import builtin_paths
+    from gpuwarden_rules.definition.yaml_positions import yaml_files
 
     folders = given or sorted({path.parent for path in builtin_paths()})
-    found: list[Path] = []
-    for path in folders:
-        found += sorted(path.rglob("*.yaml")) if path.is_dir() else [path]
-    return [path for path in found if path.name.endswith(".test.yaml") == tests]
+    return yaml_files(folders, tests=tests)

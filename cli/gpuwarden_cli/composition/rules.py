@@ -21,7 +21,7 @@ from gpuwarden_collector.daemon import Collector
 from gpuwarden_collector.ops.health import Duties
 from gpuwarden_collector.settings import CollectorSettings
 from gpuwarden_rules.backtest.run import Backtester
-from gpuwarden_rules.definition.yaml_positions import RuleFileError
+from gpuwarden_rules.definition.yaml_positions import RuleFileError, yaml_files
 from gpuwarden_rules.diagnosis import observe
 from gpuwarden_rules.diagnosis.service import Diagnoser
 from gpuwarden_rules.evaluation.engine import RuleEngine
@@ -32,7 +32,7 @@ from gpuwarden_rules.notify.handover import Handover
 from gpuwarden_rules.notify.silence_share import SilenceShare
 from gpuwarden_rules.policies.case_store import FILE_NAME as CASES
 from gpuwarden_rules.policies.case_store import CaseStore, CaseStoreError
-from gpuwarden_rules.policies.language import Policy, load_policies, policy_files
+from gpuwarden_rules.policies.language import Policy, load_policies
 from gpuwarden_rules.policies.service import PolicyService
 
 log = logging.getLogger(__name__)
@@ -153,7 +153,9 @@ class RuleServices:
         if path is None:
             return []
         try:
-            return load_policies(policy_files([path]), [rule.name for rule in self._rule_set.rules])
+            return load_policies(
+                yaml_files([path], tests=False), [rule.name for rule in self._rule_set.rules]
+            )
         except (RuleFileError, OSError) as error:
             raise StartError(f"policies_path: {error}") from error
 

@@ -1,5 +1,5 @@
-"""Coordinates the collectors of one lake through PostgreSQL: elects the maintenance leader, orders seals, takes claims, shares silences and what must continue when a node
-moves.
+"""Coordinates the collectors of one lake through PostgreSQL: elects the maintenance leader, orders seals,
+takes claims, shares silences and what must continue when a node moves.
 
 The first two are advisory locks. A session of its own holds each lock while a transaction is open on it; when a
 collector dies, its session ends and the lock is free. At READ COMMITTED an idle transaction holds no
@@ -8,8 +8,9 @@ snapshot, so PostgreSQL can vacuum.
 
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
+from typing import Any
 
 import duckdb
 
@@ -93,15 +94,7 @@ class Coordination:
             "ON CONFLICT (name) DO NOTHING"
         )
         find = f"SELECT collector FROM gpuwarden_claims WHERE name = {text_sql(name)}"
-        try:
-            with self._turn:
-                cursor = self._cursor()
-            with closing(cursor):
-                for sql in (_CLAIMS, _OLD_CLAIMS, insert):
-                    cursor.execute("CALL postgres_execute('server', $1)", [sql])
-                found = scalar(cursor, "SELECT * FROM postgres_query('server', $1)", [find])
-        except duckdb.Error as error:
-            raise StoreUnavailableError(one_line(error)) from error
+        ((found,),) = self._ask((_CLAIMS,), (_OLD_CLAIMS, insert), find)
         return bool(found == collector)
 
     def share_silences(
@@ -114,12 +107,12 @@ class Coordination:
         """
         if not self.is_shared:
             return []
-        rows = ", ".join(
+        values = ", ".join(
             f"({text_sql(one.id)}, {one.changes:d}, {one.ends_ms:d}, {text_sql(one.body)})"
             for one in ours
         )
         insert = (
-            f"INSERT INTO gpuwarden_silences AS old VALUES {rows} ON CONFLICT (id) DO UPDATE SET "
+            f"INSERT INTO gpuwarden_silences AS old VALUES {values} ON CONFLICT (id) DO UPDATE SET "
             "changes = excluded.changes, ends_ms = excluded.ends_ms, body = excluded.body "
             "WHERE (excluded.changes, -excluded.ends_ms) > (old.changes, -old.ends_ms)"
         )
@@ -128,18 +121,8 @@ class Coordination:
             "SELECT id, changes, ends_ms, body FROM gpuwarden_silences "
             f"WHERE ends_ms > {since_ms:d} OR id IN ({ids})"
         )
-        try:
-            with self._turn:
-                cursor = self._cursor()
-            with closing(cursor):
-                changes = (_OLD_SILENCES, insert) if ours else ()
-                self._make(cursor, _SILENCES)
-                for sql in changes:
-                    cursor.execute("CALL postgres_execute('server', $1)", [sql])
-                found = cursor.execute("SELECT * FROM postgres_query('server', $1)", [find])
-                return [SharedSilence(*row) for row in found.fetchall()]
-        except duckdb.Error as error:
-            raise StoreUnavailableError(one_line(error)) from error
+        rows = self._ask((_SILENCES,), (_OLD_SILENCES, insert) if ours else (), find)
+        return [SharedSilence(*row) for row in rows]
 
     def exchange(self, collector: str, asked: ClusterAsk) -> ClusterAnswer:
         """Claim nodes, store and delete state of this collector, and answer what was asked for; nothing with a local
@@ -153,19 +136,11 @@ class Coordination:
             f"SELECT kind, id, node, body FROM gpuwarden_state WHERE collector <> {me} "
             f"AND (kind = 'notice' OR node IN ({nodes}))"
         )
-        try:
-            with self._turn:
-                cursor = self._cursor()
-            with closing(cursor):
-                self._make(cursor, _NODES, _STATE)
-                for sql in _changes(me, asked):
-                    cursor.execute("CALL postgres_execute('server', $1)", [sql])
-                ask = "SELECT * FROM postgres_query('server', $1)"
-                found = [NodeClaim(*row) for row in cursor.execute(ask, [owners]).fetchall()]
-                rows = cursor.execute(ask, [state]).fetchall() if asked.take else []
-        except duckdb.Error as error:
-            raise StoreUnavailableError(one_line(error)) from error
-        return ClusterAnswer(found, [MovingState(*row) for row in rows])
+        found = self._ask((_NODES, _STATE), _changes(me, asked), owners)
+        rows = self._ask((), (), state) if asked.take else []
+        return ClusterAnswer(
+            [NodeClaim(*row) for row in found], [MovingState(*row) for row in rows]
+        )
 
     @contextmanager
     def sealing(self, *, is_exclusive: bool) -> Iterator["SealingTurn"]:
@@ -201,12 +176,25 @@ class Coordination:
                 self._server.close()
                 self._server = None
 
-    def _make(self, cursor: duckdb.DuckDBPyConnection, *tables: str) -> None:
-        """Create tables, once a process. Raises duckdb.Error."""
-        for sql in tables:
-            if sql not in self._made:
-                cursor.execute("CALL postgres_execute('server', $1)", [sql])
-                self._made |= {sql}
+    def _ask(
+        self, tables: Iterable[str], changes: Iterable[str], query: str
+    ) -> list[tuple[Any, ...]]:
+        """Create tables, once a process, make changes, and the rows of a query, all in PostgreSQL's SQL.
+
+        Raises StoreUnavailableError when PostgreSQL does not answer.
+        """
+        try:
+            with self._turn:
+                cursor = self._cursor()
+            with closing(cursor):
+                made = [sql for sql in tables if sql not in self._made]
+                for sql in (*made, *changes):
+                    cursor.execute("CALL postgres_execute('server', $1)", [sql])
+                self._made = self._made.union(made)
+                asked = cursor.execute("SELECT * FROM postgres_query('server', $1)", [query])
+                return asked.fetchall()
+        except duckdb.Error as error:
+            raise StoreUnavailableError(one_line(error)) from error
 
     def _forget(self) -> None:
         if self._leading is not None:

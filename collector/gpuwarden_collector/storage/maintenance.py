@@ -160,7 +160,8 @@ def aware(instant: datetime) -> datetime:
 
 
 def forget_alerts(state: StateFile, before: datetime) -> dict[str, int]:
-    """Delete alerts, incidents, diagnoses, cases of policies, silences and annotations that ended before that; the number by table.
+    """Delete alerts, incidents, diagnoses, cases of policies, silences and annotations that ended before that; the number by
+    table.
 
     Raises StoreUnavailableError.
     """

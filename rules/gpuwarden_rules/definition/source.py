@@ -7,9 +7,13 @@ from pathlib import Path
 from yaml.nodes import CollectionNode, MappingNode, Node, SequenceNode
 
 from gpuwarden_rules.definition.language import Rule
-from gpuwarden_rules.definition.yaml_positions import RuleFileError, YamlReader, read_text
+from gpuwarden_rules.definition.yaml_positions import (
+    TEST_SUFFIX,
+    RuleFileError,
+    YamlReader,
+    read_text,
+)
 
-SUFFIX = ".test.yaml"
 """Ending of a file of cases; the rules are in the file of the same name without `.test`."""
 
 
@@ -35,7 +39,7 @@ def case_sources(rule: Rule) -> list[CaseSource]:
     """The test cases of the rule; none where it has no test file."""
     path = Path(rule.path)
     found = []
-    for node, fields, text in _items(path.with_name(path.stem + SUFFIX), "cases"):
+    for node, fields, text in _items(path.with_name(path.stem + TEST_SUFFIX), "cases"):
         expected = [dict(_fields(item)) for item in _list(fields.get("expect"))]
         own = [one for one in expected if _value(one.get("rule")) == rule.name]
         if own:

@@ -1,6 +1,6 @@
 """Reads YAML with positions, so that every problem has its line and column."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
@@ -36,6 +36,18 @@ class RuleFileError(ValueError):
     def __init__(self, problems: Sequence[FileProblem]) -> None:
         self.problems = tuple(sorted(problems))
         super().__init__("\n".join(map(str, self.problems)))
+
+
+TEST_SUFFIX = ".test.yaml"
+"""Ends the name of a file with test cases."""
+
+
+def yaml_files(paths: Iterable[Path], *, tests: bool) -> list[Path]:
+    """The files that are named, and `*.yaml` of folders: those with test cases, or the others."""
+    found: list[Path] = []
+    for path in paths:
+        found += sorted(path.rglob("*.yaml")) if path.is_dir() else [path]
+    return [path for path in found if path.name.endswith(TEST_SUFFIX) == tests]
 
 
 def read_text(path: Path) -> str:

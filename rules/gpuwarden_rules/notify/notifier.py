@@ -215,9 +215,11 @@ class Notifier:
 
     def _plan(self, view: IncidentView, now: datetime) -> NotificationPlan:
         """Plan and store messages, durably, on the outbox's thread."""
-        open_ids = {one.id for one in view.incidents if one.state is IncidentState.OPEN}
-        offered = {k: n for k, n in self._offered.items() if n.incident.id in open_ids}
-        known = {**offered, **self._state}
+        known = self._state
+        if self._offered:
+            open_ids = {one.id for one in view.incidents if one.state is IncidentState.OPEN}
+            offered = {k: n for k, n in self._offered.items() if n.incident.id in open_ids}
+            known = {**offered, **known}
         made = plan(known, view, self._notify.policy, now, self._elsewhere)
         if made.messages or made.state != self._state:
             self.outbox.commit(self._state, made.state, made.messages)

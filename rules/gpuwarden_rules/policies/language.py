@@ -37,8 +37,6 @@ from gpuwarden_rules.definition.yaml_positions import (
     read_text,
 )
 
-TEST_SUFFIX = ".test.yaml"
-"""Files with cases of policies (`policy_tests.py`)."""
 STEPS_MAX = 8
 WAIT_S_MAX = 14 * 86400.0
 COUNT_MAX = 10_000
@@ -193,14 +191,6 @@ class Policy:
     def is_protected(self, subject: PolicySubject) -> bool:
         """Whether nothing may be done to it."""
         return any(subject.fits(patterns) for patterns in self.protect)
-
-
-def policy_files(paths: Iterable[Path]) -> list[Path]:
-    """Files with policies: those that are named, and those of folders."""
-    found: list[Path] = []
-    for path in paths:
-        found += sorted(path.rglob("*.yaml")) if path.is_dir() else [path]
-    return [path for path in found if not path.name.endswith(TEST_SUFFIX)]
 
 
 def load_policies(paths: Iterable[Path], rules: Sequence[str]) -> list[Policy]:

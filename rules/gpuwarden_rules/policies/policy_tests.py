@@ -21,7 +21,7 @@ from gpuwarden.alert import Alert, AlertState, Severity
 from gpuwarden.durations import readable, seconds_of
 from gpuwarden_rules.definition.yaml_positions import YamlReader, read_text
 from gpuwarden_rules.policies.dry_run import Outcome, PolicyTrial, tried
-from gpuwarden_rules.policies.language import TEST_SUFFIX, Policy, PolicySubject
+from gpuwarden_rules.policies.language import Policy, PolicySubject
 
 MONDAY = datetime(2026, 1, 5, tzinfo=UTC)
 _TEXTS = ("node", "model", "user", "job")
@@ -60,11 +60,6 @@ def check_file(path: Path, policies: Sequence[Policy]) -> list[PolicyCheck]:
     found = [_checked(reader, node, known) for node in reader.items(nodes.get("cases"))]
     reader.raise_problems()
     return [one for one in found if one is not None]
-
-
-def is_test(path: Path) -> bool:
-    """Whether a file has cases, not policies."""
-    return path.name.endswith(TEST_SUFFIX)
 
 
 def _checked(reader: YamlReader, node: Node, policies: Mapping[str, Policy]) -> PolicyCheck | None:

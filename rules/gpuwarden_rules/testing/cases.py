@@ -26,12 +26,11 @@ from yaml.nodes import Node, SequenceNode
 
 from gpuwarden.alert import AlertState
 from gpuwarden_rules.definition.language import Rule, load
-from gpuwarden_rules.definition.yaml_positions import YamlReader, read_text
+from gpuwarden_rules.definition.yaml_positions import TEST_SUFFIX, YamlReader, read_text
 from gpuwarden_rules.testing.fixtures import Rows, offset_s, rows_of
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 """Offset 0s of every case."""
-SUFFIX = ".test.yaml"
 PROPERTIES = (
     "value",
     "usd_per_hour",
@@ -87,7 +86,9 @@ def load_cases(path: Path) -> list[Case]:
     root = reader.root()
     if root is not None:
         nodes = reader.fields(root, required=("cases",), optional=("rules", "evaluate"))
-        rules_name = reader.text(nodes.get("rules")) or (path.name.removesuffix(SUFFIX) + ".yaml")
+        rules_name = reader.text(nodes.get("rules")) or (
+            path.name.removesuffix(TEST_SUFFIX) + ".yaml"
+        )
         rules = {rule.name: rule for rule in load(path.parent / rules_name)}
         evaluate_s = offset_s(reader, nodes["evaluate"]) if "evaluate" in nodes else None
         items = reader.items(nodes.get("cases"))

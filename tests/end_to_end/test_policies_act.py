@@ -3,7 +3,9 @@
 import json
 import re
 import shutil
+import sqlite3
 import urllib.request
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
@@ -11,6 +13,8 @@ from urllib.parse import urlencode
 import pytest
 from tests.cli.actor.test_actor import Cluster
 from tests.end_to_end.test_alerts import hooked
+
+from gpuwarden.sqlite_file import NOTIFICATIONS
 
 pytestmark = pytest.mark.slow
 CHROMIUM = shutil.which("chromium")
@@ -97,6 +101,15 @@ class Scene:
             within_s=60,
         )
 
+    def wait_sent(self) -> None:
+        """Wait until no message waits: a kill between an answer and its record would send it again."""
+        path = self.world.folder / "store" / NOTIFICATIONS
+        with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as outbox:
+            self.world.wait_for(
+                lambda: outbox.execute("SELECT count(*) FROM messages").fetchone() == (0,),
+                "the record that the message was sent",
+            )
+
     def look(self) -> None:
         # There are no samples that could be replayed.
         words = ("backtest", str(self.policies), "--config", str(self.config), "--i-know")
@@ -136,6 +149,7 @@ def test_an_idle_job_is_asked_about_and_ended_once_through_kills_of_the_collecto
         scene.look()
         scene.wait("11", "waits")
         world.wait_for(lambda: len(received) == 1, "a question")
+        scene.wait_sent()
         scene.kill()
         scene.wait("11", "acting")
         scene.kill()

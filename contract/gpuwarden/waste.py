@@ -376,13 +376,22 @@ _UNIT_NAME = "CASE WHEN shown IS NULL THEN coalesce(whole, gpu_uuid) ELSE gpu_uu
 """A MIG device that is counted by itself, else its board."""
 
 
+_WEIGHT_MAX = 10**16
+"""Of a process in a minute: above memory in bytes times its samples."""
+
+
 def _processes_sql(scope: WasteScope) -> str:
-    """Processes of each GPU by minute. Weights are integers, whose sums do not depend on the order of rows."""
+    """Processes of each GPU by minute. Weights are integers, whose sums do not depend on the order of rows. What a node
+    sends may be absurd: a weight has a limit, so that it is one number among others."""
+
+    def whole(weighed: str) -> str:
+        return f"round(greatest(0, least({weighed}, {_WEIGHT_MAX})))::BIGINT"
+
     weight = f"if(process_name = '{MPS_SERVER}', 0, samples)"
     return (
         f"SELECT {', '.join(_OWNER)}, ts, {_UNIT_NAME}, "
-        f"round(1000 * coalesce(sm_util_percent_avg, 0) * {weight})::BIGINT AS sm, "
-        f"round(coalesce(gpu_memory_bytes_avg, gpu_memory_bytes_max, 0) * {weight})::BIGINT AS memory, "
+        f"{whole(f'1000 * coalesce(sm_util_percent_avg, 0) * {weight}')} AS sm, "
+        f"{whole(f'coalesce(gpu_memory_bytes_avg, gpu_memory_bytes_max, 0) * {weight}')} AS memory, "
         f"if({weight} > 0, 1, 0) AS clients FROM process_1m {_UNIT.format(at='ts')} "
         f"WHERE {scope.since(f'{SPARSE_MAX_MINUTES} MINUTE')} AND (samples = 1 OR {scope.when}) "
         f"AND {scope.nodes} AND process_type IS DISTINCT FROM 'graphics'"

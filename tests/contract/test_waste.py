@@ -332,6 +332,17 @@ def shared(**others: Row) -> list[Row]:
             {"ada": 2700, "bob": 900},
             "memory",
         ),
+        # A node may send anything: no number fails the others' waste.
+        (
+            shared(ada={"sm_util_percent_avg": 3.4e38}, bob={"sm_util_percent_avg": -3.4e38}),
+            {"ada": 3600},
+            "sm",
+        ),
+        (
+            shared(ada={"gpu_memory_bytes_avg": 9.2e18}, bob={"gpu_memory_bytes_avg": 9.2e18}),
+            {"ada": 1800, "bob": 1800},
+            "memory",
+        ),
         (shared(ada={}, bob={}, eve={}), {"ada": 1200, "bob": 1200, "eve": 1200}, "even"),
         (
             shared(

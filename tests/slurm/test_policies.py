@@ -128,6 +128,7 @@ def test_an_unanswered_question_ends_the_job_in_slurm(slurm: Cluster) -> None:
         "COMPLETING",
         "",
     )
+    assert f"gpuwarden cull: Job {job} of ada is idle." in slurm.run(f"scontrol show job {job}")
 
 
 def test_an_answer_ends_the_job_at_once_and_another_keeps_it(slurm: Cluster) -> None:

@@ -4,13 +4,18 @@ The user that runs it needs AdminLevel operator for jobs of others, and admin fo
 (`sacctmgr modify user gpuwarden-actor set adminlevel=admin`).
 """
 
+import logging
 import re
 
+from gpuwarden.untrusted_text import printable
 from gpuwarden_cli.actor.acts import Act, ActError, run_program
+
+log = logging.getLogger(__name__)
 
 COMMANDS = ("squeue", "sinfo", "scancel", "scontrol")
 TIMEOUT_S = 30.0
 REASON = "gpuwarden"
+COMMENT_CHARACTERS_MAX = 300
 _JOB = re.compile(r"[0-9]{1,18}(_[0-9]{1,9})?")
 _NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}")
 _OVER = frozenset({
@@ -83,8 +88,10 @@ class Slurm:
         """As of `Scheduler`."""
         match act.kind:
             case "cancel_job":
+                self._comment(act)
                 self._run("scancel", _checked(_JOB, act.job))
             case "requeue_job":
+                self._comment(act)
                 self._run("scontrol", "requeue", _checked(_JOB, act.job))
             case "drain_node":
                 node = _checked(_NODE, act.node)
@@ -127,6 +134,15 @@ class Slurm:
         if act.kind == "requeue_job":
             return found is not None and found[1] == "PENDING"
         return found is None or found[1] in _OVER
+
+    def _comment(self, act: Act) -> None:
+        """Write into the job's AdminComment why it ends: `sacct --format=jobid,admincomment` has it."""
+        said = printable(f"{REASON} {act.policy}: {act.summary}")[:COMMENT_CHARACTERS_MAX]
+        job = _checked(_JOB, act.job)
+        try:
+            self._run("scontrol", "update", f"JobId={job}", f"AdminComment={said}")
+        except ActError as error:
+            log.warning("the job has no comment", extra={"job": job, "reason": str(error)})
 
     def _job(self, act: Act) -> tuple[str, str] | None:
         """User and state of a job; None: Slurm does not know it any more."""

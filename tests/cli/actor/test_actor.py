@@ -47,6 +47,8 @@ if sys.argv[1] == "requeue":
     job[sys.argv[2]][1] = "PENDING"; end()
 if sys.argv[1] == "reboot":
     known["nodes"][sys.argv[-1]] = "draining@"; end()
+if sys.argv[2].startswith("JobId="):
+    known["comments"][sys.argv[2][6:]] = sys.argv[3].partition("=")[2]; end(known["can_comment"])
 node = sys.argv[2].partition("=")[2]
 known["nodes"][node] = "idle" if "State=RESUME" in sys.argv else known["nodes"][node] + "+drain"; end()
 """
@@ -67,6 +69,8 @@ class Cluster:
             "nodes": {"n0": "idle", "n1": "mixed"},
             "calls": [],
             "works": True,
+            "comments": {},
+            "can_comment": 0,
         }
         self.write()
 
@@ -79,7 +83,9 @@ class Cluster:
 
     @property
     def changes(self) -> list[list[str]]:
-        return [call for call in self.read()["calls"] if call[0] in ("scancel", "scontrol")]
+        """Calls that change something, without comments of jobs."""
+        calls = [call for call in self.read()["calls"] if call[0] in ("scancel", "scontrol")]
+        return [call for call in calls if not call[-1].startswith("AdminComment=")]
 
 
 @pytest.fixture
@@ -126,6 +132,20 @@ def test_a_job_is_cancelled_once_checked_and_reported_as_often_as_asked(
     assert one.work([act()]) == [Report("a1", True, "done, and checked")]
     assert actor(slurm, clock).work([act()]) == [Report("a1", True, "done, and checked")]
     assert slurm.changes == [["scancel", "11"]]
+    assert slurm.read()["comments"] == {"11": "gpuwarden cull: idle"}
+
+
+def test_a_job_that_takes_no_comment_is_ended_all_the_same(
+    slurm: Cluster, clock: ManualClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    slurm.known["can_comment"] = 1
+    slurm.write()
+    said = "idle\n--partition=x " + "y" * 500
+    assert actor(slurm, clock).work([act(summary=said)])[0].is_done
+    assert "the job has no comment" in caplog.text
+    call = next(c for c in slurm.read()["calls"] if c[-1].startswith("AdminComment="))
+    assert call[:2] == ["scontrol", "update"] and len(call) == 4 and "\n" not in call[-1]
+    assert len(call[-1]) == len("AdminComment=") + 300
 
 
 def test_a_node_is_drained_and_a_job_requeued(slurm: Cluster, clock: ManualClock) -> None:

@@ -12,6 +12,7 @@ from docs.generate_tables import NVML_TABLES
 from tests.each import each
 
 from gpuwarden import access
+from gpuwarden.gpu_test import GPU_TESTS_PATH
 from gpuwarden.metrics import METRICS
 from gpuwarden.prometheus_names import NAME_SETS, PREFIXES, names_of
 from gpuwarden.rollups import ROLLUPS
@@ -134,7 +135,7 @@ def test_every_endpoint_is_documented() -> None:
     source = "".join(p.read_text() for folder in folders for p in (ROOT / folder).rglob("*.py"))
     routes = re.findall(r"web\.(get|post|put|delete)\((\"[^\"]+\"|\w+)", source)
     assert len(routes) >= 5
-    paths = {"INGEST_PATH": INGEST_PATH, "PATH": ASSETS_PATH}
+    paths = {"INGEST_PATH": INGEST_PATH, "PATH": ASSETS_PATH, "GPU_TESTS_PATH": GPU_TESTS_PATH}
     paths |= {name: value for name, value in vars(access).items() if name.endswith("_PATH")}
     endpoints = [
         f"{verb.upper()} {re.sub(':[^}]+}', '}', paths.get(path, path.strip(chr(34))))}"

@@ -1,7 +1,7 @@
 """Judges whether a node may return to the queue, by its readings and the fleet's: `gpuwarden accept`.
 
-Nothing is run on the node. `read` runs the queries; `checks` is pure. A reading that is missing is named, and is neither a
-pass nor a failure.
+Nothing is run on the node: `gpuwarden agent test-gpus` does that, and sends its results. `read` runs the queries; `checks` is
+pure. A reading that is missing is named, and is neither a pass nor a failure.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -20,6 +20,13 @@ LIKE_MOST = {
     "persistence_mode": "persistence mode", "mig_mode": "MIG mode", "power_limit_watts": "power limit",
 }  # fmt: skip
 """Readings that are compared with most GPUs of the same model on other nodes, and their names."""
+SPEED_LEAST = 0.9
+"""Of the median of the fleet; nccl-tests fail below the same share of an expected bandwidth (src/util.cu)."""
+BASELINE_LEAST = 2
+"""GPUs of the same model on other nodes, or nodes, that a baseline needs."""
+HELD_MOST = 0.1
+"""Share of the load in which heat or the power supply may hold the clocks down."""
+_HELD_BITS = 0x08 | 0x20 | 0x40 | 0x80
 
 _NODE = """
 SELECT gpus, epoch(now()::TIMESTAMP - last_seen_at) AS silent_s FROM nodes WHERE node = $node
@@ -57,6 +64,35 @@ _ALERTS = """
 SELECT rule, gpu FROM alerts_now
 WHERE node = $node AND state = 'firing' AND consequence IN ('lost_work', 'failing_hardware', 'unwatched') ORDER BY severity, rule, gpu
 """
+# A trial without GPUs on a node that has some decides nothing.
+_AS_REAL = "simulated = (SELECT bool_or(simulated) FROM gpus WHERE node = $node)"
+_LAST_RUN = f"(SELECT arg_max(run, ts) FROM gpu_tests WHERE node = $node AND ts > $since::TIMESTAMP AND {_AS_REAL})"
+_TESTS = f"""
+SELECT t.run, t.gpu, t.test, t.status, t.value, t.unit, t.finding, split_part(t.tool, ' ', 1) AS library,
+    coalesce(g.model, (SELECT min(model) FROM gpus WHERE node = $node)) AS model
+FROM gpu_tests t LEFT JOIN gpus g USING (gpu_uuid)
+WHERE t.node = $node AND t.ts > $since::TIMESTAMP AND t.run = {_LAST_RUN} ORDER BY t.gpu NULLS LAST, t.ts
+"""
+_SPEEDS = f"""
+WITH newest AS (
+    SELECT node, test, split_part(tool, ' ', 1) AS library, coalesce(gpu_uuid, node) AS subject, arg_max(value, ts) AS value
+    FROM gpu_tests
+    WHERE node <> $node AND status = 'ok' AND value IS NOT NULL AND test <> 'memory' AND ts > now()::TIMESTAMP - INTERVAL 90 DAY AND {_AS_REAL}
+    GROUP BY ALL
+),
+models AS (SELECT node, min(model) AS model FROM gpus GROUP BY node)
+SELECT coalesce(g.model, m.model) AS model, n.test, n.library, median(n.value) AS value, count(*) AS others
+FROM newest n LEFT JOIN gpus g ON g.gpu_uuid = n.subject LEFT JOIN models m ON m.node = n.node
+GROUP BY ALL
+"""
+_LOAD = f"""
+SELECT s.gpu, count(*) AS samples, median(s.sm_clock_mhz) AS clock_mhz, max(s.temperature_celsius) AS temperature_celsius,
+    avg((s.clocks_event_reasons & {_HELD_BITS} <> 0)::TINYINT) AS held
+FROM gpu_tests t JOIN gpu_samples s ON s.gpu_uuid = t.gpu_uuid AND s.ts BETWEEN t.began_at AND t.ts
+WHERE t.node = $node AND t.ts > $since::TIMESTAMP AND t.test IN ('matmul_fp32', 'matmul_fp16') AND t.run = {_LAST_RUN}
+    AND s.ts > $since::TIMESTAMP - INTERVAL 1 HOUR AND s.node = $node
+GROUP BY s.gpu ORDER BY s.gpu
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,16 +118,35 @@ class AcceptanceFacts:
     alerts: Sequence[Record]
     """That fire."""
     since: datetime
+    tests: Sequence[Record] = ()
+    """Results of the last run of `gpuwarden agent test-gpus` since then."""
+    speeds: Sequence[Record] = ()
+    """Medians of tests of other nodes, by model, test and library."""
+    load: Sequence[Record] = ()
+    """What the agent read of each GPU while it multiplied matrices in that run."""
 
 
 async def read(querier: Querier, node: str, since: datetime) -> AcceptanceFacts | None:
     """Facts about a node; None: there is no such node. Raises QueryError."""
-    asked = [(sql, {"node": node}) for sql in (_NODE, _GPUS, _MOST, _ALERTS)]
-    answers = await query_all(querier, [*asked, (_EVENTS, {"node": node, "since": since})])
-    own, gpus, most, alerts, events = [answer.records() for answer in answers]
+    asked: list[tuple[str, dict[str, Any]]] = [
+        (sql, {"node": node}) for sql in (_NODE, _GPUS, _MOST, _ALERTS, _SPEEDS)
+    ]
+    asked += [(sql, {"node": node, "since": since}) for sql in (_EVENTS, _TESTS, _LOAD)]
+    answers = await query_all(querier, asked)
+    own, gpus, most, alerts, speeds, events, tests, load = [one.records() for one in answers]
     if not own:
         return None
-    return AcceptanceFacts(own[0], gpus, {row["model"]: row for row in most}, events, alerts, since)
+    return AcceptanceFacts(
+        own[0],
+        gpus,
+        {row["model"]: row for row in most},
+        events,
+        alerts,
+        since,
+        tests,
+        speeds,
+        load,
+    )
 
 
 def checks(facts: AcceptanceFacts) -> list[AcceptanceCheck]:
@@ -105,6 +160,9 @@ def checks(facts: AcceptanceFacts) -> list[AcceptanceCheck]:
         _links(facts),
         _quiet(facts),
         _alerts(facts),
+        _tests(facts),
+        _speed(facts),
+        _load(facts),
     ]
 
 
@@ -235,6 +293,48 @@ def _alerts(facts: AcceptanceFacts) -> AcceptanceCheck:
         for row in facts.alerts
     ]
     return _verdict("alerts", found, "none of lost work or failing hardware fires")
+
+
+def _tests(facts: AcceptanceFacts) -> AcceptanceCheck:
+    name = "tests"
+    if not facts.tests:
+        said = f"none since {facts.since:%Y-%m-%d %H:%M} UTC: gpuwarden agent test-gpus on the node"
+        return AcceptanceCheck(name, UNKNOWN, said)
+    failed = [f"{_where(one)}{one['test']}: {one['finding']}" for one in facts.tests if one["status"] == "fail"]  # fmt: skip
+    passed = sum(one["status"] == "ok" for one in facts.tests)
+    return _verdict(name, failed, f"{passed} of run {facts.tests[0]['run']} passed")
+
+
+def _speed(facts: AcceptanceFacts) -> AcceptanceCheck:
+    usual = {(row["model"], row["test"], row["library"]): row for row in facts.speeds}
+    slow, judged = [], 0
+    for one in facts.tests:
+        other = usual.get((one["model"], one["test"], one["library"]))
+        if one["value"] is None or other is None or other["others"] < BASELINE_LEAST:
+            continue
+        judged += 1
+        if one["value"] < SPEED_LEAST * other["value"]:
+            slow.append(f"{_where(one)}{one['test']} {one['value']:.4g} {one['unit']}, others {other['value']:.4g}")  # fmt: skip
+    if not judged:
+        why = "no other node's tests to compare with" if facts.tests else "not tested"
+        return AcceptanceCheck("speed", UNKNOWN, why)
+    return _verdict("speed", slow, f"{counted(judged, 'rate')} of at least {SPEED_LEAST:.0%} of others'")  # fmt: skip
+
+
+def _load(facts: AcceptanceFacts) -> AcceptanceCheck:
+    known = [row for row in facts.load if row["held"] is not None]
+    held = [
+        f"GPU {row['gpu']} is held down {row['held']:.0%} of the time by heat or its power supply, at {row['temperature_celsius']:g} °C"
+        for row in known
+        if row["held"] > HELD_MOST
+    ]  # fmt: skip
+    clocks = [row["clock_mhz"] for row in known if row["clock_mhz"] is not None]
+    well = f"at least {min(clocks):.0f} MHz" if clocks else "not held down"
+    return _verdict("clocks under load", held, well, is_known=bool(known))
+
+
+def _where(one: Record) -> str:
+    return "" if one["gpu"] is None else f"GPU {one['gpu']} "
 
 
 def _of_gpus(

@@ -18,6 +18,7 @@ EXAMPLES: dict[str, str] = {
     "agent config": "gpuwarden agent config --config /etc/gpuwarden/agent.toml",
     "agent record": "gpuwarden agent record --output n1.jsonl.gz --duration 600",
     "agent burst": "gpuwarden agent burst 3 --hz 20 --seconds 30",
+    "agent test-gpus": "gpuwarden agent test-gpus --python /opt/pytorch/bin/python --dcgm 3",
     "collector run": "gpuwarden collector run --config /etc/gpuwarden/collector.toml",
     "collector init": "gpuwarden collector init --name collector.example",
     "collector config": "gpuwarden collector config --format json",

@@ -73,6 +73,7 @@ SELECT max(temperature_celsius_max) AS temperature_celsius_max, max(memory_tempe
 FROM (FROM hours UNION ALL FROM minutes)
 """
 _LINKS = "SELECT ts, link_type, link, error, errors FROM link_errors WHERE gpu_uuid = $gpu ORDER BY ts, link, error"
+_TESTS = f"SELECT ts, test, status, value, unit, finding, tool FROM gpu_tests WHERE {_IN_TIME} ORDER BY ts DESC"
 
 
 _NO_READINGS = frozenset({"ts", "node", "gpu", "gpu_uuid", "simulated", "remap_banks_max"})
@@ -102,6 +103,8 @@ class RmaRecord:
     alerts: Sequence[Record]
     extremes: Record
     links: Sequence[Record]
+    tests: Sequence[Record]
+    """Of `gpuwarden agent test-gpus`, newest first."""
 
     @property
     def reasons(self) -> Sequence[str]:
@@ -128,6 +131,7 @@ class RmaRecord:
             "since": self.since, "until": self.until, "board": self.board, "node": self.node, "reasons": self.reasons,
             "counters": [{"name": n, "first": a, "last": b} for n, a, b in self.counters()], "events": self.events,
             "alerts": self.alerts, "extremes": self.extremes, "links": self.links,
+            "tests": self.tests,
         }  # fmt: skip
 
 
@@ -136,13 +140,13 @@ async def read(
 ) -> RmaRecord:
     """The record of a GPU that is in `gpus`. Raises QueryError."""
     params = {"gpu": gpu_uuid, "node": node, "since": since}
-    sqls = (_BOARD, _NODE, _FIRST, _LAST, _EVENTS, _ALERTS, _EXTREMES, _LINKS)
+    sqls = (_BOARD, _NODE, _FIRST, _LAST, _EVENTS, _ALERTS, _EXTREMES, _LINKS, _TESTS)
     asked = [(sql, {k: v for k, v in params.items() if f"${k}" in sql}) for sql in sqls]
     found = [answer.records() for answer in await query_all(querier, asked)]
-    board, of_node, first, last, events, alerts, extremes, links = found
+    board, of_node, first, last, events, alerts, extremes, links, tests = found
     return RmaRecord(
         since, until, board[0], of_node[0] if of_node else {}, first[0] if first else {}, last[0] if last else {},
-        events[:ROWS_MAX], alerts[:ROWS_MAX], extremes[0], links[:ROWS_MAX],
+        events[:ROWS_MAX], alerts[:ROWS_MAX], extremes[0], links[:ROWS_MAX], tests[:ROWS_MAX],
     )  # fmt: skip
 
 
@@ -172,6 +176,7 @@ def text(record: RmaRecord, width: int | None = None) -> str:
         ("Events", record.events, ("ts", "kind", "severity", "message")),
         ("Alerts", record.alerts, ("fired_at", "resolved_at", "rule", "severity", "value")),
         ("Errors of links, last day", record.links, ("ts", "link_type", "link", "error", "errors")),
+        ("Tests", record.tests, ("ts", "test", "status", "value", "unit", "finding")),
     ):
         if rows:
             shown = [[_said(row[name]) for name in names] for row in rows[:EVENTS_SHOWN]]
@@ -212,7 +217,12 @@ def write_archive(path: Path, record: RmaRecord, attached: Sequence[Path]) -> No
     not written over."""
     import tarfile
 
-    tables = {"events": record.events, "alerts": record.alerts, "links": record.links}
+    tables = {
+        "events": record.events,
+        "alerts": record.alerts,
+        "links": record.links,
+        "tests": record.tests,
+    }
     files = {
         "record.txt": text(record),
         "record.json": json.dumps(record.document(), indent=1, default=str, ensure_ascii=False) + "\n",

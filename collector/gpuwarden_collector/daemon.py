@@ -28,6 +28,7 @@ from gpuwarden_collector.http.app import Api, node_routes
 from gpuwarden_collector.http.bursts import BurstDesk
 from gpuwarden_collector.http.copies import copy_routes
 from gpuwarden_collector.http.dashboards import DashboardEndpoints
+from gpuwarden_collector.http.gpu_tests import gpu_test_routes
 from gpuwarden_collector.http.listen import raise_descriptors, serve
 from gpuwarden_collector.http.openapi import openapi_routes
 from gpuwarden_collector.http.receive import Ingest
@@ -159,7 +160,7 @@ async def running(
         )  # fmt: skip
         sql = SqlEndpoint(queries, bodies, send_s=settings.query_send_s)
         fronts = stages.front_routes(http_fronts, queries, bodies, clock, settings, stats)
-        own = (*access.routes, *sql.routes(), *fronts, *node_routes(writer), *copy_routes(CopyFolder(settings.data_dir), bodies, no_room), *receiving)  # fmt: skip
+        own = (*access.routes, *sql.routes(), *fronts, *node_routes(writer), *gpu_test_routes(writer, clock), *copy_routes(CopyFolder(settings.data_dir), bodies, no_room), *receiving)  # fmt: skip
         app = _application(api, [*own, *_routes_of_people(state, clock, bursts), *routes(queriers.callers)])  # fmt: skip
         url = health.url = await serve(stack, settings, app, access, stats)
         postgres = await stages.listen_beside(stack, settings, front, queries, access, stats)

@@ -13,6 +13,7 @@ from typing import NamedTuple
 from gpuwarden.audit import AUDIT
 from gpuwarden.budgets import BUDGETS, budgets_view_sql
 from gpuwarden.collector_samples import COLLECTOR_SAMPLES
+from gpuwarden.gpu_test import GPU_TESTS
 from gpuwarden.metrics import METRICS, Metric, Type
 from gpuwarden.offers import GPU_OFFERS
 from gpuwarden.query_log import QUERY_LOG
@@ -470,7 +471,7 @@ TABLES: dict[str, Table] = {
     WASTE_1H.table.name: WASTE_1H.table,
     **{
         table.name: table
-        for table in (COLLECTOR_SAMPLES, QUERY_LOG, AUDIT, ALERTS, INCIDENTS, INCIDENT_ALERTS, SILENCES, ANNOTATIONS, DIAGNOSES, POLICY_CASES, BUDGETS, GPU_OFFERS)
+        for table in (COLLECTOR_SAMPLES, QUERY_LOG, AUDIT, GPU_TESTS, ALERTS, INCIDENTS, INCIDENT_ALERTS, SILENCES, ANNOTATIONS, DIAGNOSES, POLICY_CASES, BUDGETS, GPU_OFFERS)
     },
 }
 # fmt: on

@@ -67,6 +67,7 @@ _VISIBLE: Mapping[str, str] = {
     "slurm_node_samples": "slurm_node IN (FROM {own})",
     "coverage": _NODE,
     "events": _NODE,
+    "gpu_tests": _NODE,
     "nodes": _NODE,
     "gpus": _NODE,
     "gpu_1m": _READING,

@@ -19,7 +19,7 @@ def add_commands(commands: Commands) -> None:
     """Add the command to the parser."""
     made = add_command(
         commands, "accept", run, "check whether a repaired node may return to the queue",
-        "By its readings, and those of other nodes of its models; nothing is run on the node. Exits with 1 if a check fails.",
+        "By its readings, what gpuwarden agent test-gpus found, and those of other nodes. Exits with 1 if a check fails.",
     )  # fmt: skip
     made.add_argument("node", metavar="NODE", help="its name")
     made.add_argument("--resume", action="store_true", help="if no check fails, have the actor return it to the queue")  # fmt: skip

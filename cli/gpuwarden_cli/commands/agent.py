@@ -1,4 +1,4 @@
-"""Runs and checks the agent: `gpuwarden agent run|once|doctor|config|refused|record|burst`."""
+"""Runs and checks the agent: `gpuwarden agent run|once|doctor|config|refused|record|burst|test-gpus`."""
 
 import argparse
 import json
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from gpuwarden import logs
 from gpuwarden.clock import SystemClock, from_ms, iso_text
 from gpuwarden.settings import Loaded
-from gpuwarden_cli.commands import burst
+from gpuwarden_cli.commands import burst, gpu_test
 from gpuwarden_cli.commands.recordings import add_flags
 from gpuwarden_cli.output import render
 from gpuwarden_cli.parser import Commands, add_command, add_format, add_group
@@ -54,6 +54,13 @@ def add_commands(commands: Commands) -> None:
         "Shows what a second's mean hides. Nothing is stored; an agent may run beside it.",
     )  # fmt: skip
     burst.add_flags(made)
+    _add_settings(made)
+    made = add_command(
+        group, "test-gpus", _test_gpus, "test this host's GPUs under load: memory, arithmetic, copies, NCCL, DCGM",
+        "Refuses while a process uses them. gpuwarden accept compares the results with the fleet's. Exits with 1 if a test fails.",
+    )  # fmt: skip
+    gpu_test.add_flags(made)
+    add_format(made)
     _add_settings(made)
 
 
@@ -125,6 +132,10 @@ def _record(args: argparse.Namespace) -> int:
 
 def _burst(args: argparse.Namespace) -> int:
     return burst.run(_loaded(args).settings, args)
+
+
+def _test_gpus(args: argparse.Namespace) -> int:
+    return gpu_test.run(_loaded(args).settings, args)
 
 
 def _doctor(args: argparse.Namespace) -> int:

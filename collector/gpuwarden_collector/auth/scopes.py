@@ -13,6 +13,7 @@ from gpuwarden.access import (
     TOKEN_PATH,
     Scope,
 )
+from gpuwarden.gpu_test import GPU_TESTS_PATH
 from gpuwarden.wire import INGEST_PATH
 
 
@@ -30,6 +31,7 @@ NEEDS: dict[tuple[str, str], Need] = {
     ("POST", INGEST_PATH): Scope.INGEST,
     ("POST", "/prometheus/api/v1/write"): Scope.INGEST,
     ("POST", "/otlp/v1/metrics"): Scope.INGEST,
+    ("POST", GPU_TESTS_PATH): Scope.INGEST,
     ("GET", "/v1/received"): Scope.READ,
     ("POST", ENROLL_PATH): Scope.ENROLL,
     ("GET", CA_PATH): Anyone,  # public; its reader compares the fingerprint

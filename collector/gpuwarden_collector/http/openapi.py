@@ -14,6 +14,7 @@ from aiohttp import web
 
 from gpuwarden import __version__, burst
 from gpuwarden.clock import INSTANT_MAX_MS
+from gpuwarden.gpu_test import FAIL, GPU_TESTS_PATH, OK, RESULTS_MAX, SKIPPED, TESTS
 from gpuwarden.query import ARROW_TYPE, NDJSON_TYPE, PARQUET_TYPE
 from gpuwarden.wire import CONTENT_TYPE
 from gpuwarden_collector.auth.scopes import Anyone, Holder, need_of
@@ -183,6 +184,31 @@ _ANNOTATION = _object(
     text=_TEXT_SCHEMA, at=_TEXT_SCHEMA, until=_TEXT_SCHEMA, node=_TEXT_SCHEMA, gpu=_WHOLE, job=_TEXT_SCHEMA,
     tags={"type": "array", "items": _TEXT_SCHEMA, "maxItems": 10},
 ) | {"additionalProperties": False}  # fmt: skip
+_GPU_TEST = (
+    "test",
+    "status",
+    "finding",
+    "tool",
+    "began_at",
+    "ended_at",
+    "gpu",
+    "gpu_uuid",
+    "value",
+)
+_GPU_TESTS = _object(
+    ["node", "run", "simulated", "results"],
+    node=_TEXT_SCHEMA, run={"type": "string", "pattern": "^[0-9a-f]{12}$"}, simulated={"type": "boolean"},
+    results={
+        "type": "array", "minItems": 1, "maxItems": RESULTS_MAX,
+        "items": _object(
+            [*_GPU_TEST],
+            **dict.fromkeys(_GPU_TEST, _TEXT_SCHEMA) | {
+                "test": {"enum": [*TESTS]}, "status": {"enum": [OK, FAIL, SKIPPED]}, "gpu_uuid": _OR_NULL,
+                "gpu": {"type": ["integer", "null"]}, "value": {"type": ["number", "null"]},
+            },
+        ) | {"additionalProperties": False},
+    },
+) | {"additionalProperties": False}  # fmt: skip
 _TOKEN = _object(
     ["required"],
     required={"type": "boolean"}, id=_TEXT_SCHEMA, scope=_TEXT_SCHEMA, node=_OR_NULL, expires_at=_OR_NULL,
@@ -327,6 +353,10 @@ ENDPOINTS: Mapping[tuple[str, str], Endpoint] = {
     ),
     ("DELETE", "/v1/dashboards/{name}"): Endpoint(
         "Deletes a dashboard; its versions stay for 30 days.", (), 204, query=(_VERSION,), errors=(400, 404, 409, 503),
+    ),
+    ("POST", GPU_TESTS_PATH): Endpoint(
+        "Stores the results of a run of gpuwarden agent test-gpus.", status=201, errors=(400, 403, 413, 415, 503),
+        bodies={_JSON: _GPU_TESTS},
     ),
     ("POST", "/v1/bursts"): Endpoint(
         "Asks for a burst of a GPU.", status=201, errors=(400, 409, 413, 415),

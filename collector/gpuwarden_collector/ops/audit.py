@@ -17,6 +17,7 @@ from aiohttp import web
 from gpuwarden.access import CALLBACK_PATH, ENROLL_PATH, LOGIN_PATH, LOGOUT_PATH, Scope
 from gpuwarden.audit import AUDIT, DETAILS_CHARACTERS_MAX
 from gpuwarden.clock import Clock
+from gpuwarden.gpu_test import GPU_TESTS_PATH
 from gpuwarden.wire import INGEST_PATH
 from gpuwarden_collector.auth.gate import GRANT, REFUSED
 from gpuwarden_collector.auth.token_store import TokenEntry
@@ -59,6 +60,7 @@ NOT_AUDITED = frozenset(
         ("POST", INGEST_PATH),
         ("POST", "/prometheus/api/v1/write"),
         ("POST", "/otlp/v1/metrics"),
+        ("POST", GPU_TESTS_PATH),
         ("PUT", "/v1/copies/{collector}/{segment}"),
         # They only read; SQL is in query_log.
         ("POST", "/v1/sql"),

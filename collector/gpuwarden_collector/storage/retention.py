@@ -14,12 +14,13 @@ from itertools import groupby
 
 from gpuwarden.audit import AUDIT
 from gpuwarden.clock import Clock
+from gpuwarden.gpu_test import GPU_TESTS
 from gpuwarden.query_log import QUERY_LOG
 from gpuwarden.wire import AHEAD_S_MAX
 
 ROLLUPS_BY_MINUTE = frozenset({"gpu_1m", "host_1m", "process_1m"})
 ROLLUPS_BY_HOUR = frozenset({"gpu_1h", "waste_1h"})
-EVENTS = frozenset({"events", AUDIT.name})
+EVENTS = frozenset({"events", AUDIT.name, GPU_TESTS.name})
 
 
 class Tier(IntEnum):

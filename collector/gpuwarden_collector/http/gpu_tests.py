@@ -1,0 +1,41 @@
+"""Serves `POST /v1/gpu-tests`: results of `gpuwarden agent test-gpus`, which become rows of table `gpu_tests`."""
+
+from collections.abc import Iterable
+
+import pyarrow as pa
+from aiohttp import web
+
+from gpuwarden.clock import Clock
+from gpuwarden.gpu_test import GPU_TESTS, GPU_TESTS_PATH, GpuTestError, run_of
+from gpuwarden_collector.auth.gate import node_of
+from gpuwarden_collector.http.app import error_response, store_busy
+from gpuwarden_collector.http.json_bodies import JsonBodyError, answering_errors, json_body
+from gpuwarden_collector.ingest.writer import WRITE_ERRORS, Writer
+from gpuwarden_collector.storage.commit import Changes
+from gpuwarden_collector.storage.schemas import arrow_schema
+
+_BODY_BYTES_MAX = 1024**2
+_SCHEMA = arrow_schema(GPU_TESTS.columns)
+_WRONG = "the body must be JSON, as gpuwarden agent test-gpus sends it"
+
+
+def gpu_test_routes(writer: Writer, clock: Clock) -> Iterable[web.AbstractRouteDef]:
+    """The route for the application."""
+
+    async def add(request: web.Request) -> web.Response:
+        document = await json_body(request, _BODY_BYTES_MAX, _WRONG)
+        try:
+            run = run_of(document, clock.now())
+        except GpuTestError as error:
+            raise JsonBodyError(400, str(error)) from error
+        bound_to = node_of(request)
+        if bound_to not in (None, run.node):
+            return error_response(403, f"this token is for node {bound_to}, not for {run.node}")
+        rows = pa.Table.from_pylist(run.rows(), _SCHEMA)
+        try:
+            await writer.write(Changes(appended={GPU_TESTS.name: rows}))
+        except WRITE_ERRORS as error:
+            return store_busy(error)
+        return web.json_response({"stored": rows.num_rows}, status=201)
+
+    return [web.post(GPU_TESTS_PATH, answering_errors(add))]

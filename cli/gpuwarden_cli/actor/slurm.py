@@ -15,6 +15,7 @@ log = logging.getLogger(__name__)
 COMMANDS = ("squeue", "sinfo", "scancel", "scontrol")
 TIMEOUT_S = 30.0
 REASON = "gpuwarden"
+REBOOT_REASON = f"{REASON} reboots"
 COMMENT_CHARACTERS_MAX = 300
 _JOB = re.compile(r"[0-9]{1,18}(_[0-9]{1,9})?")
 _NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}")
@@ -57,8 +58,11 @@ class Slurm:
             raise ActError(f"Slurm has no node {act.node}: not done")
         if act.kind == "drain_node" and all("drain" in nodes[act.node] for nodes in own.values()):
             return "the node was drained already"
-        if act.kind == "reboot_node" and any(_reboots(nodes[act.node]) for nodes in own.values()):
-            return "the node reboots already"
+        if act.kind == "reboot_node":
+            if any(_reboots(nodes[act.node]) for nodes in own.values()):
+                return "the node reboots already"
+            if any("drain" in nodes[act.node] for nodes in own.values()):
+                self._refuse_others_drain(act)
         for partition, nodes in own.items():
             usable = [n for n, state in nodes.items() if n != act.node and not _is_unusable(state)]
             if not usable:
@@ -68,21 +72,19 @@ class Slurm:
         return None
 
     def _look_at_drained(self, act: Act) -> str | None:
-        """A node that somebody else drained stays as it is."""
         own = [nodes[act.node] for nodes in self._partitions().values() if act.node in nodes]
         if not own:
             raise ActError(f"Slurm has no node {act.node}: not done")
         if not any("drain" in state or "down" in state for state in own):
             return "the node is not drained"
-        node = _checked(_NODE, act.node)
-        reason = (
-            self._run("sinfo", "--noheader", f"--nodes={node}", "--format=%E")
-            .strip()
-            .partition("\n")[0]
-        )
+        self._refuse_others_drain(act)
+        return None
+
+    def _refuse_others_drain(self, act: Act) -> None:
+        """Raise ActError where somebody else drained the node: it stays as it is."""
+        reason = self._reason(act)
         if not reason.startswith(REASON):
             raise ActError(f"{act.node} was drained for another reason, {reason[:100]!r}: not done")
-        return None
 
     def do(self, act: Act) -> None:
         """As of `Scheduler`."""
@@ -94,25 +96,12 @@ class Slurm:
                 self._comment(act)
                 self._run("scontrol", "requeue", _checked(_JOB, act.job))
             case "drain_node":
-                node = _checked(_NODE, act.node)
-                self._run(
-                    "scontrol",
-                    "update",
-                    f"NodeName={node}",
-                    "State=DRAIN",
-                    f"Reason={REASON} {act.id}",
-                )
+                self._drain(act)
             case "reboot_node":
-                # Not up by itself: a person, or `gpuwarden accept`, returns it.
+                # `reboot ASAP` would clear the drain after the boot, and with ReturnToService=2 `nextstate=DOWN` is void.
+                self._drain(act)
                 node = _checked(_NODE, act.node)
-                self._run(
-                    "scontrol",
-                    "reboot",
-                    "ASAP",
-                    "nextstate=DOWN",
-                    f"reason={REASON} {act.id}",
-                    node,
-                )
+                self._run("scontrol", "reboot", f"reason={REBOOT_REASON} {act.id}", node)
             case "resume_node":
                 self._run(
                     "scontrol", "update", f"NodeName={_checked(_NODE, act.node)}", "State=RESUME"
@@ -128,12 +117,16 @@ class Slurm:
             is_closed = [("drain" in state or "down" in state) for state in own]
             return bool(own) and all(one is wanted for one in is_closed)
         if act.kind == "reboot_node":
-            own = [nodes[act.node] for nodes in self._partitions().values() if act.node in nodes]
-            return any(_reboots(state) or _is_unusable(state) for state in own)
+            # A drained node alone may be one whose reboot was not asked for.
+            return self._reason(act).startswith(REBOOT_REASON)
         found = self._job(act)
         if act.kind == "requeue_job":
             return found is not None and found[1] == "PENDING"
         return found is None or found[1] in _OVER
+
+    def _drain(self, act: Act) -> None:
+        node, reason = _checked(_NODE, act.node), f"Reason={REASON} {act.id}"
+        self._run("scontrol", "update", f"NodeName={node}", "State=DRAIN", reason)
 
     def _comment(self, act: Act) -> None:
         """Write into the job's AdminComment why it ends: `sacct --format=jobid,admincomment` has it."""
@@ -157,6 +150,12 @@ class Slurm:
             raise
         lines = [line.strip().split("|") for line in text.splitlines() if "|" in line]
         return (lines[0][0], lines[0][1]) if lines else None
+
+    def _reason(self, act: Act) -> str:
+        """Why the node is drained."""
+        node = f"--nodes={_checked(_NODE, act.node)}"
+        said = self._run("sinfo", "--noheader", node, "--format=%E")
+        return said.strip().partition("\n")[0]
 
     def _partitions(self) -> dict[str, dict[str, str]]:
         """State of each node, by partition."""

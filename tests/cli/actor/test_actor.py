@@ -46,10 +46,13 @@ if name == "sinfo":
 if sys.argv[1] == "requeue":
     job[sys.argv[2]][1] = "PENDING"; end()
 if sys.argv[1] == "reboot":
-    known["nodes"][sys.argv[-1]] = "draining@"; end()
+    if not known["can_reboot"]:
+        end(1, "scontrol_reboot error: Invalid node state specified")
+    known["reason"] = sys.argv[-2].partition("=")[2]; known["nodes"][sys.argv[-1]] = "draining@"; end()
 if sys.argv[2].startswith("JobId="):
     known["comments"][sys.argv[2][6:]] = sys.argv[3].partition("=")[2]; end(known["can_comment"])
 node = sys.argv[2].partition("=")[2]
+known["reason"] = sys.argv[-1].partition("=")[2]
 known["nodes"][node] = "idle" if "State=RESUME" in sys.argv else known["nodes"][node] + "+drain"; end()
 """
 )
@@ -71,6 +74,8 @@ class Cluster:
             "works": True,
             "comments": {},
             "can_comment": 0,
+            "can_reboot": True,
+            "reason": "none",
         }
         self.write()
 
@@ -173,11 +178,26 @@ def test_a_node_is_rebooted_once_and_stays_closed_until_it_is_returned(
     assert one.work([asked, asked]) == [Report("a1", True, "done, and checked")] * 2
     [again] = one.work([act("reboot_node", id="a2", job="", user="")])
     assert again.note == "the node reboots already"
-    assert slurm.changes == [["scontrol", "reboot", "ASAP", "nextstate=DOWN", "reason=gpuwarden a1", "n0"]]  # fmt: skip
-    slurm.known |= {"nodes": {"n0": "down", "n1": "idle"}, "reason": "gpuwarden a1 : reboot complete"}  # fmt: skip
+    assert slurm.changes == [
+        ["scontrol", "update", "NodeName=n0", "State=DRAIN", "Reason=gpuwarden a1"],
+        ["scontrol", "reboot", "reason=gpuwarden reboots a1", "n0"],
+    ]
+    slurm.known |= {"nodes": {"n0": "drained", "n1": "idle"}, "reason": "gpuwarden reboots a1 : reboot issued"}  # fmt: skip
     slurm.write()
     [back] = one.work([act("resume_node", id="a3", job="", user="")])
     assert back.is_done and slurm.read()["nodes"]["n0"] == "idle"
+
+
+def test_a_node_that_cannot_be_rebooted_stays_drained_and_failed(
+    slurm: Cluster, clock: ManualClock
+) -> None:
+    slurm.known["can_reboot"] = False
+    slurm.write()
+    [report] = actor(slurm, clock).work([act("reboot_node", job="", user="")])
+    assert not report.is_done and "Invalid node state" in report.note
+    assert slurm.read()["nodes"]["n0"] == "idle+drain"
+    # After a crash between both commands the reboot was not asked for.
+    assert not Slurm(str(slurm.folder)).is_done(act("reboot_node", job="", user=""))
 
 
 class _KilledError(BaseException):
@@ -223,6 +243,7 @@ def test_an_actor_that_is_killed_at_any_step_does_nothing_twice(
     ({"nodes": {"n0": "drained", "n1": "idle"}}, {"kind": "drain_node"}, (True, "the node was drained already")),
     ({}, {"kind": "resume_node"}, (True, "the node is not drained")),
     ({"nodes": {"n0": "drained"}, "reason": "bad fan"}, {"kind": "resume_node"}, (False, "n0 was drained for another reason, 'bad fan': not done")),
+    ({"nodes": {"n0": "drained", "n1": "idle"}, "reason": "bad fan"}, {"kind": "reboot_node"}, (False, "n0 was drained for another reason, 'bad fan': not done")),
     ({}, {"job": "11; rm -rf /"}, (False, "'11; rm -rf /' is not a name that Slurm has: not done")),
     ({}, {"job": "--me"}, (False, "'--me' is not a name that Slurm has: not done")),
     ({}, {"kind": "delete_pod"}, (False, "this actor may not do delete_pod: --allow delete_pod")),

@@ -1,4 +1,4 @@
-"""A Slurm cluster of one node for tests: munge, MariaDB, slurmdbd, slurmctld and slurmd of Debian, really running.
+"""A Slurm cluster of one node, or two, for tests: munge, MariaDB, slurmdbd, slurmctld and slurmd of Debian, really running.
 
 The root file system is made once with debootstrap and kept in /var/cache; each cluster writes to an overlay
 of its own, has namespaces of its own (mounts, processes, network), and leaves nothing on this host. The
@@ -61,15 +61,27 @@ AccountingStorageTRES=gres/gpu
 AccountingStorageEnforce=associations,qos
 JobAcctGatherType=jobacct_gather/{"cgroup" if HAS_CGROUPS else "linux"}
 StateSaveLocation=/var/spool/slurmctld
-SlurmdSpoolDir=/var/spool/slurmd
+SlurmdSpoolDir=/var/spool/slurmd.%n
 SlurmctldPidFile=/run/slurmctld.pid
-SlurmdPidFile=/run/slurmd.pid
+SlurmdPidFile=/run/slurmd.%n.pid
+RebootProgram=/reboot.sh
 SlurmctldLogFile=/var/log/slurmctld.log
-SlurmdLogFile=/var/log/slurmd.log
+SlurmdLogFile=/var/log/slurmd.%n.log
 ReturnToService=2
 MailProg=/bin/true
 NodeName={HOST} NodeAddr=127.0.0.1 CPUs=8 RealMemory=2000 Gres=gpu:h100:4
 PartitionName=batch Nodes={HOST} Default=YES MaxTime=UNLIMITED DefaultTime=30:00 State=UP
+"""
+SPARE = "spare"
+"""The second node, of the same host."""
+SPARE_CONF = f"""\
+NodeName={SPARE} NodeHostname={HOST} NodeAddr=127.0.0.1 Port=6828 CPUs=2 RealMemory=500
+PartitionName=batch Nodes={HOST},{SPARE} Default=YES MaxTime=UNLIMITED DefaultTime=30:00 State=UP
+"""
+REBOOT = f"""\
+#!/bin/sh
+# What Slurm sees of a reboot: slurmd ends, and says that its host has booted.
+setsid sh -c 'sleep 1; kill $(cat /run/slurmd.{HOST}.pid); sleep 2; slurmd -b -N {HOST}; touch /run/rebooted' </dev/null >/dev/null 2>&1 &
 """
 SLURMDBD_CONF = """\
 AuthType=auth/munge
@@ -92,7 +104,7 @@ ip link add uplink type bridge && ip addr add 192.0.2.1/32 dev uplink && ip link
 mount -t tmpfs tmpfs /run
 mount -t tmpfs tmpfs /dev/shm 2>/dev/null || mkdir -p /dev/shm
 for n in 0 1 2 3; do [ -e /dev/fakegpu$n ] || mknod -m 666 /dev/fakegpu$n c 240 $n; done
-mkdir -p /run/munge /run/mysqld /var/spool/slurmctld /var/spool/slurmd
+mkdir -p /run/munge /run/mysqld /var/spool/slurmctld
 chown munge /run/munge; chown mysql /run/mysqld; chown slurm /var/spool/slurmctld
 runuser -u munge -- /usr/sbin/munged
 mysqld_safe --skip-networking --skip-log-bin >/var/log/mysqld.out 2>&1 &
@@ -107,8 +119,8 @@ sacctmgr -i add user ada account=physics qos=normal,high
 sacctmgr -i add user root account=physics || true
 /usr/sbin/slurmctld
 for n in $(seq 100); do scontrol ping | grep -q UP && break; sleep 0.1; done
-/usr/sbin/slurmd
-for n in $(seq 100); do sinfo -h -o %T | grep -q idle && break; sleep 0.1; done
+for node in $(scontrol show hostnames $(sinfo -h -o %N)); do mkdir -p /var/spool/slurmd.$node; /usr/sbin/slurmd -N $node; done
+for n in $(seq 100); do [ "$(sinfo -h -N -o %T | sort -u)" = idle ] && break; sleep 0.1; done
 touch /run/up
 exec sleep infinity
 """
@@ -127,8 +139,9 @@ def why_not() -> str | None:
 class Cluster:
     """One cluster. `run` is a shell in it."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, has_spare: bool = False) -> None:
         self._folder = folder
+        self._has_spare = has_spare
         self.root = folder / "root"
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -136,7 +149,11 @@ class Cluster:
         """Write its configuration, and a user for jobs and one for the agent."""
         etc = self.root / "etc"
         (etc / "hosts").write_text(f"127.0.0.1 localhost {HOST}\n")
-        (etc / "slurm/slurm.conf").write_text(SLURM_CONF)
+        nodes, _, partition = SLURM_CONF.rpartition("PartitionName=")
+        last = SPARE_CONF if self._has_spare else f"PartitionName={partition}"
+        (etc / "slurm/slurm.conf").write_text(nodes + last)
+        (self.root / "reboot.sh").write_text(REBOOT)
+        (self.root / "reboot.sh").chmod(0o755)
         (etc / "slurm/slurmdbd.conf").write_text(SLURMDBD_CONF)
         (etc / "slurm/gres.conf").write_text(
             f"NodeName={HOST} Name=gpu Type=h100 File=/dev/fakegpu[0-3]\n"
@@ -256,8 +273,8 @@ class Cluster:
 
 
 @contextlib.contextmanager
-def cluster() -> Iterator[Cluster]:
-    """A cluster that takes jobs, for as long as the block runs."""
+def cluster(*, has_spare: bool = False) -> Iterator[Cluster]:
+    """A cluster that takes jobs, for as long as the block runs; `has_spare`: of two nodes."""
     with tempfile.TemporaryDirectory(prefix="gpuwarden-slurm-", dir="/var/tmp") as name:
         folder = Path(name)
         for part in ("upper", "work", "root"):
@@ -265,7 +282,7 @@ def cluster() -> Iterator[Cluster]:
         options = f"lowerdir={base(SUITE, PACKAGES)},upperdir={folder}/upper,workdir={folder}/work"
         root = str(folder / "root")
         subprocess.run(["mount", "-t", "overlay", "overlay", "-o", options, root], check=True)
-        made = Cluster(folder)
+        made = Cluster(folder, has_spare=has_spare)
         try:
             made.prepare()
             made.boot()

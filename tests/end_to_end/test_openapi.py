@@ -34,6 +34,7 @@ SAYS_NOT_ALL = frozenset(
         "POST /v1/ingest",
         "POST /prometheus/api/v1/write",
         "POST /otlp/v1/metrics",
+        "POST /v1/gpu-tests",
         "POST /v1/sql",
         "POST /mcp",
         "POST /v1/queries",

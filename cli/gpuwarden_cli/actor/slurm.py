@@ -77,6 +77,8 @@ class Slurm:
             raise ActError(f"Slurm has no node {act.node}: not done")
         if not any("drain" in state or "down" in state for state in own):
             return "the node is not drained"
+        if any(_reboots(state) for state in own):
+            raise ActError(f"{act.node} has not been rebooted yet: not done")
         self._refuse_others_drain(act)
         return None
 
@@ -118,7 +120,7 @@ class Slurm:
             return bool(own) and all(one is wanted for one in is_closed)
         if act.kind == "reboot_node":
             # A drained node alone may be one whose reboot was not asked for.
-            return self._reason(act).startswith(REBOOT_REASON)
+            return self._reason(act).startswith(f"{REBOOT_REASON} {act.id}")
         found = self._job(act)
         if act.kind == "requeue_job":
             return found is not None and found[1] == "PENDING"

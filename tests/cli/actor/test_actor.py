@@ -242,6 +242,7 @@ def test_an_actor_that_is_killed_at_any_step_does_nothing_twice(
     ({"nodes": {"n1": "idle"}}, {"kind": "drain_node"}, (False, "Slurm has no node n0: not done")),
     ({"nodes": {"n0": "drained", "n1": "idle"}}, {"kind": "drain_node"}, (True, "the node was drained already")),
     ({}, {"kind": "resume_node"}, (True, "the node is not drained")),
+    ({"nodes": {"n0": "draining@"}, "reason": "gpuwarden reboots a0"}, {"kind": "resume_node"}, (False, "n0 has not been rebooted yet: not done")),
     ({"nodes": {"n0": "drained"}, "reason": "bad fan"}, {"kind": "resume_node"}, (False, "n0 was drained for another reason, 'bad fan': not done")),
     ({"nodes": {"n0": "drained", "n1": "idle"}, "reason": "bad fan"}, {"kind": "reboot_node"}, (False, "n0 was drained for another reason, 'bad fan': not done")),
     ({}, {"job": "11; rm -rf /"}, (False, "'11; rm -rf /' is not a name that Slurm has: not done")),

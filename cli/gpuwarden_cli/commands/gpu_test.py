@@ -58,10 +58,10 @@ def _targets(
 ) -> tuple[Sequence["GpuUnderTest"], bool]:
     """The GPUs to test, and whether they are simulated. Raises StartError, also where one is in use."""
     from gpuwarden_agent.once import read_once
-    from gpuwarden_cli.composition.agent import sources_of
+    from gpuwarden_cli.composition.agent import sources_beside
     from gpuwarden_cli.gpu_test.readings import GpuUnderTest
 
-    sources = sources_of(settings)
+    sources = sources_beside(settings)
     try:
         tables = read_once(sources.probes, SystemClock(), node=settings.node_name).tables
     finally:

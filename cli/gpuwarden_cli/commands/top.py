@@ -135,25 +135,13 @@ def _collector(url: str | None) -> "RowSource":
 
 def _local(args: argparse.Namespace) -> "RowSource":
     """The probes of this host, by the agent's settings."""
-    from gpuwarden_agent.collect.discovery import discover
     from gpuwarden_agent.settings import AgentSettings
-    from gpuwarden_cli.composition.agent import sources_of
+    from gpuwarden_cli.composition.agent import sources_beside
     from gpuwarden_cli.top.local import LocalSource
 
     settings = load(AgentSettings, "agent").settings
     if args.backend:
         settings = replace(settings, backend=args.backend)
-    if settings.backend in ("simulator", "replay"):
-        sources = sources_of(settings)
-        probes, message = sources.probes, sources.message
-    else:
-        # Without the kernel log, whose position belongs to an agent that may run here.
-        found = discover(
-            settings.backend,
-            node=settings.node_name,
-            commands=settings.commands,
-            settings=settings,
-        )
-        probes, message = list(found.probes), found.message
-    name = f"{settings.node_name} (this host): {message}"
-    return LocalSource(probes, settings.node_name, name, SystemClock())
+    sources = sources_beside(settings)
+    name = f"{settings.node_name} (this host): {sources.message}"
+    return LocalSource(sources.probes, settings.node_name, name, SystemClock())

@@ -65,6 +65,16 @@ def sources_of(settings: AgentSettings) -> Sources:
     return Sources([*discover("none").probes, node, *slurm, *progress], message)
 
 
+def sources_beside(settings: AgentSettings) -> Sources:
+    """Sources for a command beside an agent: without the kernel's log, whose position is the agent's. Raises StartError."""
+    if settings.backend in ("simulator", "replay"):
+        return sources_of(settings)
+    found = discover(
+        settings.backend, node=settings.node_name, commands=settings.commands, settings=settings
+    )
+    return Sources(list(found.probes), found.message)
+
+
 def run_agent(settings: AgentSettings, load: Callable[[], AgentSettings]) -> int:
     """Run `gpuwarden agent run`; `load` reads the settings again on SIGHUP."""
     # SIGHUP must not end a process that is still starting.

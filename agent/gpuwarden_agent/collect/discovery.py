@@ -79,14 +79,14 @@ class Discovery:
 
     def all_probes(
         self,
-        state_dir: Path,
+        state_dir: Path | None,
         clock: Clock | None = None,
         module: Path = MODULE,
         kmsg: Path = DEVICE,
         sys: Path = SYS,
     ) -> list[Probe]:
         """All probes: also those of InfiniBand and RoCE ports, of NVIDIA's driver and of the kernel's log,
-        for Xids. The position in the log is kept in `state_dir`.
+        for Xids. The position in the log is kept in `state_dir`; None: it is not kept.
         """
         gpu_count = sum(isinstance(probe, GpuProbe) for probe in self.probes)
         probes = list(self.probes)

@@ -139,7 +139,7 @@ def save_position(path: Path, position: Position) -> None:
 
 
 def kmsg_probe(
-    state_dir: Path,
+    state_dir: Path | None,
     clock: Clock,
     gpus: Gpus | None = None,
     *,
@@ -150,7 +150,7 @@ def kmsg_probe(
 ) -> "KmsgProbe | None":
     """The probe of this host; None where there is no /dev/kmsg, as in most containers.
 
-    `gpus` may fill up while the probe runs: the first call waits up to ten seconds until it has
+    `state_dir` None: no position is kept, for a command beside an agent, whose position it must not move. `gpus` may fill up while the probe runs: the first call waits up to ten seconds until it has
     `gpu_count` entries. `boot` is the kernel's boot id, `ledger` that of the node if NVML reports
     Xids, too.
     """
@@ -170,7 +170,7 @@ class KmsgProbe(HostedProbe):
 
     def __init__(
         self,
-        state_dir: Path,
+        state_dir: Path | None,
         clock: Clock,
         gpus: Gpus,
         *,
@@ -188,7 +188,7 @@ class KmsgProbe(HostedProbe):
         self._boot = boot or boot_id()
         self._source = source
         self._ledger = ledger or XidLedger(has_log=True)
-        self._file = state_dir / POSITION_FILE
+        self._file = None if state_dir is None else state_dir / POSITION_FILE
         self._is_saving = True
         self._began_s: float | None = None
         self._last: Position | None = None
@@ -204,7 +204,8 @@ class KmsgProbe(HostedProbe):
         now_s = self._clock.monotonic()
         if self._began_s is None:
             self._began_s = now_s
-            self._last = self._saved = load_position(self._file, self._boot)
+            if self._file is not None:
+                self._last = self._saved = load_position(self._file, self._boot)
         if len(self._gpus) < self._gpu_count and now_s - self._began_s < NAMES_WAIT_S:
             return {}
         rows: list[Row] = []
@@ -276,7 +277,7 @@ class KmsgProbe(HostedProbe):
         return age_s if self._drained_s is None else min(age_s, now_s - self._drained_s)
 
     def _save(self) -> None:
-        if self._last is None or self._last == self._saved:
+        if self._file is None or self._last is None or self._last == self._saved:
             return
         try:
             save_position(self._file, self._last)

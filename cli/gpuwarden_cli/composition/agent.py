@@ -32,8 +32,8 @@ class Sources:
     """Finds devices that appear later; None: the backend has none."""
 
 
-def sources_of(settings: AgentSettings) -> Sources:
-    """The sources for the settings. Raises StartError."""
+def sources_of(settings: AgentSettings, *, is_agent: bool = False) -> Sources:
+    """The sources for the settings; `is_agent`: it keeps its position in the kernel's log. Raises StartError."""
     if settings.backend == "replay":
         from gpuwarden_cli.composition.replay import replayed
 
@@ -45,7 +45,7 @@ def sources_of(settings: AgentSettings) -> Sources:
             commands=settings.commands,
             settings=settings,
         )
-        probes = found.all_probes(settings.state_dir)
+        probes = found.all_probes(settings.state_dir if is_agent else None)
         slurm = slurm_probes(found.bus_ids, SystemClock(), controller=settings.slurm_controller)
         progress = progress_probes(settings, SystemClock())
         return Sources([*probes, *slurm, *progress], found.message, found.rediscover)
@@ -66,7 +66,7 @@ def sources_of(settings: AgentSettings) -> Sources:
 
 
 def sources_beside(settings: AgentSettings) -> Sources:
-    """Sources for a command beside an agent: without the kernel's log, whose position is the agent's. Raises StartError."""
+    """The devices alone, for a command that shows or tests them. Raises StartError."""
     if settings.backend in ("simulator", "replay"):
         return sources_of(settings)
     found = discover(
@@ -81,7 +81,7 @@ def run_agent(settings: AgentSettings, load: Callable[[], AgentSettings]) -> int
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     logs.setup(settings.log_level, settings.log_format)
     # Before the event loop, as a driver may load slowly.
-    sources = sources_of(settings)
+    sources = sources_of(settings, is_agent=True)
     print(f"gpuwarden agent: {sources.message}", file=sys.stderr, flush=True)
 
     async def main(stop: asyncio.Event) -> None:

@@ -271,6 +271,18 @@ def test_gpus_that_become_known_later_are_named(tmp_path) -> None:
     assert probe.read(0)["events"][0]["gpu"] == 3
 
 
+def test_a_command_beside_an_agent_moves_no_position(tmp_path) -> None:
+    path = tmp_path / "kmsg"
+    path.write_bytes(f"4,1,{NOW_US},-;{XID_43}\n".encode())
+    for state_dir in (None, None, tmp_path):
+        probe = kmsg_probe(state_dir, ManualClock(NOW), path=path, boot="boot-1")
+        assert probe is not None
+        assert xids(probe) == [43]
+        probe.read(1)
+        probe.close()
+    assert load_position(tmp_path / "kmsg.json", "boot-1") == Position("boot-1", 1, NOW_US)
+
+
 def test_an_xid_that_comes_twice_is_two(log, tmp_path) -> None:
     for _ in range(2):
         log.write(XID_43)

@@ -133,6 +133,13 @@ CORES = (
         "tests/collector/test_fair_queue.py tests/collector/test_turns.py",
     ),
     _core("gpuwarden.wire", "tests/contract/test_wire.py"),
+    _core("gpuwarden.gpu_test", "tests/contract/test_gpu_test.py"),
+    _core("gpuwarden_cli.gpu_test.readings", "tests/cli/gpu_test/test_readings.py"),
+    _core(
+        "gpuwarden_cli.gpu_test.kernels",
+        "tests/cli/gpu_test/test_kernels.py",
+        "memory matmul copies peers _rate _median one",
+    ),
     _core("gpuwarden.waste", "tests/contract/test_waste.py", runs_at_import=True),
     _core("gpuwarden.rollups", "tests/contract/test_rollups.py", runs_at_import=True),
     _core(

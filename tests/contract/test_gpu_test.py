@@ -27,6 +27,8 @@ def test_a_run_is_read_as_it_was_written_and_has_the_columns_of_its_table() -> N
     assert run_of(document(), NOW) == RUN
     (row,) = RUN.rows()
     assert set(row) == set(GPU_TESTS.names)
+    (bare,) = run_of(document(value=None, gpu=None, gpu_uuid=None), NOW).rows()
+    assert (bare["unit"], bare["value"], bare["gpu"]) == (None, None, None)
     assert (row["unit"], row["ts"]) == ("errors", RESULT.ended_at.replace(tzinfo=None))
 
 
@@ -40,6 +42,8 @@ def test_a_run_is_read_as_it_was_written_and_has_the_columns_of_its_table() -> N
         ({"gpu": None}, "gpu and gpu_uuid: give both or neither"),
         ({"gpu": -1}, "gpu: it must be the index"),
         ({"gpu": True}, "gpu: it must be the index"),
+        ({"gpu": 1_025}, "gpu: it must be the index"),
+        ({"value": 1e15}, "value: it must be a number"),
         ({"value": -1}, "value: it must be a number"),
         ({"value": float("nan")}, "value: it must be a number"),
         ({"value": "1"}, "value: it must be a number"),

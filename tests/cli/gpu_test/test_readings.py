@@ -62,6 +62,16 @@ def test_a_program_that_ends_in_a_test_fails_that_test_and_skips_the_next_ones()
     assert log_of({"begin": "memory"}, failed)[0] == ("memory", FAIL, failed["failed"])  # fmt: skip
 
 
+def test_wrong_elements_fail_a_test_that_has_a_value() -> None:
+    said = {"test": "memory", "value": 2, "wrong": 2, "finding": "2 wrong words of 0x55"}
+    log = ProgramOutput(GPUS, ["memory"])
+    for line in ({"library": "torch 2"}, {"begin": "memory"}, said):
+        log.take(json.dumps(line), NOW)
+    log.end("", NOW)
+    (result,) = log.results
+    assert (result.status, result.value, result.finding, result.tool) == (FAIL, 2.0, said["finding"], "torch 2")  # fmt: skip
+
+
 def test_a_program_that_tests_nothing_fails_or_says_what_is_missing() -> None:
     assert log_of(end="no CUDA")[:2] == [("memory", FAIL, "no CUDA"), ("matmul_fp32", SKIPPED, "an earlier test failed")]  # fmt: skip
     assert {one[1:] for one in log_of({"missing": "no torch"})} == {(SKIPPED, "no torch")}
@@ -100,6 +110,8 @@ def dcgm(*results: dict, top: str = "DCGM Diagnostic") -> str:
         # DCGM 3, and text before it.
         ("Starting\n" + dcgm({"gpu_ids": "2", "status": "FAIL", "warnings": [{"warning": "page pending", "error_id": 1}]}, top="DCGM GPU Diagnostic"),
          FAIL, "memory of GPU 2: page pending"),
+        (dcgm({"status": "Fail", "warnings": ["hot", {"error_id": 7}]}, 7, "x", {"status": 7}), FAIL,  # type: ignore[arg-type]
+         "memory of GPU ?: hot, {'error_id': 7}"),
         (dcgm({"entity_id": 3, "status": "Fail"}), FAIL, "memory of GPU 3: no reason given"),
         ('{"runtime_error": "no host engine"}', SKIPPED, "it has no results: no host engine"),
         ("Error: unable to establish a connection\n", SKIPPED, "it has no results: Error: unable to establish a connection"),

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from gpuwarden.metrics import THROTTLED_BY
 from gpuwarden.query import Querier, Record, query_all
 from gpuwarden_cli.output import counted
 
@@ -26,7 +27,6 @@ BASELINE_LEAST = 2
 """GPUs of the same model on other nodes, or nodes, that a baseline needs."""
 HELD_MOST = 0.1
 """Share of the load in which heat or the power supply may hold the clocks down."""
-_HELD_BITS = 0x08 | 0x20 | 0x40 | 0x80
 
 _NODE = """
 SELECT gpus, epoch(now()::TIMESTAMP - last_seen_at) AS silent_s FROM nodes WHERE node = $node
@@ -87,7 +87,7 @@ GROUP BY ALL
 """
 _LOAD = f"""
 SELECT s.gpu, count(*) AS samples, median(s.sm_clock_mhz) AS clock_mhz, max(s.temperature_celsius) AS temperature_celsius,
-    avg((s.clocks_event_reasons & {_HELD_BITS} <> 0)::TINYINT) AS held
+    avg((s.clocks_event_reasons & {THROTTLED_BY} <> 0)::TINYINT) AS held
 FROM gpu_tests t JOIN gpu_samples s ON s.gpu_uuid = t.gpu_uuid AND s.ts BETWEEN t.began_at AND t.ts
 WHERE t.node = $node AND t.ts > $since::TIMESTAMP AND t.test IN ('matmul_fp32', 'matmul_fp16') AND t.run = {_LAST_RUN}
     AND s.ts > $since::TIMESTAMP - INTERVAL 1 HOUR AND s.node = $node

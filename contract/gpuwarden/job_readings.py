@@ -9,6 +9,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from gpuwarden.job_phases import JobReading
+from gpuwarden.metrics import THROTTLED_BY
 from gpuwarden.query import Querier, Record, query_all, timestamp_sql
 
 GPUS_READ = 32
@@ -20,8 +21,6 @@ ENDS = timedelta(hours=3)
 """How long each of those ends is; the rest is read by the hour."""
 _HOUR = timedelta(hours=1)
 _SAMPLES_S, _MINUTE_S, _HOUR_S = 10, 60, 3600
-_SLOWED_BITS = 0x8 | 0x20 | 0x40 | 0x80
-"""Hardware slowdown, software and hardware thermal slowdown, power brake."""
 _SLOWED_SECONDS = ", ".join(
     f"reason_{name}_seconds"
     for name in (
@@ -149,7 +148,7 @@ SELECT begin, avg(util) AS util_percent, avg(least) AS util_min_percent, avg(mem
     avg(power) AS power_watts, avg(slowed) AS throttled_share
 FROM (
     SELECT {_STEP} AS begin, avg(util_percent) AS util, min(util_percent) AS least, avg(memory_used_bytes) AS memory,
-        avg(power_watts) AS power, avg((clocks_event_reasons & {_SLOWED_BITS} <> 0)::TINYINT) AS slowed
+        avg(power_watts) AS power, avg((clocks_event_reasons & {THROTTLED_BY} <> 0)::TINYINT) AS slowed
     FROM gpu_samples WHERE {{when}} GROUP BY gpu_uuid, begin
 ) GROUP BY begin
 """

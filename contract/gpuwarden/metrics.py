@@ -448,6 +448,8 @@ CLOCKS_EVENT_REASONS: dict[int, str] = {
     0x400: "voltage reliability",
 }
 """Bits of `clocks_event_reasons`, nvml.h nvmlClocksEventReason*; 0x200 and 0x400 as older headers name them."""
+THROTTLED_BY = 0x8 | 0x20 | 0x40 | 0x80
+"""Those by which heat and the power supply hold clocks down: slowdown by hardware, thermal slowdown by software and hardware, power brake."""
 
 
 def reason_names(bits: int) -> Iterator[str]:

@@ -10,6 +10,7 @@ from contextlib import suppress
 from typing import Any
 
 from gpuwarden.clock import Clock, to_ms
+from gpuwarden.metrics import THROTTLED_BY
 from gpuwarden.models import find_model
 from gpuwarden.rollups import IDLE_BELOW_PERCENT
 from gpuwarden_agent.counters import Counters
@@ -39,8 +40,6 @@ from gpuwarden_cli.top.request import (
 )
 
 TABLES = frozenset({"gpu_samples", "host_samples", "process_samples", "gpus", "nodes"})
-THROTTLED_BY = 0x8 | 0x20 | 0x40 | 0x80
-"""Bits of `clocks_event_reasons` for heat and the power supply."""
 DEADLINE_S = 5.0
 FIRST_S = 3.0
 """Longest wait of the first screen for readings: a driver may have to wake up, or there is no GPU."""

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from gpuwarden.alert import WORST_FIRST
+from gpuwarden.metrics import THROTTLED_BY
 from gpuwarden.query import Querier, Record, query_all
 from gpuwarden.rollups import IDLE_BELOW_PERCENT
 
@@ -19,8 +20,6 @@ STATES = ("idle", "busy", "throttled", "unknown", "not reporting")
 LEVELS = ("none", "info", "warning", "critical")
 """Severity of its worst firing alert, in the higher bits."""
 NOT_REPORTING = STATES.index("not reporting")
-THROTTLED_BY = 0x8 | 0x20 | 0x40 | 0x80
-"""Bits of `clocks_event_reasons` for heat and the power supply: hardware slowdown, thermal, power brake."""
 SILENT_AFTER = timedelta(minutes=1)
 """A node without a sample for this long is not reporting."""
 NODES_MAX = 100

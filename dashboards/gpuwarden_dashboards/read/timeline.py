@@ -6,10 +6,10 @@ from itertools import pairwise
 from statistics import median_low
 from typing import Any
 
-from gpuwarden.metrics import reason_names
+from gpuwarden.metrics import THROTTLED_BY, reason_names
 from gpuwarden.query import Querier, query_all
 from gpuwarden.rollups import IDLE_BELOW_PERCENT, REASONS
-from gpuwarden_dashboards.read.fleet import STATES, THROTTLED_BY
+from gpuwarden_dashboards.read.fleet import STATES
 from gpuwarden_dashboards.read.series import GPUS_MAX, Place, Span
 
 MARKS_MAX = 500

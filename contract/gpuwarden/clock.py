@@ -58,6 +58,11 @@ def to_ms(instant: datetime) -> int:
     return (instant - EPOCH) // timedelta(milliseconds=1)
 
 
+def naive_utc(instant: datetime) -> datetime:
+    """An aware instant as tables have it: UTC, without a time zone."""
+    return instant.astimezone(UTC).replace(tzinfo=None)
+
+
 def from_ms(ts_ms: int) -> datetime:
     """The aware UTC datetime of milliseconds since the epoch."""
     return EPOCH + timedelta(milliseconds=ts_ms)

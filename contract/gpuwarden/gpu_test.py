@@ -3,9 +3,10 @@
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
+from gpuwarden.clock import naive_utc
 from gpuwarden.metrics import Type
 from gpuwarden.table import Column, Table
 
@@ -98,10 +99,10 @@ class GpuTestRun:
         """Rows of table `gpu_tests`; instants naive, UTC."""
         return [
             {
-                "ts": _naive(one.ended_at), "node": self.node, "run": self.run, "gpu": one.gpu, "gpu_uuid": one.gpu_uuid,
+                "ts": naive_utc(one.ended_at), "node": self.node, "run": self.run, "gpu": one.gpu, "gpu_uuid": one.gpu_uuid,
                 "test": one.test, "status": one.status, "value": one.value,
                 "unit": None if one.value is None else TESTS[one.test][0], "finding": one.finding, "tool": one.tool,
-                "began_at": _naive(one.began_at), "simulated": self.simulated,
+                "began_at": naive_utc(one.began_at), "simulated": self.simulated,
             }
             for one in self.results
         ]  # fmt: skip
@@ -170,7 +171,3 @@ def _instant(document: Mapping[str, Any], key: str, now: datetime) -> datetime:
             f"{key}: it must be an instant of the last day: is the clock of the node right?"
         )
     return found
-
-
-def _naive(instant: datetime) -> datetime:
-    return instant.astimezone(UTC).replace(tzinfo=None)

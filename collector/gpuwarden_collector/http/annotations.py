@@ -16,7 +16,7 @@ from aiohttp import web
 
 from gpuwarden.access import CALLER
 from gpuwarden.annotation import ANNOTATIONS_MAX, Annotation, AnnotationError, annotation_of
-from gpuwarden.clock import Clock, instant_of, to_ms
+from gpuwarden.clock import Clock, instant_of, naive_utc, to_ms
 from gpuwarden.schema import ANNOTATIONS
 from gpuwarden.teams import Team
 from gpuwarden_collector.http.app import error_response
@@ -85,7 +85,7 @@ def annotation_routes(state: StateFile, clock: Clock) -> Iterable[web.AbstractRo
 
 def _save(state: StateFile, made: Annotation) -> None:
     row = {
-        name: value.astimezone(UTC).replace(tzinfo=None) if isinstance(value, datetime) else value
+        name: naive_utc(value) if isinstance(value, datetime) else value
         for name, value in made.row.items()
     }
     with state.writing() as writing:

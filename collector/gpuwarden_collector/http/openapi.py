@@ -14,7 +14,7 @@ from aiohttp import web
 
 from gpuwarden import __version__, burst
 from gpuwarden.clock import INSTANT_MAX_MS
-from gpuwarden.gpu_test import FAIL, GPU_TESTS_PATH, OK, RESULTS_MAX, SKIPPED, TESTS
+from gpuwarden.gpu_test import FAIL, GPU_TESTS_PATH, OK, RESULTS_MAX, SKIPPED, TESTS, GpuTestResult
 from gpuwarden.query import ARROW_TYPE, NDJSON_TYPE, PARQUET_TYPE
 from gpuwarden.wire import CONTENT_TYPE
 from gpuwarden_collector.auth.scopes import Anyone, Holder, need_of
@@ -184,17 +184,7 @@ _ANNOTATION = _object(
     text=_TEXT_SCHEMA, at=_TEXT_SCHEMA, until=_TEXT_SCHEMA, node=_TEXT_SCHEMA, gpu=_WHOLE, job=_TEXT_SCHEMA,
     tags={"type": "array", "items": _TEXT_SCHEMA, "maxItems": 10},
 ) | {"additionalProperties": False}  # fmt: skip
-_GPU_TEST = (
-    "test",
-    "status",
-    "finding",
-    "tool",
-    "began_at",
-    "ended_at",
-    "gpu",
-    "gpu_uuid",
-    "value",
-)
+_GPU_TEST = GpuTestResult.__slots__
 _GPU_TESTS = _object(
     ["node", "run", "simulated", "results"],
     node=_TEXT_SCHEMA, run={"type": "string", "pattern": "^[0-9a-f]{12}$"}, simulated={"type": "boolean"},

@@ -15,7 +15,7 @@ import socket
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import Any, Self
@@ -23,7 +23,7 @@ from typing import Any, Self
 import pyarrow as pa
 
 from gpuwarden.access import CALLER, Scope
-from gpuwarden.clock import Clock
+from gpuwarden.clock import Clock, naive_utc
 from gpuwarden.query import ExpectedQuery, LakeAwayError, QueryError, QueryTimeoutError, Result
 from gpuwarden.teams import Team
 from gpuwarden_collector.processes.channel import Channel, ChannelError, packed
@@ -799,7 +799,7 @@ def _bound(name: str, value: Any) -> Any:
     if isinstance(value, datetime):
         if value.tzinfo is None:
             raise QueryError(f"parameter ${name} is a datetime without a time zone: make it aware")
-        return value.astimezone(UTC).replace(tzinfo=None)
+        return naive_utc(value)
     return value
 
 

@@ -150,7 +150,8 @@ def kmsg_probe(
 ) -> "KmsgProbe | None":
     """The probe of this host; None where there is no /dev/kmsg, as in most containers.
 
-    `state_dir` None: no position is kept, for a command beside an agent, whose position it must not move. `gpus` may fill up while the probe runs: the first call waits up to ten seconds until it has
+    `state_dir` None: no position is kept, for a command beside an agent, whose position it must not move.
+    `gpus` may fill up while the probe runs: the first call waits up to ten seconds until it has
     `gpu_count` entries. `boot` is the kernel's boot id, `ledger` that of the node if NVML reports
     Xids, too.
     """

@@ -72,7 +72,7 @@ class Slurm:
         return None
 
     def _look_at_drained(self, act: Act) -> str | None:
-        own = [nodes[act.node] for nodes in self._partitions().values() if act.node in nodes]
+        own = self._states(act)
         if not own:
             raise ActError(f"Slurm has no node {act.node}: not done")
         if not any("drain" in state or "down" in state for state in own):
@@ -114,7 +114,7 @@ class Slurm:
     def is_done(self, act: Act) -> bool:
         """As of `Scheduler`."""
         if act.kind in ("drain_node", "resume_node"):
-            own = [nodes[act.node] for nodes in self._partitions().values() if act.node in nodes]
+            own = self._states(act)
             wanted = act.kind == "drain_node"
             is_closed = [("drain" in state or "down" in state) for state in own]
             return bool(own) and all(one is wanted for one in is_closed)
@@ -152,6 +152,10 @@ class Slurm:
             raise
         lines = [line.strip().split("|") for line in text.splitlines() if "|" in line]
         return (lines[0][0], lines[0][1]) if lines else None
+
+    def _states(self, act: Act) -> list[str]:
+        """The states of the node, by partition; none: Slurm has no such node."""
+        return [nodes[act.node] for nodes in self._partitions().values() if act.node in nodes]
 
     def _reason(self, act: Act) -> str:
         """Why the node is drained."""

@@ -296,24 +296,18 @@ def matmul(library: NumPy, seconds: float, kind: str) -> dict[str, Any]:
     expected = library.precise(left) @ (library.precise(right) @ by)
     wrong = int(library.differing(library.precise(first) @ by, expected))
     del expected
-    rates: list[float] = []
-    rounds = 0
-    until, times = time.monotonic() + seconds, 1
-    while not rates or time.monotonic() < until:
-        begin = time.perf_counter()
-        differing = 0
-        for _ in range(times):
-            library.multiply(left, right, again)
-            differing += library.differing(again, first)
-        wrong += int(differing)
-        took = max(time.perf_counter() - begin, 1e-9)
-        rounds += times
-        rates.append(2 * size**3 * times / took / 1e12)
-        if took < TIMED_S and times < TIMES_MAX:
-            times *= 2
-            rates = rates[-1:]
+    rounds, differing = 0, 0
+
+    def product() -> None:
+        nonlocal rounds, differing
+        library.multiply(left, right, again)
+        differing += library.differing(again, first)
+        rounds += 1
+
+    value = _rate(library, product, 2 * size**3, seconds) / 1e12
+    wrong += int(differing)
     return {
-        "value": _median(rates),
+        "value": value,
         "wrong": wrong,
         "finding": f"{wrong} elements of products are wrong" if wrong else f"{rounds} products of {size} x {size} are right",
     }  # fmt: skip
@@ -328,15 +322,17 @@ def copies(library: NumPy, seconds: float, way: str) -> dict[str, Any]:
     library.wait()
     if way == "copy_device":
         # Each byte is read and written.
-        value = _rate(library, lambda: library.copy(target, source), 8 * count, seconds)
+        value = _copy_rate(library, lambda: library.copy(target, source), 8 * count, seconds)
     else:
         host = library.pinned(count)
         library.from_device(host, source)
         library.wait()
         if way == "copy_to_device":
-            value = _rate(library, lambda: library.to_device(target, host), 4 * count, seconds)
+            value = _copy_rate(library, lambda: library.to_device(target, host), 4 * count, seconds)
         else:
-            value = _rate(library, lambda: library.from_device(host, source), 4 * count, seconds)
+            value = _copy_rate(
+                library, lambda: library.from_device(host, source), 4 * count, seconds
+            )
             library.to_device(target, host)
             library.wait()
     wrong = int(library.differing(target, pattern))
@@ -360,7 +356,7 @@ def peers(library: NumPy, seconds: float, device: int) -> dict[str, Any]:
         library.fill(target, 0)
         library.wait()
         library.use(device)
-        rates[other] = _rate(library, lambda: library.copy(target, source), 4 * count, seconds)  # noqa: B023  it is called at once
+        rates[other] = _copy_rate(library, lambda: library.copy(target, source), 4 * count, seconds)  # noqa: B023  it is called at once
         library.use(other)
         library.wait()
         wrong += int(library.differing(target, pattern))
@@ -374,10 +370,15 @@ def peers(library: NumPy, seconds: float, device: int) -> dict[str, Any]:
     return {"value": rates[slowest], "wrong": wrong, "finding": said}  # fmt: skip
 
 
-def _rate(library: NumPy, work: Callable[[], None], bytes_each: int, seconds: float) -> float:
-    """GB/s of some work, the median of short times."""
+def _copy_rate(library: NumPy, work: Callable[[], None], bytes_each: int, seconds: float) -> float:
+    """GB/s of copies, the first of which is not timed."""
     work()
     library.wait()
+    return _rate(library, work, bytes_each, seconds) / 1e9
+
+
+def _rate(library: NumPy, work: Callable[[], None], amount: int, seconds: float) -> float:
+    """How much of some work is done in a second, the median of short times; `amount`: of each call."""
     rates: list[float] = []
     until, times = time.monotonic() + seconds, 1
     while not rates or time.monotonic() < until:
@@ -386,7 +387,7 @@ def _rate(library: NumPy, work: Callable[[], None], bytes_each: int, seconds: fl
             work()
         library.wait()
         took = max(time.perf_counter() - begin, 1e-9)
-        rates.append(bytes_each * times / took / 1e9)
+        rates.append(amount * times / took)
         if took < TIMED_S and times < TIMES_MAX:
             times *= 2
             rates = rates[-1:]

@@ -35,35 +35,34 @@ async def measure(store: Path, hours: float | None, rules: list[Rule], threads: 
     database = Database.open(store, limits)
     clock = SystemClock()
     worker = WorkerSettings(store, database.address, limits, database.spill_dir, 0)
-    querier = SqlQuerier(worker, Stats(), clock)
-    first = await first_sample_at(querier)
-    assert first is not None, "the store is empty"
-    until = (await querier.query("SELECT max(ts) FROM gpu_1h")).rows[0][0] + timedelta(hours=1)
-    since = max(first, until - timedelta(hours=hours)) if hours else first
-    span_s = (until - since).total_seconds()
-    print(f"{span_s / 3600:g} h")
-    print(
-        f"{'rule':26} {'evaluations':>6} {'queries':>7} {'fired':>6} {'s':>7} {'CPU s':>7} {'x real time':>12}"
-    )
-    total_s = total_cpu_s = 0.0
-    for rule in rules:
-        began_s, cpu_began_s = time.perf_counter(), _cpu_s(querier)
-        done = await replay(rule, querier, since, until, clock)
-        wall_s, cpu_s = time.perf_counter() - began_s, _cpu_s(querier) - cpu_began_s
-        total_s, total_cpu_s = total_s + wall_s, total_cpu_s + cpu_s
-        if not done.evaluations or (rule.name == FIRES and not done.episodes):
-            raise SystemExit(f"{rule.name}: {done.evaluations} evaluations, and none fired")
+    async with SqlQuerier(worker, Stats(), clock) as querier:
+        first = await first_sample_at(querier)
+        assert first is not None, "the store is empty"
+        until = (await querier.query("SELECT max(ts) FROM gpu_1h")).rows[0][0] + timedelta(hours=1)
+        since = max(first, until - timedelta(hours=hours)) if hours else first
+        span_s = (until - since).total_seconds()
+        print(f"{span_s / 3600:g} h")
         print(
-            f"{rule.name:26} {done.evaluations:6d} {done.queries:7d} {len(done.episodes):6d} {wall_s:7.2f} {cpu_s:7.2f}"
-            f" {span_s / wall_s:12,.0f}",
-            flush=True,
+            f"{'rule':26} {'evaluations':>6} {'queries':>7} {'fired':>6} {'s':>7} {'CPU s':>7} {'x real time':>12}"
         )
-    print(
-        f"{'all':26} {'':6} {'':7} {'':6} {total_s:7.2f} {total_cpu_s:7.2f} {span_s / total_s:12,.0f}"
-    )
-    rss_bytes = sum(psutil.Process(pid).memory_info().rss for pid in querier.pids)
-    print(f"{rss_bytes / 2**30:.1f} GiB of memory in query processes")
-    await querier.close()
+        total_s = total_cpu_s = 0.0
+        for rule in rules:
+            began_s, cpu_began_s = time.perf_counter(), _cpu_s(querier)
+            done = await replay(rule, querier, since, until, clock)
+            wall_s, cpu_s = time.perf_counter() - began_s, _cpu_s(querier) - cpu_began_s
+            total_s, total_cpu_s = total_s + wall_s, total_cpu_s + cpu_s
+            if not done.evaluations or (rule.name == FIRES and not done.episodes):
+                raise SystemExit(f"{rule.name}: {done.evaluations} evaluations, and none fired")
+            print(
+                f"{rule.name:26} {done.evaluations:6d} {done.queries:7d} {len(done.episodes):6d} {wall_s:7.2f} {cpu_s:7.2f}"
+                f" {span_s / wall_s:12,.0f}",
+                flush=True,
+            )
+        print(
+            f"{'all':26} {'':6} {'':7} {'':6} {total_s:7.2f} {total_cpu_s:7.2f} {span_s / total_s:12,.0f}"
+        )
+        rss_bytes = sum(psutil.Process(pid).memory_info().rss for pid in querier.pids)
+        print(f"{rss_bytes / 2**30:.1f} GiB of memory in query processes")
     database.close()
 
 

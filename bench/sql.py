@@ -22,8 +22,13 @@ from bench.store import ours
 from bench.store.batches import GPUS
 from bench.store.load import Load, Setup, load
 
+from gpuwarden.access import Scope, Token
+from gpuwarden_collector.auth.token_file import NAME, edit
+from gpuwarden_collector.auth.token_store import TokenEntry, scram_of
+from gpuwarden_collector.storage.commit import Changes, commit
 from gpuwarden_collector.storage.database import Database
 from gpuwarden_collector.storage.engine import EngineLimits
+from gpuwarden_collector.storage.segment import SCHEMAS
 
 PANELS = 10
 _WARM = 6
@@ -35,18 +40,25 @@ _FILL = """
     FROM (SELECT i, i // 3600 AS g FROM range($gpus * 3600) t(i)) ORDER BY gpu_uuid, ts
 """
 
+_NODES = """
+    FROM main.nodes WHERE false UNION ALL BY NAME
+    SELECT 'n' || i AS node, 'a' || i AS agent_id, 'b' AS boot_id, '0' AS agent_version, true AS simulated, $end AS first_seen_at, $end AS last_seen_at
+    FROM range(-(-$gpus // 8)) t(i)
+"""
+
 Check = Callable[[list[list[Any]]], None]
 
 
 class Asking:
     """A connection."""
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, port: int, token: str | None = None) -> None:
         self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
+        self._headers = {} if token is None else {"Authorization": f"Bearer {token}"}
 
     def rows(self, sql: str) -> list[list[Any]]:
         """Rows of a query."""
-        self._connection.request("POST", "/v1/sql", sql.encode())
+        self._connection.request("POST", "/v1/sql", sql.encode(), self._headers)
         answer = self._connection.getresponse()
         body = answer.read()
         assert answer.status == 200, body
@@ -61,6 +73,8 @@ def fill(folder: Path, gpus: int, days: float) -> datetime:
     with database.maintaining() as cursor:
         for hours in range(round(days * 24), 0, -1):
             cursor.execute(_FILL, {"begin": end - timedelta(hours=hours), "gpus": gpus})
+        nodes = cursor.execute(_NODES, {"end": end, "gpus": gpus}).to_arrow_table()
+    commit(database, Changes(upserted={"nodes": nodes.cast(SCHEMAS["nodes"])}))
     database.close()
     return end
 
@@ -90,9 +104,10 @@ def timed(
     runs: int,
     questions: Sequence[Question],
     before: Callable[[], None] | None = None,
+    token: str | None = None,
 ) -> str:
     """Milliseconds until all of the questions, asked at once, are answered: repeatedly."""
-    ways = [Asking(child.port) for _ in questions]
+    ways = [Asking(child.port, token) for _ in questions]
     found: list[list[list[Any]]] = [[] for _ in questions]
 
     def one(at: int) -> None:
@@ -159,6 +174,7 @@ def _is_ready(child: ours.Child) -> None:
 def few(folder: Path, gpus: int, days: float, runs: int) -> None:
     """A small fleet with days in the lake."""
     end = fill(folder, gpus, days)
+    of_a_team(folder, gpus, days, end, runs)
     title = f"{gpus} GPUs, {days:g} days in the lake"
     print(f"{title:50}   min ms   p50 ms   p90 ms   CPU ms")
     with ours.collector(folder) as child:
@@ -178,6 +194,41 @@ def few(folder: Path, gpus: int, days: float, runs: int) -> None:
             _show("gpus_now, a batch stored before each", changed)
             _show("last hour of a GPU", timed(child, runs, hours[:1]))
             _show("ten panels of an hour at once", timed(child, runs, hours))
+
+
+def of_a_team(folder: Path, gpus: int, days: float, end: datetime, runs: int) -> None:
+    """The same store for a reader of all rows, and for one of a team that has half of the nodes."""
+    access = folder / "access.toml"
+    owned = range(0, -(-gpus // 8), 2)
+    names = [f"n{number}" for number in owned]
+    access.write_text(f"[teams.half]\nnodes = {json.dumps(names)}\n")
+    own_gpus = sum(min(8, gpus - 8 * number) for number in owned)
+    tokens = {}
+    for team in (None, "half"):
+        token = Token.new(Scope.READ)
+        entry = TokenEntry(
+            token.id, Scope.READ, token.digest, datetime.now(UTC), team=team, scram=scram_of(token)
+        )
+        edit(folder / NAME, lambda store, entry=entry: (store.with_entry(entry), None))  # type: ignore[misc]
+        tokens[team] = token.text
+    print(f"{'the same, by token':50}   min ms   p50 ms   p90 ms   CPU ms")
+    with ours.collector(folder, require_tokens=True, access_file=access) as child:
+        for team, count in ((None, gpus), ("half", own_gpus)):
+            who = f"{count} GPUs, {'all rows' if team is None else 'of a team'}"
+            hour = "FROM gpu_samples WHERE ts > now() - INTERVAL 1 HOUR"
+            by_gpu = (
+                f"SELECT gpu_uuid, avg(util_percent), max(power_watts) {hour} GROUP BY gpu_uuid"
+            )
+            counted = "SELECT count(*), count(DISTINCT gpu_uuid) FROM gpu_samples"
+            rows = count * round(days * 24) * 3600
+            for name, question in (
+                ("SELECT 1", Question("SELECT 1", _says(1))),
+                ("last hour of a GPU", last_hour(0, end)),
+                ("last hour by GPU", Question(by_gpu, _has(count))),
+                ("count of all rows", Question(counted, _says(rows, count))),
+            ):
+                some = max(3, runs // 4) if name.startswith("count") else runs
+                _show(f"{name}, {who}", timed(child, some, [question], token=tokens[team]))
 
 
 def many(folder: Path, gpus: int, runs: int) -> None:

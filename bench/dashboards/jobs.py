@@ -17,6 +17,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from contextlib import AsyncExitStack
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -92,7 +93,10 @@ async def measured(gpus: int, days: float, rounds: int) -> bool:
         newest = database.spill_dir / "newest"
         latest, running = LatestRows(newest, clock), RunningWaste(newest, clock)
         worker = WorkerSettings(folder, database.address, LIMITS, database.spill_dir, 0, newest)
-        querier = SqlQuerier(worker, Stats(), clock, latest=latest, running=running)
+        stack = AsyncExitStack()
+        querier = await stack.enter_async_context(
+            SqlQuerier(worker, Stats(), clock, latest=latest, running=running)
+        )
         await take_stored(latest, querier)
         await label_running(running, querier)
         app = web.Application()
@@ -109,7 +113,7 @@ async def measured(gpus: int, days: float, rounds: int) -> bool:
                 return await printed(session, str(uuid), (gpus, days), end, rounds)
         finally:
             await runner.cleanup()
-            await querier.close()
+            await stack.aclose()
             database.close()
 
 

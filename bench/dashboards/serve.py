@@ -10,6 +10,7 @@ What a collector does beside it (ingest, rollups, rules) it does not do.
 import argparse
 import asyncio
 import time
+from contextlib import AsyncExitStack
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -128,8 +129,11 @@ async def serve(
     latest = LatestRows(newest, clock)
     worker = WorkerSettings(folder, database.address, LIMITS, database.spill_dir, 0, newest)
     running, stats = RunningWaste(newest, clock), Stats()
-    querier = SqlQuerier(worker, stats, clock, latest=latest, running=running)
-    labels = SqlQuerier(worker, stats, clock, queries_max=1)
+    stack = AsyncExitStack()
+    querier = await stack.enter_async_context(
+        SqlQuerier(worker, stats, clock, latest=latest, running=running)
+    )
+    labels = await stack.enter_async_context(SqlQuerier(worker, stats, clock, queries_max=1))
     samples = Samples(size)
     batches = Batches(samples, database) if is_live else None
     await take_stored(latest, querier)
@@ -165,8 +169,7 @@ async def serve(
             await asyncio.sleep(1)
     finally:
         await runner.cleanup()
-        await querier.close()
-        await labels.close()
+        await stack.aclose()
         database.close()
 
 

@@ -56,7 +56,8 @@ async def serve(settings: Mapping[str, Any]) -> None:
     seals = Seals()
     logging.getLogger("gpuwarden_collector").addHandler(seals)
     logging.getLogger("gpuwarden_collector").setLevel(logging.INFO)
-    chosen = {**settings, "data_dir": Path(settings["data_dir"]), "port": 0}
+    paths = {name: Path(settings[name]) for name in ("data_dir", "access_file") if name in settings}
+    chosen = {**settings, **paths, "port": 0}
     path = chosen.pop("clock", None)
     clock = SystemClock() if path is None else DataClock(Path(path), 0)
     async with running(
@@ -137,7 +138,7 @@ def collector(data_dir: Path, **settings: Any) -> Iterator[Child]:
     """A collector over a data folder, stopped in good order with the block. `settings`: its own, and
     `clock`: the file of a `DataClock`."""
     root = Path(__file__).parents[2]
-    options = json.dumps({**settings, "data_dir": str(data_dir)})
+    options = json.dumps({**settings, "data_dir": str(data_dir)}, default=str)
     process = subprocess.Popen(
         [sys.executable, "-m", "bench.store.ours", options],
         stdin=subprocess.PIPE,

@@ -129,7 +129,7 @@ async def running(
         clock_check = stages.clock_check_of(store.frames, clock)
         writer, ended = stages.start_writer(stack, settings, store, stats, clock, clock_check)
         timetable = await stages.start_timetable(stack, access)
-        queriers = stages.start_queriers(stack, settings, store, timetable, stats, clock, stages.dialects_of(front, http_fronts))  # fmt: skip
+        queriers = await stages.start_queriers(stack, settings, store, timetable, stats, clock, stages.dialects_of(front, http_fronts))  # fmt: skip
         forwarder = await stages.forward_rows(stack, settings, store, forwarding, queriers, timetable, clock)  # fmt: skip
         await stages.start_storage(stack, store, writer, timetable, clock_check)
         disk = stages.watch_disk(timetable, settings, store, queriers)

@@ -1,13 +1,21 @@
-"""Runs the fork server of the collector's processes: queries of clients, queries of rules, storage and
+"""Runs the fork server of the collector's processes: queries of clients, of rules and of teams, storage and
 forwarding."""
 
-import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
-from gpuwarden_collector.processes.forkserver import FORWARDING, QUERY, RULES, STORAGE, main
+from gpuwarden_collector.processes.forkserver import (
+    FORWARDING,
+    QUERY,
+    RULES,
+    STORAGE,
+    TEAM,
+    TEAM_ROWS,
+    Work,
+    main,
+)
 
 
-def works() -> Mapping[bytes, Callable[[socket.socket], None]]:
+def works() -> Mapping[bytes, Work]:
     """Import the main function of each kind of process once for all processes."""
     import pyarrow.compute
     import pyarrow.dataset  # noqa: F401
@@ -22,6 +30,8 @@ def works() -> Mapping[bytes, Callable[[socket.socket], None]]:
         RULES: worker.work,
         STORAGE: process.work,
         FORWARDING: forwarding.work,
+        TEAM: worker.work_for_team,
+        TEAM_ROWS: worker.work_on_rows,
     }
 
 

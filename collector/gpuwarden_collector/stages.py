@@ -286,7 +286,7 @@ def dialects_of(front: Front | None, http_fronts: Sequence[HttpFront]) -> Mappin
     return dialects if front is None else {**dialects, front.dialect: front.dialect_class}
 
 
-def start_queriers(
+async def start_queriers(
     stack: AsyncExitStack,
     settings: CollectorSettings,
     store: OpenStore,
@@ -302,10 +302,10 @@ def start_queriers(
     running = RunningWaste(newest_dir, clock)
     worker = _worker(settings, store, dialects)
     make = partial(_querier, stack, settings, stats, clock, latest)
-    clients = make(worker, settings.query_processes + SPARE, running)
+    clients = await make(worker, settings.query_processes + SPARE, running)
     # Rules compute the cost of alerts from the rows themselves, not from the kept waste.
     keeping = replace(worker, recent_bytes_max=recent_bytes_max(worker.limits.memory))
-    rules = make(keeping, settings.rule_processes, None, RULES)
+    rules = await make(keeping, settings.rule_processes, None, RULES)
     timetable.every("running_waste", RUNNING_LOOK_S, partial(label_running, running, rules.beside))
     events = StoredEvents()
     _follow(store.frames, events, latest, stats)
@@ -331,7 +331,7 @@ def _worker(
     )
 
 
-def _querier(
+async def _querier(
     stack: AsyncExitStack,
     settings: CollectorSettings,
     stats: Stats,
@@ -355,8 +355,7 @@ def _querier(
         running=running,
         kind=kind,
     )
-    stack.push_async_callback(querier.close)
-    return querier
+    return await stack.enter_async_context(querier)
 
 
 def _follow(

@@ -34,10 +34,9 @@ class Team:
         return bool(self.users or self.accounts or self.namespaces)
 
 
-BOUND = "bound"
-"""Schema of what the views of a team are made of, which queries may not name."""
-_OWN_NODES = f"{BOUND}.own_nodes"
-_HELD_MINUTES = f"{BOUND}.held_minutes"
+OWN_NODES = "own_nodes"
+"""Name under which conditions read the team's nodes: `own_nodes_sql`."""
+_HELD_MINUTES = "held_minutes"
 HOLDERS = ("process_samples", "process_1m", "allocation_samples")
 """Tables that say who held a GPU."""
 HELD = frozenset({"gpu_samples", "gpu_detail_samples", "gpu_1m"})
@@ -77,10 +76,9 @@ _VISIBLE: Mapping[str, str] = {
     "waste_1h": "{node} OR {user} OR {pod} OR {team}",
     "alerts": "{node} OR {owner}",
     # The text of an incident may name any of its alerts' places.
-    "incidents": "{owner} OR (id IN (SELECT incident FROM {stored}.incident_alerts) AND id NOT IN (SELECT incident"
-    " FROM {stored}.incident_alerts WHERE fingerprint NOT IN (SELECT fingerprint FROM main.alerts)))",
-    "incident_alerts": "fingerprint IN (SELECT fingerprint FROM main.alerts)"
-    " AND incident IN (SELECT id FROM main.incidents)",
+    "incidents": "{owner} OR (id IN (SELECT incident FROM main.incident_alerts) AND id NOT IN (SELECT incident"
+    " FROM main.incident_alerts WHERE fingerprint NOT IN ({alerts})))",
+    "incident_alerts": "fingerprint IN ({alerts}) AND incident IN ({incidents})",
     "annotations": "{node} OR (node IS NULL AND job IS NULL)",
     "diagnoses": "{node} OR {owner}",
     "policy_cases": "{node} OR {user} OR {team}",
@@ -96,14 +94,19 @@ _VISIBLE: Mapping[str, str] = {
 
 
 def visible_sql(team: Team, table: str) -> str:
-    """The condition of the rows of a table that the team's readers may see. A table without a rule has none."""
-    return _VISIBLE.get(table, _CLOSED).format(
-        node=f"node IN (FROM {_OWN_NODES})",
-        own=_OWN_NODES,
+    """The condition of the rows of a table that the team's readers may see. A table without a rule has none.
+
+    It reads `OWN_NODES`, and where it is of `HELD` what `held_minutes_sql` defines.
+    """
+    rule = _VISIBLE.get(table, _CLOSED)
+    return rule.format(
+        node=f"node IN (FROM {OWN_NODES})",
+        own=OWN_NODES,
         held=f"(gpu_uuid, date_trunc('minute', ts)) IN (FROM {_HELD_MINUTES})"
         if team.has_people
         else "false",
-        stored=BOUND,
+        alerts=_visible_keys_sql(team, "alerts", "fingerprint") if "{alerts}" in rule else "",
+        incidents=_visible_keys_sql(team, "incidents", "id") if "{incidents}" in rule else "",
         user=_matches("username", team.users),
         user_name=_matches("name", team.users),
         owner=_matches("owner", team.users),
@@ -115,19 +118,27 @@ def visible_sql(team: Team, table: str) -> str:
     )
 
 
-def create_helpers_sql(team: Team) -> str:
-    """CREATE VIEW statements of what `visible_sql` reads besides; `BOUND` has the tables with all rows."""
+def _visible_keys_sql(team: Team, table: str, key: str) -> str:
+    return f"SELECT {key} FROM main.{table} WHERE {visible_sql(team, table)}"
+
+
+def own_nodes_sql(team: Team) -> str:
+    """A SELECT of the names of the team's nodes."""
     labels = [_matches(f"labels ->> {text_sql(key)}", [value]) for key, value in team.labels]
-    conditions = " OR ".join([_matches("node", team.nodes), *labels])
+    return (
+        f"SELECT node FROM main.nodes WHERE {' OR '.join([_matches('node', team.nodes), *labels])}"
+    )
+
+
+def held_minutes_sql(team: Team, rows_sql: Mapping[str, str]) -> str:
+    """A WITH clause of the GPUs and minutes in which the team's people held them. `rows_sql`: a SELECT of each table
+    of `HOLDERS`."""
     held = " UNION ".join(
-        f"SELECT gpu_uuid, date_trunc('minute', ts) AS minute FROM {BOUND}.{table} "
+        f"SELECT gpu_uuid, date_trunc('minute', ts) AS minute FROM ({rows_sql[table]}) "
         f"WHERE gpu_uuid IS NOT NULL AND ({_people_sql(team)})"
         for table in HOLDERS
     )
-    return (
-        f"CREATE VIEW {_OWN_NODES} AS SELECT node FROM {BOUND}.nodes WHERE {conditions};"
-        f"CREATE VIEW {_HELD_MINUTES} AS {held}"
-    )
+    return f"WITH {_HELD_MINUTES} AS ({held})"
 
 
 def _people_sql(team: Team) -> str:

@@ -1,5 +1,6 @@
 """Puts rows into a store and moves them to its lake, as a collector does, without one that runs."""
 
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -11,7 +12,10 @@ import duckdb
 from gpuwarden.clock import SystemClock
 from gpuwarden.schema import UPSERTED
 from gpuwarden.teams import Team
+from gpuwarden_collector.query import team_rows
 from gpuwarden_collector.query.execute import CollectedRows, Runner
+from gpuwarden_collector.query.team_rows import TeamRows, pair
+from gpuwarden_collector.query.team_store import TeamStore
 from gpuwarden_collector.storage import lake_reader
 from gpuwarden_collector.storage.address import local_address
 from gpuwarden_collector.storage.commit import Changes, commit
@@ -123,12 +127,30 @@ class Reader:
     runner: Runner
     recent: RecentRows
     """Asked for nothing where it keeps none."""
+    rows: TeamRows | None = None
+    """What reads the store for a reader of a team, in a thread here."""
 
     def ask(self, sql: str, params: Mapping[str, Any] | None = None) -> list[dict[str, Any]]:
         sink = CollectedRows()
-        truncated = self.runner.run(1, sink, sql, params or {}, 100_000)
+        with self._connected():
+            truncated = self.runner.run(1, sink, sql, params or {}, 100_000)
         rows: list[dict[str, Any]] = sink.rows(truncated=truncated).data.to_pylist()
         return rows
+
+    @contextmanager
+    def _connected(self) -> Iterator[None]:
+        store = self.runner.team_store
+        if self.rows is None or store is None:
+            yield
+            return
+        ours, theirs = pair()
+        serving = threading.Thread(
+            target=self.rows.serve, args=(theirs, team_rows.Reader(store.team))
+        )
+        serving.start()
+        with store.connected(ours):
+            yield
+        serving.join(20)
 
 
 def reader(
@@ -145,9 +167,10 @@ def reader(
             state,
             LIMITS,
             reads_alone=True,
-            team=team,
             spill_dir=spill,
             rows_since=since,
         )
     recent = RecentRows(engine, since, SystemClock(), bytes_max)
-    return Reader(Runner(engine, recent if bytes_max else None), recent)
+    if team is None:
+        return Reader(Runner(engine, recent if bytes_max else None), recent)
+    return Reader(Runner(TeamStore(team, LIMITS, spill / "team")), recent, TeamRows(lambda: engine))

@@ -4,7 +4,7 @@ import asyncio
 import os
 import re
 import signal
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -55,9 +55,10 @@ async def querier(
     worker_settings: WorkerSettings, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[SqlQuerier]:
     monkeypatch.setattr(querier_module, "LAKE_LOOK_S", 0.2)
-    opened = SqlQuerier(worker_settings, Stats(), SystemClock(), queries_max=2, timeout_s=20)
-    yield opened
-    await opened.close()
+    async with SqlQuerier(
+        worker_settings, Stats(), SystemClock(), queries_max=2, timeout_s=20
+    ) as opened:
+        yield opened
 
 
 @contextmanager
@@ -123,8 +124,8 @@ async def test_a_host_that_is_too_busy_to_start_a_query_process_has_its_lake(
 async def test_a_query_process_that_is_killed_at_its_start_has_not_lost_the_lake(
     querier: SqlQuerier, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def spawn_and_kill(end: int, kind: bytes) -> int:
-        pid = forkserver.spawn(end, kind)
+    def spawn_and_kill(ends: Sequence[int], kind: bytes) -> int:
+        pid = forkserver.spawn(ends, kind)
         os.kill(pid, signal.SIGKILL)
         return pid
 

@@ -220,8 +220,9 @@ async def test_a_nul_character_runs_nothing(
     fill(database, 1, 60)
     fill(database, 2, 4)
     text = INJECTED.replace("'", "''")
-    querier = SqlQuerier(worker_settings, Stats(), SystemClock(), queries_max=1, timeout_s=20)
-    try:
+    async with SqlQuerier(
+        worker_settings, Stats(), SystemClock(), queries_max=1, timeout_s=20
+    ) as querier:
         before = (await querier.query("SELECT * FROM gpus_now")).rows
         for table in ("slurm_job_samples", "events", "gpu_samples"):
             for how in ("", "EXPLAIN ", "DESCRIBE "):
@@ -233,5 +234,3 @@ async def test_a_nul_character_runs_nothing(
                 else:
                     assert how or not found.rows
         assert (await querier.query("SELECT * FROM gpus_now")).rows == before
-    finally:
-        await querier.close()

@@ -38,9 +38,10 @@ def days(database: Database) -> Database:
 
 @pytest.fixture
 async def querier(worker_settings: WorkerSettings) -> AsyncIterator[SqlQuerier]:
-    opened = SqlQuerier(worker_settings, Stats(), SystemClock(), queries_max=1, timeout_s=20)
-    yield opened
-    await opened.close()
+    async with SqlQuerier(
+        worker_settings, Stats(), SystemClock(), queries_max=1, timeout_s=20
+    ) as opened:
+        yield opened
 
 
 async def same(querier: SqlQuerier, database: Database, sql: str, **params: Any) -> int:

@@ -38,9 +38,10 @@ _TOO_MUCH = "needs more memory|the query ended its process|larger than|longer th
 
 @pytest.fixture
 async def querier(worker_settings: WorkerSettings) -> AsyncIterator[SqlQuerier]:
-    opened = SqlQuerier(worker_settings, Stats(), SystemClock(), queries_max=2, timeout_s=20)
-    yield opened
-    await opened.close()
+    async with SqlQuerier(
+        worker_settings, Stats(), SystemClock(), queries_max=2, timeout_s=20
+    ) as opened:
+        yield opened
 
 
 async def test_rows_come_with_names_types_and_aware_instants(
@@ -139,21 +140,22 @@ async def test_queries_beside_leave_a_process_to_those_that_are_waited_for(
 async def test_an_export_has_more_rows_than_an_answer_and_fails_rather_than_lack_some(
     worker_settings: WorkerSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    opened = SqlQuerier(
+    async with SqlQuerier(
         worker_settings, Stats(), SystemClock(), rows_max=10, export_rows_max=300_000
-    )
+    ) as opened:
 
-    async def exported(rows: int) -> int:
-        parts = [part async for part in opened.beside.exported(f"SELECT * FROM range({rows}) t(n)")]
-        return int(pa.ipc.open_stream(b"".join(parts)).read_all().num_rows)
+        async def exported(rows: int) -> int:
+            parts = [
+                part async for part in opened.beside.exported(f"SELECT * FROM range({rows}) t(n)")
+            ]
+            return int(pa.ipc.open_stream(b"".join(parts)).read_all().num_rows)
 
-    assert await exported(250_000) == 250_000
-    with pytest.raises(QueryError, match="there are more than 300000 rows"):
-        await exported(400_000)
-    monkeypatch.setattr(querier_module, "EXPORT_BYTES_MAX", 1024 * 1024)
-    with pytest.raises(QueryError, match="more than 1 MiB"):
-        await exported(250_000)
-    await opened.close()
+        assert await exported(250_000) == 250_000
+        with pytest.raises(QueryError, match="there are more than 300000 rows"):
+            await exported(400_000)
+        monkeypatch.setattr(querier_module, "EXPORT_BYTES_MAX", 1024 * 1024)
+        with pytest.raises(QueryError, match="more than 1 MiB"):
+            await exported(250_000)
 
 
 async def test_rules_get_a_core_before_the_storage_process_and_that_before_people(
@@ -161,13 +163,14 @@ async def test_rules_get_a_core_before_the_storage_process_and_that_before_peopl
 ) -> None:
     nices = []
     for kind in (RULES, QUERY):
-        opened = SqlQuerier(worker_settings, Stats(), SystemClock(), queries_max=1, kind=kind)
-        await opened.query("SELECT 1")
-        nices += [psutil.Process(pid).nice() for pid in opened.pids]
-        await opened.close()
+        async with SqlQuerier(
+            worker_settings, Stats(), SystemClock(), queries_max=1, kind=kind
+        ) as opened:
+            await opened.query("SELECT 1")
+            nices += [psutil.Process(pid).nice() for pid in opened.pids]
     ours, theirs = socket.socketpair()
     with ours:
-        storage = psutil.Process(spawn(theirs.detach(), STORAGE))
+        storage = psutil.Process(spawn([theirs.detach()], STORAGE))
         async with asyncio.timeout(20):
             while storage.name() != "gpuwarden-store":  # noqa: ASYNC110  nobody says so
                 await asyncio.sleep(0.01)
@@ -332,23 +335,24 @@ async def test_a_stream_is_cut_at_what_was_asked_or_may_be(querier: SqlQuerier) 
 async def test_while_nobody_takes_rows_the_process_waits_and_then_it_ends(
     worker_settings: WorkerSettings,
 ) -> None:
-    querier = SqlQuerier(worker_settings, Stats(), SystemClock(), queries_max=1, take_s=1)
-    sql = "SELECT repeat('x', 1000) FROM range(100000)"
-    async with querier.stream("arrow", sql) as stream:
-        await anext(stream)
-        await asyncio.sleep(0.3)
-        (pid,) = querier.pids
-        process = psutil.Process(pid)
-        used_s = process.cpu_times().user
-        await asyncio.sleep(0.5)
-        assert process.cpu_times().user - used_s < 0.1
-        assert process.status() == psutil.STATUS_SLEEPING
-        await asyncio.sleep(0.5)
-        with pytest.raises(QueryTimeoutError, match="not taken in time"):
-            [part async for part in stream]
-    assert (await querier.query("SELECT 1")).rows == [(1,)]
-    assert querier.pids == [pid]  # it was interrupted, and serves on
-    await querier.close()
+    async with SqlQuerier(
+        worker_settings, Stats(), SystemClock(), queries_max=1, take_s=1
+    ) as querier:
+        sql = "SELECT repeat('x', 1000) FROM range(100000)"
+        async with querier.stream("arrow", sql) as stream:
+            await anext(stream)
+            await asyncio.sleep(0.3)
+            (pid,) = querier.pids
+            process = psutil.Process(pid)
+            used_s = process.cpu_times().user
+            await asyncio.sleep(0.5)
+            assert process.cpu_times().user - used_s < 0.1
+            assert process.status() == psutil.STATUS_SLEEPING
+            await asyncio.sleep(0.5)
+            with pytest.raises(QueryTimeoutError, match="not taken in time"):
+                [part async for part in stream]
+        assert (await querier.query("SELECT 1")).rows == [(1,)]
+        assert querier.pids == [pid]  # it was interrupted, and serves on
 
 
 async def test_who_leaves_a_stream_frees_its_process_at_once(querier: SqlQuerier) -> None:
@@ -392,18 +396,17 @@ async def test_the_process_that_forks_may_be_killed_at_any_time(
 ) -> None:
     server = ForkServer()
     monkeypatch.setattr("gpuwarden_collector.query.querier.spawn", server.spawn)
-    querier = SqlQuerier(worker_settings, Stats(), SystemClock())
-    for _ in range(2):
+    async with SqlQuerier(worker_settings, Stats(), SystemClock()) as querier:
+        for _ in range(2):
+            assert (await querier.query("SELECT 1")).rows == [(1,)]
+            (pid,) = querier.pids
+            assert server.pid is not None
+            os.kill(server.pid, signal.SIGKILL)
+            await _gone(pid)
         assert (await querier.query("SELECT 1")).rows == [(1,)]
         (pid,) = querier.pids
-        assert server.pid is not None
-        os.kill(server.pid, signal.SIGKILL)
+        server.stop()
         await _gone(pid)
-    assert (await querier.query("SELECT 1")).rows == [(1,)]
-    (pid,) = querier.pids
-    server.stop()
-    await _gone(pid)
-    await querier.close()
 
 
 @pytest.mark.slow
@@ -415,8 +418,7 @@ async def test_a_process_that_is_stopped_costs_no_query(
     monkeypatch.setattr(forkserver, "FORK_S", 2.0)
     server, stats = ForkServer(), Stats()
     monkeypatch.setattr(querier_module, "spawn", server.spawn)
-    querier = SqlQuerier(worker_settings, stats, SystemClock(), timeout_s=20)
-    try:
+    async with SqlQuerier(worker_settings, stats, SystemClock(), timeout_s=20) as querier:
         async with asyncio.timeout(40):
             assert (await querier.query("SELECT 1")).rows == [(1,)]
             (pid,) = querier.pids
@@ -434,8 +436,6 @@ async def test_a_process_that_is_stopped_costs_no_query(
             assert server.pid != forking
             await _gone(forking)
             await _gone(pid)
-    finally:
-        await querier.close()
         server.stop()
 
 
@@ -486,37 +486,36 @@ async def test_a_store_that_cannot_be_read_is_one_sentence_and_is_not_tried_with
     worker_settings: WorkerSettings, caplog: pytest.LogCaptureFixture
 ) -> None:
     state = worker_settings.data_dir / "state.sqlite"
-    querier = SqlQuerier(worker_settings, Stats(), SystemClock(), queries_max=2)
-    held = state.rename(state.with_name("away"))
-    said = {str(await _failure(querier, "SELECT 1")) for _ in range(50)}
-    held.rename(state)
-    assert [reason.partition(":")[0] for reason in said] == ["the store cannot be read now"]
-    assert len([r for r in caplog.records if r.getMessage() == "no query process"]) <= 2
-    async with asyncio.timeout(20):
-        while True:
-            try:
-                assert (await querier.query("SELECT 1")).rows == [(1,)]
-                break
-            except QueryError:
-                await asyncio.sleep(0.1)
-    await querier.close()
+    async with SqlQuerier(worker_settings, Stats(), SystemClock(), queries_max=2) as querier:
+        held = state.rename(state.with_name("away"))
+        said = {str(await _failure(querier, "SELECT 1")) for _ in range(50)}
+        held.rename(state)
+        assert [reason.partition(":")[0] for reason in said] == ["the store cannot be read now"]
+        assert len([r for r in caplog.records if r.getMessage() == "no query process"]) <= 2
+        async with asyncio.timeout(20):
+            while True:
+                try:
+                    assert (await querier.query("SELECT 1")).rows == [(1,)]
+                    break
+                except QueryError:
+                    await asyncio.sleep(0.1)
 
 
 async def test_closing_ends_all_processes_and_what_they_run(
     worker_settings: WorkerSettings,
 ) -> None:
-    querier = SqlQuerier(worker_settings, Stats(), SystemClock(), queries_max=2)
-    assert (await querier.query("SELECT 1")).rows == [(1,)]
-    async with asyncio.TaskGroup() as group:
-        task = group.create_task(_failure(querier, STUBBORN))
-        group.create_task(_either(querier, "SELECT 1"))
-        await asyncio.sleep(0.5)
-        pids = querier.pids
-        await querier.close()
-    assert "the collector stops" in str(task.result())
-    for pid in pids:
-        await _gone(pid)
-    assert list(worker_settings.spill.glob(f"{os.getpid()}-*")) == []
+    async with SqlQuerier(worker_settings, Stats(), SystemClock(), queries_max=2) as querier:
+        assert (await querier.query("SELECT 1")).rows == [(1,)]
+        async with asyncio.TaskGroup() as group:
+            task = group.create_task(_failure(querier, STUBBORN))
+            group.create_task(_either(querier, "SELECT 1"))
+            await asyncio.sleep(0.5)
+            pids = querier.pids
+            await querier.close()
+        assert "the collector stops" in str(task.result())
+        for pid in pids:
+            await _gone(pid)
+        assert list(worker_settings.spill.glob(f"{os.getpid()}-*")) == []
 
 
 @pytest.mark.slow
@@ -592,10 +591,9 @@ async def test_processes_end_where_agents_hold_more_than_a_thousand_descriptors(
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(4096, hard), hard))
     many = [os.open(os.devnull, os.O_RDONLY) for _ in range(1_100)]
     try:
-        querier = SqlQuerier(worker_settings, Stats(), SystemClock(), queries_max=1)
-        assert (await querier.query("SELECT 7")).rows == [(7,)]
-        (pid,) = querier.pids
-        await querier.close()
+        async with SqlQuerier(worker_settings, Stats(), SystemClock(), queries_max=1) as querier:
+            assert (await querier.query("SELECT 7")).rows == [(7,)]
+            (pid,) = querier.pids
         assert not psutil.pid_exists(pid)
     finally:
         for number in many:

@@ -147,11 +147,10 @@ def test_programs_sockets_processes_and_signals_are_refused(tried: dict[str, str
 async def test_a_query_process_is_confined_and_holds_nothing_of_the_collector(
     worker_settings: WorkerSettings,
 ) -> None:
-    querier = SqlQuerier(worker_settings, Stats(), SystemClock())
-    assert (await querier.query("SELECT count(*) FROM gpu_samples")).rows == [(0,)]
-    (pid,) = querier.pids
-    status, held = _shown(pid)
-    await querier.close()
+    async with SqlQuerier(worker_settings, Stats(), SystemClock()) as querier:
+        assert (await querier.query("SELECT count(*) FROM gpu_samples")).rows == [(0,)]
+        (pid,) = querier.pids
+        status, held = _shown(pid)
     assert (status["NoNewPrivs"], status["Seccomp"]) == ("1", "2")
     assert len([name for name in held if name.startswith("socket:")]) == 1
     files = {Path(name).name.partition("-")[0] for name in held if name.startswith("/")}
@@ -165,14 +164,12 @@ async def test_a_catalogue_that_nobody_has_open_can_be_read(data_dir: Path) -> N
     settings = WorkerSettings(
         data_dir, local_address(data_dir), limits, data_dir / "spill", 1 << 30
     )
-    querier = SqlQuerier(settings, Stats(), SystemClock())
-    assert (await querier.query("SELECT count(*) FROM gpu_samples")).rows == [(0,)]
-    for name in ("shm", "wal"):  # as who was the last to have it open leaves it
-        (data_dir / f"lake/catalog.sqlite-{name}").unlink()
-    await querier.close()
-    querier = SqlQuerier(settings, Stats(), SystemClock())
-    assert (await querier.query("SELECT count(*) FROM gpu_samples")).rows == [(0,)]
-    await querier.close()
+    async with SqlQuerier(settings, Stats(), SystemClock()) as querier:
+        assert (await querier.query("SELECT count(*) FROM gpu_samples")).rows == [(0,)]
+        for name in ("shm", "wal"):  # as who was the last to have it open leaves it
+            (data_dir / f"lake/catalog.sqlite-{name}").unlink()
+    async with SqlQuerier(settings, Stats(), SystemClock()) as querier:
+        assert (await querier.query("SELECT count(*) FROM gpu_samples")).rows == [(0,)]
     state.close()
 
 

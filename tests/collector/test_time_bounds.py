@@ -18,9 +18,10 @@ from gpuwarden_collector.storage.database import Database
 
 @pytest.fixture
 async def querier(worker_settings: WorkerSettings) -> AsyncIterator[SqlQuerier]:
-    opened = SqlQuerier(worker_settings, Stats(), SystemClock(), queries_max=1, timeout_s=20)
-    yield opened
-    await opened.close()
+    async with SqlQuerier(
+        worker_settings, Stats(), SystemClock(), queries_max=1, timeout_s=20
+    ) as opened:
+        yield opened
 
 
 @pytest.mark.parametrize(

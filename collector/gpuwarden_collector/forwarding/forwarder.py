@@ -73,7 +73,7 @@ class Forwarder:
             return
         ours, theirs = socket.socketpair()
         try:
-            self.pid = await asyncio.to_thread(spawn, theirs.detach(), FORWARDING)
+            self.pid = await asyncio.to_thread(spawn, [theirs.detach()], FORWARDING)
             self._handle = ProcessHandle(self.pid)
         except OSError:
             ours.close()

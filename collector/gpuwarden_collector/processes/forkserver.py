@@ -20,8 +20,9 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from itertools import pairwise
 from pathlib import Path
 
 from gpuwarden_collector.processes.footprint import keep_small
@@ -33,17 +34,22 @@ FORK_S = 5.0
 """Longest time for a later fork; a fork server that takes longer is stopped, or hangs, and is replaced."""
 END_S = 5.0
 """Longest wait for its end after it was killed."""
-QUERY, RULES, STORAGE, FORWARDING = b"q", b"r", b"s", b"f"
+QUERY, RULES, STORAGE, FORWARDING, TEAM, TEAM_ROWS = b"q", b"r", b"s", b"f", b"t", b"w"
 """Kinds of processes in requests."""
 _NAMES = {
     QUERY: "gpuwarden-query",
     RULES: "gpuwarden-query",
     STORAGE: "gpuwarden-store",
     FORWARDING: "gpuwarden-send",
+    TEAM: "gpuwarden-team",
+    TEAM_ROWS: "gpuwarden-rows",
 }
-_NICE = {RULES: 2, STORAGE: 5, FORWARDING: 5, QUERY: 10}
+_NICE = {RULES: 2, STORAGE: 5, FORWARDING: 5, QUERY: 10, TEAM: 10, TEAM_ROWS: 10}
+_ENDS_MAX = 2
 """Niceness added to that of the process that acknowledges samples, so that it gets a core first: then queries of
 rules, the storage and forwarding processes, and last queries of people."""
+_KEPT = ("LANG", "LC_ALL", "LC_CTYPE", "LD_LIBRARY_PATH", "PYTHONHOME", "TZ")
+"""Variables that the fork server and its processes get: all others, which may hold secrets, stay here."""
 _ENVIRONMENT = {
     # Threads and arenas from before a fork are useless after it, and count against the memory limit.
     "OPENBLAS_NUM_THREADS": "1",
@@ -51,6 +57,10 @@ _ENVIRONMENT = {
     "ARROW_DEFAULT_MEMORY_POOL": "system",
     "MALLOC_ARENA_MAX": "2",
 }
+
+
+Work = Callable[..., None]
+"""The main function of a process, which gets its sockets."""
 
 
 class ForkServer:
@@ -64,19 +74,20 @@ class ForkServer:
         self._has_forked = False
         self._process: subprocess.Popen[bytes] | None = None
 
-    def spawn(self, end: int, kind: bytes = QUERY) -> int:
-        """Fork a process that gets `end`, one end of a socket pair; its process id. Closes `end`. Raises OSError."""
+    def spawn(self, ends: Sequence[int], kind: bytes = QUERY) -> int:
+        """Fork a process that gets `ends`, each one end of a socket pair; its process id. Closes them. Raises OSError."""
         try:
             with self._lock:
                 for is_last in (False, True):
                     try:
-                        return self._forked(self._sock or self._start(), end, kind)
+                        return self._forked(self._sock or self._start(), ends, kind)
                     except OSError:
                         self._stop()
                         if is_last:
                             raise
         finally:
-            os.close(end)
+            for end in ends:
+                os.close(end)
         raise AssertionError
 
     def stop(self) -> None:
@@ -89,9 +100,9 @@ class ForkServer:
         """Its process id; None: it does not run."""
         return None if self._process is None else self._process.pid
 
-    def _forked(self, sock: socket.socket, end: int, kind: bytes) -> int:
+    def _forked(self, sock: socket.socket, ends: Sequence[int], kind: bytes) -> int:
         sock.settimeout(FORK_S if self._has_forked else START_S)
-        socket.send_fds(sock, [kind], [end])
+        socket.send_fds(sock, [kind], ends)
         answer = sock.recv(8)
         if len(answer) != 8:
             raise ConnectionError("the process that forks query processes has ended")
@@ -108,7 +119,7 @@ class ForkServer:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 env={
-                    **os.environ,
+                    **{name: os.environ[name] for name in _KEPT if name in os.environ},
                     **_ENVIRONMENT,
                     "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
                 },
@@ -132,24 +143,19 @@ _server = ForkServer()
 atexit.register(_server.stop)
 
 
-def spawn(end: int, kind: bytes = QUERY) -> int:
-    """Fork a query process, for people or for RULES, by this process's fork server, as `ForkServer.spawn`."""
-    return _server.spawn(end, kind)
+def spawn(ends: Sequence[int], kind: bytes = QUERY) -> int:
+    """Fork a process by this process's fork server, as `ForkServer.spawn`."""
+    return _server.spawn(ends, kind)
 
 
-def spawn_storage(end: int) -> int:
-    """Fork a storage process, as `ForkServer.spawn`."""
-    return _server.spawn(end, STORAGE)
-
-
-def serve(control: socket.socket, works: Mapping[bytes, Callable[[socket.socket], None]]) -> None:
+def serve(control: socket.socket, works: Mapping[bytes, Work]) -> None:
     """Fork a process for each request until the other side closes `control`."""
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel reaps ended processes
     gc.freeze()
     parent = os.getpid()
     while True:
         try:
-            asked, numbers, _, _ = socket.recv_fds(control, 1, 1)
+            asked, numbers, _, _ = socket.recv_fds(control, 1, _ENDS_MAX)
         except OSError:
             return
         if not asked:
@@ -161,27 +167,29 @@ def serve(control: socket.socket, works: Mapping[bytes, Callable[[socket.socket]
             status = 1
             try:
                 os.nice(_NICE[asked])
-                _work(works[asked], _NAMES[asked], numbers[0], parent)
+                _work(works[asked], _NAMES[asked], numbers, parent)
                 status = 0
             except BaseException:  # noqa: BLE001  the process ends with it
                 traceback.print_exc()
             finally:
                 os._exit(status)
-        os.close(numbers[0])
+        for number in numbers:
+            os.close(number)
         with suppress(OSError):
             control.sendall(pid.to_bytes(8, "little"))
 
 
-def _work(work: Callable[[socket.socket], None], name: str, number: int, parent: int) -> None:
+def _work(work: Work, name: str, numbers: Sequence[int], parent: int) -> None:
     end_with_parent(name, parent)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    os.closerange(3, number)
     # The limit may be infinite; the fork server itself has a handful of files.
-    os.closerange(number + 1, min(resource.getrlimit(resource.RLIMIT_NOFILE)[0], 1 << 16))
-    work(socket.socket(fileno=number))
+    last = min(resource.getrlimit(resource.RLIMIT_NOFILE)[0], 1 << 16)
+    for before, number in pairwise((2, *sorted(numbers), last)):
+        os.closerange(before + 1, number)
+    work(*(socket.socket(fileno=number) for number in numbers))
 
 
-def main(works: Callable[[], Mapping[bytes, Callable[[socket.socket], None]]]) -> None:
+def main(works: Callable[[], Mapping[bytes, Work]]) -> None:
     """Serve requests on the socket whose file descriptor is the first argument. `works`: imports the main functions
     of the processes, by kind."""
     control = socket.socket(fileno=int(sys.argv[1]))

@@ -13,13 +13,14 @@ import pyarrow as pa
 
 from gpuwarden.clock import SystemClock
 from gpuwarden.query import ExpectedQuery, LakeAwayError, QueryError
-from gpuwarden.rollups import ROLLUPS
 from gpuwarden.schema import ADMINS_ONLY, TABLES, UPSERTED, stored_columns
+from gpuwarden.teams import OTHERS_1H
 from gpuwarden.waste import WASTE_1H
 from gpuwarden_collector.query import guard
 from gpuwarden_collector.query.complaints import complaint, did_you_mean, missing_column
 from gpuwarden_collector.query.encode import ResultRows
 from gpuwarden_collector.query.guard import NOBODY, Parsed, closed_tables, keep_to_own, own_rows_sql
+from gpuwarden_collector.query.lake_away import refuse_before, refuse_rollups
 from gpuwarden_collector.query.needs import QueryNeeds, QueryPlanner, earliest_of
 from gpuwarden_collector.query.port import (
     Description,
@@ -34,23 +35,22 @@ from gpuwarden_collector.query.sources import (
     PrunedLake,
     QueryTimeSpan,
     RecentQueries,
-    TeamStore,
     WholeStore,
     show_running_waste,
     span_of,
 )
 from gpuwarden_collector.query.statement import Statement, split
+from gpuwarden_collector.query.team_store import TeamStore
 from gpuwarden_collector.query.time_bounds import with_cast_bounds
-from gpuwarden_collector.storage.engine import Engine
-from gpuwarden_collector.storage.errors import lost_file, one_line, unreachable_store
+from gpuwarden_collector.storage.engine import Engine, sources
+from gpuwarden_collector.storage.errors import is_fault, one_line, store_error
 from gpuwarden_collector.storage.newest_rows import KEPT
 from gpuwarden_collector.storage.recent_rows import RecentRows
 from gpuwarden_collector.storage.running_waste import READERS, RUNNING
 from gpuwarden_collector.storage.segment import TABLE_NAMES
+from gpuwarden_collector.storage.views import TEAM_SCHEMAS
 
 NOTHING: Mapping[str, str] = {}
-_AWAY = "the lake's catalogue cannot be read now, and the query needs {}, which only the lake has"
-_ROLLED_UP = {*ROLLUPS, WASTE_1H.table.name}
 _NO_ROWS = frozenset({"EXPLAIN", "SHOW", "DESCRIBE", "DESC"})
 _NOT_A_SELECT = "Only SELECT statements"
 _CHUNK_ROWS = 2_048  # DuckDB's vector size: the row limit reads at most one vector too many
@@ -94,6 +94,10 @@ class _Judged:
 
 class Interrupted(Exception):  # noqa: N818  an outcome that the caller expects
     """The query was interrupted."""
+
+
+class DatabaseFault(Exception):  # noqa: N818  not of the caller, but of DuckDB
+    """DuckDB failed in a way after which this process must not answer another query."""
 
 
 class RowSink(Protocol):
@@ -265,8 +269,7 @@ class Reading:
         None: any. Raises QueryError, Interrupted, StoreUnavailableError."""
         if self._engine is not None and self._engine.is_lake_away:
             read = set(TABLE_NAMES if names is None else names) & set(TABLE_NAMES)
-            if read & _ROLLED_UP:  # segments never hold all rollups
-                raise LakeAwayError(_AWAY.format("rollups"))
+            refuse_rollups(read)
             is_read = sql.split(maxsplit=1)[0].upper() not in _NO_ROWS
             self._reads_segments_alone = is_read and bool(read)
         with _interruptible():
@@ -313,13 +316,9 @@ class Reading:
     def _check_span(self, sql: str, params: Mapping[str, Any]) -> None:
         """Raise LakeAwayError for a query that may need rows outside of the segments."""
         assert self._engine is not None and self._planner is not None
-        since = self._engine.local_since()
-        if since is None:
-            raise LakeAwayError(_AWAY.format("rows"))
         reads = self._planner().reads(sql, params)
         earliest = earliest_of([read for read in reads if read.table not in UPSERTED])
-        if earliest is None or earliest < since:
-            raise LakeAwayError(_AWAY.format(f"rows before {since:%Y-%m-%d %H:%M:%S} UTC"))
+        refuse_before(self._engine.local_since(), earliest)
 
     @contextmanager
     def _naming_errors(self, sql: str) -> Iterator[None]:
@@ -333,13 +332,10 @@ class Reading:
         except (duckdb.Error, pa.ArrowException, OSError) as error:
             if self._is_interrupted:
                 raise Interrupted("the query was interrupted") from error
-            if why := unreachable_store(error):
-                raise LakeAwayError(f"the lake's files cannot be read now: {why}") from error
-            if file := lost_file(error):
-                raise QueryError(
-                    f"{file} is missing or damaged: `gpuwarden collector check` on the collector's"
-                    " host says what is lost; queries that do not need the file work"
-                ) from error
+            if is_fault(error):
+                raise DatabaseFault(str(error)) from error
+            if (of_store := store_error(error)) is not None:
+                raise of_store from error
             # Arrow raises DuckDB's errors as OSError while rows come.
             if str(error).startswith("Out of Memory Error"):
                 raise QueryError(_too_much_memory(error)) from error
@@ -359,27 +355,131 @@ def _interruptible() -> Iterator[None]:
         raise Interrupted("the query was interrupted") from error
 
 
+class _StoreSources:
+    """Chooses the cheapest source of the whole store that has a query's rows."""
+
+    def __init__(self, engine: Engine, recent: RecentRows | None) -> None:
+        self._engine = engine
+        self._needs = QueryNeeds(SystemClock(), lambda: QueryPlanner(engine.spill_dir))
+        self._recent = None if recent is None else RecentQueries(recent, self._needs)
+        self._known = KnownLake(engine)
+        self._newest = NewestRows(engine)
+        self._pruned = PrunedLake(engine)
+        self.whole = WholeStore(engine)
+
+    def reading(self) -> Reading:
+        """The reading of one query."""
+        return Reading(self.whole, self._engine, self._needs.planner)
+
+    def run(
+        self,
+        reading: Reading,
+        sink: RowSink,
+        judged: _Judged,
+        sql: str,
+        bound: Mapping[str, Any],
+        row_limit: int,
+        newest: Mapping[str, str],
+    ) -> bool:
+        """Run a query, as `Runner.run`."""
+        asked = sql, bound, row_limit
+        recent = self._recent if judged.may_be_recent else None
+        found = None if recent is None else self._needs.of(sql, bound)
+        if recent is not None and found is not None and recent.take(*found):
+            with reading.opened(recent.rows):
+                return reading.give(sink, *asked, names=())
+        if judged.span is not None and self._pruned.take(judged.span, bound):
+            with reading.opened(self._pruned):
+                return reading.give(sink, *asked, names=judged.names)
+        is_newest = bool(judged.views) and self._newest.take(judged.views, newest)
+        names = judged.state_names if is_newest else judged.names
+        if judged.may_be_recent and not is_newest and judged.names_running is None:
+            found = found or self._needs.of(sql, bound)
+            if found is not None and self._known.take(*found):
+                with reading.opened(self._known):
+                    return reading.give(sink, *asked, names=judged.names)
+        # The waste of the current hours needs a cursor with views of its own.
+        whole = self.whole if judged.names_running is None else self._engine
+        source: QuerySource = self._newest if is_newest else whole
+        with reading.opened(source):
+            if judged.names_running is not None and reading.show_running_waste(newest):
+                names = judged.names_running
+            return reading.give(sink, *asked, names=names)
+
+    def expect(self, queries: Sequence[ExpectedQuery]) -> None:
+        """Keep the rows that these queries need, if this process keeps rows."""
+        if self._recent is not None:
+            self._recent.expect(queries)
+
+    def release_memory(self) -> None:
+        """Release memory that the next query gets back at no cost."""
+        self.whole.release_memory()
+        self._pruned.release_memory()
+        self._known.release_memory()
+        self._engine.release_pages()
+
+    def is_lake_readable(self) -> bool:
+        """Whether the lake's catalogue answers now."""
+        lake = self._engine.lake
+        return lake is None or lake.is_readable()
+
+
+class _TeamSource:
+    """Gives queries the rows of one team, as `_StoreSources`."""
+
+    def __init__(self, store: TeamStore) -> None:
+        self._store = store
+
+    def reading(self) -> Reading:
+        return Reading(self._store)
+
+    def run(
+        self,
+        reading: Reading,
+        sink: RowSink,
+        judged: _Judged,
+        sql: str,
+        bound: Mapping[str, Any],
+        row_limit: int,
+        _newest: Mapping[str, str],
+    ) -> bool:
+        with reading.opened():
+            return reading.give(sink, sql, bound, row_limit, names=judged.names)
+
+    def expect(self, queries: Sequence[ExpectedQuery]) -> None:
+        pass
+
+    def release_memory(self) -> None:
+        self._store.release_memory()
+
+    def is_lake_readable(self) -> bool:
+        return True
+
+
 class Runner:
-    """Runs queries on an engine, one after the other, each from its cheapest source."""
+    """Runs queries on an engine or on a team's rows, one after the other."""
 
     def __init__(
         self,
-        engine: Engine,
+        database: Engine | TeamStore,
         recent: RecentRows | None = None,
         dialects: Mapping[str, str] = NOTHING,
     ) -> None:
         """`recent`: rows that are kept for repeated queries. `dialects`: classes of Dialect by name, as
         `module:class`."""
-        self._engine = engine
-        self.team = engine.team
-        self._needs = QueryNeeds(SystemClock(), lambda: QueryPlanner(engine.spill_dir))
-        self._recent = None if recent is None else RecentQueries(recent, self._needs)
-        self._known = KnownLake(engine)
+        self._database = database
+        self.team_store = database if isinstance(database, TeamStore) else None
+        """None: it reads the whole store."""
+        self.team = None if self.team_store is None else self.team_store.team
+        self.threads = database.threads
+        self._sources: _StoreSources | _TeamSource
+        if isinstance(database, TeamStore):
+            self._sources = _TeamSource(database)
+            self._read_by = {**sources(TEAM_SCHEMAS), OTHERS_1H: frozenset({OTHERS_1H})}
+        else:
+            self._sources = _StoreSources(database, recent)
+            self._read_by = dict(sources(TABLE_NAMES))
         self._spill_bytes_max = -1
-        self._newest = NewestRows(engine)
-        self._pruned = PrunedLake(engine)
-        self._of_team = None if engine.team is None else TeamStore(engine)
-        self._whole = self._of_team or WholeStore(engine)
         self._judged: dict[tuple[str, str, str], _Judged] = {}
         self._dialect_classes = dialects
         self._dialects: dict[str, Dialect] = {}
@@ -408,7 +508,7 @@ class Runner:
         Raises QueryError, Interrupted, StoreUnavailableError.
         """
         guard.check_text(sql)
-        reading = Reading(self._whole, self._engine, self._needs.planner)
+        reading = self._sources.reading()
         with self._as_running(number, reading) as judging:
             judged = judging.judged = self._judge(reading, sql, dialect, log_of)
             missing = sorted(judged.parsed.parameters - params.keys())
@@ -436,39 +536,12 @@ class Runner:
         row_limit: int,
         newest: Mapping[str, str],
     ) -> bool:
-        """Run a query on the cheapest source that has its rows, as `run`."""
-        asked = sql, bound, row_limit
-        if self._of_team is not None and not judged.translation.is_catalog:
-            self._of_team.take(self._needs.of(sql, bound) if judged.is_select else None)
-            read = self._of_team.with_holders(judged.names)
-            with reading.opened(self._of_team):
-                return reading.give(sink, *asked, names=read)
-        recent = self._recent if judged.may_be_recent else None
-        found = None if recent is None else self._needs.of(sql, bound)
-        if recent is not None and found is not None and recent.take(*found):
-            with reading.opened(recent.rows):
-                return reading.give(sink, *asked, names=())
-        if judged.span is not None and self._pruned.take(judged.span, bound):
-            with reading.opened(self._pruned):
-                return reading.give(sink, *asked, names=judged.names)
+        """Run a query that may run, as `run`."""
         if judged.translation.is_catalog:
             with self._reading_catalog(reading, judged.dialect):
                 of_catalog = _OfCatalog(sink, self.dialect(judged.dialect))
-                return reading.give(of_catalog, *asked, names=judged.names)
-        is_newest = bool(judged.views) and self._newest.take(judged.views, newest)
-        names = judged.state_names if is_newest else judged.names
-        if judged.may_be_recent and not is_newest and judged.names_running is None:
-            found = found or self._needs.of(sql, bound)
-            if found is not None and self._known.take(*found):
-                with reading.opened(self._known):
-                    return reading.give(sink, *asked, names=judged.names)
-        # The waste of the current hours needs a cursor with views of its own.
-        whole = self._whole if judged.names_running is None else self._engine
-        source: QuerySource = self._newest if is_newest else whole
-        with reading.opened(source):
-            if judged.names_running is not None and reading.show_running_waste(newest):
-                names = judged.names_running
-            return reading.give(sink, *asked, names=names)
+                return reading.give(of_catalog, sql, bound, row_limit, names=judged.names)
+        return self._sources.run(reading, sink, judged, sql, bound, row_limit, newest)
 
     def describe(
         self,
@@ -481,7 +554,7 @@ class Runner:
     ) -> Description:
         """Describe the result of a query of another dialect, without running it. As `run`."""
         guard.check_text(sql)
-        reading = Reading(self._whole, self._engine, self._needs.planner)
+        reading = self._sources.reading()
         with self._as_running(number, reading) as judging:
             judged = judging.judged = self._judge(reading, sql, dialect, log_of)
             spoken = self.dialect(dialect)
@@ -553,7 +626,7 @@ class Runner:
     @contextmanager
     def _reading_catalog(self, reading: Reading, dialect: str) -> Iterator[None]:
         if dialect not in self._catalogs:
-            self._catalogs[dialect] = self.dialect(dialect).catalog(self._engine)
+            self._catalogs[dialect] = self.dialect(dialect).catalog(self._database)
         with reading.opened(self._catalogs[dialect]):
             yield
 
@@ -570,6 +643,8 @@ class Runner:
         except LakeAwayError:
             raise
         except QueryError as error:
+            if self.team_store is not None and self.team_store.failure is not None:
+                raise self.team_store.failure from error
             if judging.judged is None:
                 raise
             raise _as_asked(error, judging.judged) from error
@@ -579,26 +654,21 @@ class Runner:
 
     def expect(self, queries: Sequence[ExpectedQuery]) -> None:
         """Keep the rows that these queries need, if this process keeps rows."""
-        if self._recent is not None:
-            self._recent.expect(queries)
+        self._sources.expect(queries)
 
     def limit_spill(self, bytes_max: int) -> None:
         """Limit the bytes that the next queries may spill."""
         if bytes_max != self._spill_bytes_max:
-            self._engine.limit_spill(bytes_max)
+            self._database.limit_spill(bytes_max)
             self._spill_bytes_max = bytes_max
 
     def release_memory(self) -> None:
         """Release memory that the next query gets back at no cost."""
-        self._whole.release_memory()
-        self._pruned.release_memory()
-        self._known.release_memory()
-        self._engine.release_pages()
+        self._sources.release_memory()
 
     def is_lake_readable(self) -> bool:
         """Whether the lake's catalogue answers now."""
-        lake = self._engine.lake
-        return lake is None or lake.is_readable()
+        return self._sources.is_lake_readable()
 
     def interrupt(self, number: int) -> None:
         """Interrupt the query of that number, or do not let it begin. Any thread may call it."""
@@ -622,10 +692,6 @@ class Runner:
             else:
                 parsed = reading.parse(sql)
             guard.check(parsed, more)
-            if self._of_team is not None and parsed.word == "EXPLAIN":
-                raise QueryError(
-                    "EXPLAIN shows figures of all rows, and you may see those of your team"
-                )
             closed = closed_tables(guard.tables(parsed), log_of)
             if closed:
                 parsed = reading.kept_to_own(parsed, closed, log_of)
@@ -639,16 +705,16 @@ class Runner:
             )
             span = reading.span(parsed) if is_plain else None
         read = guard.tables(parsed)
-        names = self._sources(read)
+        names = self._read_from(read)
         views = read & KEPT.keys()
-        if not guard.is_plainly_named(parsed) or self._sources(read - views):
+        if not guard.is_plainly_named(parsed) or self._read_from(read - views):
             views = set()
         state_tables = frozenset[str]().union(*(KEPT[view].state_tables for view in views))
         names_running = None
         readers = read & READERS.keys()
         if readers and guard.is_plainly_named(parsed):
             beside = (read - readers).union(*(READERS[name] for name in readers))
-            names_running = self._sources(beside) | {WASTE_1H.table.name}
+            names_running = self._read_from(beside) | {WASTE_1H.table.name}
         judged = _Judged(
             replace(parsed, selects=()),  # the trees are large, and no longer needed
             names,
@@ -668,8 +734,9 @@ class Runner:
         self._judged[dialect, sql, log_of if judged.read & ADMINS_ONLY else NOBODY] = judged
         return judged
 
-    def _sources(self, names: Iterable[str]) -> frozenset[str]:
-        found = (self._engine.sources.get(name, frozenset()) for name in names)
+    def _read_from(self, names: Iterable[str]) -> frozenset[str]:
+        """Tables that a query of these tables and views reads."""
+        found = (self._read_by.get(name, frozenset()) for name in names)
         return frozenset[str]().union(*found)
 
 

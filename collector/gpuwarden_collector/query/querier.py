@@ -13,11 +13,12 @@ import pickle
 import shutil
 import socket
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
 from pathlib import Path
+from types import TracebackType
 from typing import Any, Self
 
 import pyarrow as pa
@@ -27,12 +28,13 @@ from gpuwarden.clock import Clock, naive_utc
 from gpuwarden.query import ExpectedQuery, LakeAwayError, QueryError, QueryTimeoutError, Result
 from gpuwarden.teams import Team
 from gpuwarden_collector.processes.channel import Channel, ChannelError, packed
-from gpuwarden_collector.processes.forkserver import QUERY, ProcessHandle, spawn
+from gpuwarden_collector.processes.forkserver import QUERY, TEAM, TEAM_ROWS, ProcessHandle, spawn
 from gpuwarden_collector.query.encode import ResultRows, decoded, python_rows
 from gpuwarden_collector.query.execute import RESULT_BYTES_MAX
 from gpuwarden_collector.query.fair_queue import Rank, Turns
 from gpuwarden_collector.query.guard import ALL, NOBODY
-from gpuwarden_collector.query.worker import QueryRequest, WorkerSettings
+from gpuwarden_collector.query.team_rows import Reader, lend, pair
+from gpuwarden_collector.query.worker import QueryRequest, TeamSettings, WorkerSettings
 from gpuwarden_collector.stats import Stats
 from gpuwarden_collector.storage.newest_rows import LatestRows, named_views
 from gpuwarden_collector.storage.running_waste import RunningWaste
@@ -48,6 +50,11 @@ INTERRUPT_S = 1.0
 END_S = 10.0
 """Longest time for a killed process to end: it may have much memory to free."""
 _STOPS = "the query was interrupted: the collector stops"
+_FAULT = (
+    "the query failed within DuckDB, and its process was replaced; the collector's log has the error: write the query "
+    "in another way"
+)
+_FAULT_CHARACTERS_MAX = 4_000
 IDLE_S = 60.0
 """Time without a query after which a process is ended."""
 LAKE_LOOK_S = 10.0
@@ -73,10 +80,13 @@ class NotStartedError(QueryError):
 class QueryProcess:
     """A query process and its connection."""
 
-    def __init__(self, handle: ProcessHandle, channel: Channel, spill: Path) -> None:
+    def __init__(
+        self, handle: ProcessHandle, channel: Channel, spill: Path, gate: socket.socket | None
+    ) -> None:
         self.pid = handle.pid
         self.team: Team | None = None
         """The team whose rows it shows; None: all rows."""
+        self._gate = gate
         self.is_lake_away = False
         """Whether it answers without the lake."""
         self.confined_by: Sequence[str] = ()
@@ -93,7 +103,9 @@ class QueryProcess:
         """Whether it has not answered its query yet."""
 
     @classmethod
-    async def started(cls, settings: WorkerSettings, kind: bytes = QUERY) -> "QueryProcess":
+    async def started(
+        cls, settings: WorkerSettings | TeamSettings, kind: bytes = QUERY
+    ) -> "QueryProcess":
         """Start a process that opens the store. `kind`: of the fork server. Raises QueryError."""
         try:
             async with asyncio.timeout(START_S):
@@ -103,21 +115,24 @@ class QueryProcess:
             raise NotStartedError(reason) from error
 
     @classmethod
-    async def _opened(cls, settings: WorkerSettings, kind: bytes) -> "QueryProcess":
-        ours, theirs = socket.socketpair()
-        try:
-            # The thread closes the other end even if this task is cancelled.
-            pid = await asyncio.to_thread(spawn, theirs.detach(), kind)
-            handle = ProcessHandle(pid)
-        except OSError as error:
-            ours.close()
-            raise QueryError(f"no query process could be started: {error}") from error
-        except BaseException:
-            ours.close()
-            raise
+    async def _opened(cls, settings: WorkerSettings | TeamSettings, kind: bytes) -> "QueryProcess":
+        with ExitStack() as stack:
+            ours, theirs = socket.socketpair()
+            stack.callback(ours.close)
+            gate, their_gate = pair() if kind in (TEAM, TEAM_ROWS) else (None, None)
+            if gate is not None:
+                stack.callback(gate.close)
+            ends = [end.detach() for end in (theirs, their_gate) if end is not None]
+            try:
+                # The thread closes the other ends even if this task is cancelled.
+                pid = await asyncio.to_thread(spawn, ends, kind)
+                handle = ProcessHandle(pid)
+            except OSError as error:
+                raise QueryError(f"no query process could be started: {error}") from error
+            stack.pop_all()
         ours.setblocking(False)
         _, channel = await asyncio.get_running_loop().create_connection(Channel, sock=ours)
-        process = cls(handle, channel, settings.spill)
+        process = cls(handle, channel, settings.spill, gate)
         try:
             process._send({}, pickle.dumps(settings))
             header, _ = await channel.receive()
@@ -130,8 +145,14 @@ class QueryProcess:
             await asyncio.shield(process.end())
             raise
         process.confined_by = header["held"]
-        process.team = settings.team
+        process.team = settings.team if isinstance(settings, TeamSettings) else None
         return process
+
+    def lend(self, sock: socket.socket, reader: Reader | None = None) -> None:
+        """Send a process of a team, or of its rows, one end of a query's sockets. Raises OSError."""
+        if self._gate is None:
+            raise ConnectionError("the process has ended")
+        lend(self._gate, sock, reader)
 
     @property
     def is_spent(self) -> bool:
@@ -173,6 +194,8 @@ class QueryProcess:
     async def end(self) -> None:
         """Kill the process, wait for its end, and remove its spill folder."""
         self.kill()
+        if self._gate is not None:
+            self._gate.close()
         handle, self._handle = self._handle, None
         if handle is not None:
             await asyncio.to_thread(_wait_and_clean, handle, self._spill)
@@ -315,6 +338,12 @@ class QueryStream:
                 self.memory_bytes = header.get("memory_bytes")
             case "interrupted":
                 raise QueryTimeoutError(_STOPS)
+            case "fault":
+                text = str(header.get("reason"))[:_FAULT_CHARACTERS_MAX]
+                log.error(
+                    "DuckDB failed in a query; its process is replaced", extra={"error": text}
+                )
+                raise QueryError(_FAULT)
             case "away":
                 raise LakeAwayError(str(header.get("reason")))
             case "unreadable":
@@ -363,22 +392,44 @@ class SqlQuerier:
         self._idle: list[QueryProcess] = []
         self._busy: set[QueryProcess] = set()
         self._numbers = itertools.count(1)
-        self._ending: set[asyncio.Task[None]] = set()
+        self._rows: QueryProcess | None = None
+        """The process that reads the store for processes of teams."""
+        self._rows_lock = asyncio.Lock()
+        self._rows_asked = 0
         self._refusal: tuple[float, str] | None = None
         self._confined_by: Sequence[str] | None = None
         """The confinement that was last logged."""
         self.lake_away_since: datetime | None = None
         """Since when the lake cannot be read; None: it can be read."""
-        self._looking: asyncio.Task[None] | None = None
-        self._is_closed = False
+        self._closing = asyncio.Event()
+        self._open = 0
+        """Queries that have begun and not ended."""
+        self._none_open = asyncio.Event()
         self._spill_bytes_max = 1 << 62
         self._expected: Sequence[ExpectedQuery] = ()
         self._expected_number = 0
 
+    async def __aenter__(self) -> Self:
+        self._group = await asyncio.TaskGroup().__aenter__()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+        while self._open:
+            self._none_open.clear()
+            await self._none_open.wait()
+        await self._group.__aexit__(kind, error, trace)
+
     @property
     def pids(self) -> list[int]:
         """Ids of its processes."""
-        return sorted(p.pid for p in (*self._idle, *self._busy))
+        rows = () if self._rows is None else (self._rows,)
+        return sorted(p.pid for p in (*self._idle, *self._busy, *rows))
 
     @property
     def beside(self) -> "QuerierBeside":
@@ -506,7 +557,10 @@ class SqlQuerier:
     @asynccontextmanager
     async def _asked(self, request: QueryRequest, rank: Rank) -> AsyncIterator[QueryStream]:
         """Run a query, and count its time and errors."""
+        if self._closing.is_set():
+            raise QueryTimeoutError(_STOPS)
         started = self._clock.monotonic()
+        self._open += 1
         try:
             asked = replace(
                 request,
@@ -523,6 +577,9 @@ class SqlQuerier:
             self._stats.query_errors["wrong"] += 1
             raise
         finally:
+            self._open -= 1
+            if not self._open:
+                self._none_open.set()
             self._stats.query_seconds.observe(self._clock.monotonic() - started)
 
     @asynccontextmanager
@@ -560,7 +617,7 @@ class SqlQuerier:
 
     def _ended(self, asked: QueryRequest) -> QueryError:
         """The error of a query whose process has ended."""
-        if self._is_closed:
+        if self._closing.is_set():
             return QueryTimeoutError(_STOPS)
         self._stats.query_errors["killed"] += 1
         log.warning("a query process ended; a new one is started", extra={"sql": asked.sql[:200]})
@@ -588,11 +645,13 @@ class SqlQuerier:
             self._busy.add(process)
             has_taken = False
             try:
-                if self._is_closed:
+                if self._closing.is_set():
                     raise QueryTimeoutError(_STOPS)
                 is_current = process.expects == self._expected_number
                 expected, process.expects = self._expected, self._expected_number
-                newest = await self._newest(asked.sql)
+                newest = await self._newest(asked.sql) if asked.team is None else {}
+                if asked.team is not None:
+                    await self._lend_rows(process, Reader(asked.team, asked.log_of))
                 asked = replace(asked, newest=newest, expected=None if is_current else expected)
                 has_taken = await process.ask(asked)
             finally:
@@ -605,6 +664,42 @@ class SqlQuerier:
             log.warning("a query process did not acknowledge its query; another one gets it")
             if is_new:
                 raise QueryError("query processes do not answer; see the collector's log")
+
+    async def _lend_rows(self, process: QueryProcess, reader: Reader) -> None:
+        """Connect a process of a team to the one that reads the store for it. Raises QueryError."""
+        ours, theirs = pair()
+        with ours, theirs:
+            with suppress(OSError):  # it has ended, and does not acknowledge its query
+                process.lend(ours)
+            for is_last in (False, True):
+                rows = await self._started_rows()
+                try:
+                    rows.lend(theirs, reader)
+                    return
+                except OSError as error:
+                    rows.kill()
+                    if is_last:
+                        raise StoreUnreadableError(
+                            f"the store cannot be read now: {error}"
+                        ) from error
+
+    async def _started_rows(self) -> QueryProcess:
+        """The process that reads the store for teams. Raises QueryError."""
+        async with self._rows_lock:
+            if self._rows is not None and self._rows.is_spent:
+                await self._rows.end()
+                self._rows = None
+            if self._rows is None:
+                self._rows = await self._checked(self._new_settings(), TEAM_ROWS)
+            self._rows_asked += 1
+            return self._rows
+
+    def _retire_rows(self, asked: int) -> None:
+        """End the process if no team has asked since."""
+        rows = self._rows
+        if rows is not None and self._rows_asked == asked and not any(p.team for p in self._busy):
+            self._rows = None
+            self._end_soon(rows)
 
     async def _idle_of(self, team: Team | None) -> QueryProcess | None:
         """Take an idle process of the team; None: there is none, and there is room for a new one."""
@@ -620,11 +715,18 @@ class SqlQuerier:
         return None
 
     async def _started(self, team: Team | None) -> QueryProcess:
+        settings = self._new_settings()
+        if team is None:
+            return await self._checked(settings, self._kind)
+        return await QueryProcess.started(settings.of_team(team), TEAM)
+
+    async def _checked(self, settings: WorkerSettings, kind: bytes) -> QueryProcess:
+        """Start a process that opens the store. Raises QueryError."""
         now_s = asyncio.get_running_loop().time()
         if self._refusal is not None and now_s < self._refusal[0]:
             raise QueryError(self._refusal[1])
         try:
-            process = await self._opened(replace(self._new_settings(), team=team))
+            process = await self._opened(settings, kind)
         except QueryError as error:
             log.warning("no query process", extra={"reason": str(error)})
             self._refusal = asyncio.get_running_loop().time() + REFUSE_S, str(error)
@@ -641,11 +743,11 @@ class SqlQuerier:
         name = f"{os.getpid()}-{id(self):x}-{next(self._numbers)}"
         return replace(self._settings, spill=self._settings.spill / name)
 
-    async def _opened(self, settings: WorkerSettings) -> QueryProcess:
+    async def _opened(self, settings: WorkerSettings, kind: bytes) -> QueryProcess:
         """Start a process on the store, or without the lake if that cannot be read. Raises QueryError."""
         if self.lake_away_since is None:
             try:
-                return await QueryProcess.started(settings, self._kind)
+                return await QueryProcess.started(settings, kind)
             except NotStartedError as error:
                 # A local catalogue cannot be away.
                 if not settings.address.is_shared:
@@ -653,22 +755,22 @@ class SqlQuerier:
                 failure: QueryError = error
             except NotOpenedError as error:
                 failure = error
-            process = await self._without_lake(settings, failure)
-            if self.lake_away_since is None and not self._is_closed:
+            process = await self._without_lake(settings, kind, failure)
+            if self.lake_away_since is None and not self._closing.is_set():
                 self.lake_away_since = self._clock.now()
                 log.error(
                     "the lake cannot be read: queries are answered from segments and state",
                     extra={"reason": failure.reason},
                 )
-                self._looking = asyncio.create_task(self._look_for_lake(), name="look for the lake")
+                self._group.create_task(self._look_for_lake(), name="look for the lake")
             return process
-        return await self._without_lake(settings, None)
+        return await self._without_lake(settings, kind, None)
 
     async def _without_lake(
-        self, settings: WorkerSettings, failure: QueryError | None
+        self, settings: WorkerSettings, kind: bytes, failure: QueryError | None
     ) -> QueryProcess:
         try:
-            process = await QueryProcess.started(replace(settings, is_lake_away=True), self._kind)
+            process = await QueryProcess.started(replace(settings, is_lake_away=True), kind)
         except QueryError as error:
             raise failure or error from error
         process.is_lake_away = True
@@ -676,8 +778,11 @@ class SqlQuerier:
 
     async def _look_for_lake(self) -> None:
         """Try in the background until the lake can be read again, so that queries need not wait."""
-        while not self._is_closed:
-            await asyncio.sleep(LAKE_LOOK_S)
+        while True:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(LAKE_LOOK_S):
+                    await self._closing.wait()
+                return
             try:
                 process = await QueryProcess.started(self._new_settings(), self._kind)
             except QueryError:
@@ -686,18 +791,25 @@ class SqlQuerier:
             break
         self.lake_away_since = None
         log.warning("the lake can be read again")
-        idle, self._idle = self._idle, []
-        for one in idle:
-            self._end_soon(one)
+        away, self._idle = [*self._idle], []
+        if self._rows is not None and self._rows.is_lake_away:
+            away.append(
+                self._rows
+            )  # queries that read from it end with an error, and may be asked again
+            self._rows = None
+        for process in away:
+            self._end_soon(process)
 
     def _give_back(self, process: QueryProcess, rank: Rank) -> None:
         """Keep a process for the next query, or end it; then release its slot."""
+        loop = asyncio.get_running_loop()
+        if process.team is not None:
+            loop.call_later(IDLE_S, self._retire_rows, self._rows_asked)
         is_outdated = process.is_lake_away and self.lake_away_since is None
-        if not (process.is_spent or process.is_asked or is_outdated or self._is_closed):
+        if not (process.is_spent or process.is_asked or is_outdated or self._closing.is_set()):
             self._busy.discard(process)
             self._idle.append(process)
             self._turns.give_back(rank)
-            loop = asyncio.get_running_loop()
             loop.call_later(IDLE_S, self._retire, process, process.asked_number)
             return
         ending = self._end_soon(process)
@@ -709,10 +821,7 @@ class SqlQuerier:
         ending.add_done_callback(ended)
 
     def _end_soon(self, process: QueryProcess) -> "asyncio.Task[None]":
-        ending = asyncio.create_task(process.end())
-        self._ending.add(ending)
-        ending.add_done_callback(self._ending.discard)
-        return ending
+        return self._group.create_task(process.end())
 
     def _retire(self, process: QueryProcess, number: int) -> None:
         """End a process that had no query since, to free its memory; a new one starts in a moment."""
@@ -722,12 +831,10 @@ class SqlQuerier:
 
     async def close(self) -> None:
         """End all processes; queries that run end with an error."""
-        self._is_closed = True
-        if self._looking is not None:
-            self._looking.cancel()
-            await asyncio.gather(self._looking, return_exceptions=True)
-        processes = (*self._idle, *self._busy)
-        await asyncio.gather(*(process.end() for process in processes), *self._ending)
+        self._closing.set()
+        rows, self._rows = self._rows, None
+        processes = (*self._idle, *self._busy, *([rows] if rows else []))
+        await asyncio.gather(*(process.end() for process in processes))
         self._idle.clear()
 
 

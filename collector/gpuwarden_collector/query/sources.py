@@ -5,14 +5,13 @@
 - `NewestRows`: views over a file of the newest rows. Its cursor stays open and reads neither lake nor segments. All
   other tables of the query must be tables of the state file, so that the query sees one moment.
 - `KnownLake`: each table is a view of the Parquet files that the plan needs, inlined rows and segment rows.
-- `TeamStore`: for a process of one team, the only source.
 - `WholeStore`: the whole store, for any query. Views are created again only after the store has changed, because
   binding a view of several tables takes longer than the query.
 """
 
 import json
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -20,8 +19,7 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 
-from gpuwarden.query import ExpectedQuery, timestamp_sql
-from gpuwarden.teams import HELD, HOLDERS
+from gpuwarden.query import ExpectedQuery
 from gpuwarden.waste import WASTE_1H, view_sql
 from gpuwarden_collector.query.guard import nodes_of
 from gpuwarden_collector.query.needs import SLACK, Needs, QueryNeeds
@@ -33,7 +31,7 @@ from gpuwarden_collector.storage.newest_rows import KEPT, kept_table
 from gpuwarden_collector.storage.recent_rows import RecentRows, Wanted, create_views
 from gpuwarden_collector.storage.running_waste import RUNNING
 from gpuwarden_collector.storage.segment import SCHEMAS, TABLE_NAMES
-from gpuwarden_collector.storage.views import hot_table, since_variable
+from gpuwarden_collector.storage.views import hot_table
 
 
 class WholeStore:
@@ -245,52 +243,6 @@ class KnownLake(WholeStore):
             self._is_created = True
         cursor.execute(f"USE {_NAME}")
         return cursor
-
-
-_MINUTE = timedelta(minutes=1)
-
-
-class TeamStore(WholeStore):
-    """The rows that the readers of the engine's team may see, and only the lake's files that a query's plan needs."""
-
-    def __init__(self, engine: Engine) -> None:
-        super().__init__(engine)
-        self._since: dict[str, datetime] = {}
-
-    def take(self, found: tuple[datetime, Needs] | None) -> None:
-        """Limit the next query to what it needs at its moment; None: unknown. Raises duckdb.Error."""
-        since: dict[str, datetime] = {}
-        needs: Needs = {} if found is None else found[1]
-        for name, need in needs.items():
-            with suppress(OverflowError):  # there is no such instant
-                if found is not None and need.back is not None:
-                    since[name] = found[0] - need.back - SLACK
-        if readings := HELD & needs.keys():
-            # Who held the GPU is needed for the same time.
-            back = None if readings - since.keys() else min(since[name] for name in readings)
-            for name in HOLDERS:
-                if back is None or (name in needs and name not in since):
-                    since.pop(name, None)
-                else:
-                    since[name] = min(since.get(name, back), back) - _MINUTE
-        for name in self._since.keys() - since.keys():
-            self.held().execute(f"RESET VARIABLE {since_variable(name)}")
-        for name, begin in since.items():
-            self.held().execute(f"SET VARIABLE {since_variable(name)} = {timestamp_sql(begin)}")
-        self._since = since
-
-    def with_holders(self, names: frozenset[str]) -> frozenset[str]:
-        """Tables that a query of these tables reads."""
-        return names.union(HOLDERS) if names & HELD else names
-
-    def _show(self, cursor: duckdb.DuckDBPyConnection, names: Collection[str]) -> None:
-        assert self._engine.lake is not None
-        self._engine.lake.show_since(cursor, {name: self._since.get(name) for name in names})
-
-    def release_memory(self) -> None:
-        """Close the cursor, and drop the rows that it sees."""
-        super().release_memory()
-        self._since = {}
 
 
 def with_hot(name: str, of_lake: str) -> str:

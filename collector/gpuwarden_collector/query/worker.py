@@ -16,11 +16,12 @@ import sqlite3
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import duckdb
 import pyarrow as pa
@@ -33,13 +34,15 @@ from gpuwarden_collector.processes.channel import ChannelError, receive, send
 from gpuwarden_collector.processes.footprint import Memory
 from gpuwarden_collector.processes.sandbox import Needs, confine, installation
 from gpuwarden_collector.query.complaints import complaint
-from gpuwarden_collector.query.execute import Interrupted, Runner, check_bytes
+from gpuwarden_collector.query.execute import DatabaseFault, Interrupted, Runner, check_bytes
 from gpuwarden_collector.query.formats import encoder_of
 from gpuwarden_collector.query.guard import NOBODY
 from gpuwarden_collector.query.port import Dialect, Ending
+from gpuwarden_collector.query.team_rows import TeamRows, borrowed, serve_readers
+from gpuwarden_collector.query.team_store import TeamStore
 from gpuwarden_collector.storage.address import LakeAddress
 from gpuwarden_collector.storage.engine import Engine, EngineLimits
-from gpuwarden_collector.storage.errors import StoreUnavailableError
+from gpuwarden_collector.storage.errors import StoreUnavailableError, is_fault
 from gpuwarden_collector.storage.hot import RowsSince
 from gpuwarden_collector.storage.recent_rows import RecentRows
 from gpuwarden_collector.storage.segment import FOLDER
@@ -71,10 +74,23 @@ class WorkerSettings:
     """The lake cannot be opened: answer from segments and state file alone."""
     recent_bytes_max: int = 0
     """Memory for rows that are kept for repeated queries (`storage/recent_rows.py`); 0: none."""
-    team: Team | None = None
-    """The team whose rows it shows; None: all rows."""
     dialects: Mapping[str, str] = field(default_factory=dict)
     """Classes of dialects other than DuckDB's by name, as `module:class`."""
+
+    def of_team(self, team: Team) -> "TeamSettings":
+        """Settings of a process of a team."""
+        return TeamSettings(team, self.limits, self.spill, self.data_bytes_max, self.dialects)
+
+
+@dataclass(frozen=True, slots=True)
+class TeamSettings:
+    """Settings of a process that runs queries of one team, which name no place of the store."""
+
+    team: Team
+    limits: EngineLimits
+    spill: Path
+    data_bytes_max: int
+    dialects: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,38 +122,68 @@ class QueryRequest:
 
 
 def work(sock: socket.socket) -> None:
-    """Serve queries until the other side closes the socket."""
+    """Serve queries of the whole store until the other side closes the socket."""
+    memory = _Limit()
+    if (runner := _opened(sock, memory, _runner)) is not None:
+        _serve(sock, memory, runner)
+
+
+def work_for_team(sock: socket.socket, gate: socket.socket) -> None:
+    """Serve queries of one team, as `work`. With each query a socket for its rows comes through the gate."""
+    memory = _Limit()
+    if (runner := _opened(sock, memory, _team_runner)) is not None:
+        _serve(sock, memory, runner, gate)
+
+
+def work_on_rows(sock: socket.socket, gate: socket.socket) -> None:
+    """Read rows for processes of teams until the other side closes the gate."""
+    rows = _opened(sock, _Limit(), lambda settings: TeamRows(partial(_engine, settings)))
+    if rows is not None:
+        serve_readers(gate, rows)
+
+
+T = TypeVar("T")
+
+
+def _opened(sock: socket.socket, memory: "_Limit", open_rows: Callable[[Any], T]) -> T | None:
+    """Receive the settings, confine this process, and open what it reads; None: that failed, or is no longer needed."""
     try:
         _, body = receive(sock)
-    except ChannelError:  # the querier no longer needs this process
-        return
-    settings: WorkerSettings = pickle.loads(body)
+    except ChannelError:
+        return None
+    settings: WorkerSettings | TeamSettings = pickle.loads(body)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     with suppress(OSError):
         # If memory runs out, the kernel should kill a query process first.
         Path("/proc/self/oom_score_adj").write_text("1000")
-    memory = _Limit()
     try:
         settings.spill.mkdir(parents=True, exist_ok=True)
-        held = confine(needs(settings))
-        runner = _runner(settings)
+        in_force = confine(needs(settings))
+        rows = open_rows(settings)
     except (duckdb.Error, sqlite3.Error, OSError, StartError, StoreUnavailableError) as error:
         send(sock, {"kind": "failed", "reason": str(error).partition("\n")[0]})
-        return
+        return None
     # Not earlier: to check an extension's signature DuckDB starts a thread for each MiB of it, and their
     # stacks need half as much memory as the process needs later.
     memory.limit(settings.data_bytes_max)
-    send(sock, {"kind": "ready", "held": sorted(held)})
+    send(sock, {"kind": "ready", "held": sorted(in_force)})
+    return rows
+
+
+def _serve(
+    sock: socket.socket, memory: "_Limit", runner: Runner, gate: socket.socket | None = None
+) -> None:
     waiting: queue.SimpleQueue[QueryRequest] = queue.SimpleQueue()
     listener = threading.Thread(target=_listen, args=(sock, waiting, runner), daemon=True)
     listener.start()
     while True:
         asked = waiting.get()
-        _bound_cpu(asked.limit_s, settings.limits.threads)
+        _bound_cpu(asked.limit_s, runner.threads)
         if asked.expected is not None:
             runner.expect(asked.expected)
         try:
-            header, last = _answer(runner, asked, sock)
+            with _reading_rows(runner, gate):
+                header, last = _answer(runner, asked, sock)
             if memory.has_grown:
                 runner.release_memory()
                 memory.give_back()
@@ -148,8 +194,20 @@ def work(sock: socket.socket) -> None:
         del last
 
 
-def needs(settings: WorkerSettings) -> Needs:
+@contextmanager
+def _reading_rows(runner: Runner, gate: socket.socket | None) -> Iterator[None]:
+    """Let a process of a team read its rows within the block. Raises OSError."""
+    if gate is None or runner.team_store is None:
+        yield
+        return
+    with runner.team_store.connected(borrowed(gate)):
+        yield
+
+
+def needs(settings: WorkerSettings | TeamSettings) -> Needs:
     """Files that a query process reads and writes."""
+    if isinstance(settings, TeamSettings):
+        return Needs(installation(), (settings.spill,), network=False)
     if settings.address.is_shared or settings.address.is_remote:
         # libpq and TLS read passwords, certificates and host names from many places.
         return Needs((Path("/"),), (settings.spill,), network=True)
@@ -193,26 +251,31 @@ class _Limit(Memory):
         return rss_bytes > RSS_BYTES_MAX or 0 < self._data_bytes_max < data_bytes
 
 
-def _runner(settings: WorkerSettings) -> Runner:
-    state = StateFile(settings.data_dir / FILE_NAME, is_read_only=True)
-    is_whole = settings.team is None and not settings.is_lake_away
-    keeps_recent = settings.recent_bytes_max > 0 and is_whole
-    rows_since = RowsSince() if keeps_recent else None
-    engine = Engine(
+def _engine(settings: WorkerSettings, rows_since: RowsSince | None = None) -> Engine:
+    return Engine(
         settings.data_dir,
         settings.address,
-        state,
+        StateFile(settings.data_dir / FILE_NAME, is_read_only=True),
         settings.limits,
         reads_alone=True,
         is_lake_away=settings.is_lake_away,
-        team=settings.team,
         spill_dir=settings.spill,
         rows_since=rows_since,
     )
-    if rows_since is None:
-        return Runner(engine, dialects=settings.dialects)
+
+
+def _runner(settings: WorkerSettings) -> Runner:
+    if not settings.recent_bytes_max or settings.is_lake_away:
+        return Runner(_engine(settings), dialects=settings.dialects)
+    rows_since = RowsSince()
+    engine = _engine(settings, rows_since)
     recent = RecentRows(engine, rows_since, SystemClock(), settings.recent_bytes_max)
     return Runner(engine, recent, settings.dialects)
+
+
+def _team_runner(settings: TeamSettings) -> Runner:
+    store = TeamStore(settings.team, settings.limits, settings.spill)
+    return Runner(store, dialects=settings.dialects)
 
 
 def _listen(
@@ -336,6 +399,8 @@ def _answer(
         return {"kind": "interrupted"}, b""
     except LakeAwayError as error:
         return {"kind": "away", "reason": error.reason}, b""
+    except DatabaseFault as error:
+        return {"kind": "fault", "reason": str(error), "is_spent": True}, b""
     except QueryError as error:
         if not runner.is_lake_readable():
             return _unreadable(error.reason)
@@ -353,9 +418,9 @@ def _answer(
             "is_spent": True,
         }, b""
     except duckdb.Error as error:
-        reason = complaint(str(error), asked.sql).reason
-        is_fatal = isinstance(error, duckdb.FatalException | duckdb.InternalException)
-        return {"kind": "wrong", "reason": reason, "is_spent": is_fatal}, b""
+        if is_fault(error):
+            return {"kind": "fault", "reason": str(error), "is_spent": True}, b""
+        return {"kind": "wrong", "reason": complaint(str(error), asked.sql).reason}, b""
 
 
 def _unreadable(reason: str) -> tuple[dict[str, Any], bytes]:
@@ -373,7 +438,7 @@ def _peak_bytes() -> int:
 def _bound_cpu(limit_s: float, threads: int) -> None:
     """Let the kernel kill this process if it computes for much longer than the query may take."""
     used = resource.getrusage(resource.RUSAGE_SELF)
-    most_s = used.ru_utime + used.ru_stime + (limit_s + _CPU_SPARE_S) * max(threads, 1)
+    most_s = used.ru_utime + used.ru_stime + (limit_s + _CPU_SPARE_S) * threads
     with suppress(ValueError, OSError):
         _, hard = resource.getrlimit(resource.RLIMIT_CPU)
         resource.setrlimit(resource.RLIMIT_CPU, (int(most_s) + 1, hard))

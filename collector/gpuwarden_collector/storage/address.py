@@ -28,6 +28,21 @@ _WAITS = {
     "tcp_user_timeout": "30000",
 }
 """Without these limits a dead server would block the collector for a quarter of an hour."""
+_OF_CLIENTS = frozenset(
+    {
+        *(
+            "HOME",
+            "KRB5CCNAME",
+            "LOGNAME",
+            "USER",
+            "CURL_CA_BUNDLE",
+            "SSL_CERT_DIR",
+            "SSL_CERT_FILE",
+        ),
+        *("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy"),
+    }
+)
+"""Variables that clients of PostgreSQL and of object stores read, besides `PG...`."""
 _PASSWORD = re.compile(r"(^|[\s?&])password\s*=")
 
 
@@ -56,6 +71,8 @@ class LakeAddress:
     is_shared: bool
     """Whether the catalogue is on a server, which other collectors may use too."""
     keys: S3Keys | None = None
+    environment: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)
+    """Variables that the clients of these servers read, for the processes that ask them."""
 
     @property
     def is_remote(self) -> bool:
@@ -101,6 +118,9 @@ def address_of(
         local.data if data is None else data,
         conninfo is not None,
         keys,
+        {n: v for n, v in environment.items() if n.startswith("PG") or n in _OF_CLIENTS}
+        if conninfo is not None or keys is not None
+        else {},
     )
 
 

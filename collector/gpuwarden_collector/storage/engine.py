@@ -21,7 +21,6 @@ import pyarrow.compute as pc
 
 from gpuwarden.collector_samples import COLLECTOR_SAMPLES
 from gpuwarden.schema import TABLES, UPSERTED, view_words
-from gpuwarden.teams import Team
 from gpuwarden_collector.processes.footprint import free_memory
 from gpuwarden_collector.storage import lake, views
 from gpuwarden_collector.storage.address import LakeAddress
@@ -77,86 +76,46 @@ def _reading_segments(*, is_strict: bool = False) -> Iterator[None]:
         raise StoreUnavailableError(str(error)) from error
 
 
-class Engine:
-    """The DuckDB instance. Only the creator uses `connection`; any thread may use a cursor of its own."""
+class QueryDatabase:
+    """A DuckDB in memory that shows the public tables. Only the creator uses `connection`; any thread may use a
+    cursor of its own."""
 
-    def __init__(
-        self,
-        data_dir: Path,
-        address: LakeAddress,
-        state: StateFile,
-        limits: EngineLimits,
-        *,
-        reads_alone: bool = False,
-        is_lake_away: bool = False,
-        team: Team | None = None,
-        spill_dir: Path,
-        rows_since: RowsSince | None = None,
-    ) -> None:
-        """`reads_alone`: without DuckLake, for queries of users. `is_lake_away`: show segments and state alone, and do
-        not open the lake. `team`: show only what its readers may see. `spill_dir`: a folder of its own. `rows_since`: receives all rows that come to the
-        segments. Raises duckdb.Error, FileNotFoundError, OSError, StartError, StoreUnavailableError."""
-        self._state = state
-        self._known: dict[str, tuple[int, int]] = {}
-        self._lock = threading.Lock()
-        self._segments = data_dir / FOLDER
-        self._hot = HotRows(self._segments, rows_since)
-        self.collector = state.collector
-        self._is_gap_said = False
+    def __init__(self, limits: EngineLimits, spill_dir: Path) -> None:
+        """`spill_dir`: a folder of its own. Raises duckdb.Error, OSError."""
         spill_dir.mkdir(exist_ok=True, parents=True)
         self.spill_dir = spill_dir
         self._limits = limits
-        self.is_lake_away = is_lake_away
-        self.team = team
-        self._schema = views.schema_of(team)
-        self.lake: LakeReader | None = None
-        """None: DuckLake reads the lake, or the lake is away."""
+        self.threads = limits.threads or max(1, (os.cpu_count() or 1) // 2)
+        """Threads of DuckDB."""
         config: dict[str, str | bool | int | float | list[str]] = {
             "memory_limit": limits.memory,
-            "threads": limits.threads or max(1, (os.cpu_count() or 1) // 2),
+            "threads": self.threads,
             "temp_directory": str(spill_dir),
             # Queries must not read Python variables as tables.
             "python_enable_replacements": False,
         }
         self.connection = duckdb.connect(config=config)
-        self.sources: Mapping[str, frozenset[str]] = _sources()
-        """Tables of segments and lake that each public table or view reads."""
         try:
             # As part of the configuration DuckDB shows this limit but ignores it (1.5.5).
             self.connection.execute(f"SET GLOBAL max_temp_directory_size = '{limits.temp}'")
             self.connection.execute(f"ATTACH ':memory:' AS {views.NAME}")
             self.connection.execute(f"USE {views.NAME}")
             self.connection.execute("SET GLOBAL TimeZone = 'UTC'")
-            if reads_alone and not is_lake_away:
-                self.lake = LakeReader(address, self.collector)
-                self.lake.attach(self.connection)
-            elif not is_lake_away:
-                lake.attach(self.connection, address)
-            self._create()
-            self.refresh()
-            allowed = lake.allowed_folders(data_dir, address)
-            self.connection.execute("SET allowed_directories = $1", [allowed])
-            self.connection.execute("SET enable_external_access = false")
-            # `limit_spill` changes it; queries cannot, as only SELECT is allowed.
-            self.connection.execute("SET allowed_configs = ['max_temp_directory_size']")
-            self.connection.execute(f"SET GLOBAL disabled_optimizers = '{_NOT_WITH_ARROW}'")
-            self.connection.execute("SET lock_configuration = true")
         except BaseException:
             self.connection.close()
             raise
 
-    @property
-    def damaged(self) -> list[Damage]:
-        """Damaged parts of the segments that were read."""
-        return self._hot.damaged
-
-    def forget(self, until: int) -> None:
-        """Drop the rows of segments up to a number from memory, and return free memory to the system."""
-        self._hot.forget(until)
-        free_memory()
+    def lock(self, folders: Iterable[str] = ()) -> None:
+        """Refuse other files than those in these folders, and any change of the configuration. Raises duckdb.Error."""
+        self.connection.execute("SET allowed_directories = $1", [list(folders)])
+        self.connection.execute("SET enable_external_access = false")
+        # `limit_spill` changes it; queries cannot, as only SELECT is allowed.
+        self.connection.execute("SET allowed_configs = ['max_temp_directory_size']")
+        self.connection.execute(f"SET GLOBAL disabled_optimizers = '{_NOT_WITH_ARROW}'")
+        self.connection.execute("SET lock_configuration = true")
 
     def limit_spill(self, bytes_max: int) -> None:
-        """Limit the bytes that all queries may spill; the limit of this engine holds too.
+        """Limit the bytes that all queries may spill; the limit of this database holds too.
 
         DuckDB refuses a limit below the bytes that are spilled now, so these are the least. Some hundred KiB of its
         own tables may stay there.
@@ -181,10 +140,64 @@ class Engine:
             cursor.close()
 
     def new_cursor(self) -> duckdb.DuckDBPyConnection:
-        """A cursor that the caller closes, or keeps as long as the engine. Raises duckdb.Error."""
+        """A cursor that the caller closes, or keeps as long as the database. Raises duckdb.Error."""
         cursor = self.connection.cursor()
         cursor.execute(f"USE {views.NAME}")
         return cursor
+
+
+class Engine(QueryDatabase):
+    """Shows the store."""
+
+    def __init__(
+        self,
+        data_dir: Path,
+        address: LakeAddress,
+        state: StateFile,
+        limits: EngineLimits,
+        *,
+        reads_alone: bool = False,
+        is_lake_away: bool = False,
+        spill_dir: Path,
+        rows_since: RowsSince | None = None,
+    ) -> None:
+        """`reads_alone`: without DuckLake, for queries of users. `is_lake_away`: show segments and state alone, and do
+        not open the lake. `spill_dir`: a folder of its own. `rows_since`: receives all rows that come to the segments.
+        Raises duckdb.Error, FileNotFoundError, OSError, StartError, StoreUnavailableError."""
+        self._state = state
+        self._known: dict[str, tuple[int, int]] = {}
+        self._lock = threading.Lock()
+        self._segments = data_dir / FOLDER
+        self._hot = HotRows(self._segments, rows_since)
+        self.collector = state.collector
+        self._is_gap_said = False
+        self.is_lake_away = is_lake_away
+        self.lake: LakeReader | None = None
+        """None: DuckLake reads the lake, or the lake is away."""
+        os.environ.update(address.environment)
+        super().__init__(limits, spill_dir)
+        try:
+            if reads_alone and not is_lake_away:
+                self.lake = LakeReader(address, self.collector)
+                self.lake.attach(self.connection)
+            elif not is_lake_away:
+                lake.attach(self.connection, address)
+            self._create()
+            self.refresh()
+            self.lock(lake.allowed_folders(data_dir, address))
+        except BaseException:
+            self.connection.close()
+            raise
+
+    @property
+    def damaged(self) -> list[Damage]:
+        """Damaged parts of the segments that were read."""
+        return self._hot.damaged
+
+    def forget(self, until: int) -> None:
+        """Drop the rows of segments up to a number from memory, and return free memory to the system."""
+        self._hot.forget(until)
+        free_memory()
 
     def refresh(self, names: Iterable[str] | None = None) -> None:
         """Copy changed rows of these tables from the state file; None: all tables. Raises StoreUnavailableError."""
@@ -217,7 +230,7 @@ class Engine:
         self.refresh()
         wanted = _wanted(names)
         if self.is_lake_away:
-            self._begin_without_lake(cursor, wanted)
+            self._begin_without_lake(cursor, wanted, shown)
             return
         before: int | None = None
         gap = ""
@@ -269,13 +282,17 @@ class Engine:
             raise StoreUnavailableError(one_line(error)) from error
 
     def _begin_without_lake(
-        self, cursor: duckdb.DuckDBPyConnection, wanted: tuple[str, ...]
+        self,
+        cursor: duckdb.DuckDBPyConnection,
+        wanted: tuple[str, ...],
+        shown: MutableMapping[str, Any] | None,
     ) -> None:
         """Begin a transaction that sees all segments: without the lake no row appears twice."""
         try:
             cursor.execute("BEGIN TRANSACTION READ ONLY")
             if wanted:
-                self.register(cursor, {*wanted, COLLECTOR_SAMPLES.name}, self._before_segments())
+                names = {*wanted, COLLECTOR_SAMPLES.name}
+                self.register(cursor, names, self._before_segments(), shown=shown)
         except duckdb.Error as error:
             _roll_back(cursor)
             raise StoreUnavailableError(one_line(error)) from error
@@ -348,10 +365,7 @@ class Engine:
 
     def _create(self) -> None:
         if self.is_lake_away:
-            views.create(self.connection, with_lake=False, team=self.team)
-            return
-        if self.team is not None:
-            views.create(self.connection, team=self.team)
+            views.create(self.connection, with_lake=False)
             return
         try:
             views.copy(self.connection, self.spill_dir)
@@ -375,7 +389,7 @@ class Engine:
         """Update `last_seen_at`, which changes every few seconds, without a new version of the table."""
         cursor.register("seen", seen)
         cursor.execute(
-            f"UPDATE {self._schema}.{name} SET last_seen_at = s.last_seen_at FROM seen s "
+            f"UPDATE main.{name} SET last_seen_at = s.last_seen_at FROM seen s "
             f"WHERE s.key = {name}.{SEEN_KEYS[name]} AND s.last_seen_at IS NOT NULL"
         )
 
@@ -391,7 +405,7 @@ class Engine:
         merged = "FROM incoming"
         if not is_whole:
             merged += (
-                f" UNION ALL BY NAME FROM {self._schema}.{name} "
+                f" UNION ALL BY NAME FROM main.{name} "
                 f"WHERE ({key}) NOT IN (SELECT ({key}) FROM incoming)"
             )
         if seen is not None:
@@ -402,16 +416,17 @@ class Engine:
         cursor.register("incoming", rows)
         if seen is not None:
             cursor.register("seen", seen)
-        cursor.execute(f"CREATE OR REPLACE TABLE {self._schema}.{name} AS {merged}")
+        cursor.execute(f"CREATE OR REPLACE TABLE main.{name} AS {merged}")
 
 
 def _wanted(names: Iterable[str] | None) -> tuple[str, ...]:
     return TABLE_NAMES if names is None else tuple(set(names) & set(TABLE_NAMES))
 
 
-def _sources() -> dict[str, frozenset[str]]:
-    """Tables of segments and lake that each public table or view may read."""
-    found = {name: frozenset({name} - UPSERTED) for name in TABLES}
+def sources(tables: Iterable[str]) -> Mapping[str, frozenset[str]]:
+    """Which of these tables each public table or view may read."""
+    wanted = frozenset(tables)
+    found = {name: frozenset({name}) & wanted for name in TABLES}
     for name, words in view_words():
         # Extra names do no harm, such as a column with the name of a table.
         read = (found[word] for word in words if word in found)

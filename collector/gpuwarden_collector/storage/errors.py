@@ -6,6 +6,8 @@ from contextlib import contextmanager, suppress
 
 import duckdb
 
+from gpuwarden.query import LakeAwayError, QueryError
+
 
 class StoreUnavailableError(Exception):
     """The operation failed now, and may succeed later."""
@@ -41,6 +43,54 @@ def lost_file(error: Exception) -> str | None:
         return None
     found = _LAKE_FILE.search(str(error))
     return found[1] if found else None
+
+
+def store_error(error: Exception) -> QueryError | None:
+    """The error of a query that cannot read the lake's files; None: `error` is of another kind."""
+    if why := unreachable_store(error):
+        return LakeAwayError(f"the lake's files cannot be read now: {why}")
+    if file := lost_file(error):
+        return QueryError(
+            f"{file} is missing or damaged: `gpuwarden collector check` on the collector's host says what is lost; "
+            "queries that do not need the file work"
+        )
+    return None
+
+
+_HARMLESS = (
+    duckdb.BinderException,
+    duckdb.CatalogException,
+    duckdb.ConstraintException,
+    duckdb.ConversionException,
+    duckdb.HTTPException,
+    duckdb.InterruptException,
+    duckdb.InvalidInputException,
+    duckdb.InvalidTypeException,
+    duckdb.IOException,
+    duckdb.NotImplementedException,
+    duckdb.OutOfMemoryException,
+    duckdb.OutOfRangeException,
+    duckdb.ParserException,
+    duckdb.PermissionException,
+    duckdb.SequenceException,
+    duckdb.SyntaxException,
+    duckdb.TypeMismatchException,
+)
+_HARMLESS_TEXT = re.compile(
+    r"(Binder|Catalog|Constraint|Conversion|HTTP|INTERRUPT|Interrupt|Invalid Input|Invalid type|IO|Not implemented"
+    r"|Out of Memory|Out of Range|Parser|Permission|Sequence|Syntax|Type Mismatch|Mismatch Type) Error: "
+)
+
+
+def is_fault(error: Exception) -> bool:
+    """Whether an error of a query is none of those after which DuckDB goes on: an internal or fatal one, or an unknown.
+
+    Arrow raises DuckDB's errors as OSError or ArrowException while rows come, with their texts.
+    """
+    if isinstance(error, duckdb.Error):
+        return not isinstance(error, _HARMLESS)
+    text = str(error)
+    return " Error: " in text.partition("\n")[0] and not _HARMLESS_TEXT.match(text)
 
 
 def translated(error: duckdb.Error) -> Exception:

@@ -8,7 +8,7 @@ after each commit, on a connection that no query uses (`lake_catalogue.py`).
 
 import os
 import time
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable
 from datetime import datetime
 from pathlib import Path
 
@@ -51,7 +51,6 @@ class LakeReader:
         """Tables that were read as of `_seen`."""
         self._catalogue = LakeCatalogue(_opened(address), address.data, collector)
         self._shown: dict[str, LakeTable] = {}
-        self._shown_since: dict[str, tuple[LakeTable, str]] = {}
         self._filled: dict[str, LakeTable] = {}
 
     def attach(self, connection: duckdb.DuckDBPyConnection) -> None:
@@ -108,17 +107,15 @@ class LakeReader:
                 if self._create(cursor, name, table):
                     self._shown[name] = table
 
-    def show_since(
-        self, cursor: duckdb.DuckDBPyConnection, since: Mapping[str, datetime | None]
-    ) -> None:
-        """As `show`, without files whose rows are all before that time (naive UTC; None: any), by table."""
-        for name, begin in since.items():
-            table = self._catalogue.table(name)
-            sql = self.rows_sql(cursor, name, begin)
-            if self._shown_since.get(name) != (table, sql):
-                self._shown_since.pop(name, None)
-                if create_view(cursor, f"VIEW lake.main.{name}", name, sql or _no_rows_sql(name)):
-                    self._shown_since[name] = table, sql
+    def table(
+        self, cursor: duckdb.DuckDBPyConnection, name: str
+    ) -> tuple[LakeTable, pa.Table | None]:
+        """What a table is made of as of the last `look`, and its inlined rows, if it has any. Call it outside of a
+        transaction. Raises duckdb.Error."""
+        table = self._catalogue.table(name)
+        self._fill(cursor, name, table)
+        rows = f"SELECT * FROM lake.{_ROWS}.{name}"
+        return table, cursor.execute(rows).to_arrow_table() if table.rows else None
 
     def rows_sql(
         self,
@@ -131,11 +128,14 @@ class LakeReader:
         if none are left. Call it outside of a transaction. Raises duckdb.Error."""
         table = self._catalogue.table(name)
         self._fill(cursor, name, table)
-        return _rows_sql(name, table, [f for f in table.files if may_hold(f, since, until)])
+        return " UNION ALL ".join(
+            [*files_sql(name, table, since, until), *_inlined_sql(name, table)]
+        )
 
     def _create(self, cursor: duckdb.DuckDBPyConnection, name: str, table: LakeTable) -> bool:
         self._fill(cursor, name, table)
-        sql = _rows_sql(name, table, table.files) or _no_rows_sql(name)
+        sql = " UNION ALL ".join([*files_sql(name, table), *_inlined_sql(name, table)])
+        sql = sql or _no_rows_sql(name)
         return create_view(cursor, f"VIEW lake.main.{name}", name, sql)
 
     def _fill(self, cursor: duckdb.DuckDBPyConnection, name: str, table: LakeTable) -> None:
@@ -193,7 +193,11 @@ def _opened(address: LakeAddress) -> Catalogue:
             time.sleep(0.05 * 2**tries)
 
 
-def _rows_sql(name: str, table: LakeTable, files: Iterable[SampleFile]) -> str:
+def files_sql(
+    name: str, table: LakeTable, since: datetime | None = None, until: datetime | None = None
+) -> list[str]:
+    """SELECTs of a table's rows in its files that may hold rows of that time, as `may_hold`."""
+    files = [file for file in table.files if may_hold(file, since, until)]
     plain = [file.path for file in files if not file.deleted and not file.deleted_in]
     options = ", hive_partitioning = false"
     if table.is_uneven:
@@ -213,11 +217,12 @@ def _rows_sql(name: str, table: LakeTable, files: Iterable[SampleFile]) -> str:
                 f"read_parquet({text_sql(file.path)}, file_row_number = true{options}) "
                 f"WHERE {' AND '.join(conditions)}"
             )
-    selected = [f"SELECT {_listed(name, table)} FROM {source}" for source in sources]
-    if table.rows:
-        names = ", ".join(f'"{column.name}"' for column in stored_columns(TABLES[name]))
-        selected.append(f"SELECT {names} FROM lake.{_ROWS}.{name}")
-    return " UNION ALL ".join(selected)
+    return [f"SELECT {_listed(name, table)} FROM {source}" for source in sources]
+
+
+def _inlined_sql(name: str, table: LakeTable) -> list[str]:
+    names = ", ".join(f'"{column.name}"' for column in stored_columns(TABLES[name]))
+    return [f"SELECT {names} FROM lake.{_ROWS}.{name}"] if table.rows else []
 
 
 def _schema_sql(name: str, table: LakeTable) -> str:

@@ -17,7 +17,7 @@ from gpuwarden.cluster import ClusterAnswer, ClusterAsk
 from gpuwarden.lifecycle import StartError
 from gpuwarden.query import QueryError
 from gpuwarden_collector.processes.channel import Channel, ChannelError
-from gpuwarden_collector.processes.forkserver import ProcessHandle, spawn_storage
+from gpuwarden_collector.processes.forkserver import STORAGE, ProcessHandle, spawn
 from gpuwarden_collector.storage.commit import UpkeepWriter
 from gpuwarden_collector.storage.errors import StoreUnavailableError
 from gpuwarden_collector.storage.process import StorageSettings
@@ -161,7 +161,7 @@ class StorageProcess:
         """Start the process; the newest segment that the lake holds. Raises StartError."""
         ours, theirs = socket.socketpair()
         try:
-            self.pid = await asyncio.to_thread(spawn_storage, theirs.detach())
+            self.pid = await asyncio.to_thread(spawn, [theirs.detach()], STORAGE)
             self._handle = ProcessHandle(self.pid)
         except OSError as error:
             ours.close()

@@ -8,9 +8,10 @@ files' bytes.
 import os
 import pickle
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import duckdb
 import pyarrow as pa
@@ -18,8 +19,7 @@ import pyarrow as pa
 from gpuwarden.comments import column_comments, table_comments
 from gpuwarden.query import text_sql
 from gpuwarden.schema import TABLES, UPSERTED, create_sql, stored_columns, views_sql
-from gpuwarden.teams import BOUND, OTHERS_1H, Team, create_helpers_sql, visible_sql
-from gpuwarden.waste import WASTE_1H
+from gpuwarden.teams import OTHERS_1H
 from gpuwarden_collector.storage.segment import SCHEMAS, TABLE_NAMES
 
 NAME = "gpuwarden"
@@ -45,6 +45,20 @@ _DESCRIBED = {"duckdb_tables": "table_name", "duckdb_views": "view_name", "duckd
 """Functions of DuckDB that show comments, and the column that names the described object; None: table and column."""
 _LISTED = ("duckdb_databases", "duckdb_schemas", "duckdb_constraints", "duckdb_indexes")
 """Functions whose rows are limited to the store, for queries and for the views of information_schema."""
+TEAM_SCHEMAS: Mapping[str, Any] = {
+    **SCHEMAS,
+    OTHERS_1H: pa.schema(
+        {
+            "ts": pa.timestamp("us"),
+            "model": pa.string(),
+            "label": pa.string(),
+            "gpu_hours": pa.float64(),
+            "usd": pa.float64(),
+            "simulated": pa.bool_(),
+        }
+    ),
+}
+"""Arrow schema of each table that a process of a team gets rows of."""
 _made: dict[Callable[[], bytes], bytes] = {}
 """The files' bytes, once they are made, by the function that makes them."""
 
@@ -54,80 +68,50 @@ def hot_table(name: str) -> str:
     return f"{_HOT}{name}"
 
 
-def create(
-    connection: duckdb.DuckDBPyConnection, *, with_lake: bool = True, team: Team | None = None
-) -> None:
-    """Create tables, views and functions in the database that is in use; `with_lake`: of rows in `lake.main` too;
-    `team`: with no more rows than its readers may see.
+def create(connection: duckdb.DuckDBPyConnection, *, with_lake: bool = True) -> None:
+    """Create tables, views and functions in the database that is in use; `with_lake`: of rows in `lake.main` too.
 
     Raises duckdb.Error.
     """
-    # SHOW TABLES calls this function to find tables. The macro hides the views that cursors register.
-    connection.execute(f"CREATE MACRO main.in_search_path(d, s) AS (d = '{NAME}' AND s = 'main')")
-    _describe(connection)
-    if team is not None:
-        connection.execute(f"CREATE SCHEMA {BOUND}")
+    _create_functions(connection)
     for name in TABLE_NAMES:
         columns = ", ".join(column.name for column in stored_columns(TABLES[name]))
         connection.register(hot_table(name), SCHEMAS[name].empty_table())
         of_lake = f"SELECT {columns} FROM lake.main.{name} UNION ALL "
         rows = f"{of_lake if with_lake else ''}SELECT {columns} FROM {hot_table(name)}"
-        if team is None:
-            connection.execute(f"CREATE OR REPLACE VIEW main.{name} AS {rows}")
-        else:
-            since = f"coalesce(getvariable('{since_variable(name)}'), '-infinity'::TIMESTAMP)"
-            connection.execute(
-                f"CREATE VIEW {BOUND}.{name} AS SELECT * FROM ({rows}) WHERE ts >= {since}"
-            )
+        connection.execute(f"CREATE OR REPLACE VIEW main.{name} AS {rows}")
     for name in UPSERTED:
-        connection.execute(create_sql(TABLES[name]).replace(name, f"{schema_of(team)}.{name}", 1))
-    if team is not None:
-        _bind(connection, team)
+        connection.execute(create_sql(TABLES[name]).replace(name, f"main.{name}", 1))
     connection.execute(views_sql())
-    if team is not None:
-        connection.execute(_others_sql(team))
 
 
-def schema_of(team: Team | None) -> str:
-    """The schema with the tables of the state file."""
-    return "main" if team is None else BOUND
-
-
-def since_variable(name: str) -> str:
-    """The variable of a cursor with the time (naive UTC) before which a team's query needs no rows of a table."""
-    return f"since_{name}"
-
-
-_ROWS_MAX = 1_000_000_000_000
-"""More than any table has. DuckDB moves no condition below a LIMIT, so an error of a query's own condition cannot
-show rows that its reader may not see."""
-
-
-def _bind(connection: duckdb.DuckDBPyConnection, team: Team) -> None:
-    """Create the public tables as views of the rows that the team's readers may see."""
-    connection.execute(create_helpers_sql(team))
-    # Conditions of incidents read alerts.
-    for name in sorted(TABLES, key=lambda name: (name.startswith("incident"), name != "incidents")):
-        connection.execute(
-            f"CREATE VIEW main.{name} AS SELECT * FROM {BOUND}.{name} "
-            f"WHERE {visible_sql(team, name)} LIMIT {_ROWS_MAX}"
-        )
-
-
-def _others_sql(team: Team) -> str:
-    """The view of sums of hidden rows."""
-    rolled = WASTE_1H.table.name
-    shown = next(sql for sql in views_sql().split(";") if f"VIEW {OTHERS_1H} AS" in sql)
-    hidden = f"NOT ({visible_sql(team, rolled)})"
-    sums = shown.replace("WHERE false", f"WHERE {hidden}").replace(
-        f"FROM {rolled}", f"FROM {BOUND}.{rolled}"
+def _create_of_team(connection: duckdb.DuckDBPyConnection) -> None:
+    """As `create`, for a process that gets the rows of each table, and of `others_1h`, as `hot_table(name)`."""
+    _create_functions(connection)
+    for name, schema in TEAM_SCHEMAS.items():
+        connection.register(hot_table(name), schema.empty_table())
+    for name in TABLES:
+        connection.execute(f"CREATE VIEW main.{name} AS SELECT * FROM {hot_table(name)}")
+    connection.execute(views_sql())
+    connection.execute(
+        f"CREATE OR REPLACE VIEW main.{OTHERS_1H} AS SELECT * FROM {hot_table(OTHERS_1H)}"
     )
-    return f"{sums}\nLIMIT {_ROWS_MAX}"
+
+
+def _create_functions(connection: duckdb.DuckDBPyConnection) -> None:
+    # SHOW TABLES calls this function to find tables. The macro hides the views that cursors register.
+    connection.execute(f"CREATE MACRO main.in_search_path(d, s) AS (d = '{NAME}' AND s = 'main')")
+    _describe(connection)
 
 
 def copy(connection: duckdb.DuckDBPyConnection, folder: Path) -> None:
     """As `create`, from a file that is written to the folder for that moment. Raises OSError, duckdb.Error."""
     _copy(connection, NAME, folder, _store_file)
+
+
+def copy_of_team(connection: duckdb.DuckDBPyConnection, folder: Path) -> None:
+    """Create the tables, views and functions of a process of a team, as `copy`."""
+    _copy(connection, NAME, folder, _team_file)
 
 
 def copy_public(connection: duckdb.DuckDBPyConnection, folder: Path) -> None:
@@ -171,7 +155,7 @@ def _copy(
 
 def prepare() -> None:
     """Make the files' bytes in a forked process: DuckDB's threads must not run in a process that forks others."""
-    makers = (_store_file, _public_file)
+    makers = (_store_file, _public_file, _team_file)
     reader, writer = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -194,6 +178,12 @@ def _store_file() -> bytes:
         for name in TABLE_NAMES:
             connection.execute(create_sql(TABLES[name]).replace(name, f"lake.main.{name}", 1))
         create(connection)
+        return _written(path, connection)
+
+
+def _team_file() -> bytes:
+    with _writing() as (path, connection):
+        _create_of_team(connection)
         return _written(path, connection)
 
 
@@ -244,9 +234,8 @@ def _describe(connection: duckdb.DuckDBPyConnection) -> None:
     public = f"database_name = '{NAME}' AND schema_name = 'main'"
     for function, name in _DESCRIBED.items():
         on = "d.column_name IS NULL" if name else "d.column_name = c.column_name"
-        # Do not show how a table is built from lake and segments, and for whom.
-        inner = f"contains(c.sql, ' {_HOT}') OR contains(c.sql, '{BOUND}.')"
-        unsaid = f", if({inner}, NULL, c.sql) AS sql"
+        # Do not show how a table is built from lake and segments.
+        unsaid = f", if(contains(c.sql, ' {_HOT}'), NULL, c.sql) AS sql"
         plain = unsaid if "views" in function else ""
         connection.execute(
             f"CREATE MACRO main.{function}() AS TABLE SELECT c.* REPLACE (d.comment AS comment{plain}) "

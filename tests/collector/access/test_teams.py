@@ -77,6 +77,7 @@ FORMS = (
     "FROM gpuwarden.main.{t}",
     "SUMMARIZE {t}",
     "DESCRIBE {t}",
+    "EXPLAIN SELECT * FROM {t}",
     "SELECT t.* FROM {t} t JOIN {t} u ON true",
     "SELECT (SELECT count(*) FROM {t}) AS n",
     "WITH w AS (FROM {t}) FROM w",
@@ -87,7 +88,7 @@ FORMS = (
 )
 HIDDEN = (
     "FROM bound.{t}", "FROM gpuwarden.bound.{t}", "FROM hot_{t}", "FROM temp.hot_{t}", "FROM lake.main.{t}", "FROM lake.inlined.{t}",
-    "FROM newest_{t}", "FROM memory.{t}", "EXPLAIN SELECT * FROM {t}", "EXPLAIN ANALYZE SELECT * FROM {t}",
+    "FROM newest_{t}", "FROM memory.{t}",
     "WITH hot_{t} AS (SELECT 1) SELECT * FROM (FROM hot_{t})",
     "SELECT * FROM hot_{t} h, (WITH hot_{t} AS (SELECT 1 AS one) FROM hot_{t}) x",
     "FROM query_table('{t}')", "FROM query('FROM {t}')",

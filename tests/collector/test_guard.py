@@ -252,7 +252,6 @@ def test_anything_else_is_refused_by_name(database: Database, sql: str, reason: 
         "FROM gpus ORDER BY {}",
         "FROM gpus LIMIT {}",
         "FROM gpus OFFSET {}",
-        "FROM gpus AT (VERSION => {})",
         "PIVOT gpus ON node IN ('a') USING max({})",
         "PIVOT gpus ON node || {} IN ('a') USING count(*)",
         "WITH x AS (SELECT {}) SELECT 1",

@@ -1,7 +1,8 @@
 """Lists the functions and tables that queries may use; all others are refused.
 
 Left out are DuckDB's functions that read or change the process (settings, variables, sequences, log), that
-run SQL, that wait, and that DuckDB uses only in its own plans. A test compares the list with DuckDB's, so
+run SQL, that wait, that DuckDB uses only in its own plans, and that read or make states of aggregates, values of type
+VARIANT, or types: those hold addresses of memory, or give a value another type than it has. A test compares the list with DuckDB's, so
 that a person reviews the functions of a new version.
 """
 
@@ -55,19 +56,19 @@ array_reverse array_reverse_sort array_select array_slice array_sort array_to_js
 array_to_string array_to_string_comma_default array_transform array_unique array_value
 array_where array_zip ascii asin asinh atan atan2 atanh avg bar base64 bin bit_and bit_count
 bit_length bit_or bit_position bit_xor bitstring bitstring_agg bool_and bool_or
-can_cast_implicitly cardinality cast_to_type cbrt ceil ceiling century char_length
-character_length chr combine concat concat_ws contains corr cos cosh cot count count_if
+cardinality cbrt ceil ceiling century char_length
+character_length chr concat concat_ws contains corr cos cosh cot count count_if
 count_star countif covar_pop covar_samp cume_dist current_catalog current_database current_date
 current_localtime current_localtimestamp current_role current_schema current_schemas
 current_user damerau_levenshtein date_add date_diff date_part date_sub date_trunc datediff
 datepart datesub datetrunc day dayname dayofmonth dayofweek dayofyear days_in_month decade
 decode degrees dense_rank divide editdist3 element_at encode ends_with entropy enum_code
 enum_first enum_last enum_range enum_range_boundary epoch epoch_ms epoch_ns epoch_us
-equi_width_bins era error even exp factorial favg fdiv fill filter finalize first first_value
+equi_width_bins era error even exp factorial favg fdiv fill filter first first_value
 flatten floor fmod format format_bytes formatreadabledecimalsize formatreadablesize from_base64
 from_binary from_hex from_json from_json_strict fsum gamma gcd gen_random_uuid generate_series
 generate_subscripts geomean geometric_mean get_bit get_current_time get_current_timestamp
-get_type grade_up greatest greatest_common_divisor group_concat hamming hash hex histogram
+grade_up greatest greatest_common_divisor group_concat hamming hash hex histogram
 histogram_exact hour ilike_escape instr isfinite isinf isnan isodow isoyear jaccard
 jaro_similarity jaro_winkler_similarity json json_array json_array_length json_contains
 json_exists json_extract json_extract_path json_extract_path_text json_extract_string
@@ -87,7 +88,7 @@ list_resize list_reverse list_reverse_sort list_select list_sem list_skewness li
 list_sort list_stddev_pop list_stddev_samp list_string_agg list_sum list_transform list_unique
 list_value list_var_pop list_var_samp list_where list_zip listagg ln log log10 log2 lower lpad
 ltrim mad make_date make_time make_timestamp make_timestamp_ms make_timestamp_ns
-make_timestamptz make_type map map_concat map_contains map_contains_entry map_contains_value
+make_timestamptz map map_concat map_contains map_contains_entry map_contains_value
 map_entries map_extract map_extract_value map_from_entries map_keys map_values max max_by md5
 md5_number md5_number_lower md5_number_upper mean median microsecond millennium millisecond min
 min_by minute mismatches mod mode month monthname multiply murmur3_32 nanosecond nextafter
@@ -97,7 +98,7 @@ percent_rank pi position pow power prefix printf product quantile quantile_cont 
 quarter radians random range rank rank_dense reduce regexp_escape regexp_extract
 regexp_extract_all regexp_full_match regexp_matches regexp_replace regexp_split_to_array
 regexp_split_to_table regr_avgx regr_avgy regr_count regr_intercept regr_r2 regr_slope regr_sxx
-regr_sxy regr_syy repeat replace replace_type reservoir_quantile reverse right right_grapheme
+regr_sxy regr_syy repeat replace reservoir_quantile reverse right right_grapheme
 round round_even roundbankers row row_number row_to_json rpad rtrim second sem session_user
 set_bit sha1 sha256 sign signbit sin sinh skewness split split_part sqrt starts_with stddev
 stddev_pop stddev_samp str_split str_split_regex strftime string_agg string_split
@@ -111,7 +112,7 @@ to_months to_quarters to_seconds to_timestamp to_weeks to_years today transactio
 translate trim trunc try_strptime typeof ucase unbin unhex unicode union_extract union_tag
 union_value unlist unnest unpivot_list upper url_decode url_encode user uuid
 uuid_extract_timestamp uuid_extract_version uuidv4 uuidv7 var_pop var_samp variance
-variant_extract variant_typeof version wavg week weekday weekofyear weighted_avg xor year
+version wavg week weekday weekofyear weighted_avg xor year
 yearweek | || ~ ~~ ~~* ~~~
 """
 FUNCTIONS = frozenset(_FUNCTIONS.split())

@@ -4,9 +4,10 @@ A query is exactly one SELECT or EXPLAIN of a SELECT (DESCRIBE, SHOW and SUMMARI
 A SELECT could still read files and the lake's own tables, call functions that change the database, and in a
 cluster query PostgreSQL. So only listed functions, tables and SHOW commands are allowed
 (`allowed_names.py`). The database itself refuses writes too: the transaction is read-only, and external
-access is off, except for the lake's folder.
+access is off, except for the lake's folder. Every other part of the tree must be listed too (`syntax.py`).
 """
 
+import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
@@ -24,6 +25,7 @@ from gpuwarden_collector.query.allowed_names import (
     TABLES,
 )
 from gpuwarden_collector.query.complaints import characters, did_you_mean
+from gpuwarden_collector.query.syntax import TYPE_IDS, TYPE_NAMES, refused
 
 CATALOGS = frozenset({"", "gpuwarden"})
 """The store's name, or none: DuckDB searches the store first."""
@@ -39,6 +41,11 @@ it, and an interrupt does not end them."""
 FILLED_CHARACTERS_MAX = 10_000
 SQL_CHARACTERS_MAX = 100_000
 _NAME_CHARACTERS_MAX = 100
+_CALLERS = frozenset({"aggregate", "array_aggr", "array_aggregate", "list_aggr", "list_aggregate"})
+"""Functions that call the aggregate whose name their second argument is."""
+_CASTERS = frozenset({"from_json", "from_json_strict", "json_transform", "json_transform_strict"})
+"""Functions whose second argument is JSON that names types."""
+_TYPE_IN_TEXT = re.compile(r"\s*(\w[\w ]*?)\s*(?:\([\d, ]*\))?\s*(?:\[\d*\]\s*)*")
 _SELECT_WORDS = frozenset({"", "SELECT", "FROM", "WITH", "VALUES", "TABLE", "PIVOT", "UNPIVOT"})
 
 
@@ -100,6 +107,11 @@ def check(parsed: Parsed, more: Names = NO_MORE) -> None:
             offset = characters(parsed.sql[parsed.explain :], node.get("query_location"))
             place = None if offset is None else offset + parsed.begins_at
             raise QueryError(reason, offset=place, hint=_hint(node))
+    if (part := refused(tree)) is not None:
+        offset = characters(parsed.sql[parsed.explain :], part.location)
+        place = None if offset is None else offset + parsed.begins_at
+        reason = f"this form of SQL is not open to queries: {part.reason}"
+        raise QueryError(reason, offset=place)
 
 
 def _hint(node: Mapping[str, Any]) -> str | None:
@@ -244,7 +256,37 @@ def _forbidden_function(node: Mapping[str, Any], functions: AbstractSet[str]) ->
         length = _constant(node.get("children", []), position)
         if not isinstance(length, int) or length > FILLED_CHARACTERS_MAX:
             return f"function {name}() needs a constant length of at most {FILLED_CHARACTERS_MAX}"
+    if name in _CALLERS:
+        called = _constant(node.get("children", []), 1)
+        if not isinstance(called, str) or called.lower() not in FUNCTIONS:
+            return f"function {name}() needs the name of an aggregate as a constant"
+    if name in _CASTERS and not _names_types(_constant(node.get("children", []), 1)):
+        return f"function {name}() needs a constant structure of types such as VARCHAR and BIGINT[]"
     return None
+
+
+def _names_types(structure: object) -> bool:
+    """Whether a text is JSON whose texts are all types of a query's values."""
+    try:
+        waiting = [json.loads(structure)] if isinstance(structure, str) else [None]
+    except (ValueError, RecursionError):
+        return False
+    while waiting:
+        item = waiting.pop()
+        if isinstance(item, dict):
+            waiting.extend(item.values())
+        elif isinstance(item, list):
+            waiting.extend(item)
+        elif not isinstance(item, str) or not _is_type(item):
+            return False
+    return True
+
+
+def _is_type(text: str) -> bool:
+    match = _TYPE_IN_TEXT.fullmatch(text)
+    return match is not None and (
+        match[1].lower() in TYPE_NAMES or match[1].upper() in TYPE_IDS - {"UNBOUND"}
+    )
 
 
 def _constant(children: Sequence[Mapping[str, Any]], position: int) -> object:

@@ -74,11 +74,12 @@ _HARMLESS = (
     duckdb.PermissionException,
     duckdb.SequenceException,
     duckdb.SyntaxException,
+    duckdb.TransactionException,
     duckdb.TypeMismatchException,
 )
 _HARMLESS_TEXT = re.compile(
     r"(Binder|Catalog|Constraint|Conversion|HTTP|INTERRUPT|Interrupt|Invalid Input|Invalid type|IO|Not implemented"
-    r"|Out of Memory|Out of Range|Parser|Permission|Sequence|Syntax|Type Mismatch|Mismatch Type) Error: "
+    r"|Out of Memory|Out of Range|Parser|Permission|Sequence|Syntax|TransactionContext|Type Mismatch|Mismatch Type) Error: "
 )
 
 
@@ -87,9 +88,11 @@ def is_fault(error: Exception) -> bool:
 
     Arrow raises DuckDB's errors as OSError or ArrowException while rows come, with their texts.
     """
+    text = str(error)
+    if "has been invalidated" in text:
+        return True
     if isinstance(error, duckdb.Error):
         return not isinstance(error, _HARMLESS)
-    text = str(error)
     return " Error: " in text.partition("\n")[0] and not _HARMLESS_TEXT.match(text)
 
 

@@ -54,7 +54,7 @@ def test_every_form_of_a_query_that_people_write_is_open(sql: str) -> None:
         ("SELECT 'INTEGER'::TYPE", "TYPE"),
         ("SELECT 'x'::GEOMETRY", "GENERIC_TYPE_INFO"),
         ("SELECT 1::of_somebody", "of_somebody"),
-        ("SELECT 1::main.json", "schema"),
+        ("SELECT 1::main.of_somebody", "schema"),
         ("SELECT 1::AGGREGATE_STATE", "AGGREGATE_STATE"),
         ("FROM gpus AT (VERSION => 1)", "at_clause"),
         ("SELECT DEFAULT", "DEFAULT"),

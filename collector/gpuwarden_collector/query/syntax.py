@@ -354,26 +354,26 @@ def _family_of(value: Any, form: Form) -> str | None:
 
 
 def _is_plain(value: Any, form: Form) -> bool:
+    if form == "null":
+        return value is None
+    if form in ("bool", "false"):
+        return isinstance(value, bool) and not (form == "false" and value)
+    if form == "int":
+        return isinstance(value, int) and not isinstance(value, bool)
+    if not isinstance(value, str):
+        return False
     match form:
         case "text":
-            return isinstance(value, str)
-        case "int":
-            return isinstance(value, int) and not isinstance(value, bool)
-        case "bool":
-            return isinstance(value, bool)
-        case "null":
-            return value is None
-        case "false":
-            return value is False
+            return True
         case "nothing":
-            return isinstance(value, str) and not value
+            return not value
         case "boundary":
             return value in _BOUNDARIES
         case "type_id":
             return value in TYPE_IDS
         case "type_name":
-            return isinstance(value, str) and value.lower() in TYPE_NAMES
-    return isinstance(value, str) and value in _WORDS[form]
+            return value.lower() in TYPE_NAMES
+    return value in _WORDS[form]
 
 
 def _shown(value: object) -> str:

@@ -289,16 +289,13 @@ class Engine(QueryDatabase):
     ) -> None:
         """Begin a transaction that sees all segments: without the lake no row appears twice."""
         try:
-            cursor.execute("BEGIN TRANSACTION READ ONLY")
             if wanted:
+                # Tables that are registered within a transaction end with it.
                 names = {*wanted, COLLECTOR_SAMPLES.name}
                 self.register(cursor, names, self._before_segments(), shown=shown)
+            cursor.execute("BEGIN TRANSACTION READ ONLY")
         except duckdb.Error as error:
-            _roll_back(cursor)
             raise StoreUnavailableError(one_line(error)) from error
-        except BaseException:
-            _roll_back(cursor)
-            raise
 
     def _before_segments(self) -> int:
         with _reading_segments():

@@ -176,11 +176,11 @@ class _Query:
             self._local_since = engine.local_since()
         with closing(engine.new_cursor()) as cursor:
             engine.begin(cursor, samples, show=self._see_lake, shown=self._segments)
-            self._own_nodes = cursor.execute(own_nodes_sql(self._team)).to_arrow_table()
+            self._own_nodes = cursor.execute(own_nodes_sql(self._team)).to_arrow_table(_ROWS)
             cursor.register(OWN_NODES, self._own_nodes)
             for name in names & UPSERTED:
                 rows = f"SELECT * FROM main.{name} WHERE {visible_sql(self._team, name)}"
-                self._state[name] = cursor.execute(rows).to_arrow_table()
+                self._state[name] = cursor.execute(rows).to_arrow_table(_ROWS)
         for name, rows in self._inlined.items():
             listed = [self._segments[name], rows.cast(TEAM_SCHEMAS[name])]
             self._segments[name] = pa.concat_tables(listed)

@@ -37,6 +37,8 @@ from gpuwarden_collector.storage.lake_catalogue import (
 _ROWS = "inlined"
 """Schema of tables with the rows that are inlined in the catalogue."""
 _TRIES = 3
+_INLINED_ROWS = 8_192
+"""Rows that are converted together: DuckDB reserves memory for so many."""
 
 
 class LakeReader:
@@ -115,7 +117,7 @@ class LakeReader:
         table = self._catalogue.table(name)
         self._fill(cursor, name, table)
         rows = f"SELECT * FROM lake.{_ROWS}.{name}"
-        return table, cursor.execute(rows).to_arrow_table() if table.rows else None
+        return table, cursor.execute(rows).to_arrow_table(_INLINED_ROWS) if table.rows else None
 
     def rows_sql(
         self,

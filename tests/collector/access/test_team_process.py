@@ -53,6 +53,7 @@ async def querier(
     monkeypatch.setenv("OF_THE_COLLECTOR", PLANTED)
     server = ForkServer()
     monkeypatch.setattr("gpuwarden_collector.query.querier.spawn", server.spawn)
+    monkeypatch.setattr("gpuwarden_collector.query.querier.IDLE_S", 600.0)
     async with SqlQuerier(worker_settings, Stats(), SystemClock(), timeout_s=20) as opened:
         yield opened
     server.stop()
@@ -67,8 +68,9 @@ def memory_holds(pid: int, secret: str) -> bool:
     sought = secret.encode()
     with Path(f"/proc/{pid}/mem").open("rb", 0) as memory:
         for line in Path(f"/proc/{pid}/maps").read_text().splitlines():
-            span, rights, *_ = line.split()
-            if not rights.startswith("r") or line.endswith(("[vvar]", "[vsyscall]")):
+            span, rights, _, _, inode, *_ = line.split()
+            is_of_a_file = inode != "0" and "w" not in rights  # libraries, the same in all processes
+            if not rights.startswith("r") or is_of_a_file or line.endswith("[vvar]"):
                 continue
             begin, end = (int(number, 16) for number in span.split("-"))
             try:

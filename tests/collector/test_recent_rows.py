@@ -256,7 +256,7 @@ def test_all_rules_see_the_same_rows(data_dir: Path, tmp_path: Path) -> None:
         judged += bool(expected)
     database.close()
     assert judged > 10, "rules have rows to distinguish"
-    view = reading.runner._known._shown["gpu_1m"]
+    view = reading.runner._sources._known._shown["gpu_1m"]
     assert view.count(".parquet") == 1, "its files were read, not DuckLake's tables"
     assert {
         "gpu_samples", "gpu_1m", "gpu_1h", "events", "process_1m", "collector_samples",

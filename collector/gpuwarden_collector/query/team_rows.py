@@ -17,6 +17,7 @@ import json
 import logging
 import os
 import pickle
+import re
 import socket
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -67,6 +68,8 @@ WHOLE = b"whole"
 _ROWS = 8_192
 """Rows that are sent together."""
 _BUFFER_BYTES = 1024 * 1024
+_OF_HOLDERS = "gpu_uuid ts username pod"
+"""Columns that say who held a GPU when."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +178,7 @@ class _Query:
             refuse_rollups(samples)
             self._local_since = engine.local_since()
         with closing(engine.new_cursor()) as cursor:
-            engine.begin(cursor, samples, show=self._see_lake, shown=self._segments)
+            self._segments = dict(engine.look_at(cursor, samples, self._see_lake))
             self._own_nodes = cursor.execute(own_nodes_sql(self._team)).to_arrow_table(_ROWS)
             cursor.register(OWN_NODES, self._own_nodes)
             for name in names & UPSERTED:
@@ -231,10 +234,14 @@ class _Query:
         if scan.name in self._state:
             reader = self._state[scan.name].select(scan.schema.names).to_reader(_ROWS)
         else:
+            sql = self._rows_sql(scan)
+            words = frozenset(re.findall(r"\w+", sql))
             for name, rows in self._segments.items():
-                cursor.register(hot_table(name), rows)
+                if hot_table(name) in words:
+                    listed = [column for column in rows.schema.names if column in words]
+                    cursor.register(hot_table(name), rows.select(listed))
             cursor.register(OWN_NODES, self._own_nodes)
-            reader = cursor.execute(self._rows_sql(scan)).to_arrow_reader(_ROWS)
+            reader = cursor.execute(sql).to_arrow_reader(_ROWS)
         with (
             stream.makefile("wb", _BUFFER_BYTES) as file,
             pa.ipc.new_stream(file, scan.schema) as writer,
@@ -256,23 +263,28 @@ class _Query:
         conditions += [condition.sql for condition in scan.conditions]
         since = max((c.since for c in scan.conditions if c.since), default=None)
         until = min((c.until for c in scan.conditions if c.until), default=None)
-        held = ""
+        held, where = "", " AND ".join(conditions)
         if scan.name in HELD and self._team.has_people:
             minute = since and since.replace(second=0, microsecond=0)
-            holders = {name: self._stored_sql(name, minute, until) for name in HOLDERS}
+            holders = {name: self._stored_sql(name, minute, until, _OF_HOLDERS) for name in HOLDERS}
             held = held_minutes_sql(self._team, holders)
-        rows = self._stored_sql(scan.name, since, until)
-        return f"{held} SELECT {listed} FROM ({rows}) WHERE {' AND '.join(conditions)}"
+        rows = self._stored_sql(scan.name, since, until, f"{listed} {where}")
+        return f"{held} SELECT {listed} FROM ({rows}) WHERE {where}"
 
-    def _stored_sql(self, name: str, since: datetime | None, until: datetime | None) -> str:
-        """A SELECT of all rows of a table that may be of that time, and some others. Raises LakeAwayError."""
+    def _stored_sql(
+        self, name: str, since: datetime | None, until: datetime | None, sql: str
+    ) -> str:
+        """A SELECT of all rows of a table that may be of that time, and some others. `sql`: names the columns that it
+        gives. Raises LakeAwayError."""
         if self._engine.is_lake_away:
             refuse_before(self._local_since, since)
-        columns = ", ".join(f'"{column}"' for column in TEAM_SCHEMAS[name].names)
-        hot = f"SELECT {columns} FROM {hot_table(name)}"
+        words = frozenset(re.findall(r"\w+", sql))
+        columns = [column for column in TEAM_SCHEMAS[name].names if column in words]
+        listed = ", ".join(f'"{column}"' for column in columns)
+        hot = f"SELECT {listed} FROM {hot_table(name)}"
         of_lake = self._lake.get(name)
         return " UNION ALL ".join(
-            [*([] if of_lake is None else files_sql(name, of_lake, since, until)), hot]
+            [*(files_sql(name, of_lake, since, until, columns) if of_lake else ()), hot]
         )
 
     def _others_sql(self) -> str:
@@ -283,7 +295,9 @@ class _Query:
         return (
             view.partition(" AS\n")[2]
             .replace("WHERE false", hidden)
-            .replace(f"FROM {rolled}", f"FROM ({self._stored_sql(rolled, None, None)})")
+            .replace(
+                f"FROM {rolled}", f"FROM ({self._stored_sql(rolled, None, None, view + hidden)})"
+            )
         )
 
 

@@ -227,27 +227,41 @@ class Engine(QueryDatabase):
         function that shows the cursor the lake's rows; `shown` holds the segment rows that the cursor sees already,
         by table, and is updated. Raises StoreUnavailableError.
         """
+        segments = self.look_at(cursor, names, show)
+        try:
+            # Tables that are registered within a transaction end with it.
+            _register(cursor, segments, {} if shown is None else shown)
+            if self.lake is not None or self.is_lake_away:
+                cursor.execute("BEGIN TRANSACTION READ ONLY")
+        except duckdb.Error as error:
+            _roll_back(cursor)
+            raise StoreUnavailableError(one_line(error)) from error
+
+    def look_at(
+        self, cursor: duckdb.DuckDBPyConnection, names: Iterable[str] | None, show: Show | None
+    ) -> Mapping[str, Any]:
+        """The segments' rows of these tables, by table, that the lake does not hold at this moment. `names`, `show`: as
+        `begin`. Without a LakeReader it begins a transaction. Raises StoreUnavailableError."""
         self.refresh()
         wanted = _wanted(names)
-        if self.is_lake_away:
-            self._begin_without_lake(cursor, wanted, shown)
-            return
+        if self.is_lake_away:  # without the lake no row appears twice
+            with _reading_segments():
+                needed = {*wanted, COLLECTOR_SAMPLES.name} if wanted else ()
+                return self._hot.tables(needed, self._before_segments(), is_strict=False)
         before: int | None = None
         gap = ""
         for _ in range(_SNAPSHOT_TRIES):
             try:
-                if self.lake is None or not wanted:
+                if self.lake is None:
                     cursor.execute("BEGIN TRANSACTION READ ONLY")
                 if not wanted:
-                    return
+                    return {}
                 sealed = self._sealed(cursor, wanted, show)
                 if sealed == before:
                     self._log_gap(gap)
-                # Tables that are registered within a transaction end with it.
-                self.register(cursor, wanted, sealed, is_strict=sealed != before, shown=shown)
-                if self.lake is not None:
-                    cursor.execute("BEGIN TRANSACTION READ ONLY")
-                return
+                is_strict = sealed != before
+                with _reading_segments(is_strict=is_strict):
+                    return self._hot.tables(wanted, sealed, None, is_strict=is_strict)
             except MissingSegmentError as error:
                 _roll_back(cursor)
                 before = sealed
@@ -281,22 +295,6 @@ class Engine(QueryDatabase):
         except duckdb.Error as error:
             raise StoreUnavailableError(one_line(error)) from error
 
-    def _begin_without_lake(
-        self,
-        cursor: duckdb.DuckDBPyConnection,
-        wanted: tuple[str, ...],
-        shown: MutableMapping[str, Any] | None,
-    ) -> None:
-        """Begin a transaction that sees all segments: without the lake no row appears twice."""
-        try:
-            if wanted:
-                # Tables that are registered within a transaction end with it.
-                names = {*wanted, COLLECTOR_SAMPLES.name}
-                self.register(cursor, names, self._before_segments(), shown=shown)
-            cursor.execute("BEGIN TRANSACTION READ ONLY")
-        except duckdb.Error as error:
-            raise StoreUnavailableError(one_line(error)) from error
-
     def _before_segments(self) -> int:
         with _reading_segments():
             return min(segment_numbers(self._segments), default=1) - 1
@@ -325,23 +323,12 @@ class Engine(QueryDatabase):
         names: Iterable[str],
         after: int,
         until: int | None = None,
-        *,
-        is_strict: bool = False,
-        shown: MutableMapping[str, Any] | None = None,
     ) -> Mapping[str, Any]:
         """Show a cursor the rows of the segments behind `after`, up to `until`, as `hot_table(name)`; their Arrow
-        tables. `shown`: those that it sees already.
-
-        A missing segment is skipped; with `is_strict` it raises MissingSegmentError. Raises StoreUnavailableError,
-        duckdb.Error.
-        """
-        with _reading_segments(is_strict=is_strict):
-            tables = self._hot.tables(names, after, until, is_strict=is_strict)
-        known = {} if shown is None else shown
-        for name, table in tables.items():
-            if known.get(name) is not table:
-                cursor.register(hot_table(name), table)
-                known[name] = table
+        tables. A missing segment is skipped. Raises StoreUnavailableError, duckdb.Error."""
+        with _reading_segments():
+            tables = self._hot.tables(names, after, until, is_strict=False)
+        _register(cursor, tables, {})
         return tables
 
     def join_hot(self, after: int) -> int:
@@ -414,6 +401,15 @@ class Engine(QueryDatabase):
         if seen is not None:
             cursor.register("seen", seen)
         cursor.execute(f"CREATE OR REPLACE TABLE main.{name} AS {merged}")
+
+
+def _register(
+    cursor: duckdb.DuckDBPyConnection, tables: Mapping[str, Any], shown: MutableMapping[str, Any]
+) -> None:
+    for name, table in tables.items():
+        if shown.get(name) is not table:
+            cursor.register(hot_table(name), table)
+            shown[name] = table
 
 
 def _wanted(names: Iterable[str] | None) -> tuple[str, ...]:

@@ -196,9 +196,14 @@ def _opened(address: LakeAddress) -> Catalogue:
 
 
 def files_sql(
-    name: str, table: LakeTable, since: datetime | None = None, until: datetime | None = None
+    name: str,
+    table: LakeTable,
+    since: datetime | None = None,
+    until: datetime | None = None,
+    columns: Collection[str] | None = None,
 ) -> list[str]:
-    """SELECTs of a table's rows in its files that may hold rows of that time, as `may_hold`."""
+    """SELECTs of a table's rows in its files that may hold rows of that time, as `may_hold`. `columns`: which; None:
+    all."""
     files = [file for file in table.files if may_hold(file, since, until)]
     plain = [file.path for file in files if not file.deleted and not file.deleted_in]
     options = ", hive_partitioning = false"
@@ -219,7 +224,8 @@ def files_sql(
                 f"read_parquet({text_sql(file.path)}, file_row_number = true{options}) "
                 f"WHERE {' AND '.join(conditions)}"
             )
-    return [f"SELECT {_listed(name, table)} FROM {source}" for source in sources]
+    listed = _listed(name, table, columns)
+    return [f"SELECT {listed} FROM {source}" for source in sources]
 
 
 def _inlined_sql(name: str, table: LakeTable) -> list[str]:
@@ -238,10 +244,14 @@ def _schema_sql(name: str, table: LakeTable) -> str:
     return f"MAP {{{', '.join(fields)}}}"
 
 
-def _listed(name: str, table: LakeTable, *, is_cast: bool = False) -> str:
-    """The SELECT list of a table's columns; NULL for columns that the lake does not have yet."""
+def _listed(
+    name: str, table: LakeTable, columns: Collection[str] | None = None, *, is_cast: bool = False
+) -> str:
+    """The SELECT list of these columns of a table; NULL for columns that the lake does not have yet."""
     listed = []
     for column in stored_columns(TABLES[name]):
+        if columns is not None and column.name not in columns:
+            continue
         quoted, kind = f'"{column.name}"', column_type(column)
         if column.name not in table.columns:
             listed.append(f"CAST(NULL AS {kind}) AS {quoted}")

@@ -40,6 +40,7 @@ from gpuwarden_agent.ship.shipper import Shipper
 from gpuwarden_collector.http.bodies import Busy
 from gpuwarden_collector.http.receive import Ingest
 from gpuwarden_collector.ingest import writer as writer_module
+from gpuwarden_collector.ingest.admission import Admission
 from gpuwarden_collector.ingest.admit import checked, window
 from gpuwarden_collector.ingest.clock_check import ClockCheck
 from gpuwarden_collector.ingest.commit_plan import Rejected, RetryLater, Stored
@@ -283,14 +284,12 @@ class Collector:
         )
         self.writer.start()
         self.ingest = Ingest(
-            self.writer,
+            Admission(self.writer, SenderQuota(0, self.clock), stats, lambda: None),
             self,  # type: ignore[arg-type]
             self,  # type: ignore[arg-type]
             stats,
             self.clock,
-            no_room=lambda: None,
             clock_check=self.clock_check,
-            quota=SenderQuota(0, self.clock),
         )
         log.follow(self._follow, lambda error: None)
         policy = SealPolicy(3.0, 1 << 30)
@@ -319,9 +318,7 @@ class Collector:
             case Stored():
                 self.promise(json.loads(body))
                 return HttpResponse(204, {}, b"")
-            case RetryLater(reason, after_s):
-                return _answer(503, reason, after_s)
-            case Busy(reason, after_s, status):
+            case RetryLater(reason, after_s, status) | Busy(reason, after_s, status):
                 return _answer(status, reason, after_s)
             case Rejected(reason, status) | RefusedBody(status, reason):
                 return _answer(status, reason)

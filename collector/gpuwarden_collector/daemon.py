@@ -136,8 +136,8 @@ async def running(
 
         # Receive batches.
         intake = stages.start_intake(stack, settings, writer, disk, clock, stats)
-        _, bodies, decode_pool, quota, no_room = intake
-        ingest = Ingest(writer, bodies, decode_pool, stats, clock, no_room, clock_check, quota)
+        bodies, decode_pool, quota, admission = intake
+        ingest = Ingest(admission, bodies, decode_pool, stats, clock, clock_check)
         receiving = stages.start_receiver(stack, settings, sample_front, intake, timetable, stats, clock)  # fmt: skip
         pacing = stages.start_pacing(timetable, stats, clock)
 
@@ -160,7 +160,7 @@ async def running(
         )  # fmt: skip
         sql = SqlEndpoint(queries, bodies, send_s=settings.query_send_s)
         fronts = stages.front_routes(http_fronts, queries, bodies, clock, settings, stats)
-        own = (*access.routes, *sql.routes(), *fronts, *node_routes(writer), *gpu_test_routes(writer, clock), *copy_routes(CopyFolder(settings.data_dir), bodies, no_room), *receiving)  # fmt: skip
+        own = (*access.routes, *sql.routes(), *fronts, *node_routes(writer), *gpu_test_routes(admission, clock), *copy_routes(CopyFolder(settings.data_dir), bodies, lambda: disk.refusal), *receiving)  # fmt: skip
         app = _application(api, [*own, *_routes_of_people(state, clock, bursts), *routes(queriers.callers)])  # fmt: skip
         url = health.url = await serve(stack, settings, app, access, stats)
         postgres = await stages.listen_beside(stack, settings, front, queries, access, stats)

@@ -26,6 +26,7 @@ from gpuwarden_collector.forwarding.minutes import begin_minutes
 from gpuwarden_collector.forwarding.port import CommitPosition, Forwarding
 from gpuwarden_collector.forwarding.process import ForwardingSettings
 from gpuwarden_collector.http.bodies import BodyReader, Busy
+from gpuwarden_collector.ingest.admission import Admission
 from gpuwarden_collector.ingest.clock_check import CHECK_INTERVAL_S as CLOCK_CHECK_INTERVAL_S
 from gpuwarden_collector.ingest.clock_check import ClockCheck, kernel_synchronised
 from gpuwarden_collector.ingest.commit_plan import Known
@@ -486,12 +487,10 @@ def start_pacing(timetable: Timetable, stats: Stats, clock: Clock) -> Pacing:
 class Intake(NamedTuple):
     """What a batch passes on its way to the store."""
 
-    writer: Writer
     bodies: BodyReader
     decode_pool: DecodePool
     quota: SenderQuota
-    no_room: Callable[[], str | None]
-    """Why the disk has no room, or None."""
+    admission: Admission
 
 
 def start_intake(
@@ -506,7 +505,8 @@ def start_intake(
     bodies = BodyReader(settings.body_bytes_in_flight_max, settings.body_timeout_s)
     decode_pool = start_decode_pool(stack, settings, clock, stats)
     quota = SenderQuota(settings.agent_bytes_per_day_max, clock)
-    return Intake(writer, bodies, decode_pool, quota, lambda: disk.refusal)
+    admission = Admission(writer, quota, stats, lambda: disk.refusal)
+    return Intake(bodies, decode_pool, quota, admission)
 
 
 def start_receiver(
@@ -532,12 +532,10 @@ def start_receiver(
         receiver = SampleReceiver(
             settings.data_dir,
             front.maker,
-            intake.writer,
+            intake.admission,
             intake.decode_pool,
-            intake.quota,
             stats,
             clock,
-            intake.no_room,
             limits,
         )
     except (OSError, sqlite3.Error) as error:

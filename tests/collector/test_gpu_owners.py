@@ -338,6 +338,16 @@ def test_the_rows_of_gpus_of_a_node_are_bounded(
     assert known.gpus_of == fleet.known.gpus_of
 
 
+def test_the_rows_of_gpus_that_a_node_imports_are_bounded_too(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(owners, "NODE_GPUS_KNOWN_MAX", 3)
+    history = [fleet.batch("a", "gpus", gpu_uuid=f"GPU-{n}", is_import=True) for n in range(5)]
+    fleet.say(*history)
+    assert set(fleet.known.items["gpus"]) == {"GPU-0", "GPU-1", "GPU-2"}
+    assert fleet.plan.claims.left_out == {"gpus": 2}
+
+
 def test_owners_are_restored_after_a_restart(fleet: Fleet, wire: Any) -> None:
     fleet.tell("b", "gpu_samples", "gpus")
     naive = fleet.now.replace(tzinfo=None)

@@ -95,9 +95,7 @@ class Api:
                 answer = error_response(status, reason, _RETRY_AFTER_S if status == 503 else None)
             case Rejected(reason, status):
                 answer = error_response(status, reason)
-            case RetryLater(reason, retry_after_s):
-                answer = error_response(503, reason, retry_after_s)
-            case Busy(reason, retry_after_s, status):
+            case RetryLater(reason, retry_after_s, status) | Busy(reason, retry_after_s, status):
                 answer = error_response(status, reason, retry_after_s)
             case _:
                 assert_never(outcome)

@@ -7,11 +7,11 @@ from aiohttp import web
 
 from gpuwarden.clock import Clock
 from gpuwarden.gpu_test import GPU_TESTS, GPU_TESTS_PATH, GpuTestError, run_of
-from gpuwarden_collector.auth.gate import node_of
-from gpuwarden_collector.http.app import error_response, store_busy
+from gpuwarden_collector.auth.gate import node_of, sender_of
+from gpuwarden_collector.http.app import error_response
 from gpuwarden_collector.http.json_bodies import JsonBodyError, answering_errors, json_body
-from gpuwarden_collector.ingest.writer import WRITE_ERRORS, Writer
-from gpuwarden_collector.storage.commit import Changes
+from gpuwarden_collector.ingest.admission import Admission, gpu_test_batch
+from gpuwarden_collector.ingest.commit_plan import Rejected, RetryLater
 from gpuwarden_collector.storage.schemas import arrow_schema
 
 _BODY_BYTES_MAX = 1024**2
@@ -19,7 +19,7 @@ _SCHEMA = arrow_schema(GPU_TESTS.columns)
 _WRONG = "the body must be JSON, as gpuwarden agent test-gpus sends it"
 
 
-def gpu_test_routes(writer: Writer, clock: Clock) -> Iterable[web.AbstractRouteDef]:
+def gpu_test_routes(admission: Admission, clock: Clock) -> Iterable[web.AbstractRouteDef]:
     """The route for the application."""
 
     async def add(request: web.Request) -> web.Response:
@@ -32,10 +32,12 @@ def gpu_test_routes(writer: Writer, clock: Clock) -> Iterable[web.AbstractRouteD
         if bound_to not in (None, run.node):
             return error_response(403, f"this token is for node {bound_to}, not for {run.node}")
         rows = pa.Table.from_pylist(run.rows(), _SCHEMA)
-        try:
-            await writer.write(Changes(appended={GPU_TESTS.name: rows}))
-        except WRITE_ERRORS as error:
-            return store_busy(error)
-        return web.json_response({"stored": rows.num_rows}, status=201)
+        batch = gpu_test_batch(rows, run.node, run.run, sender_of(request), request.content_length)
+        match await admission.store(batch):
+            case RetryLater(reason, retry_after_s, status):
+                return error_response(status, reason, retry_after_s)
+            case Rejected(reason, status):
+                return error_response(status, reason)
+        return web.json_response({"received": rows.num_rows}, status=201)
 
     return [web.post(GPU_TESTS_PATH, answering_errors(add))]

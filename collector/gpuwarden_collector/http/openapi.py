@@ -345,7 +345,7 @@ ENDPOINTS: Mapping[tuple[str, str], Endpoint] = {
         "Deletes a dashboard; its versions stay for 30 days.", (), 204, query=(_VERSION,), errors=(400, 404, 409, 503),
     ),
     ("POST", GPU_TESTS_PATH): Endpoint(
-        "Stores the results of a run of gpuwarden agent test-gpus.", status=201, errors=(400, 403, 413, 415, 503),
+        "Stores the results of a run of gpuwarden agent test-gpus.", status=201, errors=(400, 403, 413, 415, 422, 429, 503),
         bodies={_JSON: _GPU_TESTS},
     ),
     ("POST", "/v1/bursts"): Endpoint(

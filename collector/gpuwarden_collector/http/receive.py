@@ -1,7 +1,6 @@
 """Receives a batch: reads, decodes and admits its body, and passes it to the writer."""
 
 import logging
-from collections.abc import Callable
 
 from aiohttp import web
 
@@ -25,15 +24,13 @@ from gpuwarden.wire import (
 )
 from gpuwarden_collector.auth.gate import node_of, sender_of
 from gpuwarden_collector.http.bodies import BodyReader, Busy
+from gpuwarden_collector.ingest.admission import Admission
 from gpuwarden_collector.ingest.clock_check import ClockCheck, apart_text
 from gpuwarden_collector.ingest.commit_plan import Batch, Outcome, Stored
 from gpuwarden_collector.ingest.decode import Decoded, RefusedBody
 from gpuwarden_collector.ingest.decode_pool import Body, DecodePool
-from gpuwarden_collector.ingest.quota import SenderQuota
-from gpuwarden_collector.ingest.writer import QueueFull, Writer
-from gpuwarden_collector.ops.readiness import CLOCK_RETRY_AFTER_S, NO_ROOM_RETRY_AFTER_S
+from gpuwarden_collector.ops.readiness import CLOCK_RETRY_AFTER_S
 from gpuwarden_collector.stats import Stats
-from gpuwarden_collector.storage.commit import WriterStopped
 from gpuwarden_collector.storage.retention import WRONG_S
 
 log = logging.getLogger(__name__)
@@ -57,31 +54,26 @@ class Ingest:
 
     def __init__(
         self,
-        writer: Writer,
+        admission: Admission,
         bodies: BodyReader,
         decode_pool: DecodePool,
         stats: Stats,
         clock: Clock,
-        no_room: Callable[[], str | None],
         clock_check: ClockCheck,
-        quota: SenderQuota,
     ) -> None:
-        """`no_room`: why the disk has no room, or None."""
-        self._writer = writer
+        self._admission = admission
         self._bodies = bodies
         self._decode_pool = decode_pool
         self._stats = stats
         self._clock = clock
-        self._no_room = no_room
         self._clock_check = clock_check
-        self._quota = quota
         self._named_columns: set[tuple[str, str]] = set()
 
     async def take(self, request: web.Request) -> Outcome | RefusedBody | Busy:
         """Store the batch of a request; the outcome `Stored` means that it is durable."""
         started = self._clock.monotonic()
-        if reason := self._no_room():
-            return Busy(reason, NO_ROOM_RETRY_AFTER_S, 503)
+        if no_room := self._admission.no_room():
+            return no_room
         # Of two values a proxy could use one and the collector the other.
         if twice := sorted(name for name in _ONCE if len(request.headers.getall(name, ())) > 1):
             return RefusedBody(400, f"header {twice[0]} occurs more than once")
@@ -117,28 +109,15 @@ class Ingest:
             return Busy(wait, CLOCK_RETRY_AFTER_S, 503)
         if isinstance(decoded, RefusedBody):
             return decoded
-        sender = sender_of(request)
-        charge = (sender, batch_id.agent_id, decoded.memory_bytes)
-        if over := self._quota.take(*charge):
-            self._stats.over_quota_batches += 1
-            return Busy(*over)
         self._name_unknown(decoded)
         peer = request.remote or ""
         known_s = ahead_s if self._clock_check.is_trusted else None
-        outcome = await self._stored(Batch(batch_id, decoded, body_bytes, sender, peer, known_s))
+        outcome = await self._admission.store(
+            Batch(batch_id, decoded, body_bytes, sender_of(request), peer, known_s)
+        )
         if isinstance(outcome, Stored):
             self._stats.acknowledge_seconds.observe(self._clock.monotonic() - started)
-        else:
-            self._quota.give_back(*charge)
         return outcome
-
-    async def _stored(self, batch: Batch) -> Outcome | Busy:
-        try:
-            return await self._writer.store(batch)
-        except QueueFull as error:
-            return Busy(f"the queue is full: {error}")
-        except WriterStopped as error:
-            return Busy(str(error), 5, 503)
 
     def _ahead_s(self, request: web.Request) -> float | None:
         """How far the sender's clock is ahead of ours; None: the request has no time. Raises WireError."""

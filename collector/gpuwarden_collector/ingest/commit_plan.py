@@ -16,6 +16,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from gpuwarden.gpu_test import GPU_TESTS
 from gpuwarden.schema import EVENTS
 from gpuwarden.wire import BatchId
 from gpuwarden_collector.auth.senders import NOBODY
@@ -162,6 +163,11 @@ class Batch:
         """The sender and the agent."""
         return Reporter(self.sender, self.id.agent_id)
 
+    @property
+    def claims_nothing(self) -> bool:
+        """Whether its rows do not show which nodes and GPUs are there now."""
+        return self.id.is_import or GPU_TESTS.name in self.decoded.parts
+
 
 @dataclass(frozen=True, slots=True)
 class Stored:
@@ -176,6 +182,7 @@ class RetryLater:
 
     reason: str
     retry_after_s: int
+    status: int = 503
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,12 +229,13 @@ def plan(known: Known, batches: Sequence[Batch], prices: PriceBook, now: datetim
     places: dict[Place, str] = {}
     node_claims = NodeClaims(known.node_owners, now)
     outcomes, fresh = _outcomes(batches, draft, node_claims)
-    # Imported history does not show which nodes and GPUs are there now.
-    live = [batch for batch in fresh if not batch.id.is_import]
-    history = [batch for batch in fresh if batch.id.is_import]
+    live = [batch for batch in fresh if not batch.claims_nothing]
+    history = [batch for batch in fresh if batch.claims_nothing]
     claims = Claims(known.owners, known.gpu_reports, now, known.owned, known.gpus_of)
     of_live = claims.without_others(_concatenated(live), _Reporters(live))
-    of_history = claims.without_others(_concatenated(history), _Reporters(history), is_import=True)
+    of_history = claims.without_others(
+        _concatenated(history), _Reporters(history), claims_nothing=True
+    )
     inventory_rows = dict.fromkeys(_INVENTORY, 0)
     heard: dict[str, set[str]] = {name: set() for name in _INVENTORY}
     for batch in fresh:
@@ -298,7 +306,7 @@ def _clock_gaps(known: Known, batches: Sequence[Batch], now: datetime) -> ClockG
 
 def _imported_rows(tables: Mapping[str, Any], batches: Sequence[Batch]) -> int:
     """Number of imported rows: samples and events that are kept, and all rows of nodes and GPUs."""
-    rows = sum(int(table.num_rows) for table in tables.values())
+    rows = sum(int(table.num_rows) for name, table in tables.items() if name != GPU_TESTS.name)
     for batch in batches:
         parts = batch.decoded.parts
         rows += sum(parts[name].rows for name in _INVENTORY if name in parts)
@@ -321,7 +329,7 @@ def _outcomes(
     """The outcome of each batch, and the batches that are new."""
     outcomes: list[Outcome] = []
     fresh: list[Batch] = []
-    named = nodes_of([{} if b.id.is_import else b.decoded.parts for b in batches])
+    named = nodes_of([{} if b.claims_nothing else b.decoded.parts for b in batches])
     for batch, nodes in zip(batches, named, strict=True):
         outcome, own = _outcome(batch, nodes, draft, claims)
         outcomes.append(outcome)
@@ -400,8 +408,9 @@ def _take_inventory(
         changed = set()
         for said in part.data.to_pylist():
             key = said[key_column]
-            # Imported rows are merged without a change of owner.
-            if name == "gpus" and not source.is_import and not claims.admits(said, batch.reporter):
+            if name == "gpus" and not claims.admits(
+                said, batch.reporter, claims_nothing=source.is_import
+            ):
                 continue
             keys.append(key)
             before = items[name].get(key) or known.items[name].get(key)

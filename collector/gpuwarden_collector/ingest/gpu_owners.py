@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from gpuwarden.clock import to_ms
+from gpuwarden.gpu_test import GPU_TESTS
 from gpuwarden.schema import EVENTS, WIRE_TABLES
 from gpuwarden_collector.auth.senders import NOBODY
 from gpuwarden_collector.ingest.own_events import REPEAT_AFTER, event_table, warning
@@ -50,7 +51,7 @@ _SHOWS_PRESENCE = tuple(
     for name, table in WIRE_TABLES.items()
     if {"ts", "gpu_uuid"} <= set(table.names) and name not in ("coverage", EVENTS.name)
 )
-_ABOUT_GPUS = (*_SHOWS_PRESENCE, "coverage", EVENTS.name)
+_ABOUT_GPUS = (*_SHOWS_PRESENCE, "coverage", EVENTS.name, GPU_TESTS.name)
 
 
 class Reporter(NamedTuple):
@@ -112,26 +113,31 @@ class Claims:
         tables: Mapping[str, Any],
         reporter_at: Callable[[str, int], Reporter],
         *,
-        is_import: bool = False,
+        claims_nothing: bool = False,
     ) -> dict[str, Any]:
         """The tables without rows about GPUs of other nodes.
 
-        `reporter_at`: who sent a row, by table and row number. `is_import`: the rows are history, which
-        does not show where a GPU is now.
+        `reporter_at`: who sent a row, by table and row number. `claims_nothing`: the rows do not show where a GPU is
+        now, as those of history and of tests.
         """
         kept = dict(tables)
         for name in _ABOUT_GPUS:
             if name in tables:
-                claims = name in _SHOWS_PRESENCE and not is_import
+                claims = name in _SHOWS_PRESENCE and not claims_nothing
                 wrong = self._judge(name, tables[name], reporter_at, claims=claims)
                 if wrong:
                     kept[name] = self._filtered(name, tables[name], wrong)
-        if EVENTS.name in kept and not is_import:
+        if EVENTS.name in kept and not claims_nothing:
             self._release_lost(kept[EVENTS.name])
         return {name: table for name, table in kept.items() if table.num_rows}
 
-    def admits(self, row: Mapping[str, Any], reporter: Reporter) -> bool:
-        """Whether a row of `gpus` is kept: the node may report this GPU and its parent. Otherwise it is left out."""
+    def admits(
+        self, row: Mapping[str, Any], reporter: Reporter, *, claims_nothing: bool = False
+    ) -> bool:
+        """Whether a row of `gpus` is kept: the node may report this GPU and its parent. Otherwise it is left out.
+
+        `claims_nothing`: as for `without_others`; such a row is merged into the row of the owner.
+        """
         named: list[str] = [row["gpu_uuid"]]
         if (parent := row.get("parent_gpu_uuid")) is not None:
             named.append(parent)
@@ -141,7 +147,8 @@ class Claims:
                 self.left_out["gpus"] += 1
                 self._deny(_ANY, row["node"], 1, simulated=bool(row["simulated"]))
                 return False
-            if owner is None or owner.node == row["node"] or self._is_free(owner, reporter):
+            is_free = owner is None or owner.node == row["node"] or claims_nothing
+            if is_free or (owner is not None and self._is_free(owner, reporter)):
                 continue
             self.left_out["gpus"] += 1
             self._deny(gpu_uuid, row["node"], 1, simulated=bool(row["simulated"]))

@@ -10,7 +10,7 @@ import logging
 import sqlite3
 import threading
 from collections import Counter, deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
@@ -19,9 +19,11 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from gpuwarden.clock import Clock, to_ms
+from gpuwarden.schema import WIRE_TABLES
 from gpuwarden.wire import BatchId
+from gpuwarden_collector.ingest.admission import Admission, Charge
 from gpuwarden_collector.ingest.admit import window
-from gpuwarden_collector.ingest.commit_plan import Batch, Rejected, Stored
+from gpuwarden_collector.ingest.commit_plan import Batch, Rejected, RetryLater, Stored
 from gpuwarden_collector.ingest.decode import RefusedBody
 from gpuwarden_collector.ingest.decode_pool import Body, DecodePool
 from gpuwarden_collector.ingest.open_rows import Device, OpenRows
@@ -31,8 +33,8 @@ from gpuwarden_collector.ingest.port import (
     MappedRequest,
     RequestSender,
     RowMaker,
+    RowPart,
 )
-from gpuwarden_collector.ingest.quota import SenderQuota
 from gpuwarden_collector.ingest.received_rows import BodyRows
 from gpuwarden_collector.ingest.received_store import (
     FILE_NAME,
@@ -40,10 +42,8 @@ from gpuwarden_collector.ingest.received_store import (
     ReceivedStore,
     WaitingBatch,
 )
-from gpuwarden_collector.ingest.writer import QueueFull, Writer
 from gpuwarden_collector.query.port import Refusal
 from gpuwarden_collector.stats import Stats
-from gpuwarden_collector.storage.commit import WriterStopped
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -58,6 +58,7 @@ _ROWS_MAX = 2_000
 """Rows that are closed in one transaction: requests wait for it."""
 _BATCHES_MAX = 200
 _RETRY_AFTER_S = 5
+_CELL_BYTES = 8
 _OTHERS = "other names"
 _LOG_INTERVAL_S = 60.0
 
@@ -88,22 +89,18 @@ class SampleReceiver:
         self,
         folder: Path,
         maker: RowMaker,
-        writer: Writer,
+        admission: Admission,
         decode_pool: DecodePool,
-        quota: SenderQuota,
         stats: Stats,
         clock: Clock,
-        no_room: Callable[[], str | None],
         limits: ReceiverLimits,
     ) -> None:
         """Raises sqlite3.Error, OSError."""
         self._maker = maker
-        self._writer = writer
+        self._admission = admission
         self._decode_pool = decode_pool
-        self._quota = quota
         self._stats = stats
         self._clock = clock
-        self._no_room = no_room
         self._limits = limits
         self._where = folder / FILE_NAME
         self._store = ReceivedStore(folder, OpenRows(limits.open_ms), clock)
@@ -135,23 +132,22 @@ class SampleReceiver:
 
     async def store(self, request: MappedRequest, sender: RequestSender) -> Refusal | None:
         """Put a request on disk; None: it is there, or was before."""
-        if reason := self._no_room():
-            return Refusal(503, reason, _RETRY_AFTER_S)
+        if no_room := self._admission.no_room():
+            return _refusal(no_room)
         if self.bytes_waiting >= self._limits.bytes_max:
             reason = (
                 f"{self.bytes_waiting} bytes of samples wait to be stored, and received_bytes_max is"
                 f" {self._limits.bytes_max}: send them again later"
             )
             return Refusal(503, reason, _RETRY_AFTER_S)
-        size = sum(len(part.cells) for part in request.parts) * 8
-        if over := self._quota.take(sender.sender, "", size):
-            self._stats.over_quota_batches += 1
-            return Refusal(429, *over)
+        charges = charges_of(request.parts)
+        if refused := self._admission.charge(sender.sender, charges):
+            return _refusal(refused)
         if request.parts:
             try:
                 counts = await self._added(request, sender.sender)
             except sqlite3.Error as error:
-                self._quota.give_back(sender.sender, "", size)
+                self._admission.give_back(sender.sender, charges)
                 reason = f"{self._where}: {error}: check that the disk has space"
                 return Refusal(503, reason, _RETRY_AFTER_S)
             self._stats.received_samples.update(counts)
@@ -271,12 +267,7 @@ class SampleReceiver:
             return decoded.status != 503 and self._lost(batch, decoded.reason)
         # Batches of a node come in order, so a sequence below this one never comes.
         name = BatchId(_agent_of(batch.node), self._store.boot_id, batch.sequence, batch.sequence)
-        try:
-            outcome = await self._writer.store(
-                Batch(name, decoded, len(batch.body), batch.sender, "")
-            )
-        except (QueueFull, WriterStopped):
-            return False
+        outcome = await self._admission.deliver(Batch(name, decoded, len(batch.body), batch.sender))
         if isinstance(outcome, Rejected):
             return self._lost(batch, outcome.reason)
         return isinstance(outcome, Stored)
@@ -319,6 +310,19 @@ class SampleReceiver:
 class _Closed:
     rows: int
     lost: Counter[str]
+
+
+def charges_of(parts: Iterable[RowPart]) -> list[Charge]:
+    """By the agent of each node: the size in memory of the rows that parts become, if each becomes one."""
+    sizes: Counter[str] = Counter()
+    for part in parts:
+        texts = sum(len(name) + len(text) for name, text in part.facts.items())
+        sizes[part.source] += _CELL_BYTES * len(WIRE_TABLES[part.table].columns) + texts
+    return [(_agent_of(node), size) for node, size in sizes.items()]
+
+
+def _refusal(later: RetryLater) -> Refusal:
+    return Refusal(later.status, later.reason, later.retry_after_s)
 
 
 def _agent_of(node: str) -> str:

@@ -25,7 +25,8 @@ async def test_a_node_sends_its_own_results_and_no_others(
             async with session.post(url, json=body, headers=bearer(token)) as answer:
                 return answer.status, await answer.text()
 
-        assert await sent(own, document) == (201, '{"stored": 1}')
+        for _ in range(2):  # the first answer may have been lost
+            assert await sent(own, document) == (201, '{"received": 1}')
         rows = (await collector.querier.query("SELECT node, gpu, test, value, unit FROM gpu_tests", {})).rows  # fmt: skip
         assert [tuple(row) for row in rows] == [("n1", 0, "memory", 0.0, "errors")]
         status, text = await sent(other, document)

@@ -4,10 +4,13 @@ import asyncio
 import os
 import signal
 import socket
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
 IMPATIENT_AFTER_S = 1.0
+STOP_S = 25.0
+"""Longest stop of a service: Kubernetes kills after 30 s."""
 _NOTIFY_S = 1.0
 
 
@@ -27,23 +30,37 @@ async def until(stop: asyncio.Event, seconds: float) -> bool:
         return False
 
 
-def stop_on_signals(stop: asyncio.Event) -> None:
+def stop_on_signals(stop: asyncio.Event, within_s: float | None = None) -> None:
     """SIGTERM and SIGINT set `stop`; another SIGINT a second or more later ends the process at once.
 
-    Earlier ones are repetitions: wrappers such as timeout(1) signal a process and its group.
+    Earlier ones are repetitions: wrappers such as timeout(1) signal a process and its group. `within_s`: the process
+    ends after this time, whatever is still under way; what was acknowledged is on disk.
     """
     loop = asyncio.get_running_loop()
     asked_at: float | None = None
 
+    def begin() -> None:
+        if within_s is not None and not stop.is_set():
+            late = threading.Timer(within_s, _end, (within_s,))
+            late.daemon = True
+            late.start()
+        stop.set()
+
     def ask() -> None:
         nonlocal asked_at
-        stop.set()
+        begin()
         if asked_at is not None and loop.time() - asked_at >= IMPATIENT_AFTER_S:
             os._exit(130)
         asked_at = asked_at or loop.time()
 
-    loop.add_signal_handler(signal.SIGTERM, stop.set)
+    loop.add_signal_handler(signal.SIGTERM, begin)
     loop.add_signal_handler(signal.SIGINT, ask)
+
+
+def _end(after_s: float) -> None:
+    said = f"gpuwarden: the stop took more than {after_s:g} s, so the process has ended; what was acknowledged is on disk\n"
+    os.write(2, said.encode())
+    os._exit(1)
 
 
 def boot_id() -> str:

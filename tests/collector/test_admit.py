@@ -368,3 +368,14 @@ def test_labels_are_admitted_and_read_by_every_view(wire: Any, labels: str | Non
 def test_labels_that_are_admitted_never_fail_in_sql(text: str) -> None:
     if admit._are_labels(text):
         assert duckdb.connect().execute(TAKEN_APART, [text]).fetchall()
+
+
+@pytest.mark.parametrize("table", ["nodes", "gpus"])
+def test_a_batch_has_a_bounded_number_of_rows_that_are_merged_one_by_one(
+    wire: Any, monkeypatch: pytest.MonkeyPatch, table: str
+) -> None:
+    monkeypatch.setattr(admit, "INVENTORY_ROWS_MAX", 3)
+    row = {"node": "n1", "gpu_uuid": "GPU-1", "simulated": True, "agent_id": "a", "boot_id": "b"}
+    rows = [{k: v for k, v in row.items() if k in WIRE_SCHEMAS[table].names}] * 4
+    assert judged(wire, rows[:3], table) is None
+    assert reason_for(wire, rows, table) == f"{table} has 4 rows; most is 3: send smaller batches"

@@ -142,6 +142,23 @@ def test_more_devices_than_fit_are_crowded_out_until_silent_ones_are_forgotten(
     assert Device("", "n1", "gpu_samples", "a") in rows.forgotten
 
 
+def test_a_node_may_report_so_many_gpus_at_a_time_and_others_once_those_are_gone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(open_rows, "NODE_GPUS_MAX", 2)
+    rows = OpenRows(1_000)
+    for gpu in "abab":
+        assert set(rows.take(1, "", [part(gpu, NOW, u=1.0)], NOW)) <= {"joined", "repeated"}
+    assert rows.take(2, "", [part("c", NOW, u=1.0)], NOW) == {"too_many_gpus": 1}
+    other = part("c", NOW, u=1.0)
+    elsewhere = RowPart(other.table, "n2", other.key, NOW, other.cells, other.facts)
+    assert rows.take(3, "", [elsewhere], NOW) == {"joined": 1}
+    later = NOW + 600_000
+    assert rows.take(4, "", [part("b", later - 1, u=1.0)], later - 1) == {"joined": 1}
+    assert rows.take(5, "", [part("c", later, u=1.0)], later) == {"joined": 1}, "a is gone"
+    assert rows.take(6, "", [part("a", later, u=1.0)], later) == {"too_many_gpus": 1}
+
+
 def test_a_row_has_a_bounded_number_of_readings_and_texts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(open_rows, "CELLS_MAX", 3)
     monkeypatch.setattr(open_rows, "FACTS_MAX", 3)

@@ -52,6 +52,29 @@ def test_only_a_later_ctrl_c_ends_at_once(pauses, code) -> None:
     assert done.returncode == code
 
 
+LATE = """
+import asyncio, os, signal, time
+from gpuwarden import lifecycle
+
+async def main():
+    stop = asyncio.Event()
+    lifecycle.stop_on_signals(stop, 0.2)
+    os.kill(os.getpid(), signal.SIGTERM)
+    await stop.wait()
+    await asyncio.to_thread(time.sleep, 60)
+
+asyncio.run(main())
+"""
+
+
+def test_a_stop_that_takes_too_long_ends_the_process_with_one_line() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", LATE], check=False, capture_output=True, text=True, timeout=50
+    )
+    assert done.returncode == 1
+    assert done.stderr.count("\n") == 1 and "the stop took more than 0.2 s" in done.stderr
+
+
 def test_the_boot_id_is_the_kernels() -> None:
     kernel = Path("/proc/sys/kernel/random/boot_id")
     expected = kernel.read_text().strip() if kernel.exists() else f"process-{os.getpid()}"

@@ -32,11 +32,11 @@ def say(line: str = "") -> None:
 
 
 def run_until_signalled(main: Callable[[asyncio.Event], Coroutine[Any, Any, None]]) -> int:
-    """Run `main(stop)`; SIGTERM and Ctrl-C set `stop`."""
+    """Run `main(stop)`; SIGTERM and Ctrl-C set `stop`, and STOP_S later the process ends in any case."""
 
     async def body() -> None:
         stop = asyncio.Event()
-        lifecycle.stop_on_signals(stop)
+        lifecycle.stop_on_signals(stop, lifecycle.STOP_S)
         await main(stop)
 
     asyncio.run(body())

@@ -31,6 +31,9 @@ NAME_BYTES_MAX = 256
 TEXT_BYTES_MAX = 65_536
 """Largest size of any other text."""
 
+INVENTORY_ROWS_MAX = 16_384
+"""Most rows of nodes, and of GPUs, in a batch: each is merged by itself, and other batches wait for it."""
+
 _NAMES = ("node", "gpu_uuid")
 _CONTROLS = (
     r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x{9f}\x{61c}\x{200b}\x{200e}\x{200f}\x{2028}-\x{202e}"
@@ -70,6 +73,11 @@ def checked(tables: Mapping[str, Any], admitted: Window) -> dict[str, Any] | Ref
         if reason := invalid(name, data):
             return RefusedBody(400, reason)
         table = WIRE_TABLES[name]
+        if "ts" not in table.names and data.num_rows > INVENTORY_ROWS_MAX:
+            return RefusedBody(
+                422,
+                f"{name} has {data.num_rows} rows; most is {INVENTORY_ROWS_MAX}: send smaller batches",
+            )
         data = data.combine_chunks()
         found = _scanned(table, data, admitted)
         for place in found.suspect:

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from gpuwarden_collector.ingest.gpu_owners import GONE_AFTER, NODE_GPUS_MAX
 from gpuwarden_collector.ingest.port import RowPart
 
 TIMES_MAX = 1_000
@@ -29,6 +30,7 @@ FORGET_MS = 3_600_000
 BACKLOG_MS = 60_000
 """A row whose first part is older than this belongs to a backlog."""
 BACKLOG_OPEN_MS = 60_000
+_GONE_AFTER_MS = round(GONE_AFTER.total_seconds() * 1000)
 OPEN_MAX_MS = 600_000
 """A row is closed after this time, even if its sender continues."""
 
@@ -115,6 +117,8 @@ class OpenRows:
         self._uses: Counter[int] = Counter()
         """By request: open rows that have parts of it."""
         self._evicted_ms = 0
+        self._gpus: dict[tuple[str, str], dict[str, int]] = {}
+        """By sender and source: its GPUs, and when each was last heard of."""
         self.rows = 0
         """Number of open rows."""
         self.forgotten: list[Device] = []
@@ -134,12 +138,13 @@ class OpenRows:
         *,
         is_restored: bool = False,
     ) -> Counter[str]:
-        """Add the parts of a request; the number of readings by outcome: joined, repeated, late, crowded."""
+        """Add the parts of a request; the number of readings by outcome: joined, repeated, late, crowded,
+        too_many_gpus."""
         found: Counter[str] = Counter()
         for part in parts:
             device = Device(sender, part.source, part.table, part.key)
-            if not self._has_room(device, now_ms):
-                found["crowded"] += len(part.cells)
+            if outcome := self._refusal(device, part.facts.get("gpu_uuid"), now_ms):
+                found[outcome] += len(part.cells)
                 continue
             if part.ts_ms in self._closed[device]:
                 found["late"] += len(part.cells)
@@ -194,12 +199,30 @@ class OpenRows:
         # A clock that was set back must not keep rows open.
         return not 0 <= now_ms - row.last_at_ms < open_ms
 
-    def _has_room(self, device: Device, now_ms: int) -> bool:
-        if device not in self._closed:
-            if len(self._closed) >= DEVICES_MAX and not self._evict(now_ms):
-                return False
+    def _refusal(self, device: Device, gpu_uuid: str | None, now_ms: int) -> str | None:
+        """The outcome of the readings of a part for which there is no room; None: there is."""
+        is_known = device in self._closed
+        if not is_known and len(self._closed) >= DEVICES_MAX and not self._evict(now_ms):
+            return "crowded"
+        if gpu_uuid is not None and not self._may_have(device, gpu_uuid, now_ms):
+            return "too_many_gpus"
+        if not is_known:
             self._closed[device] = ClosedTimes()
         self._heard_ms[device] = now_ms
+        return None
+
+    def _may_have(self, device: Device, gpu_uuid: str, now_ms: int) -> bool:
+        """Whether a source may report a GPU: the bound that the owners of GPUs have (`gpu_owners.py`), but before the
+        work for its rows."""
+        gpus = self._gpus.setdefault((device.sender, device.source), {})
+        if gpu_uuid not in gpus and len(gpus) >= NODE_GPUS_MAX:
+            # The order is that of the times.
+            oldest, at_ms = next(iter(gpus.items()))
+            if now_ms - at_ms < _GONE_AFTER_MS:
+                return False
+            del gpus[oldest]
+        gpus.pop(gpu_uuid, None)
+        gpus[gpu_uuid] = now_ms
         return True
 
     def _evict(self, now_ms: int) -> bool:
@@ -215,4 +238,7 @@ class OpenRows:
         for device in silent:
             del self._closed[device], self._heard_ms[device]
         self.forgotten += silent
+        for source in {(device.sender, device.source) for device in silent}:
+            if all(now_ms - at_ms >= FORGET_MS for at_ms in self._gpus.get(source, {}).values()):
+                self._gpus.pop(source, None)
         return len(self._closed) < DEVICES_MAX

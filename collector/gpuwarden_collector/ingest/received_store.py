@@ -176,10 +176,15 @@ class ReceivedStore:
     def oldest(self, without: Iterable[tuple[str, str]], limit: int) -> list[WaitingBatch]:
         """The oldest batch of each sender and node, but of those in `without`: an agent's batches are stored in order."""
         skipped = set(without)
-        rows = self._db.execute(
-            "SELECT min(sequence), sender, node FROM batches GROUP BY sender, node ORDER BY 1"
-        )
-        chosen = [row[0] for row in rows if row[1:] not in skipped][:limit]
+        chosen: list[int] = []
+        for number, *whose in self._db.execute(
+            "SELECT sequence, sender, node FROM batches ORDER BY sequence"
+        ):
+            if len(chosen) == limit:
+                break
+            if (*whose,) not in skipped:
+                skipped.add((*whose,))
+                chosen.append(number)
         return [
             WaitingBatch(*self._db.execute("SELECT sequence, sender, node, rows, body FROM batches WHERE sequence = ?", (n,)).fetchone())
             for n in chosen

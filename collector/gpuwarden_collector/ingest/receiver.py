@@ -26,6 +26,7 @@ from gpuwarden_collector.ingest.admit import window
 from gpuwarden_collector.ingest.commit_plan import Batch, Rejected, RetryLater, Stored
 from gpuwarden_collector.ingest.decode import RefusedBody
 from gpuwarden_collector.ingest.decode_pool import Body, DecodePool
+from gpuwarden_collector.ingest.gpu_owners import NODE_GPUS_MAX
 from gpuwarden_collector.ingest.open_rows import Device, OpenRows
 from gpuwarden_collector.ingest.port import (
     Before,
@@ -57,6 +58,8 @@ _NAME_CHARS_MAX = 120
 _ROWS_MAX = 2_000
 """Rows that are closed in one transaction: requests wait for it."""
 _BATCHES_MAX = 200
+OPEN_ROWS_MAX = 50_000
+"""Rows that may wait for further samples: they are in memory, with some 2 KB each."""
 _RETRY_AFTER_S = 5
 _CELL_BYTES = 8
 _OTHERS = "other names"
@@ -115,9 +118,10 @@ class SampleReceiver:
 
     async def close(self) -> None:
         """End the thread and close the file; what waits is stored after the next start."""
+        self._is_closed = True
         async with self._turn:
-            self._is_closed = True
-        self._thread.shutdown()
+            # Not here: the thread may be at work, and the event loop has others.
+            await asyncio.to_thread(self._thread.shutdown)
         self._store.close()
 
     @property
@@ -140,6 +144,9 @@ class SampleReceiver:
                 f" {self._limits.bytes_max}: send them again later"
             )
             return Refusal(503, reason, _RETRY_AFTER_S)
+        if self.open_rows >= OPEN_ROWS_MAX:
+            reason = f"{self.open_rows} rows wait for further samples: send these again later"
+            return Refusal(503, reason, _RETRY_AFTER_S)
         charges = charges_of(request.parts)
         if refused := self._admission.charge(sender.sender, charges):
             return _refusal(refused)
@@ -151,6 +158,11 @@ class SampleReceiver:
                 reason = f"{self._where}: {error}: check that the disk has space"
                 return Refusal(503, reason, _RETRY_AFTER_S)
             self._stats.received_samples.update(counts)
+            if counts["too_many_gpus"]:
+                reason = f"a node has more than {NODE_GPUS_MAX} GPUs"
+                self._log_rarely(
+                    sender.sender, f"{reason}: revoke its token if it cannot have so many"
+                )
         self._note(request.skipped)
         return None
 
@@ -174,7 +186,7 @@ class SampleReceiver:
             try:
                 await self._deliver()
                 # A row takes more room in a batch: no more are made while those before them wait.
-                while self._store.batch_bytes < self._limits.bytes_max:
+                while self._store.batch_bytes < self._limits.bytes_max and not self._is_closed:
                     closed = await self._in_thread(self._close_due)
                     if closed is None:
                         break
@@ -210,7 +222,7 @@ class SampleReceiver:
             one.answer.set_result(counts)
 
     def _close_due(self) -> "_Closed | None":
-        """Close rows that are due. Raises sqlite3.Error."""
+        """Close rows that are due; None: none, or the collector stops. Raises sqlite3.Error."""
         now = self._clock.now()
         due = list(islice(self._store.open_rows.due(to_ms(now)), _ROWS_MAX))
         if not due:
@@ -220,6 +232,8 @@ class SampleReceiver:
         carried: dict[Device, Before] = {}
         lost: Counter[str] = Counter()
         for one in due:
+            if self._is_closed:
+                return None
             device = one.device
             joined = JoinedRow(device.table, device.source, one.ts_ms, one.row.cells, one.row.facts)
             before = carried.get(device) or self._store.before(device)
@@ -251,7 +265,8 @@ class SampleReceiver:
     async def _deliver(self) -> None:
         """Store waiting batches, those of a node in order, until none is left or the store is busy."""
         blocked: set[tuple[str, str]] = set()
-        while batches := await self._in_thread(partial(self._store.oldest, blocked, _BATCHES_MAX)):
+        oldest = partial(self._store.oldest, blocked, _BATCHES_MAX)
+        while not self._is_closed and (batches := await self._in_thread(oldest)):
             async with asyncio.TaskGroup() as group:
                 tasks = [group.create_task(self._is_settled(batch)) for batch in batches]
             settled = [one for one, task in zip(batches, tasks, strict=True) if task.result()]

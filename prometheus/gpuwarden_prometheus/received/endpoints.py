@@ -2,7 +2,7 @@
 
 import asyncio
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from aiohttp import web
@@ -17,6 +17,7 @@ from gpuwarden_prometheus.received.mapping import (
     RequestMapping,
     Sample,
     SeriesMap,
+    TooManyRowsError,
 )
 from gpuwarden_prometheus.remote_write.messages import (
     BadWriteRequestError,
@@ -31,11 +32,14 @@ BODY_BYTES_MAX = 10 * 1024 * 1024
 """Largest body; above it 413."""
 CONTENT_BYTES_MAX = 10 * 1024 * 1024
 """Largest content of a body; vmagent sends at most 8 MiB, others far less. Its message takes up to thirty times that."""
-SERIES_MAX = 100_000
-"""Most series of a request; an empty one takes two bytes in the body."""
-SAMPLES_MAX = 500_000
+SERIES_MAX = 20_000
+"""Most series of a request: twice what vmagent sends, ten times Prometheus' default. An empty one takes two bytes."""
+SAMPLES_MAX = 50_000
+"""Most samples and histograms of a request."""
 LABELS_MAX = 100
 """Most labels of a series."""
+REQUEST_LABELS_MAX = 500_000
+"""Most labels of all series of a request: with version 2 a label takes two bytes in the body."""
 _PROTO = "application/x-protobuf"
 _V2 = "io.prometheus.write.v2.Request"
 _PROTOS = {"": 1, "prometheus.WriteRequest": 1, _V2: 2}
@@ -124,7 +128,7 @@ class ReceiveEndpoints:
         mapping = self._series.mapping(node, span_ms)
         try:
             samples = reader(body, mapping)
-        except (BadWriteRequestError, otlp.BadMetricsError) as error:
+        except (BadWriteRequestError, otlp.BadMetricsError, TooManyRowsError) as error:
             return Refusal(400, str(error))
         except OtherNodeError as error:
             return Refusal(403, str(error))
@@ -156,22 +160,11 @@ def _parameters(request: web.Request) -> Mapping[str, str]:
 def _write_reader(version: int) -> _Reader:
     def read(body: bytes, mapping: RequestMapping) -> int:
         message = decode(version, body, CONTENT_BYTES_MAX)
-        samples = 0
-        if len(message.timeseries) > SERIES_MAX:
-            raise BadWriteRequestError(
-                f"the request has {len(message.timeseries)} series, more than {SERIES_MAX}: send smaller requests"
-            )
+        samples = _samples_of(version, message)
+        # Once, as each look at a symbol copies it.
+        symbols = [*message.symbols] if version == 2 else ()
         for series in message.timeseries:
-            pairs = tuple(sorted(_pairs(version, message, series)))
-            if len(pairs) > LABELS_MAX:
-                raise BadWriteRequestError(
-                    f"a series has {len(pairs)} labels; most is {LABELS_MAX}: drop labels that are not needed"
-                )
-            samples += len(series.samples)
-            if samples > SAMPLES_MAX:
-                raise BadWriteRequestError(
-                    f"the request has more than {SAMPLES_MAX} samples: send smaller requests"
-                )
+            pairs = tuple(sorted(_pairs(version, symbols, series)))
             mapping.take(pairs, (Sample(one.timestamp, one.value) for one in series.samples))
             if series.histograms:
                 mapping.skipped["histogram", dict(pairs).get("__name__", "")] += len(series.histograms)  # fmt: skip
@@ -180,9 +173,38 @@ def _write_reader(version: int) -> _Reader:
     return read
 
 
-def _pairs(version: int, message: Any, series: Any) -> LabelPairs | Iterator[tuple[str, str]]:
+def _samples_of(version: int, message: Any) -> int:
+    """The number of samples of a message. Raises BadWriteRequestError, before anything is mapped, if that takes long."""
+    if len(message.timeseries) > SERIES_MAX:
+        raise BadWriteRequestError(
+            f"the request has {len(message.timeseries)} series, more than {SERIES_MAX}: send smaller requests"
+        )
+    samples = histograms = labels = 0
+    for series in message.timeseries:
+        own = len(series.labels_refs) // 2 if version == 2 else len(series.labels)
+        if own > LABELS_MAX:
+            raise BadWriteRequestError(
+                f"a series has {own} labels; most is {LABELS_MAX}: drop labels that are not needed"
+            )
+        labels += own
+        samples += len(series.samples)
+        histograms += len(series.histograms)
+    for found, most, what in (
+        (labels, REQUEST_LABELS_MAX, "labels"),
+        (samples + histograms, SAMPLES_MAX, "samples"),
+    ):
+        if found > most:
+            raise BadWriteRequestError(
+                f"the request has {found} {what}, more than {most}: send smaller requests"
+            )
+    return samples
+
+
+def _pairs(
+    version: int, symbols: Sequence[str], series: Any
+) -> LabelPairs | Iterator[tuple[str, str]]:
     if version == 2:
-        return label_pairs(message.symbols, series.labels_refs)
+        return label_pairs(symbols, series.labels_refs)
     return tuple((label.name, label.value) for label in series.labels)
 
 

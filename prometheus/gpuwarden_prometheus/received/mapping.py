@@ -1,5 +1,6 @@
 """Maps samples of series to parts of rows; pure, except its cache of series."""
 
+import hashlib
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -19,7 +20,9 @@ from gpuwarden_prometheus.received.names import NamedColumn, named_columns
 SERIES_MAX = 50_000
 """Series that are known by their labels; then they are forgotten and found again."""
 LABEL_CHARS_MAX = 256
-"""Longest value of a label that is used."""
+"""Longest name or value of a label that is used."""
+ROWS_MAX = 10_000
+"""Most rows that the samples of a request may be of: each is joined, made and stored by itself."""
 _QUIET = ("up", "scrape_", "go_", "promhttp_", "process_", "python_", "ALERTS", "gpuwarden_agent_", "gpuwarden_collector_")  # fmt: skip
 """Begins of names that say nothing about GPUs and hosts: they are counted together."""
 OF_PROGRAMS = "of programs themselves"
@@ -49,11 +52,16 @@ class OtherNodeError(Exception):
     """A series is about another node than the sender may send; the text says which."""
 
 
+class TooManyRowsError(Exception):
+    """The samples of a request are of more rows than ROWS_MAX; the text is one line for the sender."""
+
+
 class SeriesMap:
     """Maps series; remembers where those of the last requests belong."""
 
     def __init__(self) -> None:
-        self._places: dict[tuple[LabelPairs, str | None], Sequence[_Place] | str] = {}
+        self._places: dict[bytes, Sequence[_Place] | str] = {}
+        """By digest of labels and node: the labels themselves take thirty times the room."""
 
     def mapping(self, only_node: str | None, span_ms: tuple[int, int]) -> "RequestMapping":
         """Map one request. `only_node`: the node that its token is for; `span_ms`: first and last time of samples."""
@@ -61,12 +69,13 @@ class SeriesMap:
 
     def places(self, pairs: LabelPairs, only_node: str | None) -> Sequence[_Place] | str:
         """Where a series belongs, or the reason why nowhere. Raises OtherNodeError."""
-        known = self._places.get((pairs, only_node))
+        key = _digest(pairs, only_node)
+        known = self._places.get(key)
         if known is None:
             known = _places_of(dict(pairs), only_node)
             if len(self._places) >= SERIES_MAX:
                 self._places.clear()
-            self._places[pairs, only_node] = known
+            self._places[key] = known
         return known
 
 
@@ -88,7 +97,8 @@ class RequestMapping:
         return [*self._parts.values()]
 
     def take(self, pairs: LabelPairs, samples: Iterable[Sample]) -> None:
-        """Add a series; `pairs` has its name as `__name__`. Raises OtherNodeError."""
+        """Add a series; `pairs` has its name as `__name__`. Raises OtherNodeError, TooManyRowsError."""
+        pairs = tuple(pair for pair in pairs if max(map(len, pair)) <= LABEL_CHARS_MAX)
         places = self._map.places(pairs, self._only_node)
         name = next((value for label, value in pairs if label == "__name__"), "")
         least_ms, most_ms = self._span_ms
@@ -108,6 +118,10 @@ class RequestMapping:
         at = place.table, place.source, place.key, ts_ms
         part = self._parts.get(at)
         if part is None:
+            if len(self._parts) >= ROWS_MAX:
+                raise TooManyRowsError(
+                    f"the samples are of more than {ROWS_MAX} rows, that is devices and times: send smaller requests"
+                )
             part = self._parts[at] = RowPart(*at, {}, {})
         for fact, text in place.facts.items():
             part.facts.setdefault(fact, text)
@@ -120,6 +134,11 @@ class RequestMapping:
                 part.cells.setdefault(cell, said * column.times / column.over)
 
 
+def _digest(pairs: LabelPairs, only_node: str | None) -> bytes:
+    text = "\0".join([only_node or "", *(text for pair in pairs for text in pair)])
+    return hashlib.blake2b(text.encode(errors="surrogatepass"), digest_size=20).digest()
+
+
 def _places_of(labels: Mapping[str, str], only_node: str | None) -> Sequence[_Place] | str:
     name = labels.get("__name__", "")
     columns = named_columns().get(name) or named_columns().get(_other_name(name))
@@ -128,7 +147,6 @@ def _places_of(labels: Mapping[str, str], only_node: str | None) -> Sequence[_Pl
     held = [one for one in columns if all(c.holds(labels) for c in one.conditions)]
     if not held:
         return "other_labels"
-    labels = {n: v for n, v in labels.items() if len(v) <= LABEL_CHARS_MAX}
     try:
         node, is_named = node_of(labels, is_host=held[0].table == "host_samples")
         if only_node is not None and node != only_node:

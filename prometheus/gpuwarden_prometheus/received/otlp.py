@@ -26,8 +26,14 @@ else:
 
 _NO_VALUE = DataPointFlags.DATA_POINT_FLAGS_NO_RECORDED_VALUE_MASK
 _CUMULATIVE = AggregationTemporality.AGGREGATION_TEMPORALITY_CUMULATIVE
-MESSAGES_MAX = 300_000
-"""Resources, metrics and data points of a request at most: an empty one takes two bytes."""
+MESSAGES_MAX = 50_000
+"""Resources, scopes, metrics and data points of a request at most: an empty one takes two bytes."""
+ATTRIBUTES_MAX = 100
+"""Most attributes of a data point and its resource."""
+POINT_ATTRIBUTES_MAX = 500_000
+"""Most attributes of all data points of a request, with those of their resources."""
+JSON_VALUES_MAX = 500_000
+"""Most objects and elements of JSON, which is read in Python."""
 _DEPTH_MAX = 20
 """Levels of JSON; a request has about ten."""
 
@@ -63,6 +69,10 @@ def _inflated(decompressor: Any, body: bytes, bytes_max: int, error: type[Except
 def decode(content: bytes, *, is_json: bool) -> Any:
     """The message of a request. Raises BadMetricsError."""
     message = ExportMetricsServiceRequest()
+    if is_json and content.count(b"{") + content.count(b",") > JSON_VALUES_MAX:
+        raise BadMetricsError(
+            f"the JSON has more than {JSON_VALUES_MAX} values: send smaller requests, or protobuf"
+        )
     try:
         if is_json:
             json_format.Parse(content, message, True, max_recursion_depth=_DEPTH_MAX)
@@ -79,20 +89,47 @@ def decode(content: bytes, *, is_json: bool) -> Any:
 
 def take(message: Any, mapping: RequestMapping) -> int:
     """Add the metrics of a request; the number of its data points. Raises OtherNodeError, BadMetricsError."""
-    points = messages = 0
+    _check_size(message)
+    points = 0
     for resource in message.resource_metrics:
-        messages += 1
         outer = dict(_labels(resource.resource.attributes))
         for scope in resource.scope_metrics:
-            messages += 1
             for metric in scope.metrics:
-                found = _take_metric(metric, outer, mapping)
-                points, messages = points + found, messages + found + 1
-        if messages > MESSAGES_MAX:
+                points += _take_metric(metric, outer, mapping)
+    return points
+
+
+def _check_size(message: Any) -> None:
+    """Raise BadMetricsError, before anything is mapped, if that takes long."""
+    attributes = 0
+    for number, own in enumerate(_sizes(message)):
+        attributes += own
+        if number >= MESSAGES_MAX:
             raise BadMetricsError(
                 f"the request has more than {MESSAGES_MAX} resources, metrics and data points: send smaller requests"
             )
-    return points
+        if own > ATTRIBUTES_MAX:
+            raise BadMetricsError(
+                f"a data point has {own} attributes; most is {ATTRIBUTES_MAX}: drop attributes that are not needed"
+            )
+        if attributes > POINT_ATTRIBUTES_MAX:
+            raise BadMetricsError(
+                f"the data points have more than {POINT_ATTRIBUTES_MAX} attributes: send smaller requests"
+            )
+
+
+def _sizes(message: Any) -> Iterator[int]:
+    """For each resource, scope, metric and data point the number of attributes that are read for it."""
+    for resource in message.resource_metrics:
+        outer = len(resource.resource.attributes)
+        yield outer
+        for scope in resource.scope_metrics:
+            yield 0
+            for metric in scope.metrics:
+                yield 0
+                if kind := metric.WhichOneof("data"):
+                    for point in getattr(metric, kind).data_points:
+                        yield outer + len(point.attributes)
 
 
 def _take_metric(metric: Any, outer: dict[str, str], mapping: RequestMapping) -> int:

@@ -125,7 +125,7 @@ async def running(
         access = AccessControl(settings, clock, stats.denied, raise_descriptors())
 
         # Store rows: the store, the writer that appends to it, the process that moves rows to the lake.
-        store = await stages.open_store(stack, settings, stats, clock)
+        store = await stages.open_store(stack, settings, access, stats, clock)
         clock_check = stages.clock_check_of(store.frames, clock)
         writer, ended = stages.start_writer(stack, settings, store, stats, clock, clock_check)
         timetable = await stages.start_timetable(stack, access)

@@ -8,6 +8,7 @@ from typing import Any
 
 from gpuwarden.clock import naive_utc
 from gpuwarden.metrics import Type
+from gpuwarden.node_name import NodeNameError, check_node_name
 from gpuwarden.table import Column, Table
 
 GPU_TESTS_PATH = "/v1/gpu-tests"
@@ -15,7 +16,6 @@ OK, FAIL, SKIPPED = "ok", "fail", "skipped"
 RESULTS_MAX = 1_000
 """Results of one run."""
 TEXT_CHARACTERS_MAX = 500
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}")
 _RUN = re.compile(r"[0-9a-f]{12}")
 _OLDEST, _AHEAD = timedelta(days=1), timedelta(minutes=10)
 _GPU_MAX = 1024
@@ -115,8 +115,10 @@ def run_of(document: Any, now: datetime) -> GpuTestRun:
     node, run, simulated, results = (
         document[key] for key in ("node", "run", "simulated", "results")
     )
-    if not isinstance(node, str) or _NAME.fullmatch(node) is None:
-        raise GpuTestError("node: it must be the name of a node")
+    try:
+        check_node_name(node)
+    except NodeNameError as error:
+        raise GpuTestError(f"node: {error}") from error
     if not isinstance(run, str) or _RUN.fullmatch(run) is None:
         raise GpuTestError("run: it must be 12 hexadecimal digits")
     if not isinstance(simulated, bool):

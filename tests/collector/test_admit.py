@@ -379,3 +379,9 @@ def test_a_batch_has_a_bounded_number_of_rows_that_are_merged_one_by_one(
     rows = [{k: v for k, v in row.items() if k in WIRE_SCHEMAS[table].names}] * 4
     assert judged(wire, rows[:3], table) is None
     assert reason_for(wire, rows, table) == f"{table} has 4 rows; most is 3: send smaller batches"
+
+
+@pytest.mark.parametrize("node", ["../../x", "n1 ", "vx;rm"])
+def test_rows_of_a_node_that_no_host_is_called_refuse_the_batch(wire: Any, node: str) -> None:
+    rows = [wire.gpu_row(), wire.gpu_row(1, node=node)]
+    assert f"gpu_samples.node: {node!r} cannot be the name of a node" in reason_for(wire, rows)

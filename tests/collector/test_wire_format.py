@@ -54,9 +54,10 @@ def golden_rows() -> dict[str, list[dict[str, Any]]]:
     for name, table in WIRE_TABLES.items():
         schema = WIRE_SCHEMAS[name]
         full = {f.name: example(f.type, number % 30) for number, f in enumerate(schema)}
+        full["node"] = "n1"
         full |= {n: '{"team": "vision"}' for n in ("labels", "pod_labels", "peers") if n in full}
         bare = {c.name: full[c.name] if c.required else None for c in table.columns}
-        changed = {k: f"{bare[k]}, too" for k in ("node", "gpu_uuid") if bare.get(k)}
+        changed = {k: f"{bare[k]}-too" for k in ("node", "gpu_uuid") if bare.get(k)}
         rows[name] = [full, {**bare, **changed}]
     return rows
 

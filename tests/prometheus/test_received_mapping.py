@@ -272,6 +272,16 @@ def test_what_has_no_value_is_absent_and_what_cannot_be_mapped_is_named() -> Non
     assert late.skipped == {("too_old", "DCGM_FI_DEV_GPU_UTIL"): 1}
 
 
+def test_series_of_a_node_that_no_host_is_called_are_not_stored() -> None:
+    mapping = mapped(
+        ("DCGM_FI_DEV_GPU_TEMP", {**GPU, "Hostname": "../../x"}, 1.0),
+        ("DCGM_FI_DEV_GPU_TEMP", {"UUID": "GPU-1", "instance": "v x:9400"}, 1.0),
+        ("node_uname_info", {"nodename": "vx;rm", "instance": "n1:9100"}, 1.0),
+    )
+    assert not mapping.parts
+    assert sorted(reason for reason, _ in mapping.skipped) == ["wrong_node", "wrong_node"]
+
+
 def test_a_token_of_one_node_sends_no_rows_of_another() -> None:
     with pytest.raises(OtherNodeError, match="the token is for node n9, and .* is of node n1"):
         mapped(("DCGM_FI_DEV_GPU_UTIL", GPU, 1), node="n9")

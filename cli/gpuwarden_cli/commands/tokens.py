@@ -12,6 +12,7 @@ from gpuwarden.clock import SystemClock
 from gpuwarden.durations import seconds_of
 from gpuwarden.files import write_whole
 from gpuwarden.lifecycle import StartError
+from gpuwarden.node_name import NodeNameError, check_node_name
 from gpuwarden_cli.parser import Commands, add_command, add_format, add_group
 from gpuwarden_cli.settings import collector_settings
 
@@ -72,6 +73,11 @@ def add_commands(commands: Commands) -> None:
     made.add_argument("--valid", default="1h", metavar="TIME", help="for how long (default 1h)")
     made.add_argument(
         "--uses", type=int, default=1, metavar="N", help="for how many nodes (default 1)"
+    )
+    made.add_argument(
+        "--known-nodes",
+        action="store_true",
+        help="also for nodes that have rows and no token, such as one whose token was revoked",
     )
     made.add_argument(
         "--collector", metavar="URL", help="the collector's address (default: by its certificate)"
@@ -140,6 +146,11 @@ def _create(args: argparse.Namespace) -> int:
         raise StartError(
             "--scope ingest needs --node NAME or --any-node, and no other scope has them"
         )
+    if args.node is not None:
+        try:
+            check_node_name(args.node)
+        except NodeNameError as error:
+            raise StartError(f"--node: {error}") from error
     if args.team is not None:
         _check_team(args, scope)
     lasts = _time(args.expires, "--expires") if args.expires else None
@@ -278,7 +289,13 @@ def _enrolment(args: argparse.Namespace) -> int:
 
     def change(store: "TokenStore", now: datetime) -> "TokenStore":
         entry = TokenEntry(
-            token.id, Scope.ENROLL, token.digest, now, expires_at=now + lasts, uses_left=args.uses
+            token.id,
+            Scope.ENROLL,
+            token.digest,
+            now,
+            expires_at=now + lasts,
+            uses_left=args.uses,
+            known_nodes=args.known_nodes,
         )
         return store.with_entry(entry)
 

@@ -10,6 +10,7 @@ from gpuwarden import logs
 from gpuwarden.clock import SystemClock
 from gpuwarden.lifecycle import StartError
 from gpuwarden.models import model_named
+from gpuwarden.node_name import NodeNameError, check_node_name
 from gpuwarden_agent import daemon
 from gpuwarden_agent.collect.discovery import discover
 from gpuwarden_agent.collect.progress.probe import progress_probes
@@ -34,6 +35,10 @@ class Sources:
 
 def sources_of(settings: AgentSettings, *, is_agent: bool = False) -> Sources:
     """The sources for the settings; `is_agent`: it keeps its position in the kernel's log. Raises StartError."""
+    try:
+        check_node_name(settings.node_name)
+    except NodeNameError as error:
+        raise StartError(f"node: {error}: give this host another name by setting node") from error
     if settings.backend == "replay":
         from gpuwarden_cli.composition.replay import replayed
 

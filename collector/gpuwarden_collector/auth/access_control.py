@@ -4,20 +4,21 @@ import asyncio
 import logging
 import ssl
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from aiohttp import web
 
-from gpuwarden.access import ID, Denied, Scope
+from gpuwarden.access import ENROLL_PATH, ID, Denied, Scope
 from gpuwarden.clock import Clock
 from gpuwarden.files import Mark, mark_of
 from gpuwarden.lifecycle import StartError
 from gpuwarden_collector.auth import token_file
 from gpuwarden_collector.auth.access_file import AccessFileError, load_access
 from gpuwarden_collector.auth.connections import Connections, limits_of
+from gpuwarden_collector.auth.enrolment import Enrolment
 from gpuwarden_collector.auth.exposure import exposure_of
 from gpuwarden_collector.auth.gate import Gate
 from gpuwarden_collector.auth.routes import AccessRoutes
@@ -111,7 +112,11 @@ class AccessControl:
             self._gate.judged,
             lambda: self._rules,
         )
-        self.routes: Iterable[web.AbstractRouteDef] = routes.routes()
+        self.stored_nodes: Callable[[], Collection[str]] = tuple
+        """The nodes that have rows."""
+        enrolment = Enrolment(self._path, clock, self.reload, lambda: self.stored_nodes())
+        others = (r for r in routes.routes() if getattr(r, "path", None) != ENROLL_PATH)
+        self.routes: Iterable[web.AbstractRouteDef] = [*others, enrolment.route()]
         self._log_warnings()
 
     def _log_warnings(self) -> None:

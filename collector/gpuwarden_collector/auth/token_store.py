@@ -4,13 +4,14 @@ It has the SHA-256 of each token and its SCRAM-SHA-256 verifier, never the token
 """
 
 import hmac
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 import msgspec
 
 from gpuwarden.access import Denied, Scope, Token, allows
+from gpuwarden.node_name import twin_of
 from gpuwarden.scram import Verifier
 from gpuwarden.teams import Team
 from gpuwarden_collector.auth.scopes import Holder, Need
@@ -33,6 +34,8 @@ class TokenEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_d
     expires_at: datetime | None = None
     uses_left: int | None = None
     """For enrolment: number of nodes that it can still enroll; None: any number."""
+    known_nodes: bool = False
+    """For enrolment: whether it also enrolls nodes that have rows and no token."""
     comment: str = ""
     line: str | None = None
     """Id of the first token from which rotation made this one; None: it is the first."""
@@ -157,9 +160,15 @@ class TokenStore:
         return self.with_entry(msgspec.structs.replace(old, expires_at=ends_at)).with_entry(new)
 
     def enrolled(
-        self, by: str, node: str, name: str, digest: str, now: datetime
+        self,
+        by: str,
+        node: str,
+        name: str,
+        digest: str,
+        now: datetime,
+        stored: Collection[str] = (),
     ) -> "tuple[TokenStore, TokenEntry]":
-        """Add a node's own token, with the enrolment token `by`.
+        """Add a node's own token, with the enrolment token `by`; `stored`: nodes that have rows.
 
         A repeated request changes nothing: the first answer may have been lost. Raises TokenStoreError.
         """
@@ -177,6 +186,16 @@ class TokenStore:
             raise TokenStoreError(
                 f"node {node} has the token {held.id}: to give it another one, first run"
                 f" `gpuwarden token revoke {held.id}` on the collector's host"
+            )
+        of_tokens = [entry.node for entry in self._entries.values() if entry.node is not None]
+        if (twin := twin_of(node, [*of_tokens, *stored])) is not None:
+            raise TokenStoreError(
+                f"{node} differs from the node {twin} in case alone: enroll it as {twin}"
+            )
+        if node in stored and not pass_.known_nodes:
+            raise TokenStoreError(
+                f"node {node} has rows already, and the enrolment token {by} is for new nodes:"
+                " `gpuwarden token enrolment --known-nodes` creates one for such nodes too"
             )
         store = self
         if pass_.uses_left is not None:

@@ -22,6 +22,7 @@ import pyarrow.compute as pc
 
 from gpuwarden.clock import EPOCH, from_ms, to_ms
 from gpuwarden.metrics import Type
+from gpuwarden.node_name import NodeNameError, check_node_name
 from gpuwarden.schema import COLLECTOR_EVENTS, EVENTS, WIRE_TABLES
 from gpuwarden.table import Column, Table
 from gpuwarden_collector.ingest.decode import RefusedBody, invalid
@@ -89,6 +90,8 @@ def checked(tables: Mapping[str, Any], admitted: Window) -> dict[str, Any] | Ref
             clean = without_controls(data.column(place))
             data = data.set_column(place, data.schema.field(place), clean)
         combined[name] = data
+        if reason := _wrong_node(name, data):
+            return RefusedBody(422, reason)
         if reason := _wrong_json(name, data) or _wrong_kind(name, data):
             return RefusedBody(422, reason)
         if name in _SAMPLE_TABLES and (key := _repeated_key(table, data)):
@@ -226,6 +229,15 @@ def _not_ascii(group: _ColumnGroup, arrays: Sequence[Any], of: set[int], rows: i
     return [
         place for place, piece in zip(found, pieces, strict=True) if (piece - 0x20).max() >= 0x5F
     ]
+
+
+def _wrong_node(name: str, data: Any) -> str | None:
+    for node in data["node"].unique().to_pylist():
+        try:
+            check_node_name(node)
+        except NodeNameError as error:
+            return f"{name}.node: {error}"
+    return None
 
 
 def _wrong_kind(name: str, data: Any) -> str | None:

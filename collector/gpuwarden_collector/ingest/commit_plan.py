@@ -105,6 +105,10 @@ class Known:
     has_peers: bool = False
     """Whether other collectors seal into the same lake."""
 
+    def nodes(self) -> set[str]:
+        """Nodes that have rows. Any thread may call it."""
+        return {*list(self.items["nodes"]), *list(self.gpus_of), *list(self.node_owners)}
+
     def own(self, gpu_uuid: str, owner: GpuOwner) -> None:
         """Set the owner of a GPU."""
         self.disown(gpu_uuid)

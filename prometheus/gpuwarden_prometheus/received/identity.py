@@ -4,6 +4,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 
+from gpuwarden.node_name import is_node_name
 from gpuwarden.prometheus_names import NODE_LABELS, is_exporter_pod, kernel_bus_id
 from gpuwarden.schema import WIRE_TABLES
 from gpuwarden.table import place_uuid
@@ -56,19 +57,28 @@ def node_of(labels: Mapping[str, str], *, is_host: bool = False) -> tuple[str, b
             continue
         found = labels.get(name)
         if found and not is_exporter_pod(found):
-            return found, True
+            return _named(found), True
     for name in _INSTANCES:
         if found := labels.get(name):
             # An IPv6 address is in brackets.
-            return _PORT.sub("", found).strip("[]") or found, False
+            return _named(_PORT.sub("", found).strip("[]")), False
     raise UnknownDeviceError("no_node")
+
+
+def _named(node: str) -> str:
+    if not is_node_name(node):
+        raise UnknownDeviceError("wrong_node")
+    return node
 
 
 def facts_of(name: str, table: str, labels: Mapping[str, str], node: str) -> dict[str, str]:
     """Columns of the key and texts about the device. Raises UnknownDeviceError."""
     columns = WIRE_TABLES[table].names
     if "gpu_uuid" not in columns:
-        return _texts(_HOST_FACTS, labels) | _own_columns(table, labels)
+        facts = _texts(_HOST_FACTS, labels)
+        if "nodename" in facts:
+            _named(facts["nodename"])
+        return facts | _own_columns(table, labels)
     facts = _texts(_FACTS, labels) | dict(_owners(labels))
     if place := kernel_bus_id(labels.get("pci_bus_id") or labels.get("gpu_pci_address", "")):
         facts["pci_bus_id"] = place

@@ -103,12 +103,16 @@ def test_an_enrolment_is_one_line_with_the_token_out_of_the_command(
     assert [(r["scope"], r["uses left"]) for r in rows] == [("enroll", 3)]
 
 
-def test_an_enrolment_without_an_address_says_what_to_do(token, monkeypatch) -> None:
+def test_an_enrolment_without_an_address_says_what_to_do(
+    token, tmp_path: Path, monkeypatch
+) -> None:
     monkeypatch.setenv("GPUWARDEN_COLLECTOR_REQUIRE_TOKENS", "true")
     code, _, err = token("enrolment")
     assert code == 2 and "say its address with --collector" in err
     assert token("enrolment", "--collector", "http://x", "--uses", "0")[0] == 2
-    code, out, _ = token("enrolment", "--collector", "http://x")
+    code, out, _ = token("enrolment", "--collector", "http://x", "--known-nodes")
+    (entry,) = load(tmp_path / NAME).entries
+    assert entry.known_nodes
     assert code == 0 and out.endswith("--collector http://x --allow-insecure\n")
 
 

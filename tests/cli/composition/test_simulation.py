@@ -133,3 +133,8 @@ def test_the_setting_of_a_script_that_is_not_there_is_told(tmp_path: Path) -> No
     settings = AgentSettings(node="n", backend="simulator", simulate_script=path)
     with pytest.raises(StartError, match=r"none\.toml: cannot be read"):
         sources_of(settings)
+
+
+def test_an_agent_with_a_name_that_no_host_has_does_not_start() -> None:
+    with pytest.raises(StartError, match="node: 'v 1' cannot be the name .* by setting node"):
+        sources_of(AgentSettings(backend="simulator", node="v 1"))

@@ -50,7 +50,7 @@ RUBBISH: list[Any] = [
     {"node": "n1"},
     {"node": "", "id": "a" * 12, "sha256": "0" * 64},
     {"node": "n" * 257, "id": "a" * 12, "sha256": "0" * 64},
-    {"node": "n\n1", "id": "a" * 12, "sha256": "0" * 64},
+    *({"node": n, "id": "a" * 12, "sha256": "0" * 64} for n in ("n\n1", "../../x", "v1 ", "vx;rm")),
     {"node": 5, "id": "a" * 12, "sha256": "0" * 64},
     {"node": "n1", "id": "A" * 12, "sha256": "0" * 64},
     {"node": "n1", "id": "a" * 12, "sha256": "0" * 64 + "\n"},
@@ -67,6 +67,30 @@ async def test_an_invalid_enrolment_is_refused_and_costs_no_use(
             status, answer = await enroll(session, collector.url, bearer(by), document)
             assert (status, "error" in answer) == (400, True), document
     assert [e.uses_left for e in load(data_dir / NAME).entries] == [1]
+
+
+async def test_a_node_that_has_rows_enrolls_only_by_an_enrolment_for_known_nodes(
+    start: Any, session: Any, grant: Any, bearer: Any, wire: Any, post: Any
+) -> None:
+    every, new, known = (
+        grant(Scope.INGEST),
+        grant(Scope.ENROLL, uses_left=9),
+        grant(Scope.ENROLL, uses_left=9, known_nodes=True),
+    )
+    own = Token.new(Scope.INGEST)
+    async with start(require_tokens=True) as collector:
+        rows = wire.zstd(wire.stream("gpu_samples", [wire.gpu_row(node="n1")]))
+        assert (await post(collector.url, rows, headers=bearer(every)))[0] == 204
+        status, answer = await enroll(session, collector.url, bearer(new), asked("n1", own))
+        assert (status, "has rows already" in answer["error"]) == (409, True)
+        for by in (new, known):
+            status, answer = await enroll(session, collector.url, bearer(by), asked("N1", own))
+            assert (status, "from the node n1 in case alone" in answer["error"]) == (409, True)
+        status, answer = await enroll(session, collector.url, bearer(known), asked("n1", own))
+        assert (status, answer) == (201, {"id": own.id, "node": "n1"})
+    async with start(require_tokens=True) as collector:  # as the first answer may have been lost
+        status, _ = await enroll(session, collector.url, bearer(new), asked("n1", own))
+        assert status == 201
 
 
 async def test_without_required_tokens_there_is_nothing_to_enroll(start: Any, session: Any) -> None:

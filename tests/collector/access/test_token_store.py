@@ -155,6 +155,14 @@ def test_an_enrolled_node_cannot_be_taken_over_with_another_enrolment() -> None:
     assert freed.get(by.id).uses_left == 3
 
 
+def test_a_name_that_differs_in_case_from_that_of_a_token_cannot_be_enrolled() -> None:
+    by, entry = made(Scope.ENROLL, uses_left=5)
+    own, other = Token.new(Scope.INGEST), Token.new(Scope.INGEST)
+    book, _ = TokenStore([entry]).enrolled(by.id, "v1", own.id, own.digest, NOW)
+    with pytest.raises(TokenStoreError, match="V1 differs from the node v1 in case alone"):
+        book.enrolled(by.id, "V1", other.id, other.digest, NOW)
+
+
 @given(
     st.integers(1, 4),
     st.lists(st.tuples(st.integers(0, 5), st.integers(0, 2)), max_size=20),

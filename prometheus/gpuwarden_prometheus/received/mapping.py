@@ -5,6 +5,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import NamedTuple
 
 from gpuwarden.prometheus_names import dcgm_value
@@ -98,7 +99,9 @@ class RequestMapping:
 
     def take(self, pairs: LabelPairs, samples: Iterable[Sample]) -> None:
         """Add a series; `pairs` has its name as `__name__`. Raises OtherNodeError, TooManyRowsError."""
-        pairs = tuple(pair for pair in pairs if max(map(len, pair)) <= LABEL_CHARS_MAX)
+        pairs = tuple(
+            [pair for pair in pairs if max(len(pair[0]), len(pair[1])) <= LABEL_CHARS_MAX]
+        )
         places = self._map.places(pairs, self._only_node)
         name = next((value for label, value in pairs if label == "__name__"), "")
         least_ms, most_ms = self._span_ms
@@ -135,7 +138,7 @@ class RequestMapping:
 
 
 def _digest(pairs: LabelPairs, only_node: str | None) -> bytes:
-    text = "\0".join([only_node or "", *(text for pair in pairs for text in pair)])
+    text = "\0".join([only_node or "", *chain.from_iterable(pairs)])
     return hashlib.blake2b(text.encode(errors="surrogatepass"), digest_size=20).digest()
 
 

@@ -18,6 +18,7 @@ from docs.generate_tables import NOTICE, metrics_page, nvml_lists, smi_names, ta
 from docs.rule_pages import rule_pages
 
 from gpuwarden.cookbook import questions
+from gpuwarden.data_folder import table
 from gpuwarden.diagnosis import MEANINGS
 from gpuwarden.models import SIMULATED_ACCELERATORS
 from gpuwarden.settings import default_of
@@ -44,6 +45,7 @@ def pages() -> dict[str, str]:
         "docs/configure.md": wrapped(configure_page()),
         "docs/commands.md": wrapped(commands_page()),
         "docs/sql.md": _between("docs/sql.md", "cookbook", wrapped("\n".join(_cookbook()) + "\n")),
+        "docs/store.md": _between("docs/store.md", "data folder", "\n".join([*table(), ""])),
         "docs/xids.md": xids_page(),
         "docs/diagnosis.md": diagnosis_page(),
         "docs/gpus.md": gpus_page(),

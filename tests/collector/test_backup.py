@@ -11,8 +11,11 @@ import pyarrow as pa
 import pytest
 from tests.collector.made_up_store import LIMITS, asked, asked_in, move_all
 from tests.rules.notify.alerts import START, Incidents, make_alert, message_of
+from tests.rules.policies.test_cases import DRAINS, Follower, done, live
+from tests.rules.policies.test_dry_run import HOUR, MINUTE, NOW, policy
 
 from gpuwarden.clock import ManualClock
+from gpuwarden.data_folder import POLICIES
 from gpuwarden.lifecycle import StartError
 from gpuwarden.sqlite_file import NOTIFICATIONS
 from gpuwarden_collector.ingest.deduplicate import StoredSequences
@@ -28,6 +31,8 @@ from gpuwarden_collector.storage.state import FILE_NAME, StateFile
 from gpuwarden_rules.notify.outbox import Outbox
 from gpuwarden_rules.notify.planner import IncidentNotice, plan
 from gpuwarden_rules.notify.routing import Recipient, Route, RoutingPolicy
+from gpuwarden_rules.policies.case_store import CaseStore
+from gpuwarden_rules.policies.language import StepKind
 
 
 def put(database: Database, wire: Any, first_s: int = 0, rows: int = 40) -> None:
@@ -166,6 +171,45 @@ def test_a_damaged_file_of_notifications_is_found_and_set_aside(
     assert check(data_dir).problems == []
     assert not path.exists()
     assert any((data_dir / "lost").glob(f"{NOTIFICATIONS}.*"))
+
+
+def test_open_cases_an_undo_that_waits_and_the_stop_of_policies_are_restored(
+    database: Database, data_dir: Path, clock: ManualClock, tmp_path: Path
+) -> None:
+    database.close()
+    drains = Follower(policy(steps=DRAINS, undo_after_s=2 * 3600))
+    drains.step(NOW, live())
+    done(drains, NOW + MINUTE)
+    drains.step(NOW + HOUR)
+    asks = Follower(policy(name="asks"))
+    asks.step(NOW, live(1))
+    store = CaseStore(data_dir / POLICIES)
+    store.save([drains.only, asks.only], {asks.only.id: StepKind.ASK_OWNER}, NOW)
+    secret = store.question(asks.only, NOW + HOUR)
+    store.stop("ada", NOW)
+    copy, restored = tmp_path / "copy", tmp_path / "restored"
+    report = backup(data_dir, copy, clock)  # while the collector has the file open
+    store.start()
+    store.close()
+    assert f"{POLICIES}: open cases: 2, policies are stopped: 1" in report.facts
+    restore(copy, restored)
+    again = CaseStore(restored / POLICIES)
+    assert again.cases(NOW) == {case.id: case for case in (drains.only, asks.only)}
+    assert again.cases(NOW)[drains.only.id].undo_at == NOW + 3 * HOUR
+    assert again.unsaid() == [(asks.only, StepKind.ASK_OWNER)]
+    assert again.asked(secret, NOW) == asks.only
+    assert (again.stopped() or (None, ""))[1] == "ada"
+    again.close()
+
+
+def test_a_file_that_no_backup_has_is_named_by_the_check(
+    database: Database, data_dir: Path
+) -> None:
+    database.close()
+    assert not [fact for fact in check(data_dir).facts if "no backup has" in fact]
+    (data_dir / FOLDER / "cases.sqlite").touch()
+    (said,) = [fact for fact in check(data_dir).facts if "no backup has" in fact]
+    assert said.endswith("1: lake/cases.sqlite")
 
 
 class CutOffError(BaseException):

@@ -45,7 +45,7 @@ policies:
 class Scene:
     """A collector with a policy, and an actor with Slurm's commands of a test."""
 
-    def __init__(self, world: Any, address: str, wait: str) -> None:
+    def __init__(self, world: Any, address: str, wait: str, policy: str = POLICY) -> None:
         self.world = world
         folder: Path = world.folder
         rules = folder / "rules"
@@ -55,7 +55,7 @@ class Scene:
             "overrides: [{rules: ['*'], enabled: false}, {rules: [planted_idle], enabled: true}]\n"
         )
         self.policies = folder / "policies.yaml"
-        self.policies.write_text(POLICY.replace("WAIT", wait))
+        self.policies.write_text(policy.replace("WAIT", wait))
         notify = folder / "notify.yaml"
         notify.write_text(
             f"link: {world.url}\nreceivers: [{{name: owner, apprise: 'json://{address.removeprefix('http://')}' '{{owner}}'}}]\n".replace(
@@ -116,12 +116,11 @@ class Scene:
         done = self.world.run("policies", *words)
         assert done.returncode == 0, done.stderr
 
-    def act(self) -> None:
+    def act(self, *kinds: str) -> None:
         self.world.start(
             "actor",
             "run",
-            "--allow",
-            "cancel_job",
+            *(f"--allow={kind}" for kind in kinds or ("cancel_job",)),
             "--journal",
             str(self.world.folder / "acts.jsonl"),
         )

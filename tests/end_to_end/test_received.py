@@ -158,7 +158,7 @@ def test_rows_by_remote_write_are_those_that_prometheus_has_also_after_kills(wor
     assert told == [(NODE, "NVIDIA H100-SXM-80GB", False)] * 2
 
 
-def _post(world: World, second: int) -> None:
+def send_scrape(world: World, second: int) -> None:
     """One scrape of a GPU that works and one that a pod holds and does not use, as dcgm-exporter has them."""
     message = new_request(1)
     for index, (util, watts) in enumerate(((95.0, 600.0), (0.0, 70.0))):
@@ -187,14 +187,14 @@ def test_gpus_without_our_agent_are_shown_billed_and_diagnosed(far) -> None:
     far.collector()
     now = int(time.time()) // 15 * 15
     for second in range(now - 1200, now, 15):
-        _post(far, second)
+        send_scrape(far, second)
     sent = now
 
     def has(sql: str) -> bool:
         nonlocal sent
         while sent + 15 <= time.time():  # the next scrapes
             sent += 15
-            _post(far, sent)
+            send_scrape(far, sent)
         time.sleep(1)
         return bool(far.one(sql))
 

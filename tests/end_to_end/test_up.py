@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from tests.end_to_end.test_readme import QUESTIONS
 
+from gpuwarden.data_folder import strangers
 from gpuwarden.schema import WIRE_TABLES
 
 
@@ -46,7 +47,9 @@ def test_it_starts_fires_an_alert_answers_and_loses_nothing_on_ctrl_c(world) -> 
         lambda: (world.one(f"select {seconds} from gpu_samples") or 0) >= 7200,
         "two hours of history",
     )
+    assert strangers(data) == []
     assert up.stop(signal.SIGINT) == 0
+    assert strangers(data) == []
     output = up.output
     assert f"gpuwarden is up: {world.url}" in output
     assert "FIRING" in output

@@ -12,6 +12,7 @@ from aiohttp.web import AbstractRouteDef
 
 from gpuwarden.alert import Alert
 from gpuwarden.clock import Clock
+from gpuwarden.data_folder import POLICIES
 from gpuwarden.judgement import NOT_STARTED, Judgement, JudgementState
 from gpuwarden.lifecycle import StartError
 from gpuwarden.query import ExpectedQuery, Querier
@@ -30,7 +31,6 @@ from gpuwarden_rules.http import routes as rules_routes
 from gpuwarden_rules.incidents.service import IncidentService
 from gpuwarden_rules.notify.handover import Handover
 from gpuwarden_rules.notify.silence_share import SilenceShare
-from gpuwarden_rules.policies.case_store import FILE_NAME as CASES
 from gpuwarden_rules.policies.case_store import CaseStore, CaseStoreError
 from gpuwarden_rules.policies.language import Policy, load_policies
 from gpuwarden_rules.policies.service import PolicyService
@@ -174,7 +174,7 @@ class RuleServices:
         if self._settings.policies_path is None:
             return None
         try:
-            store = CaseStore(self._settings.data_dir / CASES)
+            store = CaseStore(self._settings.data_dir / POLICIES)
         except CaseStoreError as error:
             raise StartError(str(error)) from error
 

@@ -5,8 +5,9 @@ moves the copy to its destination and checks it. A copy that fails the check is 
 
 While the copy is made nothing is sealed, merged or dropped, so files may be copied one after the other. Segments
 come before the state file: a commit writes the state file first, so a copy of it that is ahead of the segments
-is like the state after a kill. The lake's files never change, so a hard link is a copy. The file of notifications
-comes first: an incident that it does not know yet is sent again, as after a kill.
+is like the state after a kill. The lake's files never change, so a hard link is a copy. Files of notifications and
+policies come first: an incident that they do not know yet is sent again, as after a kill. What is copied is in
+`gpuwarden.data_folder`.
 """
 
 import asyncio
@@ -22,10 +23,10 @@ from typing import Any
 import duckdb
 
 from gpuwarden.clock import Clock
+from gpuwarden.data_folder import COPIED_NAMES, OWN_FILES, copied_files
 from gpuwarden.files import sync_folder, sync_tree
 from gpuwarden.lifecycle import StartError
 from gpuwarden.sizes import size_text
-from gpuwarden.sqlite_file import NOTIFICATIONS
 from gpuwarden_collector.processes.control_socket import NAME, ask
 from gpuwarden_collector.storage.address import CATALOGUE, FILES, FOLDER
 from gpuwarden_collector.storage.check import CheckReport, check
@@ -121,7 +122,7 @@ def restore(source: Path, data_dir: Path, step: Step = lambda text: None) -> Che
     _checked(source)
     partial = data_dir / RESTORING
     is_again = is_restore_cut_off(data_dir)
-    for name in (FILE_NAME, FOLDER, SEGMENTS, NOTIFICATIONS):
+    for name in COPIED_NAMES:
         if (data_dir / name).exists() and not is_again:
             raise BackupError(
                 f"{data_dir / name} exists: move it away, or restore to another --data-dir"
@@ -138,7 +139,8 @@ def restore(source: Path, data_dir: Path, step: Step = lambda text: None) -> Che
         # The state file comes last: without it there is no store.
         for folder in (FOLDER, SEGMENTS):
             (partial / folder).rename(data_dir / folder)
-        _move_files(partial, NOTIFICATIONS, data_dir)
+        for name in OWN_FILES:
+            _move_files(partial, name, data_dir)
         sync_folder(data_dir)
         _move_files(partial, FILE_NAME, data_dir)
         partial.rmdir()
@@ -185,20 +187,13 @@ def _take(staged: Path, destination: Path) -> None:
 
 
 def _copy_store(source: Path, target: Path) -> None:
-    for folder, folders, names in os.walk(source):
-        here = Path(folder)
-        if here == source:
-            folders[:] = [FOLDER, SEGMENTS]
-            names = [name for name in names if name.startswith((FILE_NAME, NOTIFICATIONS))]
-        if here == source / FOLDER:
-            folders[:] = [FILES]
-        for name in names:
-            copied = target / here.relative_to(source) / name
-            if name.endswith(".parquet"):
-                link_or_copy(here / name, copied)
-            else:
-                copied.parent.mkdir(parents=True, exist_ok=True)
-                shutil.copy2(here / name, copied)
+    for path in copied_files(source):
+        copied = target / path
+        if path.suffix == ".parquet":
+            link_or_copy(source / path, copied)
+        else:
+            copied.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(source / path, copied)
     for folder in (FOLDER, SEGMENTS):
         (target / folder).mkdir(parents=True, exist_ok=True)
 
@@ -243,8 +238,9 @@ def snapshot(database: Store, name: str) -> Path:
     try:
         (staging / FOLDER / FILES).mkdir(parents=True)
         (staging / SEGMENTS).mkdir()
-        if (notifications := database.data_dir / NOTIFICATIONS).exists():
-            copy_sqlite(notifications, staging / NOTIFICATIONS)
+        for own in OWN_FILES:
+            if (database.data_dir / own).exists():
+                copy_sqlite(database.data_dir / own, staging / own)
         with database.maintaining() as cursor:
             _link(cursor, database.lake_root, staging / FOLDER / FILES)
             sealed = database.sealed(cursor)

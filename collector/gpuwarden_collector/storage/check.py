@@ -13,9 +13,9 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 
+from gpuwarden.data_folder import OWN_FILES, OwnFile, strangers
 from gpuwarden.lifecycle import StartError
 from gpuwarden.query import text_sql
-from gpuwarden.sqlite_file import NOTIFICATIONS
 from gpuwarden_collector.storage.address import CATALOGUE, FILES, FOLDER, METADATA
 from gpuwarden_collector.storage.errors import one_line
 from gpuwarden_collector.storage.extensions import load_extension
@@ -59,9 +59,14 @@ def check(data_dir: Path, *, reads_all: bool = False) -> CheckReport:
         identity = _check_state(state_path, report)
         numbers = _check_segments(data_dir, report)
         sealed = _check_lake(data_dir, identity, report, reads_all=reads_all)
-        _check_notifications(data_dir / NOTIFICATIONS, report)
+        for name, own in OWN_FILES.items():
+            _check_own(data_dir / name, own, report)
         if numbers and sealed is not None:
             _check_numbers(numbers, sealed, report)
+        if names := strangers(data_dir):
+            report.facts.append(
+                f"files that no collector writes, which no backup has: {len(names)}: {', '.join(names[:3])}"
+            )
     return report
 
 
@@ -88,8 +93,8 @@ def _check_state(path: Path, report: CheckReport) -> str | None:
     return str(identity)
 
 
-def _check_notifications(path: Path, report: CheckReport) -> None:
-    """Check the file of notifications; a collector without them has none."""
+def _check_own(path: Path, own: OwnFile, report: CheckReport) -> None:
+    """Check a SQLite file; a collector that did not need it has none."""
     if not path.exists():
         return
     try:
@@ -97,18 +102,18 @@ def _check_notifications(path: Path, report: CheckReport) -> None:
             (result,) = _row(connection, "PRAGMA quick_check(1)")
             if result != "ok":
                 raise sqlite3.DatabaseError(result)
-            (waiting,) = _row(connection, "SELECT count(*) FROM messages")
+            numbers = {what: _row(connection, sql)[0] for what, sql in own.facts.items()}
     except sqlite3.Error as error:
         report.problems.append(
             Problem(
                 f"{path} is damaged: {one_line(error)}",
-                "restore a backup; --repair sets it aside, and the collector creates a new one: incidents that are"
-                " open are sent again, and messages that waited are lost",
+                f"restore a backup; --repair sets it aside, and the collector creates a new one: {own.loss}",
                 lambda: _set_file_aside(path),
             )
         )
         return
-    report.facts.append(f"{path.name}: messages that wait: {waiting}")
+    said = ", ".join(f"{what}: {number}" for what, number in numbers.items())
+    report.facts.append(f"{path.name}: {said}")
 
 
 def _check_ledger(connection: sqlite3.Connection, report: CheckReport) -> None:

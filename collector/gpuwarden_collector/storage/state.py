@@ -23,13 +23,14 @@ import pyarrow.compute as pc
 from gpuwarden import __version__
 from gpuwarden.clock import EPOCH
 from gpuwarden.dashboard import DashboardVersion
+from gpuwarden.data_folder import STATE
 from gpuwarden.lifecycle import StartError
 from gpuwarden.metrics import Type
 from gpuwarden.schema import TABLES, UPSERTED, stored_columns
 from gpuwarden_collector.storage.errors import RowsRefusedError, StoreUnavailableError
 from gpuwarden_collector.storage.segment import SCHEMAS, BatchKey
 
-FILE_NAME = "state.sqlite"
+FILE_NAME = STATE
 SCHEMA_VERSION = 3
 Range = tuple[int, int]
 """First and last sequence of stored batches, both included."""

@@ -28,7 +28,6 @@ from gpuwarden.sqlite_file import transaction
 from gpuwarden_rules.policies.cases import PolicyCase
 from gpuwarden_rules.policies.language import StepKind
 
-FILE_NAME = "policies.sqlite"
 FORMAT_VERSION = 1
 LISTED_AT_ONCE = 1_000
 ENDED_KEPT_MS = 400 * 86_400_000
@@ -69,6 +68,11 @@ class CaseStore:
         self._lock = threading.Lock()
         try:
             self._db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+            (version,) = self._db.execute("PRAGMA user_version").fetchone()
+            if version > FORMAT_VERSION:
+                raise CaseStoreError(
+                    f"{path} has version {version}, this release reads {FORMAT_VERSION}: install the newer release"
+                )
             self._db.executescript(
                 "PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL; PRAGMA busy_timeout = 5000;"
                 + _SCHEMA

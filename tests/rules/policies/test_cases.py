@@ -378,6 +378,15 @@ def test_stops_and_looks_are_kept(store: CaseStore) -> None:
     assert store.stopped() is None
 
 
+def test_a_file_of_a_newer_release_is_refused_and_stays_as_it_is(
+    store: CaseStore, tmp_path: Path
+) -> None:
+    store._db.execute("PRAGMA user_version = 2")
+    with pytest.raises(CaseStoreError, match="has version 2, this release reads 1"):
+        CaseStore(tmp_path / "policies.sqlite")
+    assert store._db.execute("PRAGMA user_version").fetchone() == (2,)
+
+
 def test_a_file_that_is_none_is_one_line(tmp_path: Path) -> None:
     path = tmp_path / "policies.sqlite"
     path.write_bytes(b"rubbish" * 1000)

@@ -1,22 +1,22 @@
 """Reads files of progress in one folder, where every user may write (mode 1777, as /tmp).
 
 A file counts for the user who owns it, whatever it says: the kernel knows its uid. Links, pipes and files with a second
-name are refused: they may be another's. Of a file at most the last bytes are read, and whole lines only.
+name are refused: they may be another's. Of a file at most the last bytes are read, and whole lines only. Users have equal
+shares of the files that are read, so that nobody's junk hides another's file.
 """
 
 import errno
 import os
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 
 from gpuwarden_agent.collect.processes.owner import user_name
 from gpuwarden_agent.collect.progress.lines import BadLineError, named_by_file, parse_line
+from gpuwarden_agent.collect.progress.shares import FILES_MAX, FolderShares
 from gpuwarden_agent.collect.progress.streams import ProgressSender, ProgressStreams
 
-FILES_MAX = 256
 TAIL_BYTES = 4096
 MARK_BYTES = 256
 """Read of a file, each time; a job that writes more between two readings loses lines, not its totals."""
@@ -43,6 +43,7 @@ class ProgressFolder:
         self.path = path
         self._streams = streams
         self._name_of = name_of
+        self._shares = FolderShares(name_of)
         self._seen: dict[str, _Seen] = {}
 
     def read(self, now_s: float) -> None:
@@ -54,22 +55,13 @@ class ProgressFolder:
                 self._streams.refuse(
                     "the folder has no sticky bit, so that users may remove files of others: chmod 1777"
                 )
-            known = {}
-            for name in self._names(folder):
-                seen = self._read_file(folder, name, now_s)
-                if seen is not None:
-                    known[name] = seen
-            self._seen = known
+            names, left = self._shares.choose(folder, now_s)
+            for user, number in left.items():
+                self._streams.refuse(f"{user}: more files than a share of {FILES_MAX}", number)
+            read = {name: self._read_file(folder, name, now_s) for name in names}
+            self._seen = {name: seen for name, seen in read.items() if seen is not None}
         finally:
             os.close(folder)
-
-    def _names(self, folder: int) -> Iterator[str]:
-        with os.scandir(folder) as entries:
-            for count, entry in enumerate(islice(entries, FILES_MAX + 1)):
-                if count == FILES_MAX:
-                    self._streams.refuse(f"the folder has more than {FILES_MAX} files")
-                elif not entry.name.startswith("."):
-                    yield entry.name
 
     def _read_file(self, folder: int, name: str, now_s: float) -> _Seen | None:
         before = self._seen.get(name)
@@ -83,7 +75,9 @@ class ProgressFolder:
         except OSError as error:
             if error.errno == errno.ELOOP:
                 self._streams.refuse("a file is a link")
-            elif error.errno != errno.ENOENT:
+            elif error.errno == errno.ENOENT:
+                self._shares.forget(name)
+            else:
                 self._streams.refuse(
                     f"a file cannot be read ({errno.errorcode.get(error.errno or 0, 'error')})"
                 )
@@ -111,6 +105,8 @@ class ProgressFolder:
             begin = data.find(b"\n") + 1 if start else 0
         lines = data[begin:end].splitlines()
         sender = ProgressSender("file", name, self._name_of(found.st_uid), named.job, named.rank)
+        if not self._streams.admits(sender.username, len(lines)):
+            lines = []
         for line in lines:
             try:
                 said = parse_line(line, in_file=True)

@@ -10,6 +10,7 @@ import struct
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 from gpuwarden.clock import Clock
@@ -118,6 +119,15 @@ class ProgressSocket:
             self._take(data, credentials)
 
     def _take(self, data: bytes, credentials: tuple[int, ...] | None) -> None:
+        origin = None
+        if isinstance(self._place, Path):
+            if credentials is None:
+                self._streams.refuse("a datagram has no credentials")
+                return
+            pid, uid, _ = credentials
+            origin = ProgressSender("unix", f"pid {pid}", self._name_of(uid), self._job_of(pid))
+        if not self._streams.admits(origin.username if origin else None, data.count(b"\n") + 1):
+            return
         lines = data.splitlines()
         if len(lines) > LINES_MAX:
             self._streams.refuse(f"a datagram has more than {LINES_MAX} lines")
@@ -125,23 +135,9 @@ class ProgressSocket:
             try:
                 said = parse_line(line, in_file=False)
                 if said is not None:
-                    self._streams.take(
-                        self._sender(said, credentials), said, self._clock.monotonic()
-                    )
+                    self._streams.take(_sender(said, origin), said, self._clock.monotonic())
             except BadLineError as error:
                 self._streams.refuse(str(error))
-
-    def _sender(self, said: ProgressValue, credentials: tuple[int, ...] | None) -> ProgressSender:
-        if not isinstance(self._place, Path):
-            if said.job is None:
-                raise BadLineError("a datagram on loopback has no tag job")
-            rank = "" if said.rank is None else f" rank {said.rank}"
-            return ProgressSender("udp", f"{said.job}{rank}", None, said.job, said.rank)
-        if credentials is None:
-            raise BadLineError("a datagram has no credentials")
-        pid, uid, _ = credentials
-        job = self._job_of(pid) or said.job
-        return ProgressSender("unix", f"pid {pid}", self._name_of(uid), job, said.rank)
 
     def _job_of(self, pid: int) -> str | None:
         """Slurm's job of a process, by its cgroup, which it cannot change."""
@@ -150,6 +146,16 @@ class ProgressSocket:
                 return slurm_job_of(file.read(65_536), {})
         except OSError:
             return None
+
+
+def _sender(said: ProgressValue, origin: ProgressSender | None) -> ProgressSender:
+    """The sender of a line. `origin`: as the kernel knows it; None: on loopback."""
+    if origin is not None:
+        return replace(origin, job=origin.job or said.job, rank=said.rank)
+    if said.job is None:
+        raise BadLineError("a datagram on loopback has no tag job")
+    rank = "" if said.rank is None else f" rank {said.rank}"
+    return ProgressSender("udp", f"{said.job}{rank}", None, said.job, said.rank)
 
 
 def _bound_port(port: int) -> socket.socket:

@@ -13,7 +13,10 @@ from hypothesis import strategies as st
 
 from gpuwarden.clock import ManualClock, SystemClock
 from gpuwarden.schema import PROGRESS_COUNTED
-from gpuwarden_agent.collect.progress.folder import FILES_MAX, ProgressFolder
+from gpuwarden_agent.collect.processes.owner import user_name
+from gpuwarden_agent.collect.progress import shares
+from gpuwarden_agent.collect.progress import streams as streams_module
+from gpuwarden_agent.collect.progress.folder import ProgressFolder
 from gpuwarden_agent.collect.progress.lines import (
     BadLineError,
     ProgressValue,
@@ -21,6 +24,7 @@ from gpuwarden_agent.collect.progress.lines import (
     parse_line,
 )
 from gpuwarden_agent.collect.progress.probe import ProgressProbe, progress_probes
+from gpuwarden_agent.collect.progress.shares import FILES_MAX, LOOPBACK, NAMELESS
 from gpuwarden_agent.collect.progress.sockets import ProgressSocket
 from gpuwarden_agent.collect.progress.streams import (
     NAMES_MAX,
@@ -127,13 +131,14 @@ def test_names_of_files(name, named) -> None:
 class Watched:
     """A folder and its probe."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, name_of: Callable[[int], str] = user_name) -> None:
         self.path = path
         path.mkdir()
         path.chmod(0o1777)
         self.clock = ManualClock(SystemClock().now())
         self.streams = ProgressStreams()
-        self.probe = ProgressProbe(self.streams, self.clock, ProgressFolder(path, self.streams), [])
+        folder = ProgressFolder(path, self.streams, name_of)
+        self.probe = ProgressProbe(self.streams, self.clock, folder, [])
 
     def read(self) -> dict[tuple[Any, ...], Any]:
         """Values by job and name."""
@@ -232,8 +237,97 @@ def test_limits_of_a_folder(watched: Watched) -> None:
     watched.path.chmod(0o777)
     watched.read()
     reasons = set(watched.probe.failed)
-    assert f"the folder has more than {FILES_MAX} files" in reasons
+    assert f"{user_name(os.getuid())}: more files than a share of {FILES_MAX}" in reasons
     assert any("no sticky bit" in reason for reason in reasons)
+
+
+USERS = {1001: "ada", 1002: "bob", 1003: "eve"}
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: files of several users")
+
+
+@pytest.fixture
+def shared(tmp_path: Path) -> Watched:
+    """A folder of a host with several accounts."""
+    return Watched(tmp_path / "progress", lambda uid: USERS.get(uid, str(uid)))
+
+
+def write(shared: Watched, uid: int, *names: str) -> None:
+    for name in names:
+        (shared.path / name).write_text("tokens 1\n")
+        os.chown(shared.path / name, uid, uid)
+
+
+@needs_root
+def test_thousands_of_files_of_one_user_hide_nobody_elses(shared: Watched) -> None:
+    write(shared, 1002, "1", "2")
+    write(shared, 1001, *(f"9{number}" for number in range(6000)))
+    write(shared, 1003, "3")
+    assert {("1", "tokens"), ("2", "tokens"), ("3", "tokens")} <= shared.read().keys()
+    assert len(shared.reading["progress_samples"]) == FILES_MAX
+    assert shared.probe.failed == {f"ada: more files than a share of {FILES_MAX}": 6003 - FILES_MAX}
+    for path in shared.path.glob("9*"):
+        path.unlink()
+    write(shared, 1001, "5")
+    assert shared.read() == {("5", "tokens"): 1}
+    assert shared.probe.failed.total() == 6003 - FILES_MAX, "counted once a minute at most"
+
+
+@needs_root
+def test_uids_without_an_account_have_one_share_together(shared: Watched) -> None:
+    """A user can give files to thousands of uids (subuid)."""
+    for number in range(2 * FILES_MAX):
+        write(shared, 100_000 + number, f"9{number}")
+    write(shared, 1002, *(str(number) for number in range(1, FILES_MAX // 2 + 1)))
+    assert len([job for job, _ in shared.read() if not job.startswith("9")]) >= FILES_MAX // 2 - 11
+    (reason,) = shared.probe.failed
+    assert reason.startswith(NAMELESS)
+
+
+@needs_root
+def test_a_folder_that_is_larger_than_a_reading_is_read_in_several(
+    shared: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shares, "NAMES_A_READING", 100)
+    write(shared, 1001, *(f"9{number}" for number in range(350)))
+    write(shared, 1002, "1")
+    write(shared, 1001, *(f"8{number}" for number in range(350)))
+    readings = [shared.read() for _ in range(8)]
+    assert [reading[key] for reading in readings for key in reading if key == ("1", "tokens")] == [
+        1
+    ]
+
+
+def test_who_has_most_senders_makes_room_for_others() -> None:
+    streams = ProgressStreams()
+    tokens = ProgressValue("tokens", 1)
+    for number in range(SENDERS_MAX + 1):
+        streams.take(ProgressSender("unix", f"pid {number}", "ada"), tokens, float(number))
+    for number in range(3):
+        streams.take(ProgressSender("udp", f"{number}"), tokens, 0.0)
+    streams.take(ProgressSender("unix", "pid 9999", "bob"), tokens, 0.0)
+    streams.take(ProgressSender("unix", "pid 9998", "ada"), tokens, 2000.0)
+    rows = streams.rows()
+    assert ("bob", "pid 9999") in {(row["username"], row["sender"]) for row in rows}
+    assert len([row for row in rows if row["source"] == "udp"]) == 3
+    assert streams.refused() == {
+        f"{SENDERS_MAX} senders report already": 2,
+        f"ada: more senders than a share of {SENDERS_MAX}": 4,
+    }
+
+
+def test_lines_of_one_user_are_limited_and_those_of_others_count(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(streams_module, "LINES_MAX", 10)
+    streams = ProgressStreams()
+    assert streams.admits("ada", 10) and not streams.admits("ada", 2)
+    assert streams.admits("bob", 10) and streams.admits(None, 10) and not streams.admits(None, 1)
+    streams.rows()
+    assert streams.admits("ada", 10)
+    assert streams.refused() == {
+        "ada: more than 10 lines between two readings": 2,
+        f"{LOOPBACK}: more than 10 lines between two readings": 1,
+    }
 
 
 def test_a_folder_that_is_not_there_fails_the_reading_alone(tmp_path: Path) -> None:
@@ -253,7 +347,8 @@ def test_limits_of_streams() -> None:
         streams.take(one, ProgressValue(f"n{number}", 1), 0.0)
     assert len(streams.rows()) == NAMES_MAX
     for number in range(2, SENDERS_MAX + 3):
-        streams.take(ProgressSender("unix", f"pid {number}"), ProgressValue("tokens", 1), 0.0)
+        sender = ProgressSender("unix", f"pid {number}", "ada")
+        streams.take(sender, ProgressValue("tokens", 1), 0.0)
     assert streams.refused() == {
         f"a sender has more than {NAMES_MAX} names": 3,
         f"{SENDERS_MAX} senders report already": 2,

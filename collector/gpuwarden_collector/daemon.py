@@ -37,6 +37,7 @@ from gpuwarden_collector.http.sql import SqlEndpoint
 from gpuwarden_collector.ingest.port import SampleFront
 from gpuwarden_collector.ingest.writer import StoredEvents
 from gpuwarden_collector.ops.health import Duties, Health
+from gpuwarden_collector.ops.readiness_probe import Readiness
 from gpuwarden_collector.query.port import Front, HttpFront
 from gpuwarden_collector.rule_stores import (
     SqlAlertStore,
@@ -142,11 +143,10 @@ async def running(
         pacing = stages.start_pacing(timetable, stats, clock)
 
         # Observe the collector itself.
-        levels = partial(
-            stages.levels_of, store, writer, timetable, disk, clock_check, bodies, decode_pool, pacing, quota, access, forwarder
-        )  # fmt: skip
+        levels = partial(stages.levels_of, store, writer, timetable, disk, clock_check, bodies, decode_pool, pacing, quota, access, forwarder)  # fmt: skip
         state, querier = store.frames.state, queriers.clients
-        health = Health(state.collector, writer, stats, clock, querier, levels, disk.budget, duties)
+        readiness = Readiness(querier, stats, clock, levels, duties)
+        health = Health(state.collector, writer, stats, clock, querier, levels, disk.budget, duties, readiness.look)  # fmt: skip
         await stages.sample_itself(timetable, health)
         await stages.take_commands(stack, settings, store.storage, health)
 
@@ -155,7 +155,7 @@ async def running(
         bursts = BurstDesk(clock)
         audit = stages.start_audit(store, writer, timetable, access, clock)
         api = Api(
-            ingest, stats, clock, levels, body_timeout_s=settings.body_timeout_s, more_metrics=more_metrics,
+            ingest, stats, clock, levels, readiness, body_timeout_s=settings.body_timeout_s, more_metrics=more_metrics,
             pacing=pacing, middlewares=(audit.middleware, access.middleware), asking=bursts.header,
         )  # fmt: skip
         sql = SqlEndpoint(queries, bodies, send_s=settings.query_send_s)

@@ -100,7 +100,8 @@ def _check_running(settings: CollectorSettings, reply: CollectorReply) -> Check:
     reasons = [r for check, r in document.get("not_ready", {}).items() if check != "room"]
     if reasons:
         return Check(name, FAIL, "; ".join(reasons), "journalctl -u gpuwarden-collector -p err")
-    return Check(name, OK, f"runs on {where} and stores batches")
+    does = "stores batches, answers queries and evaluates rules"
+    return Check(name, OK, f"runs on {where}: {does}")
 
 
 def _check_store(settings: CollectorSettings, reply: CollectorReply) -> Iterator[Check]:

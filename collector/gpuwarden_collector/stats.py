@@ -5,7 +5,7 @@ import threading
 import traceback
 from collections import Counter, deque
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
 
@@ -60,6 +60,33 @@ def _place(error: BaseException) -> str:
     return f"{Path(own[-1].filename).name}:{own[-1].lineno}" if own else "elsewhere"
 
 
+@dataclass(frozen=True, slots=True)
+class QueryHealth:
+    """Whether queries are answered, by the monotonic clock."""
+
+    answered_s: float | None = None
+    """Time of the newest answer; None: there is none yet."""
+    asked_s: float | None = None
+    """Begin of the newest query that only readiness needed."""
+    problem: str | None = None
+    """Why that one failed; None: it did not, or another was answered since."""
+    is_doubtful: bool = False
+    """Whether a client's query failed since, which may be the client's fault."""
+
+    def answered(self, now_s: float) -> "QueryHealth":
+        """The state after an answer."""
+        return QueryHealth(now_s, self.asked_s)
+
+    def doubted(self) -> "QueryHealth":
+        """The state after a client's query that failed."""
+        return replace(self, is_doubtful=True)
+
+    def failed(self, problem: str) -> "QueryHealth":
+        """The state after a query of readiness that failed; an answer that came since counts more."""
+        is_over = self.answered_s is not None and self.answered_s >= (self.asked_s or 0.0)
+        return self if is_over else replace(self, problem=problem, is_doubtful=False)
+
+
 @dataclass
 class Stats(StorageStats):
     """Counters since the start."""
@@ -92,6 +119,7 @@ class Stats(StorageStats):
     """The same for each commit since the collector's last sample of itself."""
     query_seconds: Histogram = field(default_factory=Histogram)
     query_errors: Counter[str] = field(default_factory=Counter)
+    queries: QueryHealth = QueryHealth()
     query_restarts: int = 0
     """Query processes that had ended, or did not accept a query, and were replaced."""
     decode_hangs: int = 0

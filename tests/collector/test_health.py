@@ -50,6 +50,7 @@ def test_a_disk_that_queries_spill_to_is_not_filling(clock: Any) -> None:
         lambda: levels,
         Budget(bytes_max=0, free_bytes_min=9),
         Duties,
+        unused,
     )
     row = health.row(clock.now())
     assert (row["disk_free_bytes"], row["disk_used_bytes"]) == (17, 5)

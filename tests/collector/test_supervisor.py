@@ -17,6 +17,8 @@ from gpuwarden.lifecycle import StartError
 from gpuwarden_collector import stages
 from gpuwarden_collector.daemon import Collector
 from gpuwarden_collector.ingest.writer import Writer
+from gpuwarden_collector.ops.readiness import ASK_AGAIN_S
+from gpuwarden_collector.query.querier import REFUSE_S
 from gpuwarden_collector.storage import supervisor
 from gpuwarden_collector.storage.address import CATALOGUE, FOLDER, local_address
 from gpuwarden_collector.storage.errors import StoreUnavailableError
@@ -108,7 +110,7 @@ async def test_a_storage_process_that_is_stopped_is_replaced_and_seals_go_on(
 
 @pytest.mark.usefixtures("hurried")
 async def test_a_storage_process_that_cannot_open_the_lake_is_started_until_it_can(
-    start: Any, post: Any, wire: Any, session: Any, eventually: Any, data_dir: Path
+    start: Any, post: Any, wire: Any, session: Any, eventually: Any, data_dir: Path, clock: Any
 ) -> None:
     catalogue = data_dir / FOLDER / CATALOGUE
     others = children("gpuwarden-store")
@@ -124,6 +126,8 @@ async def test_a_storage_process_that_cannot_open_the_lake_is_started_until_it_c
             assert "the storage process has not started" in await ready.text()
         kept.rename(catalogue)
         assert await sealed(collector) >= 2
+        clock.advance(ASK_AGAIN_S)
+        await asyncio.sleep(REFUSE_S)
         async with session.get(f"{collector.url}/readyz") as ready:
             assert ready.status == 200
 

@@ -7,6 +7,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
 
 from aiohttp.web import AbstractRouteDef
 
@@ -20,6 +21,7 @@ from gpuwarden_cli.composition.notifications import Notifications
 from gpuwarden_cli.settings import rule_set_of
 from gpuwarden_collector.daemon import Collector
 from gpuwarden_collector.ops.health import Duties
+from gpuwarden_collector.ops.readiness import RulesProgress
 from gpuwarden_collector.settings import CollectorSettings
 from gpuwarden_rules.backtest.run import Backtester
 from gpuwarden_rules.definition.yaml_positions import RuleFileError, yaml_files
@@ -69,6 +71,7 @@ class RuleServices:
         self._settings = settings
         self._policies = self._read_policies()
         self._running: RunningRules | None = None
+        self._begun_at: datetime | None = None
 
     def start(self, collector: Collector) -> None:
         """Build them on a collector; it serves them from now on."""
@@ -99,6 +102,7 @@ class RuleServices:
             if is_shared
             else None
         )
+        self._begun_at = clock.now()
         self._running = RunningRules(
             engine,
             reloader,
@@ -222,9 +226,19 @@ class RuleServices:
         return replace(
             about,
             rules=len(stats),
+            progress=self._progress(),
             rules_failing=tuple(name for name, one in stats.items() if one.failing_since),
             rules_slow=tuple((took_s, most_s) for took_s, most_s in times if took_s > most_s),
         )
+
+    def _progress(self) -> RulesProgress | None:
+        """How far the rules are; None: there are none."""
+        if self._running is None or self._begun_at is None or not self._running.engine.rules:
+            return None
+        ended = [one.last_success_at for one in self._running.engine.stats.values()]
+        newest = max((at for at in ended if at is not None), default=None)
+        shortest_s = min(rule.interval_s for rule in self._running.engine.rules)
+        return RulesProgress(self._begun_at, newest, shortest_s)
 
     def _engine_of(self, collector: Collector) -> RuleEngine:
         def expect(queries: Sequence[ExpectedQuery]) -> None:

@@ -19,7 +19,8 @@ from gpuwarden_collector.ingest.commit_plan import Rejected, RetryLater, Stored
 from gpuwarden_collector.ingest.decode import RefusedBody
 from gpuwarden_collector.ingest.pacing import Pacing
 from gpuwarden_collector.ingest.writer import WRITE_ERRORS, NodeForgotten, Writer
-from gpuwarden_collector.ops.readiness import not_ready
+from gpuwarden_collector.ops.readiness import ReadyPart, not_ready, part_lines
+from gpuwarden_collector.ops.readiness_probe import Readiness
 from gpuwarden_collector.stats import Levels, Stats
 
 log = logging.getLogger(__name__)
@@ -42,6 +43,7 @@ class Api:
         stats: Stats,
         clock: Clock,
         levels: Callable[[], Levels],
+        readiness: Readiness,
         *,
         body_timeout_s: float,
         more_metrics: Callable[[], str],
@@ -61,6 +63,7 @@ class Api:
         self._stats = stats
         self._clock = clock
         self._levels = levels
+        self._readiness = readiness
         self._more_metrics = more_metrics
         self._pacing = pacing
         self._body_timeout_s = body_timeout_s
@@ -107,11 +110,18 @@ class Api:
         return web.json_response({"status": "ok"})
 
     async def readyz(self, request: web.Request) -> web.Response:
-        """GET /readyz: whether batches can be stored."""
-        found = not_ready(self._levels())
-        for check, reason in found.items():
-            return error_response(503, reason, check.retry_after_s, tuple(c.name for c in found))
-        return web.json_response({"status": "ready"})
+        """GET /readyz: whether each part does its work."""
+        text = request.query.get("part")
+        if text is not None and text not in [*ReadyPart]:
+            return error_response(400, f"part is none of {', '.join(ReadyPart)}")
+        part = None if text is None else ReadyPart(text)
+        state = await self._readiness.look(at_queries=part in (None, ReadyPart.QUERIES))
+        lines = {"parts": dict(part_lines(state, part))}
+        failed = not_ready(state, part)
+        for check, reason in failed.items():
+            names = [one.name for one in failed]
+            return error_response(503, reason, check.retry_after_s, checks=names, **lines)
+        return web.json_response({"status": "ready", **lines})
 
     async def metrics(self, request: web.Request) -> web.Response:
         """GET /metrics: the metrics of the collector and of all else in its process."""
@@ -163,11 +173,11 @@ def _asking(batch_s: int) -> dict[str, str]:
 
 
 def error_response(
-    status: int, reason: str, retry_after_s: int | None = None, checks: Sequence[str] = ()
+    status: int, reason: str, retry_after_s: int | None = None, **more: object
 ) -> web.Response:
-    """The form of every error. `checks`: names of the failed checks."""
+    """The form of every error. `more`: other keys of the JSON."""
     headers = {} if retry_after_s is None else {"Retry-After": str(retry_after_s)}
-    said = {"error": reason, "status": status, **({"checks": list(checks)} if checks else {})}
+    said = {"error": reason, "status": status, **more}
     return web.json_response(said, status=status, headers=headers)
 
 

@@ -18,6 +18,7 @@ from gpuwarden.gpu_test import FAIL, GPU_TESTS_PATH, OK, RESULTS_MAX, SKIPPED, T
 from gpuwarden.query import ARROW_TYPE, NDJSON_TYPE, PARQUET_TYPE
 from gpuwarden.wire import CONTENT_TYPE
 from gpuwarden_collector.auth.scopes import Anyone, Holder, need_of
+from gpuwarden_collector.ops.readiness import ReadyPart
 
 PATH = "/v1/openapi.json"
 _JSON, _HTML, _TEXT = "application/json", "text/html", "text/plain"
@@ -440,7 +441,11 @@ ENDPOINTS: Mapping[tuple[str, str], Endpoint] = {
         errors=(400, 409, 413, 429, 503),
     ),
     ("GET", "/healthz"): Endpoint("Whether the process answers."),
-    ("GET", "/readyz"): Endpoint("Whether batches can be stored.", errors=(503,)),
+    ("GET", "/readyz"): Endpoint(
+        "Whether batches are stored, queries answered and rules evaluated.",
+        query=(QueryParameter("part", {"type": "string", "enum": [*ReadyPart]}),),
+        errors=(400, 503),
+    ),
     ("GET", "/metrics"): Endpoint("The collector about itself, for Prometheus.", (_TEXT,)),
     ("GET", "/v1/schema"): _data("Tables and views with meanings."),
     ("GET", "/v1/map"): _data("Reading and state of every GPU.", _COLOUR),

@@ -5,7 +5,7 @@
 
 import logging
 import socket
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -19,7 +19,7 @@ from gpuwarden.clock import Clock
 from gpuwarden.collector_samples import COLLECTOR_SAMPLES
 from gpuwarden.query import Querier, QueryError
 from gpuwarden_collector.ingest.writer import WRITE_ERRORS, Writer
-from gpuwarden_collector.ops.readiness import not_ready
+from gpuwarden_collector.ops.readiness import ReadyState, RulesProgress, not_ready
 from gpuwarden_collector.stats import Levels, Stats
 from gpuwarden_collector.storage.commit import Changes, naive
 from gpuwarden_collector.storage.disk import Budget
@@ -77,6 +77,8 @@ class Duties:
     """Messages in the queue; None: there are no notifications."""
     unjudged: str | None = None
     """Why the rules have not evaluated the whole fleet, in a sentence; None: they have."""
+    progress: RulesProgress | None = None
+    """How far the rules are; None: the process evaluates none."""
     rules_slow: tuple[tuple[float, float], ...] = ()
     """Time and interval, in seconds, of each rule whose last evaluation took longer than its interval."""
 
@@ -94,8 +96,9 @@ class Health:
         levels: Callable[[], Levels],
         budget: Budget,
         duties: Callable[[], Duties],
+        ready: Callable[[], Awaitable[ReadyState]],
     ) -> None:
-        """`identity`: the id of the collector's store."""
+        """`identity`: the id of the collector's store. `ready`: looks at readiness."""
         self._identity = identity
         self._writer = writer
         self._stats = stats
@@ -104,6 +107,7 @@ class Health:
         self._levels = levels
         self._budget = budget
         self._duties = duties
+        self._ready = ready
         self._before = dict.fromkeys(_COUNTS, 0)
         self.url: str | None = None
         """Its URL; None: it does not listen yet."""
@@ -156,12 +160,12 @@ class Health:
 
     async def document(self) -> dict[str, Any]:
         """The answer to the doctor, with values that JSON has."""
-        now, levels = self._clock.now(), self._levels()
+        now, levels, ready = self._clock.now(), self._levels(), await self._ready()
         return {
             "version": __version__,
             "url": self.url,
             "schema_version": SCHEMA_VERSION,
-            "not_ready": {check.name: reason for check, reason in not_ready(levels).items()},
+            "not_ready": {check.name: reason for check, reason in not_ready(ready).items()},
             "unjudged": self._duties().unjudged,
             "receivers": {
                 name: {

@@ -85,6 +85,10 @@ class QueryLog:
         name, token = (None, None) if grant is None else (grant.entry.name, grant.entry.first_id)
         return QueryNote(self._clock.now(), self._clock.monotonic(), name, token, address)
 
+    def now_s(self) -> float:
+        """The monotonic clock."""
+        return self._clock.monotonic()
+
     def elapsed_s(self, note: QueryNote) -> float:
         """Time since the query arrived."""
         return self._clock.monotonic() - note.began_s
@@ -187,12 +191,14 @@ class QueryService:
                     dialect=dialect,
                     team=team,
                 ) as rows:
+                    self._stats.queries = self._stats.queries.answered(self._log.now_s())
                     yield rows
         except QueueFullError as error:
             self._stats.query_errors["busy"] += 1
             note.failed("refused", str(error))
             raise
         except QueryError as error:
+            self._stats.queries = self._stats.queries.doubted()
             note.failed(outcome_of(error), str(error))
             raise
 

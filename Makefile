@@ -33,7 +33,7 @@ test-systemd: setup ## install, break, upgrade and remove both parts on a Debian
 test-bundles: setup ## from install to alert on Debian 11 and 12 without Python, from bundle, .deb and RPM (root; 5 minutes more the first time, which builds Python)
 	$(BIN)/pytest -m bundles tests/systemd $(ARGS)
 
-test-images: setup ## build the container images and run them with podman and runc: kill, restart, nothing lost (root, 4 minutes)
+test-images: setup ## build the container images and run them with podman and runc: kill, restart, nothing lost (root, 7 minutes)
 	$(BIN)/pytest -m images tests/deploy $(ARGS)
 
 test-deploy: .venv/.deploy-stamp ## render, lint and validate the Helm chart (350 MB of packages)
@@ -159,7 +159,7 @@ rpm: bundle ## build the RPMs into dist/ (rpmbuild)
 release: setup ## build wheel, bundles, packages and SHA256SUMS into dist/, the same bytes each time, and list the steps of docs/releasing.md
 	$(BIN)/python release/release.py $(ARGS)
 
-images: setup ## build the container images of agent and collector into dist/, without a daemon or root (Debian 12)
+images: setup ## build the container images of agent and collector into dist/ with buildah
 	$(BIN)/python release/images.py $(ARGS)
 
 manifests: .venv/.deploy-stamp ## render the chart into deploy/kubernetes/

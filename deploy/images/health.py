@@ -1,4 +1,4 @@
-#!/opt/gpuwarden/bin/python
+#!/usr/bin/env python3
 """Exits with 0 if the part of this image answers at /healthz, over TLS or without."""
 
 import http.client

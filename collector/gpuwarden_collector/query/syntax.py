@@ -307,7 +307,7 @@ def refused(tree: Any) -> Refused | None:
             form = form[:-1]
         if form[0] == "[":
             if not isinstance(value, list):
-                return Refused(f"{where} is no list", location)
+                return Refused(f"{where} is not a list", location)
             waiting.extend((one, form[1:-1], where, location) for one in value)
         elif form in _NODES or form == "datum":
             node = _family_of(value, form)

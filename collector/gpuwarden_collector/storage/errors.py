@@ -84,7 +84,7 @@ _HARMLESS_TEXT = re.compile(
 
 
 def is_fault(error: Exception) -> bool:
-    """Whether an error of a query is none of those after which DuckDB goes on: an internal or fatal one, or an unknown.
+    """Whether an error of a query is not one of those after which DuckDB continues: an internal or fatal error, or an unknown one.
 
     Arrow raises DuckDB's errors as OSError or ArrowException while rows come, with their texts.
     """

@@ -38,7 +38,7 @@ _ROWS = "inlined"
 """Schema of tables with the rows that are inlined in the catalogue."""
 _TRIES = 3
 _INLINED_ROWS = 8_192
-"""Rows that are converted together: DuckDB reserves memory for so many."""
+"""Rows that are converted together: DuckDB reserves memory for this number."""
 
 
 class LakeReader:

@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from aiohttp.test_utils import unused_port
 from tests.collector.made_up_store import LIMITS
 from tests.collector.two_teams import OTHERS, OWN, SECRET, fill
 
@@ -25,6 +26,7 @@ team = "vision"
 issuer = "http://localhost:{port}"
 client_id = "gpuwarden"
 client_secret_file = "{folder}/secret"
+redirect_url = "http://127.0.0.1:{own_port}/login/callback"
 scopes = ["openid", "profile"]
 """
 CHROMIUM = shutil.which("chromium")
@@ -44,6 +46,12 @@ def _fill(data: Path) -> None:
     database.close()
 
 
+def _settings(data: Path, access: Path, port: int) -> CollectorSettings:
+    return CollectorSettings(
+        port=port, data_dir=data, threads=1, require_tokens=True, access_file=access
+    )
+
+
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning")
 async def test_a_person_signs_in_sees_their_team_and_logs_out(tmp_path: Path) -> None:
     from oidc_provider_mock import User, run_server_in_thread
@@ -56,12 +64,10 @@ async def test_a_person_signs_in_sees_their_team_and_logs_out(tmp_path: Path) ->
     ]
     with run_server_in_thread(user_claims=people) as server:
         (tmp_path / "secret").write_text("any")
-        access.write_text(ACCESS.format(port=server.server_port, folder=tmp_path))
-        settings = CollectorSettings(
-            port=0, data_dir=data, threads=1, require_tokens=True, access_file=access
-        )
+        ports = {"port": server.server_port, "own_port": unused_port()}
+        access.write_text(ACCESS.format(folder=tmp_path, **ports))
         async with (
-            collecting(settings, SystemClock()) as collector,
+            collecting(_settings(data, access, ports["own_port"]), SystemClock()) as collector,
             playwright.async_playwright() as driver,
         ):
             browser = await driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])

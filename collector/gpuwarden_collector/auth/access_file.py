@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from gpuwarden.access import Scope
+from gpuwarden.access import CALLBACK_PATH, Scope
 from gpuwarden.teams import Team
 
 ROLES: Mapping[str, Scope] = {
@@ -76,8 +76,8 @@ class OidcSettings(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     client_id: _Name
     client_secret_file: Path | None = None
     """None: a public client, which PKCE protects alone."""
-    redirect_url: str | None = None
-    """URL of the collector's /login/callback as browsers see it; None: by the request."""
+    redirect_url: str = ""
+    """URL of the collector's /login/callback as browsers see it. Required: a request's Host must not decide it."""
     scopes: tuple[str, ...] = ("openid", "profile", "email", "groups")
     user_claim: str = "preferred_username"
     groups_claim: str = "groups"
@@ -189,11 +189,14 @@ def _check(path: Path, document: _Document) -> None:
 
 
 def _check_oidc(path: Path, oidc: OidcSettings) -> None:
+    if not oidc.redirect_url:
+        raise AccessFileError(
+            f'{path}: oidc.redirect_url is missing: set it to "https://COLLECTOR{CALLBACK_PATH}", as browsers see it'
+        )
     for name in ("issuer", "redirect_url"):
-        url = getattr(oidc, name)
-        parts = urlsplit(url or "")
+        parts = urlsplit(getattr(oidc, name))
         is_local = parts.scheme == "http" and parts.hostname in ("127.0.0.1", "::1", "localhost")
-        if url is not None and parts.scheme != "https" and not is_local:
+        if parts.scheme != "https" and not is_local:
             raise AccessFileError(f"{path}: oidc.{name} must be an https:// URL")
     if "openid" not in oidc.scopes:
         raise AccessFileError(f"{path}: oidc.scopes must have openid")

@@ -1,18 +1,21 @@
 """Signs people in with OpenID Connect: the authorization code flow with state, nonce and PKCE (S256).
 
-`SignIns` holds the sign-ins that have begun, in memory, each for ten minutes and one use. `person_of` checks an ID token;
-the libraries joserfc and cryptography check its signature. https://openid.net/specs/openid-connect-core-1_0.html
+The browser holds its sign-in in a cookie (`BegunSignIn`): no collector has a table that strangers could fill, and any
+collector behind the same address can end it. `person_of` checks an ID token; the libraries joserfc and cryptography
+check its signature. https://openid.net/specs/openid-connect-core-1_0.html
 """
 
 import asyncio
 import base64
 import hashlib
+import hmac
 import json
 import logging
+import re
 import secrets
 import ssl
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote_plus, urlencode
 
@@ -28,10 +31,10 @@ log = logging.getLogger(__name__)
 
 PENDING_S = 600.0
 """Time to sign in at the provider."""
-PENDING_MAX = 1_000
-"""Sign-ins that have begun; beyond that the oldest is dropped."""
 LEEWAY_S = 60
-"""How far the clocks of collector and provider may differ."""
+"""How far the clocks of collectors and provider may differ."""
+AFTER_CHARACTERS_MAX = 2_000
+"""Longest path to show afterwards: browsers drop cookies of more than 4,096 bytes."""
 PROVIDER_S = 10.0
 """Longest time for all requests of a sign-in to the provider."""
 KNOWN_S = 3_600.0
@@ -63,15 +66,75 @@ class Person:
 
 
 @dataclass(frozen=True, slots=True)
-class Pending:
-    """A sign-in that has begun."""
+class BegunSignIn:
+    """A sign-in that has begun, as its browser's cookie holds it.
 
-    nonce: str
-    verifier: str
-    redirect_url: str
+    State, nonce and verifier follow from the secret and from all else in the cookie. From what passes through the
+    provider (state, nonce, the hash of the verifier) nobody can compute them, and a changed cookie fits no state. The
+    provider accepts each code once.
+    """
+
+    secret: str = field(repr=False)
+    """256 random bits."""
+    began_s: int
+    """Seconds since 1970."""
     after: str
     """Path to show afterwards."""
-    began_s: float
+
+    @classmethod
+    def new(cls, after: str, now_s: int) -> "BegunSignIn":
+        """A sign-in that begins now."""
+        after = after if len(after) <= AFTER_CHARACTERS_MAX else "/"
+        return cls(secrets.token_urlsafe(32), now_s, after)
+
+    @classmethod
+    def of_cookie(cls, cookie: str, state: str, now_s: int) -> "BegunSignIn":
+        """The sign-in of a browser that the provider sent back with `state`. Raises SignInError."""
+        try:
+            if (match := _COOKIE.fullmatch(cookie)) is None:
+                raise ValueError("it has another form")
+            after = base64.urlsafe_b64decode(f"{match[3]}==").decode()
+        except ValueError as error:
+            raise SignInError(
+                "over", f"the browser began no sign-in: its cookie: {error}"
+            ) from error
+        begun = cls(match[1], int(match[2]), after)
+        if not hmac.compare_digest(begun.state.encode(), state.encode("utf-8", "replace")):
+            raise SignInError("over", "another browser began this sign-in")
+        if not -LEEWAY_S <= now_s - begun.began_s < PENDING_S:
+            raise SignInError("over", "the sign-in is too old")
+        return begun
+
+    @property
+    def cookie(self) -> str:
+        """The value of the cookie."""
+        return f"{self.secret}.{self.began_s}.{_base64url(self.after.encode())}"
+
+    @property
+    def state(self) -> str:
+        """Ties the provider's answer to the browser."""
+        return self._derived("state")
+
+    @property
+    def nonce(self) -> str:
+        """Ties the ID token to the sign-in."""
+        return self._derived("nonce")
+
+    @property
+    def verifier(self) -> str:
+        """Ties the code to the sign-in (PKCE)."""
+        return self._derived("verifier")
+
+    def _derived(self, use: str) -> str:
+        text = f"{use}\n{self.began_s}\n{self.after}"
+        return _base64url(hmac.digest(self.secret.encode(), text.encode(), "sha256"))
+
+
+_COOKIE = re.compile(r"([\w-]{43})\.(\d{1,12})\.([\w-]+)", re.ASCII)
+
+
+def _base64url(data: bytes) -> str:
+    return base64.urlsafe_b64encode(data).rstrip(b"=").decode()
 
 
 def person_of(claims: Mapping[str, Any], oidc: OidcSettings) -> Person:
@@ -79,13 +142,15 @@ def person_of(claims: Mapping[str, Any], oidc: OidcSettings) -> Person:
     subject = claims.get("sub")
     if not isinstance(subject, str) or not subject:
         raise SignInError("refused", "the ID token has no subject")
-    named = (claims.get(name) for name in (oidc.user_claim, "email", "sub"))
-    name = next(text for text in named if isinstance(text, str) and text)
+    named = (claims.get(name) for name in (oidc.user_claim, "email"))
+    names = (
+        "".join(filter(str.isprintable, text)).strip() for text in named if isinstance(text, str)
+    )
+    name = next(filter(None, names), subject)[:_TEXT_MAX]
     listed = claims.get(oidc.groups_claim, [])
     groups = [listed] if isinstance(listed, str) else listed if isinstance(listed, list) else []
     known = frozenset(group for group in groups if isinstance(group, str))
-    printable = "".join(c for c in name if c.isprintable())[:_TEXT_MAX]
-    return Person(person_id(oidc.issuer, subject), printable or subject[:_TEXT_MAX], known)
+    return Person(person_id(oidc.issuer, subject), name, known)
 
 
 def verified(
@@ -125,50 +190,46 @@ class SignIns:
     def __init__(self, oidc: OidcSettings, clock: Clock) -> None:
         self.settings = oidc
         self._clock = clock
-        self._pending: dict[str, Pending] = {}
         self._known: tuple[float, Mapping[str, Any]] | None = None
         self._keys: tuple[float, KeySet] | None = None
         self._asking = asyncio.Semaphore(8)
 
-    async def begin(self, redirect_url: str, after: str) -> tuple[str, str]:
-        """Begin a sign-in; the provider's URL to send the browser to, and the state. Raises SignInError."""
+    async def begin(self, after: str) -> tuple[str, str]:
+        """Begin a sign-in; the provider's URL to send the browser to, and the cookie. Raises SignInError."""
         async with self._provider() as session:
             endpoints = await self._endpoints(session)
-        now_s = self._clock.monotonic()
-        state, nonce, verifier = (secrets.token_urlsafe(32) for _ in range(3))
-        for old in [s for s, one in self._pending.items() if now_s - one.began_s >= PENDING_S]:
-            del self._pending[old]
-        while len(self._pending) >= PENDING_MAX:
-            del self._pending[next(iter(self._pending))]
-        self._pending[state] = Pending(nonce, verifier, redirect_url, after, now_s)
-        digest = hashlib.sha256(verifier.encode()).digest()
+        begun = BegunSignIn.new(after, self._now_s())
         asked = {
             "response_type": "code",
             "client_id": self.settings.client_id,
-            "redirect_uri": redirect_url,
+            "redirect_uri": self.settings.redirect_url,
             "scope": " ".join(self.settings.scopes),
-            "state": state,
-            "nonce": nonce,
-            "code_challenge": base64.urlsafe_b64encode(digest).rstrip(b"=").decode(),
+            "state": begun.state,
+            "nonce": begun.nonce,
+            "code_challenge": _base64url(hashlib.sha256(begun.verifier.encode()).digest()),
             "code_challenge_method": "S256",
         }
         url = endpoints["authorization_endpoint"]
-        return f"{url}{'&' if '?' in url else '?'}{urlencode(asked)}", state
+        return f"{url}{'&' if '?' in url else '?'}{urlencode(asked)}", begun.cookie
 
-    async def end(self, state: str, code: str) -> tuple[Person, str]:
-        """End a sign-in with the provider's code; the person, and the path to show. Each state serves once.
+    async def end(self, cookie: str, said: Mapping[str, str]) -> tuple[Person, str]:
+        """End the sign-in of a browser with the provider's state and code; the person, and the path to show.
 
         Raises SignInError.
         """
-        pending = self._pending.pop(state, None)
-        now_s = self._clock.monotonic()
-        if pending is None or now_s - pending.began_s >= PENDING_S:
-            raise SignInError("over", "the sign-in is unknown, used or too old")
+        begun = BegunSignIn.of_cookie(cookie, said.get("state", ""), self._now_s())
+        if not (code := said.get("code", "")):
+            raise SignInError(
+                "refused", f"the provider said {said.get('error', 'nothing')[:100]!r}"
+            )
         async with self._provider() as session:
             endpoints = await self._endpoints(session)
-            given = await self._exchanged(session, endpoints, code, pending)
-            claims = await self._claims(session, endpoints, given, pending.nonce)
-        return person_of(claims, self.settings), pending.after
+            given = await self._exchanged(session, endpoints, code, begun.verifier)
+            claims = await self._claims(session, endpoints, given, begun.nonce)
+        return person_of(claims, self.settings), begun.after
+
+    def _now_s(self) -> int:
+        return int(self._clock.now().timestamp())
 
     def _provider(self) -> "_Asking":
         return _Asking(self._asking, self.settings)
@@ -200,14 +261,14 @@ class SignIns:
         session: aiohttp.ClientSession,
         endpoints: Mapping[str, Any],
         code: str,
-        pending: Pending,
+        verifier: str,
     ) -> Mapping[str, Any]:
         form = {
             "grant_type": "authorization_code",
             "code": code,
-            "redirect_uri": pending.redirect_url,
+            "redirect_uri": self.settings.redirect_url,
             "client_id": self.settings.client_id,
-            "code_verifier": pending.verifier,
+            "code_verifier": verifier,
         }
         headers = {}
         if (path := self.settings.client_secret_file) is not None:
@@ -258,7 +319,7 @@ class SignIns:
         token: str,
         nonce: str,
     ) -> dict[str, Any]:
-        now_s = int(self._clock.now().timestamp())
+        now_s = self._now_s()
         keys = await self._read_keys(session, endpoints, KNOWN_S)
         try:
             return verified(token, keys, self.settings, nonce, now_s)

@@ -1,7 +1,6 @@
 """Serves the endpoints of access: a token's scope, the authority's certificate, enrolment and login."""
 
 import asyncio
-import hmac
 import html
 import json
 import logging
@@ -40,7 +39,7 @@ BODY_BYTES_MAX = 4_096
 BODY_S = 10.0
 NODE_BYTES_MAX = 256
 _COOKIE_S = 30 * 86_400
-_STATE_COOKIE = "gpuwarden-sign-in"
+_SIGN_IN_COOKIE = "gpuwarden-sign-in"
 _PRIVATE = {"Cache-Control": "no-store", "Referrer-Policy": "no-referrer"}
 """For answers to URLs with a code."""
 
@@ -132,18 +131,16 @@ class AccessRoutes:
         oidc = self._rules().oidc
         if oidc is None:
             return _error(404, "access_file has no [oidc]: sign in with a token")
-        scheme = "https" if _is_secure(request) else "http"
-        redirect_url = oidc.redirect_url or f"{scheme}://{request.host}{CALLBACK_PATH}"
         try:
-            url, state = await self._sign_ins(oidc).begin(
-                redirect_url, after if OWN_PATH.fullmatch(after) else "/"
+            url, cookie = await self._sign_ins(oidc).begin(
+                after if OWN_PATH.fullmatch(after) else "/"
             )
         except SignInError as error:
             return _not_signed_in(error, after)
         answer = web.Response(status=303, headers={"Location": url, **_PRIVATE})
         answer.set_cookie(
-            _STATE_COOKIE,
-            state,
+            _SIGN_IN_COOKIE,
+            cookie,
             path=LOGIN_PATH,
             httponly=True,
             secure=_is_secure(request),
@@ -157,16 +154,9 @@ class AccessRoutes:
         oidc = self._rules().oidc
         if oidc is None:
             return _error(404, "access_file has no [oidc]: sign in with a token")
-        state, code = request.query.get("state", ""), request.query.get("code", "")
-        begun = request.cookies.get(_STATE_COOKIE, "")
+        cookie = request.cookies.get(_SIGN_IN_COOKIE, "")
         try:
-            if not state or not hmac.compare_digest(begun.encode(), state.encode()):
-                raise SignInError("over", "another browser began this sign-in, or none")
-            if not code:
-                raise SignInError(
-                    "refused", f"the provider said {request.query.get('error', 'nothing')!r}"
-                )
-            person, after = await self._sign_ins(oidc).end(state, code)
+            person, after = await self._sign_ins(oidc).end(cookie, request.query)
             token, request[GRANT] = await self._session_of(person, oidc)
         except SignInError as error:
             return _not_signed_in(error, "/")
@@ -177,7 +167,7 @@ class AccessRoutes:
         page = f'<!doctype html><meta http-equiv="refresh" content="0;url={html.escape(after)}"><p>Signed in.'
         answer = web.Response(text=page, content_type="text/html", headers=_PRIVATE)
         _give(answer, request, token, oidc.session_seconds)
-        answer.del_cookie(_STATE_COOKIE, path=LOGIN_PATH)
+        answer.del_cookie(_SIGN_IN_COOKIE, path=LOGIN_PATH)
         return answer
 
     def _sign_ins(self, oidc: OidcSettings) -> SignIns:

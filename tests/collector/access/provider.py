@@ -37,12 +37,12 @@ class Provider:
     def signed(self, claims: dict[str, Any]) -> str:
         return jwt.encode({"alg": "RS256", "kid": self.key.kid}, claims, self.key)
 
-    def grant(self, url: str, code: str = "") -> tuple[str, str]:
+    def grant(self, url: str) -> dict[str, str]:
         """What a browser brings back that was sent to this URL: state and code."""
         asked = {name: values[0] for name, values in parse_qs(urlsplit(url).query).items()}
-        code = code or secrets.token_urlsafe(8)
+        code = secrets.token_urlsafe(8)
         self._codes[code] = asked
-        return asked["state"], code
+        return {"state": asked["state"], "code": code}
 
     @web.middleware
     async def _spoiled(self, request: web.Request, handler: Any) -> web.StreamResponse:

@@ -27,7 +27,15 @@ from gpuwarden_collector.auth.access_file import (
     load_access,
     person_id,
 )
-from gpuwarden_collector.auth.oidc import KEYS_AGAIN_S, PENDING_MAX, PENDING_S, SignInError, SignIns
+from gpuwarden_collector.auth.oidc import (
+    AFTER_CHARACTERS_MAX,
+    KEYS_AGAIN_S,
+    LEEWAY_S,
+    PENDING_S,
+    BegunSignIn,
+    SignInError,
+    SignIns,
+)
 from gpuwarden_collector.auth.token_file import NAME, load
 from gpuwarden_collector.auth.token_store import SESSIONS_MAX
 from gpuwarden_collector.daemon import Collector
@@ -45,7 +53,7 @@ team = "vision"
 role = "operator"
 team = "vision"
 """
-BACK = "http://collector/login/callback"
+BACK = "https://collector.example/login/callback"
 
 
 @pytest.fixture
@@ -58,7 +66,7 @@ async def provider() -> AsyncIterator[Provider]:
 def oidc(provider: Provider, tmp_path: Path) -> OidcSettings:
     secret = tmp_path / "secret"
     secret.write_text(SECRET + "\n")
-    return OidcSettings(provider.url, CLIENT, secret)
+    return OidcSettings(provider.url, CLIENT, secret, BACK)
 
 
 @pytest.fixture
@@ -67,24 +75,25 @@ def sign_ins(oidc: OidcSettings) -> SignIns:
 
 
 async def test_a_person_signs_in_once_with_each_code(sign_ins: SignIns, provider: Provider) -> None:
-    url, state = await sign_ins.begin(BACK, "/money")
-    brought, code = provider.grant(url)
-    assert brought == state
-    person, after = await sign_ins.end(state, code)
+    url, cookie = await sign_ins.begin("/money")
+    said = provider.grant(url)
+    person, after = await sign_ins.end(cookie, said)
     assert (person.name, person.groups, after) == ("ada", frozenset({"ops"}), "/money")
     assert person.id == person_id(provider.url, "s1") != person_id(provider.url, "s2")
-    with pytest.raises(SignInError, match="unknown, used or too old"):
-        await sign_ins.end(state, code)
+    with pytest.raises(SignInError, match="invalid_grant"):
+        await sign_ins.end(cookie, said)
 
 
 async def test_a_code_serves_only_the_sign_in_that_it_was_made_for(
     sign_ins: SignIns, provider: Provider
 ) -> None:
-    first, _ = await sign_ins.begin(BACK, "/")
-    _, code = provider.grant(first)
-    _, state = await sign_ins.begin(BACK, "/")
+    first, _ = await sign_ins.begin("/")
+    url, cookie = await sign_ins.begin("/")
+    with pytest.raises(SignInError, match="another browser"):
+        await sign_ins.end(cookie, provider.grant(first))
+    code = provider.grant(first)["code"]
     with pytest.raises(SignInError, match="invalid_grant"):
-        await sign_ins.end(state, code)
+        await sign_ins.end(cookie, provider.grant(url) | {"code": code})
 
 
 SPOILED: tuple[tuple[str, dict[str, Any]], ...] = (
@@ -106,9 +115,9 @@ async def test_claims_of_others_and_of_other_times_sign_nobody_in(
                 del claims[name]
 
         provider.spoil = spoil
-        url, _ = await sign_ins.begin(BACK, "/")
+        url, cookie = await sign_ins.begin("/")
         with pytest.raises(SignInError, match=word) as found:
-            await sign_ins.end(*provider.grant(url))
+            await sign_ins.end(cookie, provider.grant(url))
         assert found.value.why == "refused", changed
 
 
@@ -116,12 +125,12 @@ async def test_clocks_may_differ_by_a_minute(oidc: OidcSettings, provider: Provi
     for ahead_s, is_fine in ((-50, True), (50, True), (-130, False), (200, False)):
         clock = ManualClock(SystemClock().now() - timedelta(seconds=ahead_s))
         sign_ins = SignIns(oidc, clock)
-        url, _ = await sign_ins.begin(BACK, "/")
+        url, cookie = await sign_ins.begin("/")
         if is_fine:
-            assert (await sign_ins.end(*provider.grant(url)))[0].name == "ada"
+            assert (await sign_ins.end(cookie, provider.grant(url)))[0].name == "ada"
             continue
         with pytest.raises(SignInError):
-            await sign_ins.end(*provider.grant(url))
+            await sign_ins.end(cookie, provider.grant(url))
 
 
 async def test_signatures_of_other_kinds_and_keys_are_refused(
@@ -141,9 +150,9 @@ async def test_signatures_of_other_kinds_and_keys_are_refused(
     )
     for sign in forged:
         provider.sign = sign
-        url, _ = await sign_ins.begin(BACK, "/")
+        url, cookie = await sign_ins.begin("/")
         with pytest.raises(SignInError) as found:
-            await sign_ins.end(*provider.grant(url))
+            await sign_ins.end(cookie, provider.grant(url))
         assert found.value.why == "refused"
 
 
@@ -162,9 +171,9 @@ async def test_new_keys_of_the_provider_are_read_and_old_ones_end(
     sign_ins = SignIns(oidc, clock)
 
     async def signs_in() -> bool:
-        url, _ = await sign_ins.begin(BACK, "/")
+        url, cookie = await sign_ins.begin("/")
         try:
-            await sign_ins.end(*provider.grant(url))
+            await sign_ins.end(cookie, provider.grant(url))
         except SignInError:
             return False
         return True
@@ -207,31 +216,84 @@ async def test_a_provider_that_fails_is_one_line(
         sign_ins = SignIns(oidc, SystemClock())
         provider.answers = {path: answer}
         with pytest.raises(SignInError, match=expected) as found:
-            url, _ = await sign_ins.begin(BACK, "/")
-            await sign_ins.end(*provider.grant(url))
+            url, cookie = await sign_ins.begin("/")
+            await sign_ins.end(cookie, provider.grant(url))
         assert found.value.why == "provider" and "\n" not in str(found.value)
     provider.answers = {}
     for path in (discovery, "/token", "/keys"):
         sign_ins = SignIns(oidc, SystemClock())
         provider.hangs = {path}
         with pytest.raises(SignInError, match="did not answer within 0.5 s"):
-            url, _ = await sign_ins.begin(BACK, "/")
-            await sign_ins.end(*provider.grant(url))
+            url, cookie = await sign_ins.begin("/")
+            await sign_ins.end(cookie, provider.grant(url))
 
 
-async def test_sign_ins_that_have_begun_are_bounded_in_number_and_time(
+async def test_a_sign_in_that_strangers_follow_by_thousands_is_ended(
     oidc: OidcSettings, provider: Provider
 ) -> None:
-    clock = ManualClock(SystemClock().now())
-    sign_ins = SignIns(oidc, clock)
-    first, _ = await sign_ins.begin(BACK, "/")
-    for _ in range(PENDING_MAX):
-        last, _ = await sign_ins.begin(BACK, "/")
-    with pytest.raises(SignInError, match="unknown"):
-        await sign_ins.end(*provider.grant(first))
-    clock.advance(PENDING_S)
-    with pytest.raises(SignInError, match="too old"):
-        await sign_ins.end(*provider.grant(last))
+    sign_ins = SignIns(oidc, SystemClock())
+    url, cookie = await sign_ins.begin("/")
+    for _ in range(3_000):
+        await sign_ins.begin("/")
+    assert (await sign_ins.end(cookie, provider.grant(url)))[0].name == "ada"
+
+
+async def test_another_collector_ends_a_sign_in(oidc: OidcSettings, provider: Provider) -> None:
+    url, cookie = await SignIns(oidc, SystemClock()).begin("/money")
+    person, after = await SignIns(oidc, SystemClock()).end(cookie, provider.grant(url))
+    assert (person.name, after) == ("ada", "/money")
+
+
+async def test_a_sign_in_is_over_after_ten_minutes_and_none_is_of_the_future(
+    oidc: OidcSettings, provider: Provider
+) -> None:
+    for passed_s, is_fine in ((PENDING_S - 1, True), (PENDING_S, False), (-LEEWAY_S - 1, False)):
+        now = SystemClock().now()
+        url, cookie = await SignIns(oidc, ManualClock(now - timedelta(seconds=passed_s))).begin("/")
+        ending = SignIns(oidc, ManualClock(now)).end(cookie, provider.grant(url))
+        if is_fine:
+            assert (await ending)[0].name == "ada"
+        else:
+            with pytest.raises(SignInError, match="too old"):
+                await ending
+
+
+async def test_a_changed_cookie_ends_no_sign_in(sign_ins: SignIns, provider: Provider) -> None:
+    url, cookie = await sign_ins.begin("/money")
+    other = BegunSignIn.new("/money", 0)
+    secret, began, after = cookie.split(".")
+    for changed in (
+        f"{secret}.{int(began) + 1}.{after}",
+        f"{secret}.{began}.{other.cookie.split('.')[2]}A",
+        f"{other.secret}.{began}.{after}",
+        f"{secret}.{began}", f"{secret}.{began}.", f"{secret}.{began}.A", f"{secret}.{began}._w",
+        f"{secret}.{'9' * 13}.{after}", f"{secret}.-1.{after}", f".{began}.{after}", "", cookie + "\n", "é",
+    ):  # fmt: skip
+        with pytest.raises(SignInError) as raised:
+            await sign_ins.end(changed, provider.grant(url))
+        assert raised.value.why == "over", changed
+    for said in ({"state": ""}, {"state": "é\ud800"}, {}):
+        with pytest.raises(SignInError) as raised:
+            await sign_ins.end(cookie, {"code": "x", **said})
+        assert raised.value.why == "over", said
+
+
+async def test_what_passes_through_the_provider_has_no_secret_of_the_browser(
+    sign_ins: SignIns, provider: Provider
+) -> None:
+    url, cookie = await sign_ins.begin("/")
+    state = provider.grant(url)["state"]
+    begun = BegunSignIn.of_cookie(cookie, state, int(SystemClock().now().timestamp()))
+    assert len({begun.secret, begun.state, begun.nonce, begun.verifier}) == 4
+    assert begun.secret not in url and begun.verifier not in url
+    assert begun.secret not in repr(begun)
+
+
+async def test_a_long_path_does_not_make_the_cookie_too_large(sign_ins: SignIns) -> None:
+    _, cookie = await sign_ins.begin("/" + "x" * (AFTER_CHARACTERS_MAX - 1))
+    assert 2_000 < len(cookie) < 4_000
+    _, cookie = await sign_ins.begin("/" + "x" * AFTER_CHARACTERS_MAX)
+    assert len(cookie) < 100
 
 
 async def test_groups_come_from_userinfo_of_the_same_person(
@@ -239,12 +301,12 @@ async def test_groups_come_from_userinfo_of_the_same_person(
 ) -> None:
     del provider.claims["groups"]
     provider.userinfo = {"sub": "s1", "groups": ["readers"]}
-    url, _ = await sign_ins.begin(BACK, "/")
-    assert (await sign_ins.end(*provider.grant(url)))[0].groups == {"readers"}
+    url, cookie = await sign_ins.begin("/")
+    assert (await sign_ins.end(cookie, provider.grant(url)))[0].groups == {"readers"}
     provider.userinfo = {"sub": "s2", "groups": ["ops"]}
-    url, _ = await sign_ins.begin(BACK, "/")
+    url, cookie = await sign_ins.begin("/")
     with pytest.raises(SignInError, match="another person"):
-        await sign_ins.end(*provider.grant(url))
+        await sign_ins.end(cookie, provider.grant(url))
 
 
 # --- through a collector
@@ -265,8 +327,7 @@ class Browser:
         """The answer of the callback."""
         status, _, headers = await self.get(f"/login/sso?next={after}")
         assert status == 303, headers
-        state, code = self.provider.grant(headers["Location"])
-        return await self.get(f"/login/callback?state={state}&code={code}")
+        return await self.get("/login/callback", params=self.provider.grant(headers["Location"]))
 
     async def whoami(self) -> dict[str, Any]:
         return dict(json.loads((await self.get("/v1/token"))[1]))
@@ -284,6 +345,7 @@ async def browser(
 issuer = "{provider.url}"
 client_id = "{CLIENT}"
 client_secret_file = "{oidc.client_secret_file}"
+redirect_url = "{BACK}"
 session_seconds = 3600
 [proxy]
 addresses = ["127.0.0.2/32"]
@@ -327,9 +389,9 @@ async def test_another_browsers_sign_in_cannot_be_ended_here(
     browser: Browser, provider: Provider
 ) -> None:
     _, _, headers = await browser.get("/login/sso")
-    state, code = provider.grant(headers["Location"])
+    said = provider.grant(headers["Location"])
     browser.session.cookie_jar.clear()
-    _, _, headers = await browser.get(f"/login/callback?state={state}&code={code}")
+    _, _, headers = await browser.get("/login/callback", params=said)
     assert headers["Location"].endswith("why=sso_over")
     assert (await browser.get("/v1/token"))[0] == 401
 
@@ -373,6 +435,14 @@ async def test_sessions_are_few_and_end_one_by_one_or_all(
     ]
     assert (await other.whoami())["person"] == "ada"
     await other.session.close()
+
+
+async def test_the_host_of_a_request_does_not_decide_where_the_provider_sends_the_code(
+    browser: Browser,
+) -> None:
+    for name in ("Host", "X-Forwarded-Host", "X-Forwarded-Proto"):
+        _, _, headers = await browser.get("/login/sso", headers={name: "evil.example"})
+        assert parse_qs(urlsplit(headers["Location"]).query)["redirect_uri"] == [BACK]
 
 
 async def test_the_providers_refusal_is_explained(browser: Browser) -> None:
@@ -420,9 +490,11 @@ async def test_a_proxy_is_believed_by_its_address_alone(browser: Browser) -> Non
     ("[groups.x]\nrole = 'root'", "must be one of viewer, editor, operator, admin"),
     ("[groups.x]\nrole = 'viewer'\nteam = 'none'", "there is no team 'none'"),
     ("[teams.a]\n[groups.x]\nrole = 'admin'\nteam = 'a'", "admin is for all teams"),
-    ("[oidc]\nissuer = 'http://sso.example'\nclient_id = 'x'", "must be an https:// URL"),
-    ("[oidc]\nissuer = 'http://localhost.evil.example'\nclient_id = 'x'", "must be an https:// URL"),
-    ("[oidc]\nissuer = 'https://sso.example'\nclient_id = 'x'\nscopes = ['email']", "must have openid"),
+    ("[oidc]\nissuer = 'https://sso.example'\nclient_id = 'x'", 'oidc.redirect_url is missing: set it to "https://COLLECTOR/login/callback"'),
+    ("[oidc]\nissuer = 'https://sso.example'\nclient_id = 'x'\nredirect_url = 'http://c.example/login/callback'", "must be an https:// URL"),
+    ("[oidc]\nissuer = 'http://sso.example'\nclient_id = 'x'\nredirect_url = 'https://c'", "must be an https:// URL"),
+    ("[oidc]\nissuer = 'http://localhost.evil.example'\nclient_id = 'x'\nredirect_url = 'https://c'", "must be an https:// URL"),
+    ("[oidc]\nissuer = 'https://sso.example'\nclient_id = 'x'\nredirect_url = 'https://c'\nscopes = ['email']", "must have openid"),
     ("[proxy]\naddresses = ['10.0.0.300']", "does not appear to be"),
     ("[proxy]\naddresses = []", "is empty"),
     ("[proxy]\naddresses = ['0.0.0.0/0', 7]", "Expected `str`"),
@@ -450,7 +522,9 @@ async def test_a_collector_that_lets_everybody_in_signs_nobody_in(
     start: Any, tmp_path: Path
 ) -> None:
     access = tmp_path / "access.toml"
-    access.write_text("[oidc]\nissuer = 'https://sso.example'\nclient_id = 'x'\n")
+    access.write_text(
+        "[oidc]\nissuer = 'https://sso.example'\nclient_id = 'x'\nredirect_url = 'https://c/login/callback'\n"
+    )
     with pytest.raises(StartError, match="set require_tokens = true"):
         async with start(access_file=access):
             pass

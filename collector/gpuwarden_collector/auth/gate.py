@@ -51,6 +51,7 @@ GUESSES_MAX = 30
 """Wrong tokens that an address may send in `GUESSES_S`; then wrong ones get 429. A right token always works."""
 GUESSES_S = 60.0
 _ADDRESSES_MAX = 10_000
+_NAME_CHARACTERS_MAX = 200
 _LOCAL_ONLY = "without tokens this collector answers"
 _PROXY = "; if there is a proxy in front of it, set require_tokens = true (docs/security.md)"
 _GUESSED = f"this address has sent {GUESSES_MAX} wrong tokens in a minute: check the token, and try again later"
@@ -168,23 +169,28 @@ class Gate:
         names = request.headers.getall(proxy.user_header, [])
         if not names:
             return None
-        groups = request.headers.getall(proxy.groups_header, [])
-        if len(names) > 1 or len(groups) > 1:
+        lists = request.headers.getall(proxy.groups_header, [])
+        if len(names) > 1 or len(lists) > 1:
             return Denied("malformed", "headers of the proxy occur more than once")
-        rights = self._rules().rights_of(frozenset(g.strip() for g in ",".join(groups).split(",")))
-        if rights is None:
-            return Denied("groups", f"no group of {names[0]!r} is in access_file", 403)
-        if isinstance(need, Scope) and not allows(rights.scope, need):
+        name, groups = names[0], [group.strip() for group in ",".join(lists).split(",")]
+        if not _is_name(name):
+            return Denied("malformed", f"{proxy.user_header} must have the name of one person")
+        if not all(_is_name(group) for group in groups if group):
             return Denied(
-                "scope", f"{names[0]!r} has scope {rights.scope}, and this needs {need}", 403
+                "malformed", f"{proxy.groups_header} must have names, with commas between"
             )
-        person = person_id("proxy", names[0])
+        rights = self._rules().rights_of(frozenset(groups))
+        if rights is None:
+            return Denied("groups", f"no group of {name!r} is in access_file", 403)
+        if isinstance(need, Scope) and not allows(rights.scope, need):
+            return Denied("scope", f"{name!r} has scope {rights.scope}, and this needs {need}", 403)
+        person = person_id("proxy", name)
         entry = TokenEntry(
             person,
             rights.scope,
             "",
             self._clock.now(),
-            comment=names[0][:200],
+            comment=name,
             team=rights.team,
             person=person,
         )
@@ -279,6 +285,11 @@ class Gate:
         if not request.content.is_eof():
             answer.force_close()
         return answer
+
+
+def _is_name(text: str) -> bool:
+    """Whether a text of a proxy names one person or group: not none, not several, and readably."""
+    return 0 < len(text.strip()) <= _NAME_CHARACTERS_MAX and text.isprintable() and "," not in text
 
 
 def node_of(request: web.Request) -> str | None:

@@ -469,13 +469,23 @@ async def test_a_proxy_is_believed_by_its_address_alone(browser: Browser) -> Non
         assert (await asked(**{**named, "X-Forwarded-Groups": "none"}))[0] == 403
         assert (await asked(**{"X-Forwarded-User": "grace"}))[0] == 403
         assert (await asked(**{"X-Forwarded-Groups": "ops"}))[0] == 401
-        twice = [
-            ("X-Forwarded-User", "grace"),
-            ("X-Forwarded-User", "ada"),
-            ("X-Forwarded-Groups", "ops"),
-        ]
-        async with proxy.get(browser.url + "/v1/token", headers=twice) as answer:
-            assert answer.status == 401
+
+
+async def test_a_proxy_that_names_nobody_or_several_signs_nobody_in(browser: Browser) -> None:
+    connector = aiohttp.TCPConnector(local_addr=("127.0.0.2", 0))
+    async with aiohttp.ClientSession(connector=connector) as proxy:
+        for names, groups in (
+            ([""], ["ops"]), (["  "], ["ops"]), (["ada", "grace"], ["ops"]), (["ada", ""], ["ops"]), (["ada, grace"], ["ops"]),
+            (["a\tda"], ["ops"]), (["\u200b"], ["ops"]), (["\xa0"], ["ops"]), (["a\u202eda"], ["ops"]), (["a" * 201], ["ops"]),
+            (["ada"], ["ops", "readers"]), (["ada"], ["ops", ""]), (["ada"], ["ops,\u200b"]), (["ada"], ["o\tps, ops"]),
+        ):  # fmt: skip
+            headers = [("X-Forwarded-User", name) for name in names]
+            headers += [("X-Forwarded-Groups", group) for group in groups]
+            async with proxy.get(browser.url + "/v1/token", headers=headers) as answer:
+                assert answer.status == 401, (names, groups, await answer.text())
+        named = {"X-Forwarded-User": "ada", "X-Forwarded-Groups": " , "}
+        async with proxy.get(browser.url + "/v1/token", headers=named) as answer:
+            assert answer.status == 403
 
 
 # --- the file

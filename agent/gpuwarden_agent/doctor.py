@@ -27,6 +27,7 @@ from urllib.parse import quote
 from gpuwarden.access import TOKEN_PATH
 from gpuwarden.clock import Clock, from_ms, to_ms
 from gpuwarden.doctor import FAIL, OK, WARN, Check, check_life, check_unit
+from gpuwarden.http_client import opener
 from gpuwarden.lifecycle import StartError
 from gpuwarden.sizes import size_text
 from gpuwarden.wire import error_sentence
@@ -504,14 +505,6 @@ def _instant(text: object) -> datetime:
     return from_ms(1000 * int(ssl.cert_time_to_seconds(str(text))))
 
 
-def _opener(credentials: Credentials) -> urllib.request.OpenerDirector:
-    """As the agent sends: without a proxy of the environment, and with its authorities."""
-    return urllib.request.build_opener(
-        urllib.request.ProxyHandler({}),
-        urllib.request.HTTPSHandler(context=credentials.tls_context()),
-    )
-
-
 def _check_collector(url: str, clock: Clock, access: Access) -> Check:
     try:
         where = HttpAddress.parse(url)
@@ -521,12 +514,13 @@ def _check_collector(url: str, clock: Clock, access: Access) -> Check:
     address = f"{url}/healthz"
     try:
         credentials = Credentials(access)
-        opener = _opener(credentials)
+        # Like the agent, ignore a proxy of the environment.
+        ours = opener(credentials.tls_context(), uses_proxy=False)
     except StartError as error:
         return Check("collector", FAIL, str(error), "gpuwarden enroll")
     try:
         began_s = clock.monotonic()
-        with opener.open(address, timeout=COLLECTOR_LIMIT_S) as answer:
+        with ours.open(address, timeout=COLLECTOR_LIMIT_S) as answer:
             body, date = answer.read(1000), answer.headers.get("Date")
         took_ms = 1000 * (clock.monotonic() - began_s)
         is_ours = "status" in json.loads(body)
@@ -546,20 +540,20 @@ def _check_collector(url: str, clock: Clock, access: Access) -> Check:
             way = "ahead of" if skew_s > 0 else "behind"
             finding = f"this clock is {span(abs(skew_s))} {way} the collector's"
             return Check("collector", WARN, finding, "run chrony or ntpd on both")
-    if (refusal := _token_refusal(where, opener, credentials)) is not None:
+    if (refusal := _token_refusal(where, ours, credentials)) is not None:
         return Check("collector", FAIL, f"{url}: {refusal}", "gpuwarden enroll")
     return Check("collector", OK, f"{url} answers in {took_ms:.0f} ms")
 
 
 def _token_refusal(
-    where: HttpAddress, opener: urllib.request.OpenerDirector, credentials: Credentials
+    where: HttpAddress, ours: urllib.request.OpenerDirector, credentials: Credentials
 ) -> str | None:
     """Why the collector would refuse this agent's batches; None: it accepts them, or gives no answer."""
     request = urllib.request.Request(where.shown(TOKEN_PATH))
     if (authorization := credentials.authorization or where.authorization) is not None:
-        request.add_unredirected_header("Authorization", authorization)
+        request.add_header("Authorization", authorization)
     try:
-        with opener.open(request, timeout=COLLECTOR_LIMIT_S) as answer:
+        with ours.open(request, timeout=COLLECTOR_LIMIT_S) as answer:
             found = json.loads(answer.read(ANSWER_BYTES_MAX))
     except urllib.error.HTTPError as error:
         if error.code != 401:

@@ -143,11 +143,11 @@ class CollectorEndpoint:
     def opened(self, request: "Request", timeout_s: float) -> Any:
         """As `urlopen`, with token and `ca`. Raises CallError for a `ca` that cannot be read."""
         import ssl
-        from urllib.request import urlopen
 
-        # A redirect must not receive the token.
+        from gpuwarden.http_client import opener
+
         if self.token is not None:
-            request.add_unredirected_header("Authorization", f"Bearer {self.token.text}")
+            request.add_header("Authorization", f"Bearer {self.token.text}")
         context = None
         if request.type == "https":
             try:
@@ -155,7 +155,7 @@ class CollectorEndpoint:
             except OSError as error:
                 raise CallError(f"GPUWARDEN_CA = {self.ca}: no readable certificate") from error
             context.minimum_version = ssl.TLSVersion.TLSv1_2
-        return urlopen(request, timeout=timeout_s, context=context)
+        return opener(context).open(request, timeout=timeout_s)
 
     @contextmanager
     def reading(self, timeout_s: float) -> Iterator[None]:
@@ -221,8 +221,12 @@ def _certificate_error(reason: object) -> str | None:
 
 
 def _refusal(error: "HTTPError") -> str:
+    from gpuwarden.untrusted_text import printable
     from gpuwarden.wire import error_sentence
 
+    if 300 <= error.code < 400:
+        location = printable(error.headers.get("Location", ""))[:200]
+        return f"{error.url} redirects to {location!r}, which is not followed: set GPUWARDEN_URL"
     return error_sentence(error.read()) or f"{error.url} answered {error.code} {error.reason}"
 
 

@@ -9,7 +9,6 @@ import sqlite3
 import ssl
 import stat
 import urllib.error
-import urllib.request
 from collections.abc import Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from typing import Any
 from gpuwarden.access import Scope
 from gpuwarden.clock import Clock
 from gpuwarden.doctor import ENDS_SOON, FAIL, OK, WARN, Check, check_life, check_unit
+from gpuwarden.http_client import opener
 from gpuwarden.lifecycle import StartError
 from gpuwarden.sizes import size_text
 from gpuwarden.wire import error_sentence
@@ -134,10 +134,8 @@ def _check_http(settings: CollectorSettings, document: Mapping[str, Any]) -> Che
     scheme = url.partition(":")[0]
     # The request has no secret, so the certificate is not verified.
     context = ssl._create_unverified_context() if scheme == "https" else None
-    handlers = [urllib.request.ProxyHandler({})]
-    opener = urllib.request.build_opener(*handlers, urllib.request.HTTPSHandler(context=context))
     try:
-        with opener.open(url, timeout=HTTP_S) as answer:
+        with opener(context, uses_proxy=False).open(url, timeout=HTTP_S) as answer:
             answer.read(ANSWER_BYTES_MAX)
     except urllib.error.HTTPError as error:
         return Check("http", FAIL, f"{url}: {_reason(error)}", "journalctl -u gpuwarden-collector")

@@ -56,8 +56,10 @@ def test_the_default_is_this_machine(monkeypatch) -> None:
     assert collector_url() == "http://127.0.0.1:8750"
 
 
-def test_the_token_of_the_environment_is_shown_and_not_sent_on(monkeypatch, tmp_path) -> None:
-    """A redirection may lead anywhere; the token goes to the collector alone."""
+def test_the_token_of_the_environment_is_shown_and_no_redirect_is_followed(
+    monkeypatch, tmp_path
+) -> None:
+    """A redirect may lead anywhere; the token goes to the collector alone, and it alone is believed."""
     token = Token.new(Scope.READ)
     seen = []
 
@@ -79,14 +81,14 @@ def test_the_token_of_the_environment_is_shown_and_not_sent_on(monkeypatch, tmp_
         threading.Thread(target=server.serve_forever, daemon=True).start()
         url = f"http://127.0.0.1:{server.server_port}"
         monkeypatch.setenv("GPUWARDEN_TOKEN_FILE", str(path))
-        assert call("GET", "/v1/rules", url=url) == {}
+        with pytest.raises(CallError, match="redirects to '/elsewhere', which is not followed"):
+            call("GET", "/v1/rules", url=url)
         other = Token.new(Scope.READ)
         monkeypatch.setenv("GPUWARDEN_TOKEN", other.text)
         assert call("GET", "/v1/silences", url=url) == {}
         server.shutdown()
     assert seen == [
         ("/v1/rules", f"Bearer {token.text}"),
-        ("/elsewhere", None),
         ("/v1/silences", f"Bearer {other.text}"),
     ]
 

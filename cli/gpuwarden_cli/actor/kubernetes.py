@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from gpuwarden.clock import Clock
+from gpuwarden.http_client import opener
 from gpuwarden_cli.actor.acts import Act, ActError
 
 log = logging.getLogger(__name__)
@@ -159,7 +160,7 @@ class Kubernetes:
                 {"Authorization": f"Bearer {token}", "Content-Type": kind},
                 method=method,
             )
-            with urllib.request.urlopen(request, timeout=TIMEOUT_S, context=tls) as answer:
+            with opener(tls).open(request, timeout=TIMEOUT_S) as answer:
                 found = json.loads(answer.read(_BODY_BYTES_MAX))
         except urllib.error.HTTPError as error:
             with error:

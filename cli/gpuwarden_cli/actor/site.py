@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any
 from urllib.parse import quote
 
+from gpuwarden.http_client import opener
 from gpuwarden_cli.actor.acts import Act, ActError, run_program
 
 TIMEOUT_S = 60.0
@@ -234,21 +234,11 @@ def _bearer(path: Path | None) -> dict[str, str]:
         raise ActError(f"{path} cannot be read: {error}") from error
 
 
-class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """Follows nothing: a token is for the address that was named."""
-
-    def redirect_request(self, *args: Any, **more: Any) -> None:
-        return None
-
-
-_OPENER = urllib.request.build_opener(_NoRedirect)
-
-
 def _request(method: str, url: str, headers: dict[str, str], body: bytes | None = None) -> bytes:
     """The answer's body, if it is 2xx. Raises ActError."""
     request = urllib.request.Request(url, body, headers, method=method)
     try:
-        with _OPENER.open(request, timeout=TIMEOUT_S) as answer:
+        with opener().open(request, timeout=TIMEOUT_S) as answer:
             return bytes(answer.read(_ANSWER_BYTES_MAX))
     except urllib.error.HTTPError as error:
         with error:

@@ -133,17 +133,19 @@ class CollectorConnection:
     ) -> bytes:
         """Body of the answer. Raises EnrolmentRefusedError, and StartError when no collector answers."""
         from urllib.error import HTTPError, URLError
-        from urllib.request import HTTPSHandler, ProxyHandler, Request, build_opener
+        from urllib.request import Request
+
+        from gpuwarden.http_client import opener
 
         body = None if document is None else json.dumps(document).encode()
         headers = {"Content-Type": "application/json"}
         request = Request(self.base + path, data=body, method=method, headers=headers)
         if token is not None:
-            request.add_unredirected_header("Authorization", f"Bearer {token.text}")
+            request.add_header("Authorization", f"Bearer {token.text}")
         # Like the agent, ignore a proxy of the environment.
-        opener = build_opener(ProxyHandler({}), HTTPSHandler(context=self._context))
+        ours = opener(self._context, uses_proxy=False)
         try:
-            with opener.open(request, timeout=TIMEOUT_S) as answer:
+            with ours.open(request, timeout=TIMEOUT_S) as answer:
                 return bytes(answer.read(ANSWER_BYTES_MAX))
         except HTTPError as error:
             raise EnrolmentRefusedError(error.code, _said(error)) from error

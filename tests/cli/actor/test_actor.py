@@ -499,6 +499,23 @@ def test_a_pod_is_evicted_and_its_workload_scaled_to_zero_also_without_the_right
     assert scaled.is_done and handler.workloads["deployments/lab/scale"]["spec"] == {"replicas": 0}
 
 
+def test_the_pods_token_follows_no_redirect(api: tuple[type[_Api], Kubernetes]) -> None:
+    handler, kubernetes = api
+    asked: list[str] = []
+
+    def redirect(self: _Api) -> None:
+        asked.append(self.path)
+        self.send_response(302)
+        self.send_header("Location", "/elsewhere")
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    handler.do_GET = redirect
+    with pytest.raises(ActError, match="answered 302 to GET"):
+        kubernetes.look(act("delete_pod", job="team/train-0"))
+    assert asked == ["/api/v1/namespaces/team/pods/train-0"]
+
+
 def test_an_api_server_that_refuses_or_is_away_is_one_line(
     api: tuple[type[_Api], Kubernetes], tmp_path: Path
 ) -> None:

@@ -129,8 +129,13 @@ def _opened(url: str) -> "apprise.Apprise | None":
     logging.getLogger("apprise").propagate = False
     logging.getLogger("apprise").setLevel(logging.WARNING)
     logging.getLogger("urllib3").setLevel(logging.WARNING)  # its debug lines have the path
-    service = apprise.Apprise(asset=apprise.AppriseAsset(secure_logging=True, app_id="gpuwarden"))
-    return service if service.add(url) else None
+    asset = apprise.AppriseAsset(secure_logging=True, app_id="gpuwarden", http_redirects=False)
+    service = apprise.Apprise(asset=asset)
+    if not service.add(url):
+        return None
+    for plugin in service:
+        plugin.redirects = False  # also where the address has redirect=yes: messages have secrets
+    return service
 
 
 def _mail_server(service: "apprise.Apprise | None") -> Any:

@@ -62,6 +62,17 @@ async def test_a_message_goes_to_its_owner() -> None:
     assert hook.got[0].path == "/to/a%20b@example.com"
 
 
+async def test_no_message_follows_a_redirect() -> None:
+    async with hook_server() as hook, hook_server() as elsewhere:
+        for status in (301, 302, 303, 307, 308):
+            for form in ("", "/?redirect=yes"):
+                location = {"Location": f"{elsewhere.url}/{status}"}
+                hook.answer = lambda _, s=status, to=location: web.Response(status=s, headers=to)
+                assert isinstance(await send(address(hook, form)), DeliveryDelayed), (status, form)
+    assert elsewhere.got == []
+    assert len(hook.got) == 10
+
+
 def test_a_pager_knows_the_incident_and_its_end() -> None:
     assert MESSAGE.incident is not None
     made = of_incident("pagerduty://key@api", MESSAGE)

@@ -75,10 +75,14 @@ _VISIBLE: Mapping[str, str] = {
     "process_1m": _POD,
     "waste_1h": "{node} OR {user} OR {pod} OR {team}",
     "alerts": "{node} OR {owner}",
-    # The text of an incident may name any of its alerts' places.
-    "incidents": "{owner} OR (id IN (SELECT incident FROM main.incident_alerts) AND id NOT IN (SELECT incident"
-    " FROM main.incident_alerts WHERE fingerprint NOT IN ({alerts})))",
-    "incident_alerts": "fingerprint IN ({alerts}) AND incident IN ({incidents})",
+    # Text, cost and counts of an incident are of all its alerts, its owner is of its roots. A member's row has its newest
+    # episode; earlier ones may have been of another owner.
+    "incidents": "id IN (SELECT incident FROM main.incident_alerts) AND id NOT IN (SELECT incident"
+    " FROM main.incident_alerts WHERE (fingerprint, active_at) NOT IN ({alerts}))"
+    " AND id NOT IN (SELECT m.incident FROM main.incident_alerts m JOIN main.alerts a ON a.fingerprint = m.fingerprint"
+    " AND a.active_at <= m.active_at AND a.resolved_at >= m.joined_at"
+    " WHERE (a.fingerprint, a.active_at) NOT IN ({alerts}))",
+    "incident_alerts": "incident IN ({incidents})",
     "annotations": "{node} OR (node IS NULL AND job IS NULL)",
     "diagnoses": "{node} OR {owner}",
     "policy_cases": "{node} OR {user} OR {team}",
@@ -105,7 +109,7 @@ def visible_sql(team: Team, table: str) -> str:
         held=f"(gpu_uuid, date_trunc('minute', ts)) IN (FROM {_HELD_MINUTES})"
         if team.has_people
         else "false",
-        alerts=_visible_keys_sql(team, "alerts", "fingerprint") if "{alerts}" in rule else "",
+        alerts=_visible_keys_sql(team, "alerts", "(fingerprint, active_at)") if "{alerts}" in rule else "",
         incidents=_visible_keys_sql(team, "incidents", "id") if "{incidents}" in rule else "",
         user=_matches("username", team.users),
         user_name=_matches("name", team.users),

@@ -602,6 +602,7 @@ async def test_past_incidents_go_by_age_with_their_alerts_and_open_ones_stay(
             ("new", "merged", 364),
             ("on", "open", 999),
         ):
+            fingerprint = f"f-{name}"
             at = (real_clock.now() - timedelta(days=age)).replace(tzinfo=None)
             put(
                 store.database,
@@ -614,16 +615,28 @@ async def test_past_incidents_go_by_age_with_their_alerts_and_open_ones_stay(
             put(
                 store.database,
                 "incident_alerts",
-                "SELECT $1 AS incident, 'f' AS fingerprint, $2 AS active_at, 'r' AS rule, '{}' AS labels, "
+                "SELECT $1 AS incident, $3 AS fingerprint, $2 AS active_at, 'r' AS rule, '{}' AS labels, "
                 "$2 AS joined_at, $2 AS ended_at",
-                [name, at],
+                [name, at, fingerprint],
+            )
+            put(
+                store.database,
+                "alerts",
+                "SELECT $1 AS fingerprint, 'resolved' AS state, 'r' AS rule, 'info' AS severity, 'waste' AS consequence, "
+                "'{}' AS labels, 's' AS summary, 'r' AS remedy, true AS simulated, $2 AS began_at, $2 AS active_at, "
+                "$2 AS resolved_at, $2 AS seen_at",
+                [fingerprint, at],
             )
         await store.maintainer.run_once()
         with store.database.reading() as cursor:
-            for table, column in (("incidents", "id"), ("incident_alerts", "incident")):
+            for table, column in (
+                ("incidents", "id"),
+                ("incident_alerts", "incident"),
+                ("alerts", "fingerprint[3:]"),
+            ):
                 left = cursor.execute(f"SELECT {column} FROM {table} ORDER BY 1").fetchall()
                 assert left == [("new",), ("on",)], table
-        dropped = {("incidents", "age"): 1, ("incident_alerts", "age"): 1}
+        dropped = {("incidents", "age"): 1, ("incident_alerts", "age"): 1, ("alerts", "age"): 1}
         assert store.stats.dropped_rows == dropped
 
 

@@ -60,7 +60,13 @@ def _row(table: str, who: str, at: datetime) -> dict[str, str]:
 
 def plant(database: Database, table: str, at: datetime, **names: str) -> None:
     """A row with these names."""
-    row = _row(table, "plain", at) | {name: text_sql(value) for name, value in names.items()}
+    row = _row(table, "plain", at) | _KNOWN.get(table, {})
+    row |= {name: text_sql(value) for name, value in names.items()}
+    row = {
+        name: value
+        for name, value in row.items()
+        if name in {c.name for c in stored_columns(TABLES[table])}
+    }
     put(
         database,
         table,

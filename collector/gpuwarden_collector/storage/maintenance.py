@@ -165,10 +165,12 @@ def forget_alerts(state: StateFile, before: datetime) -> dict[str, int]:
 
     Raises StoreUnavailableError.
     """
+    incident = "state <> 'open' AND resolved_at < ?"
     over = {
-        "alerts": "state = 'resolved' AND resolved_at < ?",
-        "incident_alerts": "ended_at < ? AND incident NOT IN (SELECT id FROM incidents WHERE state = 'open')",
-        "incidents": "state <> 'open' AND resolved_at < ?",
+        # A team sees an incident if all its alerts are the team's: they are kept as long as it is.
+        "incident_alerts": f"incident IN (SELECT id FROM incidents WHERE {incident})",
+        "incidents": incident,
+        "alerts": "state = 'resolved' AND resolved_at < ? AND fingerprint NOT IN (SELECT fingerprint FROM incident_alerts)",
         "diagnoses": "ended_at < ?",
         "policy_cases": "ended_at < ?",
         "silences": "ends_at < ?",

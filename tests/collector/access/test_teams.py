@@ -152,6 +152,41 @@ def test_readings_of_a_gpu_of_others_show_in_the_minutes_in_which_the_team_held_
     assert of_team.ask("SELECT gpu_uuid, ts FROM gpu_samples") == expected
 
 
+def test_an_incident_shows_only_if_each_alert_that_it_ever_held_is_the_teams(
+    data_dir: Path, database: Database
+) -> None:
+    """Each case has an incident that vera owns, with these episodes: fingerprint, node, owner, minutes ago from and until."""
+    now = datetime.now(UTC).replace(microsecond=0, tzinfo=None)
+    cases = {
+        "own": [("a", "s1", "vera", 9, None)],
+        "own, once before another's": [("b", "s1", "sven", 59, 50), ("b", "s1", "vera", 9, None)],
+        "of a node of the team": [("c", "v1", "sven", 9, None)],
+        "with another's": [("d", "s1", "vera", 9, None), ("e", "s1", "sven", 9, None)],
+        "another's before": [("f", "s1", "sven", 25, 15), ("f", "s1", "vera", 9, None)],
+        "another's now": [("g", "s1", "vera", 25, 15), ("g", "s1", "sven", 9, None)],
+        "without alerts": [],
+    }
+    plant(database, "nodes", now, node="v1")
+    for name, episodes in cases.items():
+        plant(database, "incidents", now, id=name, state="open", owner="vera", summary=name)
+        for fingerprint, node, owner, since, until in episodes:
+            at = now - timedelta(minutes=since)
+            row = {"fingerprint": fingerprint, "active_at": str(at)}
+            over = {} if until is None else {"resolved_at": str(now - timedelta(minutes=until))}
+            plant(database, "alerts", at, **row, node=node, owner=owner, **over)
+            joined = str(now - timedelta(minutes=20))
+            plant(database, "incident_alerts", at, incident=name, **row, joined_at=joined)
+    of_team = reader(data_dir, data_dir / "spill", 0, VISION)
+    shown = ["of a node of the team", "own", "own, once before another's"]
+    for table, column in (
+        ("incidents", "id"),
+        ("incidents_now", "id"),
+        ("incident_alerts", "incident"),
+    ):
+        found = of_team.ask(f"SELECT DISTINCT {column} AS name FROM {table} ORDER BY 1")
+        assert [row["name"] for row in found] == shown, table
+
+
 def test_sums_of_others_have_no_names(readers: tuple[Reader, Reader]) -> None:
     found = readers[0].ask("FROM others_1h")
     assert [set(row) for row in found] == [

@@ -3,7 +3,7 @@
 Levels by consequence. ERROR: data lost or an operator is needed. WARNING: degraded, nothing lost.
 INFO: life cycle, a handful an hour. DEBUG: every cycle. Messages are constant; values go into
 `extra`. journald adds time and unit, so the text has a time on a terminal only. Lines to journald begin with
-their priority, for `journalctl -p warning`.
+their priority, for `journalctl -p warning`. Secrets of addresses are masked in all that is written: values, paths, traces.
 """
 
 import json
@@ -18,12 +18,23 @@ from typing import Any
 from gpuwarden.untrusted_text import escaped_json, printable
 
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+_SECRETS = re.compile(
+    r"(gw_[a-z]+_[a-z0-9]{12}_|(?:/|%2F)answer(?:/|%2F)|[?&](?:code|state|\w*token|\w*secret|password)=)"
+    r"""[^\s&"'\\<>?]+""",
+    re.IGNORECASE,
+)
+"""Tokens, links by which owners answer, what a provider of single sign-on sends, and parameters named after a secret."""
 _PLAIN = re.compile(r"[^\s\"=]+\Z")
 
 
 def fields(record: logging.LogRecord) -> dict[str, Any]:
     """The values that the caller passed in `extra`."""
     return {k: v for k, v in vars(record).items() if k not in _STANDARD}
+
+
+def masked(text: str) -> str:
+    """The text with the secrets of addresses masked."""
+    return _SECRETS.sub(r"\1***", text)
 
 
 def _quoted(value: object) -> str:
@@ -48,7 +59,7 @@ class TextFormatter(logging.Formatter):
         text = f"{when}{record.levelname.lower()} {part}: {printable(record.getMessage())}"
         pairs = "".join(f" {key}={_quoted(value)}" for key, value in fields(record).items())
         trace = "\n" + self.formatException(record.exc_info) if record.exc_info else ""
-        return text + pairs + trace
+        return masked(text + pairs + trace)
 
 
 class JsonFormatter(logging.Formatter):
@@ -64,7 +75,7 @@ class JsonFormatter(logging.Formatter):
         }
         if record.exc_info:
             entry["exception"] = self.formatException(record.exc_info)
-        return escaped_json(json.dumps(entry, default=str, ensure_ascii=False))
+        return masked(escaped_json(json.dumps(entry, default=str, ensure_ascii=False)))
 
 
 class JournalFormatter(logging.Formatter):

@@ -5,6 +5,7 @@ import contextlib
 import csv
 import io
 import json
+import logging
 import uuid
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -21,6 +22,7 @@ from yarl import URL
 
 from gpuwarden.dashboard import CHART_METRICS, GPUS_MAX, METRICS_MAX
 from gpuwarden.doctor import FAIL
+from gpuwarden.logs import TextFormatter
 from gpuwarden.query import NDJSON_TYPE, QueryError
 from gpuwarden.wire import (
     BODY_BYTES_MAX,
@@ -505,3 +507,27 @@ async def test_what_was_asked_is_kept_for_admins(
         assert "did you mean" in rows[2][3]
         with pytest.raises(QueryError, match="query_log needs a token"):
             await collector.querier.query("SELECT count(*) FROM (FROM query_log)")
+
+
+async def test_the_log_has_no_answer_link_that_failed_or_was_denied(
+    start: Any, session: aiohttp.ClientSession
+) -> None:
+    log, root = io.StringIO(), logging.getLogger()
+    handler = logging.StreamHandler(log)
+    handler.setFormatter(TextFormatter(with_time=False))
+    root.addHandler(handler)
+
+    async def fails(request: web.Request) -> web.Response:
+        raise KeyError(request.path)
+
+    try:
+        async with start(routes=lambda _: [web.post("/answer/{secret}", fails)]) as collector:
+            for headers in ({}, {"Sec-Fetch-Site": "cross-site"}, {"X-Forwarded-For": "1.2.3.4"}):
+                async with session.post(
+                    f"{collector.url}/answer/s3cr3t", headers=headers
+                ) as answer:
+                    assert answer.status in (403, 500)
+    finally:
+        root.removeHandler(handler)
+    assert log.getvalue().count("path=/answer/***") == 3
+    assert "s3cr3t" not in log.getvalue()

@@ -5,6 +5,7 @@ import logging
 import os
 import tempfile
 
+from gpuwarden.access import Scope, Token
 from gpuwarden.logs import JournalFormatter, JsonFormatter, TextFormatter, is_journal, setup
 
 
@@ -65,3 +66,33 @@ def test_setup_quietens_noisy_libraries(capsys) -> None:
         root.handlers[:] = before[1]
     lines = capsys.readouterr().err.splitlines()
     assert [json.loads(line)["message"] for line in lines] == ["ready"]
+
+
+def test_secrets_of_addresses_are_masked_in_values_messages_and_traces() -> None:
+    token = Token.new(Scope.READ).text
+    secret = "q-_Zr3" * 7
+    try:
+        raise ValueError(f"no answer at https://c/answer/{secret}?x=1")
+    except ValueError as error:
+        one = record(
+            msg=f"asked with {token}",
+            path=f"/answer/{secret}",
+            url=f"/login/callback?code={secret}&state={secret}&x=1#",
+            next=f"/login?next=%2Fanswer%2F{secret}",
+            other=f"/x?access_token={secret}",
+            state="open",
+            exc_info=(type(error), error, error.__traceback__),
+        )
+    for formatter in (TextFormatter(with_time=False), JsonFormatter()):
+        line = formatter.format(one)
+        assert secret not in line and token not in line
+        # What they were is still to be seen.
+        for rest in (
+            token[:21],
+            "/answer/***",
+            "code=***&state=***&x=1",
+            "access_token=***",
+            "open",
+            "?x=1",
+        ):
+            assert rest in line, rest

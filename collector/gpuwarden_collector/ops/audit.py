@@ -18,6 +18,7 @@ from gpuwarden.access import CALLBACK_PATH, ENROLL_PATH, LOGIN_PATH, LOGOUT_PATH
 from gpuwarden.audit import AUDIT, DETAILS_CHARACTERS_MAX
 from gpuwarden.clock import Clock
 from gpuwarden.gpu_test import GPU_TESTS_PATH
+from gpuwarden.logs import masked
 from gpuwarden.wire import INGEST_PATH
 from gpuwarden_collector.auth.gate import GRANT, REFUSED
 from gpuwarden_collector.auth.token_store import TokenEntry
@@ -252,7 +253,9 @@ def _note(
     details = None
     if isinstance(answer, web.Response) and (action in _WITH_ANSWER or status >= 400):
         details = answer.text
-    target = ", ".join(request.match_info.values()) or request.query_string[:200] or None
+    target = ", ".join(request.match_info.values()) or masked(
+        f"?{request.query_string[:200]}"
+    ).removeprefix("?")
     entry = request.get(REFUSED) if grant is None else grant.entry
-    shown = None if action in ("sign_in", "answer") else target
+    shown = None if action in ("sign_in", "answer") else target or None
     return AuditNote(action, outcome, shown, status, details, entry, request.remote)

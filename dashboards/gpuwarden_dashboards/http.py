@@ -13,6 +13,7 @@ from aiohttp import web
 
 from gpuwarden.access import CALLER
 from gpuwarden.clock import INSTANT_MAX_MS, Clock, instant_of
+from gpuwarden.parameters import whole_number_of
 from gpuwarden.query import QueryError
 from gpuwarden.teams import Team
 from gpuwarden_dashboards.templates import Templates
@@ -57,11 +58,10 @@ def whole(request: web.Request, name: str, usual: int) -> int:
     text = request.query.get(name)
     if text is None:
         return usual
-    if not text.isascii() or not text.isdecimal() or int(text[:16]) > INSTANT_MAX_MS:
-        raise ParameterError(
-            f"{name} must be a whole number; times are milliseconds since 1970, before the year 9999"
-        )
-    return int(text[:16])
+    try:
+        return whole_number_of(text, 0, INSTANT_MAX_MS)
+    except ValueError as error:
+        raise ParameterError(f"{name} {error}") from error
 
 
 def instant(request: web.Request, name: str, usual: datetime) -> datetime:

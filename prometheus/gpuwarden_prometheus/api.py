@@ -16,6 +16,7 @@ from urllib.parse import parse_qsl
 from aiohttp import web
 
 from gpuwarden import __version__
+from gpuwarden.parameters import whole_number_of
 from gpuwarden.query import LakeAwayError, QueryError, QueryTimeoutError
 from gpuwarden_collector.query.port import HttpFrontContext, Refusal, RowStream
 from gpuwarden_prometheus.kept_answers import (
@@ -62,6 +63,7 @@ _UNITS_MS = {
 }
 _DURATION = re.compile(r"(?:(\d+)(ms|[smhdwy]))")
 _TIME_MS_MAX = 253_402_300_799_000
+_LIMIT_MAX = 999_999_999
 _PART_BYTES = 256 * 1024
 _MATRIX_BEGIN = b'{"status":"success","data":{"resultType":"matrix","result":['
 _MATRIX_END = b"]}}"
@@ -402,9 +404,10 @@ def _limit(asked: Parameters) -> int | None:
     text = _first(asked, "limit")
     if not text or text == "0":
         return None
-    if not (text.isascii() and text.isdecimal() and len(text) < 10):
-        raise _BadRequest('invalid parameter "limit": it must be a whole number')
-    return int(text)
+    try:
+        return whole_number_of(text, 0, _LIMIT_MAX)
+    except ValueError as error:
+        raise _BadRequest(f'invalid parameter "limit": it {error}') from error
 
 
 def _lookback_ms(asked: Parameters) -> int:
@@ -447,7 +450,7 @@ def _duration_ms(text: str, name: str) -> int:
             raise _BadRequest(
                 f'invalid parameter "{name}": cannot parse {text!r} to a valid duration'
             ) from None
-        return sum(int(number) * _UNITS_MS[unit] for number, unit in parts)
+        seconds = sum(int(number) * _UNITS_MS[unit] for number, unit in parts) / 1000
     if not math.isfinite(seconds) or abs(seconds * 1000) > _TIME_MS_MAX:
         raise _BadRequest(f'invalid parameter "{name}": {text!r} is out of range')
     return round(seconds * 1000)

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Iterable
 
 from aiohttp import web
 
+from gpuwarden.parameters import whole_number_of
 from gpuwarden_collector.auth.gate import sender_of
 from gpuwarden_collector.http.app import closing, error_response
 from gpuwarden_collector.http.bodies import BodyReader, Busy
@@ -78,6 +79,7 @@ def _answering(handler: Handler) -> Handler:
 
 
 def _number(name: str, text: str | None) -> int:
-    if text is None or not text.isascii() or not text.isdigit() or len(text) > 15:
-        raise ValueError(f"{name} must be a number of at most 15 digits")
-    return int(text)
+    try:
+        return whole_number_of(text or "", 0, 10**15 - 1)
+    except ValueError as error:
+        raise ValueError(f"{name} {error}") from error

@@ -26,6 +26,7 @@ from gpuwarden.dashboard import (
     forgotten,
     text_of,
 )
+from gpuwarden.parameters import whole_number_of
 from gpuwarden_collector.http.app import error_response
 from gpuwarden_collector.http.json_bodies import (
     JsonBodyError,
@@ -38,7 +39,7 @@ from gpuwarden_collector.storage.state import StateFile, Writing
 _BODY_BYTES_MAX = 2 * DOCUMENT_BYTES_MAX
 """A body may be indented, or have escapes."""
 _WRONG = 'the body must be JSON: {"title": "...", "panels": []}'
-_VERSION_DIGITS_MAX = 9
+_VERSION_MAX = 999_999_999
 
 
 class DashboardEndpoints:
@@ -186,6 +187,7 @@ def _version(request: web.Request) -> int | None:
     text = request.query.get("version")
     if text is None:
         return None
-    if not text.isascii() or not text.isdecimal() or len(text) > _VERSION_DIGITS_MAX:
-        raise JsonBodyError(400, "version must be a whole number")
-    return int(text)
+    try:
+        return whole_number_of(text, 0, _VERSION_MAX)
+    except ValueError as error:
+        raise JsonBodyError(400, f"version {error}") from error

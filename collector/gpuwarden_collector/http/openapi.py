@@ -471,7 +471,7 @@ ENDPOINTS: Mapping[tuple[str, str], Endpoint] = {
         QueryParameter("node", {"type": "string", "minLength": 1}, is_required=True), QueryParameter("end", _INSTANT),
     ),
     ("GET", "/"): _page("The fleet.", _COLOUR, "group", "filter"),
-    ("GET", "/nodes/{node}"): _page("A node.", "gpu", *_PLACE),
+    ("GET", "/nodes/{node}"): _page("A node.", _integer("gpu", 0, 999_999), *_PLACE),
     ("GET", "/gpus/{gpu_uuid}"): _page("A GPU.", *_PLACE),
     ("GET", "/racks/{rack}"): _page("A rack: its trays, GPUs, NVLinks and incidents."),
     ("GET", "/compare"): _page("GPUs of any nodes beside each other.", _texts("of", 0, 8), errors=(400, 503)),

@@ -98,9 +98,9 @@ class PlacePages(Page):
 
     async def _node(self, request: web.Request) -> web.Response:
         """With `gpu`, redirect to the page of that GPU of the node."""
-        node, gpu = request.match_info["node"], request.query.get("gpu")
-        if gpu is not None and gpu.isdecimal():
-            uuid = await read_gpu_uuid(self._querier, node, int(gpu[:6]))
+        node = request.match_info["node"]
+        if "gpu" in request.query:
+            uuid = await read_gpu_uuid(self._querier, node, whole(request, "gpu", 0))
             if uuid is not None:
                 raise web.HTTPSeeOther(f"/gpus/{quote(uuid, safe='')}")
         return await self._show(Place(node=node), f"node {node}")

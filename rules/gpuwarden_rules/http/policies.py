@@ -11,6 +11,7 @@ from aiohttp import web
 
 from gpuwarden.access import CALLER
 from gpuwarden.clock import Clock
+from gpuwarden.parameters import whole_number_of
 from gpuwarden.query import Querier, QueryError
 from gpuwarden_rules.backtest.run import Backtester
 from gpuwarden_rules.evaluation.fleet import locations
@@ -191,14 +192,17 @@ async def _question(request: web.Request, policies: PolicyService) -> web.Respon
 
 async def _take(clock: Clock, request: web.Request, policies: PolicyService) -> web.Response:
     asked = await _form_of(request)
-    hours = asked.get("hours", "")
-    is_number = hours.isascii() and hours.isdecimal() and 1 <= int(hours[:6]) <= HOURS_MAX
-    if asked.get("answer") == "end":
-        until = None
-    elif asked.get("answer") == "keep" and is_number:
-        until = clock.now() + timedelta(hours=int(hours))
-    else:
-        raise RequestError(f"answer must be end, or keep with hours from 1 to {HOURS_MAX}")
+    match asked.get("answer"):
+        case "end":
+            until = None
+        case "keep":
+            try:
+                hours = whole_number_of(asked.get("hours", ""), 1, HOURS_MAX)
+            except ValueError as error:
+                raise RequestError(f"hours {error}") from error
+            until = clock.now() + timedelta(hours=hours)
+        case _:
+            raise RequestError("answer must be end, or keep with hours")
     found = await policies.answer(request.match_info["secret"], until)
     if found is None:
         return _page(*_OVER, status=410)

@@ -8,7 +8,7 @@ from typing import Any
 
 from aiohttp import web
 
-from gpuwarden.clock import Clock, from_ms
+from gpuwarden.clock import Clock, instant_of
 from gpuwarden.judgement import NOT_STARTED
 from gpuwarden.query import Querier, QueryError
 from gpuwarden_rules.backtest.explain import Explanation, explanation
@@ -70,9 +70,9 @@ def routes(
         wanted = request.match_info["fingerprint"]
         episode = request.query.get("active_at")
         try:
-            active_at = from_ms(int(episode)) if episode else None
-        except (ValueError, OverflowError) as error:
-            raise RequestError("active_at must be milliseconds since 1970") from error
+            active_at = instant_of(episode) if episode else None
+        except ValueError as error:
+            raise RequestError(f"active_at {error}") from error
         try:
             found = await explanation(reloader.engine, querier, wanted, clock.now(), active_at)
         except QueryError as error:

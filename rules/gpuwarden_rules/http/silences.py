@@ -4,14 +4,14 @@ import dataclasses
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 from aiohttp import web
 
 from gpuwarden.access import CALLER
 from gpuwarden.alert import Alert, Matcher, Silence, matcher_of
-from gpuwarden.clock import Clock
+from gpuwarden.clock import Clock, instant_of
 from gpuwarden.durations import seconds_of
 from gpuwarden.query import Querier, QueryError, query_all
 from gpuwarden_rules.evaluation.reload import RuleReloader
@@ -196,6 +196,9 @@ def _end(document: Mapping[str, Any], starts_at: datetime, now: datetime) -> dat
     span, ends_at = document.get("for"), _instant(document, "ends_at")
     if (span is None) == (ends_at is None):
         raise RequestError('give either "for", such as "2h", or "ends_at"')
+    late = f"a silence ends within {SPAN_MAX.days} days"
+    if starts_at - now > SPAN_MAX:
+        raise RequestError(late)
     if ends_at is None:
         seconds = seconds_of(span) if isinstance(span, str) else None
         if not seconds:
@@ -204,7 +207,7 @@ def _end(document: Mapping[str, Any], starts_at: datetime, now: datetime) -> dat
     if ends_at <= max(now, starts_at):
         raise RequestError("a silence must end after it starts, and after now")
     if ends_at - now > SPAN_MAX:
-        raise RequestError(f"a silence ends within {SPAN_MAX.days} days")
+        raise RequestError(late)
     return ends_at
 
 
@@ -213,10 +216,6 @@ def _instant(document: Mapping[str, Any], key: str) -> datetime | None:
     if value is None:
         return None
     try:
-        instant = datetime.fromisoformat(value)
-    except (TypeError, ValueError) as error:
-        raise RequestError(f'"{key}" = {value!r} is not an ISO 8601 instant') from error
-    try:
-        return instant.astimezone(UTC) if instant.tzinfo else instant.replace(tzinfo=UTC)
-    except OverflowError as error:
-        raise RequestError(f'"{key}" = {value!r} is out of range') from error
+        return instant_of(value if isinstance(value, str) else "")
+    except ValueError as error:
+        raise RequestError(f'"{key}" {error}') from error

@@ -55,7 +55,11 @@ def test_it_may_name_its_instants() -> None:
             {"for": ..., "ends_at": "2025-01-02T00:00:00Z"},
             "must end after it starts, and after now",
         ),
-        ({"for": ..., "ends_at": "soon"}, "not an ISO 8601 instant"),
+        ({"for": ..., "ends_at": "soon"}, '"ends_at" must be a time from 1970'),
+        ({"for": "400d", "starts_at": "9999-12-31T00:00:00Z"}, '"starts_at" must be a time'),
+        ({"for": "400d", "starts_at": "9998-12-31T00:00:00Z"}, "within 366 days"),
+        ({"starts_at": "0001-01-01T00:00:00+14:00"}, '"starts_at" must be a time'),
+        ({"starts_at": 7}, '"starts_at" must be a time'),
         ({"untli": "x"}, "unknown key 'untli'"),
     ],
 )

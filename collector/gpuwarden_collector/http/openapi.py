@@ -164,8 +164,8 @@ _QUERIES = _object(
     queries={
         "type": "array",
         "items": _object(
-            ["name", "sql", "author", "saved_at", "mine"],
-            name=_TEXT_SCHEMA, sql=_TEXT_SCHEMA, author=_OR_NULL, saved_at=_TEXT_SCHEMA, mine={"type": "boolean"},
+            ["name", "sql", "author", "saved_by", "saved_at", "mine"],
+            name=_TEXT_SCHEMA, sql=_TEXT_SCHEMA, author=_OR_NULL, saved_by=_TEXT_SCHEMA, saved_at=_TEXT_SCHEMA, mine={"type": "boolean"},
         ),
     },
 )  # fmt: skip
@@ -327,7 +327,7 @@ ENDPOINTS: Mapping[tuple[str, str], Endpoint] = {
         "Saves a query.", status=201, errors=(400, 409, 413, 415, 503),
         bodies={_JSON: _object(["name", "sql"], sql=_TEXT_SCHEMA, **_NAMED)},
     ),
-    ("DELETE", "/v1/queries/{name}"): Endpoint("Deletes a saved query.", (), 204, errors=(404, 503)),
+    ("DELETE", "/v1/queries/{name}"): Endpoint("Deletes a saved query.", (), 204, query=("saved_by",), errors=(404, 503)),
     ("GET", "/v1/dashboards"): Endpoint(
         "Dashboards, and deleted ones.", errors=(503,), answer=_object(["dashboards", "deleted"], dashboards=_VERSIONS, deleted=_VERSIONS),
     ),

@@ -1,6 +1,7 @@
 """Serves `/v1/queries`: SQL that people have saved under a name; docs/api.md describes it.
 
-Scope read may save queries, so their number and size are bounded, in all and for each token.
+Scope read may save queries, so their number and size are bounded, in all and for each token. Each token has names of its own,
+so that no answer tells which names others use.
 """
 
 import asyncio
@@ -26,13 +27,10 @@ SQL_CHARACTERS_MAX = 20_000
 _BODY_BYTES_MAX = 256 * 1024
 
 
-def refusal(query: SavedQuery, kept: Sequence[SavedQuery], *, is_admin: bool) -> str | None:
+def refusal(query: SavedQuery, kept: Sequence[SavedQuery]) -> str | None:
     """Why a query cannot be saved in addition to `kept`; None: it can."""
-    others = [one for one in kept if one.name != query.name]
-    if len(others) < len(kept):
-        (old,) = (one for one in kept if one.name == query.name)
-        if not is_admin and old.saved_by != query.saved_by:
-            return f"{query.name} is saved by {old.author or 'somebody else'}: choose another name"
+    key = (query.saved_by, query.name)
+    others = [one for one in kept if (one.saved_by, one.name) != key]
     if len(others) >= QUERIES_MAX:
         return f"{QUERIES_MAX} queries are saved, which is the limit: delete one first"
     if sum(one.saved_by == query.saved_by for one in others) >= QUERIES_OF_ONE_MAX:
@@ -44,7 +42,7 @@ def query_routes(state: StateFile, clock: Clock) -> Iterable[web.AbstractRouteDe
     """The routes for the application."""
 
     async def listed(request: web.Request) -> web.Response:
-        saver, is_admin, _ = owner_of(request)
+        saver, is_admin, _ = _saver(request)
         of_team = CALLER.get().team is not None  # queries may name things of other teams
         kept = await asyncio.to_thread(state.saved_queries)
         found = [
@@ -52,6 +50,7 @@ def query_routes(state: StateFile, clock: Clock) -> Iterable[web.AbstractRouteDe
                 "name": one.name,
                 "sql": one.sql,
                 "author": one.author,
+                "saved_by": one.saved_by,
                 "saved_at": iso_text(one.saved_at),
                 "mine": is_admin or one.saved_by == saver,
             }
@@ -62,12 +61,12 @@ def query_routes(state: StateFile, clock: Clock) -> Iterable[web.AbstractRouteDe
 
     async def save(request: web.Request) -> web.Response:
         name, sql = await _asked(request)
-        saver, is_admin, author = owner_of(request)
-        query = SavedQuery(name, sql, saver, author, clock.now())
+        saver, _, author = _saver(request)
+        query = SavedQuery(saver, name, sql, author, clock.now())
 
         def saved() -> str | None:
             with state.writing() as writing:
-                reason = refusal(query, state.saved_queries(), is_admin=is_admin)
+                reason = refusal(query, state.saved_queries())
                 if reason is None:
                     writing.save_query(query)
                 return reason
@@ -78,27 +77,28 @@ def query_routes(state: StateFile, clock: Clock) -> Iterable[web.AbstractRouteDe
 
     async def delete(request: web.Request) -> web.Response:
         name = request.match_info["name"]
-        saver, is_admin, _ = owner_of(request)
+        saver, is_admin, _ = _saver(request)
+        saved_by = request.query.get("saved_by", saver)
 
-        def deleted() -> web.Response:
+        def deleted() -> bool:
             with state.writing() as writing:
-                found = [one for one in state.saved_queries() if one.name == name]
-                if not found:
-                    return error_response(404, f"no query {name!r} is saved")
-                if not is_admin and found[0].saved_by != saver:
-                    return error_response(
-                        403, "only the token that saved it and an admin may delete it"
-                    )
-                writing.delete_query(name)
-            return web.Response(status=204)
+                return writing.delete_query(saved_by, name)
 
-        return await asyncio.to_thread(deleted)
+        if (saved_by != saver and not is_admin) or not await asyncio.to_thread(deleted):
+            return error_response(404, f"you have saved no query {name!r}")
+        return web.Response(status=204)
 
     return [
         web.get("/v1/queries", answering_errors(listed)),
         web.post("/v1/queries", answering_errors(save)),
         web.delete("/v1/queries/{name}", answering_errors(delete)),
     ]
+
+
+def _saver(request: web.Request) -> tuple[str, bool, str | None]:
+    """Id of the request's token, whether it is an admin's, and the name for people."""
+    token, is_admin, name = owner_of(request)
+    return token or "", is_admin, name
 
 
 async def _asked(request: web.Request) -> tuple[str, str]:

@@ -69,8 +69,9 @@ CREATE TABLE IF NOT EXISTS doubtful (
     segment INTEGER NOT NULL, agent_id TEXT NOT NULL, boot_id TEXT NOT NULL, sequence INTEGER NOT NULL,
     node TEXT NOT NULL, first_ts INTEGER NOT NULL, last_ts INTEGER NOT NULL
 );
-CREATE TABLE IF NOT EXISTS saved_queries (
-    name TEXT PRIMARY KEY, sql TEXT NOT NULL, saved_by TEXT, author TEXT, saved_at INTEGER NOT NULL
+CREATE TABLE IF NOT EXISTS queries (
+    saved_by TEXT NOT NULL, name TEXT NOT NULL, sql TEXT NOT NULL, author TEXT, saved_at INTEGER NOT NULL,
+    PRIMARY KEY (saved_by, name)
 ) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS dashboards (
     name TEXT NOT NULL, version INTEGER NOT NULL, title TEXT NOT NULL, panels INTEGER NOT NULL, author TEXT,
@@ -101,12 +102,12 @@ class Changed:
 
 @dataclass(frozen=True, slots=True)
 class SavedQuery:
-    """SQL that a user saved under a name."""
+    """SQL that a user saved under a name, which others may use too."""
 
+    saved_by: str
+    """Id of the token, the first one if it was rotated; empty: no tokens are required."""
     name: str
     sql: str
-    saved_by: str | None
-    """Id of the token, the first one if it was rotated; None: no tokens are required."""
     author: str | None
     """The token's owner, for people."""
     saved_at: datetime
@@ -239,11 +240,11 @@ class StateFile:
         """Saved queries, sorted by name. Raises StoreUnavailableError."""
         with self._lock, translating():
             rows = self._connection.execute(
-                "SELECT name, sql, saved_by, author, saved_at FROM saved_queries ORDER BY name"
+                "SELECT saved_by, name, sql, author, saved_at FROM queries ORDER BY name, saved_by"
             ).fetchall()
         return [
-            SavedQuery(name, sql, by, author, EPOCH + timedelta(microseconds=at))
-            for name, sql, by, author, at in rows
+            SavedQuery(saved_by, name, sql, author, EPOCH + timedelta(microseconds=at))
+            for saved_by, name, sql, author, at in rows
         ]
 
     def dashboard_versions(self, name: str | None = None) -> list[DashboardVersion]:
@@ -355,6 +356,13 @@ class StateFile:
         ).fetchone()
         if row is not None and row[0] > SCHEMA_VERSION:
             raise newer_error(self.path, row[0])
+        if self._connection.execute("PRAGMA table_info(saved_queries)").fetchall():
+            # Of a file in which a name was one user's.
+            self._connection.execute(
+                "INSERT OR IGNORE INTO queries"
+                " SELECT coalesce(saved_by, ''), name, sql, author, saved_at FROM saved_queries"
+            )
+            self._connection.execute("DROP TABLE saved_queries")
         for name in _TABLES:
             _create_table(self._connection, name)
         for statement in _INDEXES:
@@ -454,15 +462,18 @@ class Writing:
         self._connection.execute("DELETE FROM doubtful WHERE segment <= ?", [segment])
 
     def save_query(self, query: SavedQuery) -> None:
-        """Save a query, or replace that of the same name."""
+        """Save a query, or replace that of the same user and name."""
         self._connection.execute(
-            "INSERT OR REPLACE INTO saved_queries VALUES (?, ?, ?, ?, ?)",
-            (query.name, query.sql, query.saved_by, query.author, to_us(query.saved_at)),
+            "INSERT OR REPLACE INTO queries VALUES (?, ?, ?, ?, ?)",
+            (query.saved_by, query.name, query.sql, query.author, to_us(query.saved_at)),
         )
 
-    def delete_query(self, name: str) -> None:
-        """Delete the saved query of that name."""
-        self._connection.execute("DELETE FROM saved_queries WHERE name = ?", [name])
+    def delete_query(self, saved_by: str, name: str) -> bool:
+        """Delete a saved query; whether it was there."""
+        gone = self._connection.execute(
+            "DELETE FROM queries WHERE saved_by = ? AND name = ?", [saved_by, name]
+        )
+        return bool(gone.rowcount)
 
     def save_dashboard(self, version: DashboardVersion, document: bytes) -> None:
         """Save a version of a dashboard, which is not there yet."""

@@ -256,7 +256,7 @@ document.querySelector("#share").addEventListener("click", async () => {
 
 function saved(one) {
   const by = [one.author && `by ${one.author}`, one.saved_at.slice(0, 10)].filter(Boolean).join(", ");
-  const remove = () => keep("DELETE", `/v1/queries/${encodeURIComponent(one.name)}`);
+  const remove = () => keep("DELETE", `/v1/queries/${encodeURIComponent(one.name)}?saved_by=${one.saved_by}`);
   return make("li", {},
     make("button", { type: "button", click: () => show(one.sql) }, one.name), " ", make("span.soft", {}, by),
     one.mine ? [" ", make("button.plain", { type: "button", "aria-label": `delete ${one.name}`, click: remove }, "delete")] : null);

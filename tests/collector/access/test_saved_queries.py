@@ -1,18 +1,21 @@
 """Queries are saved under a name, by whom, within bounds, and stay over a restart."""
 
+import sqlite3
 from collections.abc import Iterable
+from contextlib import closing
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 from gpuwarden.access import Scope
 from gpuwarden_collector.http.saved_queries import QUERIES_MAX, QUERIES_OF_ONE_MAX, refusal
-from gpuwarden_collector.storage.state import SavedQuery
+from gpuwarden_collector.storage.state import SavedQuery, StateFile
 
 PATH = "/v1/queries"
 AT = datetime(2026, 1, 1, tzinfo=UTC)
 
 
-async def test_who_saved_a_query_may_replace_and_delete_it_and_an_admin_any(
+async def test_a_name_is_of_one_token_which_replaces_and_deletes_its_query_and_an_admin_any(
     start: Any, session: Any, grant: Any, bearer: Any, clock: Any
 ) -> None:
     ada, bob, admin = grant(Scope.READ, comment="ada"), grant(Scope.READ), grant(Scope.ADMIN)
@@ -27,16 +30,30 @@ async def test_who_saved_a_query_may_replace_and_delete_it_and_an_admin_any(
         for sql in ("SELECT 1", "SELECT 'é' -- mine\n"):
             status, _ = await asked("POST", PATH, ada, {"name": "a/b ü", "sql": sql})
             assert status == 201
+        # The answers to bob do not depend on what ada has saved.
+        one_path, other = PATH + "/a%2Fb%20%C3%BC", PATH + "/x%2Fy%20%C3%BC"
+        of_ada = f"?saved_by={ada.id}"
+        for path in (one_path, other, one_path + of_ada, other + of_ada):
+            status, said = await asked("DELETE", path, bob)
+            assert (status, said["error"].split("'")[0]) == (404, "you have saved no query "), path
         status, said = await asked("POST", PATH, bob, {"name": "a/b ü", "sql": "SELECT 2"})
-        assert (status, said["error"]) == (409, "a/b ü is saved by ada: choose another name")
-        assert (await asked("DELETE", PATH + "/a%2Fb%20%C3%BC", bob))[0] == 403
+        assert (status, said) == (201, {"name": "a/b ü"})
+        assert len((await asked("GET", PATH, ada))[1]["queries"]) == 2
+        assert (await asked("DELETE", one_path, bob))[0] == 204
     async with start(require_tokens=True) as collector:
         _, said = await asked("GET", PATH, bob)
         (one,) = said["queries"]
         assert datetime.fromisoformat(one.pop("saved_at")) == clock.now()
-        assert one == {"name": "a/b ü", "sql": "SELECT 'é' -- mine", "author": "ada", "mine": False}
+        assert one == {
+            "name": "a/b ü",
+            "sql": "SELECT 'é' -- mine",
+            "author": "ada",
+            "saved_by": ada.id,
+            "mine": False,
+        }
         assert (await asked("GET", PATH, ada))[1]["queries"][0]["mine"]
-        assert (await asked("DELETE", PATH + "/a%2Fb%20%C3%BC", admin))[0] == 204
+        assert (await asked("DELETE", one_path, admin))[0] == 404
+        assert (await asked("DELETE", one_path + of_ada, admin))[0] == 204
         assert (await asked("DELETE", PATH + "/x", admin))[0] == 404
         wrong: Iterable[Any] = (
             None, [], {"name": "x"}, {"name": 5, "sql": "a"}, {"name": "", "sql": "a"},
@@ -54,11 +71,25 @@ async def test_who_saved_a_query_may_replace_and_delete_it_and_an_admin_any(
 
 def test_readers_cannot_fill_the_disk() -> None:
     def saved(by: str, number: int) -> SavedQuery:
-        return SavedQuery(f"{by}{number}", "SELECT 1", by, by, AT)
+        return SavedQuery(by, f"{by}{number}", "SELECT 1", by, AT)
 
     kept = [saved("ada", number) for number in range(QUERIES_OF_ONE_MAX)]
-    assert "delete one first" in str(refusal(saved("ada", 99), kept, is_admin=False))
-    assert refusal(saved("ada", 7), kept, is_admin=False) is None  # in place of the old one
-    assert refusal(saved("bob", 1), kept, is_admin=False) is None
+    assert "delete one first" in str(refusal(saved("ada", 99), kept))
+    assert refusal(saved("ada", 7), kept) is None  # in place of the old one
+    assert refusal(saved("bob", 1), kept) is None
     full = [saved(f"user{number}", number) for number in range(QUERIES_MAX)]
-    assert "200 queries are saved" in str(refusal(saved("bob", 1), full, is_admin=True))
+    assert "200 queries are saved" in str(refusal(saved("bob", 1), full))
+
+
+def test_queries_of_a_file_in_which_each_name_was_one_users_are_kept(tmp_path: Path) -> None:
+    path = tmp_path / "state.sqlite"
+    with closing(sqlite3.connect(path, isolation_level=None)) as old:
+        old.execute(
+            "CREATE TABLE saved_queries (name TEXT PRIMARY KEY, sql, saved_by, author, saved_at)"
+        )
+        for row in (("a", "SELECT 1", "id1", "ada", 7), ("b", "SELECT 2", None, None, 8)):
+            old.execute("INSERT INTO saved_queries VALUES (?, ?, ?, ?, ?)", row)
+    for _ in range(2):
+        with closing(StateFile(path)) as state:
+            found = [(one.saved_by, one.name, one.sql) for one in state.saved_queries()]
+            assert found == [("id1", "a", "SELECT 1"), ("", "b", "SELECT 2")]

@@ -451,6 +451,6 @@ def _duration_ms(text: str, name: str) -> int:
                 f'invalid parameter "{name}": cannot parse {text!r} to a valid duration'
             ) from None
         seconds = sum(int(number) * _UNITS_MS[unit] for number, unit in parts) / 1000
-    if not math.isfinite(seconds) or abs(seconds * 1000) > _TIME_MS_MAX:
+    if not 0 <= seconds * 1000 <= _TIME_MS_MAX:
         raise _BadRequest(f'invalid parameter "{name}": {text!r} is out of range')
     return round(seconds * 1000)

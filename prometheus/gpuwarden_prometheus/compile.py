@@ -55,6 +55,9 @@ SUBQUERY_STEP_MS = 60_000
 """Step of a subquery that gives none, as Prometheus' default `evaluation_interval`."""
 _SUBQUERY_STEPS_MAX = 50_000
 
+_BEFORE_1970 = re.compile(r"@(?:\s|#[^\n]*\n)*-")
+_AT_RANGE = "the time after @ must be of the years 1970 to 9999"
+
 Value = Vector | Scalar | RangeVector | Text
 
 
@@ -79,7 +82,10 @@ def parsed(query: str) -> ast.Expr:
             f"the expression has {len(query)} characters; at most {CHARACTERS_MAX} are taken"
         )
     depth = deepest = operators = 0
-    for character in QUOTED.sub("", query):
+    bare = QUOTED.sub("", query)
+    if _BEFORE_1970.search(bare):  # on which the parser panics, when the time is read
+        raise QueryError(_AT_RANGE)
+    for character in bare:
         operators += character in "+-*/%^=<>!"
         depth += (character in "([{") - (character in ")]}")
         deepest = max(deepest, depth)
@@ -283,8 +289,11 @@ class _Compiler:
             case "AtModifierType.End":
                 ms = self._evaluation.end_ms
             case _:
-                assert at.at is not None
-                ms = round(at.at.timestamp() * 1000)
+                try:
+                    assert at.at is not None
+                    ms = round(at.at.timestamp() * 1000)
+                except (ValueError, OverflowError) as error:
+                    raise QueryError(_AT_RANGE) from error
         return grid.at(ms - _ms(offset)), grid.steps
 
     def _instant(self, expr: ast.VectorSelector, grid: Grid) -> Vector:

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import aiohttp
 import pytest
@@ -42,6 +43,43 @@ FINE = (
     *(f"/v1/fleet/past?by={by}" for by in ("*", "$", "a.b", "a/b", "~", "", "model", "[0]")),
     "/?by=*",
 )
+
+ABSURD = (
+    "9" * 400,
+    "9" * 5_000,
+    "-1",
+    "1e999",
+    "nan",
+    "0001-01-01T00:00:00+14:00",
+    "9999-12-31T23:59:59-14:00",
+    "999999999d",
+)
+NUMBERS = (
+    "/v1/series?node=n&metrics=util_percent&begin={}",
+    "/v1/series?node=n&metrics=util_percent&last={}",
+    "/v1/series?node=n&metrics=util_percent&columns={}",
+    "/v1/live?node=n&metrics=util_percent&seconds={}",
+    "/nodes/n?gpu={}",
+    "/audit?days={}",
+    "/alerts/f?active_at={}",
+    "/v1/alerts/f/explanation?active_at={}",
+    "/v1/annotations?begin={}",
+    "/v1/fleet/past?since={}",
+    "/v1/dashboards/d?version={}",
+    "/prometheus/api/v1/query?query=up&time={}",
+    "/prometheus/api/v1/query?query=up&timeout={}",
+    "/prometheus/api/v1/query?query=up&lookback_delta={}",
+    "/prometheus/api/v1/query_range?query=up&start=1&end=2&step={}",
+)
+"""Parameters that are numbers, instants or durations."""
+FIELDS = (
+    ("/v1/silences", {"matchers": ["a=b"], "for": "400d"}, ("starts_at", "for")),
+    ("/v1/silences", {"matchers": ["a=b"]}, ("ends_at",)),
+    ("/v1/annotations", {"text": "x", "node": "n"}, ("at", "until", "gpu")),
+    ("/v1/backtests", {"rule": "gpu_hot"}, ("since",)),
+    ("/v1/sql", {"sql": "SELECT 1"}, ("row_limit",)),
+    ("/v1/bursts", {"node": "n", "gpu_uuid": "g"}, ("hz", "seconds")),
+)  # fmt: skip
 
 
 @pytest.fixture
@@ -90,3 +128,25 @@ async def test_odd_requests_are_refused_and_a_body_that_does_not_come_is_given_u
                     wrong.append(("GET", path, "", answer.status))
     assert collector.stats.request_failures == 0
     assert not wrong
+
+
+async def test_absurd_numbers_and_instants_are_refused_or_answered(
+    collector: Collector, caplog: pytest.LogCaptureFixture
+) -> None:
+    wrong = []
+    async with aiohttp.ClientSession(collector.url) as session:
+
+        async def ask(method: str, path: str, **more: Any) -> None:
+            async with session.request(method, path, allow_redirects=False, **more) as answer:
+                if answer.status >= 500:
+                    wrong.append((method, path[:100], str(more)[:100], answer.status))
+
+        for value in ABSURD:
+            for path in NUMBERS:
+                await ask("GET", path.format(quote(value)))
+            for path, fine, names in FIELDS:
+                for name, sent in ((name, sent) for name in names for sent in (value, 10**400, -1)):
+                    await ask("POST", path, json={**fine, name: sent})
+    assert not wrong
+    assert collector.stats.request_failures == 0
+    assert not [r for r in caplog.records if r.exc_info]

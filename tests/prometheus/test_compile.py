@@ -133,6 +133,13 @@ def test_a_window_has_the_samples_after_its_start_up_to_its_end(
         ('label_replace(x, "1a", "", "b", "")', "is not a name of a label"),
         ("round(x, 0)", "other than 0"),
         ("gpuwarden_gpu_power_watts offset 9999y", "beyond the times"),
+        *(
+            (
+                f"gpuwarden_gpu_power_watts{after}",
+                "the time after @ must be of the years 1970 to 9999",
+            )
+            for after in (" @ -1", "@\t# why\n-1", "[5m] @ -1e30", " @ 1e12", " @ 1e18", " @ 1e308")
+        ),
     ],
 )
 def test_what_cannot_be_answered_is_refused_in_one_sentence(query: str, reason: str) -> None:

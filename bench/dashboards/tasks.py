@@ -87,7 +87,6 @@ async def silence(hand: Hand) -> str:
     """Silence a node."""
     await hand.click("#nodes a")
     await hand.click("a:text('silence this node')")
-    await hand.fill("#ask-author", "ann")
     await hand.click("#ask-send")
     said = await hand.read("#did", has="silenced")
     await hand.page.locator("#list button", has_text="end now").first.click()

@@ -1,7 +1,6 @@
 """Lists, silences and acknowledges alerts: `gpuwarden alerts list|silence|unsilence|ack|silences`."""
 
 import argparse
-import getpass
 import re
 import sys
 from typing import Any
@@ -103,7 +102,6 @@ def add_silence(made: argparse.ArgumentParser, span: str) -> None:
     )
     until.add_argument("--until", metavar="INSTANT", help="ISO 8601; UTC without a zone")
     made.add_argument("--comment", default="", metavar="TEXT", help="the reason")
-    made.add_argument("--author", metavar="NAME", help="default: you")
     add_url(made)
 
 
@@ -225,17 +223,10 @@ def fingerprint_of(wanted: str, url: str | None) -> str:
 
 def add(what: dict[str, Any], args: argparse.Namespace) -> dict[str, Any]:
     """Post a silence with the flags of `silence` and `ack`; what the collector stored. Raises CallError."""
-    document = {**what, "author": args.author or _user(), "comment": args.comment}
+    document = {**what, "comment": args.comment}
     document |= {"ends_at": args.until} if args.until else {"for": args.span}
     made: dict[str, Any] = call("POST", "/v1/silences", document, url=args.url)
     return made
-
-
-def _user() -> str:
-    try:
-        return getpass.getuser()
-    except (OSError, KeyError):
-        return "somebody"
 
 
 def until_text(text: str) -> str:

@@ -218,10 +218,9 @@ _BURST = _object(
     seconds={"type": "number", "minimum": burst.SECONDS_MIN, "maximum": burst.SECONDS_MAX},
 ) | {"additionalProperties": False}  # fmt: skip
 _SILENCE = _object(
-    ["author"],
+    [],
     matchers={"type": "array", "items": _TEXT_SCHEMA},
     fingerprint=_TEXT_SCHEMA,
-    author=_TEXT_SCHEMA,
     comment=_TEXT_SCHEMA,
     starts_at=_TEXT_SCHEMA,
     ends_at=_TEXT_SCHEMA,

@@ -4,7 +4,6 @@ import { make } from "./elements.js";
 import { ask, change } from "./live.js";
 import { minute } from "./times.js";
 
-const KEY = "gpuwarden-author";
 const dialog = document.querySelector("#ask");
 const part = (name) => dialog.querySelector(`#ask-${name}`);
 let previewing = null;
@@ -48,19 +47,14 @@ function open(title, about, button, isSilence) {
   part("send").textContent = button;
   part("what").hidden = part("covered").hidden = !isSilence;
   part("failed").hidden = true;
-  part("author").value ||= localStorage.getItem(KEY) ?? "";
   part("comment").value = "";
   dialog.showModal();
-  (part("author").value ? part("for") : part("author")).focus();
+  part("for").focus();
 }
 
-function common() {
-  const author = part("author").value.trim();
-  localStorage.setItem(KEY, author);
-  return { for: part("for").value, author, comment: part("comment").value.trim() };
-}
+const common = () => ({ for: part("for").value, comment: part("comment").value.trim() });
 
-/** Ask for duration, name and reason, and acknowledge these alerts; calls `done` with the answers. */
+/** Ask for duration and reason, and acknowledge these alerts; calls `done` with the answers. */
 export function acknowledge(fingerprints, about, done) {
   open("Acknowledge", about, "acknowledge", false);
   send = async () => done(await Promise.all(fingerprints.map((fingerprint) => change("POST", "/v1/silences", { fingerprint, ...common() }))));

@@ -83,7 +83,8 @@ def routes(
         document = await document_of(request)
         engine, own = reloader.engine, await rights()
         alerts = own.shown(engine.alerts)
-        silence = silence_of(document, alerts, clock.now(), uuid.uuid4().hex[:12])
+        author = (CALLER.get().name or "somebody")[:AUTHOR_CHARS_MAX]
+        silence = silence_of(document, alerts, clock.now(), uuid.uuid4().hex[:12], author)
         if not own.covers(silence):
             reason = "a team silences its own nodes: add a matcher node=NAME of one of them"
             raise RequestError(reason, 403)
@@ -93,8 +94,8 @@ def routes(
 
     async def preview(request: web.Request, reloader: RuleReloader) -> web.Response:
         alerts, now = (await rights()).shown(reloader.engine.alerts), clock.now()
-        asked = {"matchers": request.query.getall("matcher", []), "for": "1h", "author": "preview"}
-        silence = silence_of(asked, alerts, now, "")
+        asked = {"matchers": request.query.getall("matcher", []), "for": "1h"}
+        silence = silence_of(asked, alerts, now, "", "")
         covered = [alert for alert in alerts if silence.covers(alert)]
         shown = [
             {
@@ -138,15 +139,17 @@ def _silence(silence: Silence, alerts: Sequence[Alert]) -> dict[str, Any]:
     }
 
 
-KEYS = ("matchers", "fingerprint", "for", "ends_at", "starts_at", "author", "comment")
+KEYS = ("matchers", "fingerprint", "for", "ends_at", "starts_at", "comment")
 AUTHOR_CHARS_MAX = 100
 COMMENT_CHARS_MAX = 1_000
 MATCHERS_MAX = 20
 SPAN_MAX = timedelta(days=366)
 
 
-def silence_of(document: Any, alerts: Sequence[Alert], now: datetime, silence_id: str) -> Silence:
-    """The silence that a JSON document asks for; `alerts` are those that can be acknowledged.
+def silence_of(
+    document: Any, alerts: Sequence[Alert], now: datetime, silence_id: str, author: str
+) -> Silence:
+    """The silence that a JSON document asks for; `alerts` are those that can be acknowledged, `author` is who sent it.
 
     Raises RequestError.
     """
@@ -165,8 +168,8 @@ def silence_of(document: Any, alerts: Sequence[Alert], now: datetime, silence_id
         id=silence_id,
         matchers=() if fingerprint is not None else _matchers(document["matchers"]),
         fingerprint=fingerprint,
-        author=_text(document, "author", AUTHOR_CHARS_MAX, is_required=True),
-        comment=_text(document, "comment", COMMENT_CHARS_MAX),
+        author=author,
+        comment=_comment(document),
         starts_at=starts_at,
         ends_at=_end(document, starts_at, now),
     )
@@ -183,12 +186,12 @@ def _matchers(value: Any) -> tuple[Matcher, ...]:
         raise RequestError(str(error)) from error
 
 
-def _text(document: Mapping[str, Any], key: str, chars: int, *, is_required: bool = False) -> str:
-    value = document.get(key, "")
-    if not isinstance(value, str) or len(value) > chars or not value.isprintable():
-        raise RequestError(f'"{key}" must be a text of one line, of at most {chars} characters')
-    if is_required and not value.strip():
-        raise RequestError(f'"{key}" is missing')
+def _comment(document: Mapping[str, Any]) -> str:
+    value = document.get("comment", "")
+    if not isinstance(value, str) or len(value) > COMMENT_CHARS_MAX or not value.isprintable():
+        raise RequestError(
+            f'"comment" must be a text of one line, of at most {COMMENT_CHARS_MAX} characters'
+        )
     return value.strip()
 
 

@@ -6,7 +6,7 @@ wrote.
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 from gpuwarden.alert import ALERT_FILTERS, PLACE_SQL, WORST_FIRST
@@ -299,9 +299,9 @@ def _param(value: Any) -> Any:
     if isinstance(value, str) and len(value) > len("2026-01-01"):
         try:
             at = datetime.fromisoformat(value)
-        except ValueError:
+            return at.astimezone(UTC) if at.tzinfo else value
+        except (ValueError, OverflowError):
             return value
-        return at if at.tzinfo else value
     return value
 
 

@@ -111,6 +111,12 @@ async def test_values_are_json_and_texts_of_users_stay_data(tools: FleetTools) -
     assert "\n" not in json.dumps(answer)
 
 
+async def test_a_time_that_no_clock_can_show_stays_a_text(tools: FleetTools) -> None:
+    for at in ("0001-01-01T00:00:00+14:00", "9999-12-31T23:59:59-14:00"):
+        found = await tools.call("sql", {"query": "SELECT $at AS at", "params": {"at": at}})
+        assert found["rows"] == [[at]]
+
+
 async def test_schema_lists_all_and_describes_one(tools: FleetTools) -> None:
     assert {"gpus_now", "waste", "gpu_samples"} <= (await tools.call("schema", {}))["tables"].keys()
     table = await tools.call("schema", {"table": "gpu_samples"})

@@ -1,4 +1,4 @@
-"""Checks names of nodes: host names or addresses, whoever sends them."""
+"""Checks names of nodes, which are host names or addresses."""
 
 import re
 from collections.abc import Iterable

@@ -109,7 +109,9 @@ def visible_sql(team: Team, table: str) -> str:
         held=f"(gpu_uuid, date_trunc('minute', ts)) IN (FROM {_HELD_MINUTES})"
         if team.has_people
         else "false",
-        alerts=_visible_keys_sql(team, "alerts", "(fingerprint, active_at)") if "{alerts}" in rule else "",
+        alerts=_visible_keys_sql(team, "alerts", "(fingerprint, active_at)")
+        if "{alerts}" in rule
+        else "",
         incidents=_visible_keys_sql(team, "incidents", "id") if "{incidents}" in rule else "",
         user=_matches("username", team.users),
         user_name=_matches("name", team.users),

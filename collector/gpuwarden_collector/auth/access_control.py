@@ -11,7 +11,7 @@ from typing import Any
 
 from aiohttp import web
 
-from gpuwarden.access import ENROLL_PATH, ID, Denied, Scope
+from gpuwarden.access import ID, Denied, Scope
 from gpuwarden.clock import Clock
 from gpuwarden.files import Mark, mark_of
 from gpuwarden.lifecycle import StartError
@@ -115,8 +115,7 @@ class AccessControl:
         self.stored_nodes: Callable[[], Collection[str]] = tuple
         """The nodes that have rows."""
         enrolment = Enrolment(self._path, clock, self.reload, lambda: self.stored_nodes())
-        others = (r for r in routes.routes() if getattr(r, "path", None) != ENROLL_PATH)
-        self.routes: Iterable[web.AbstractRouteDef] = [*others, enrolment.route()]
+        self.routes: Iterable[web.AbstractRouteDef] = [*routes.routes(), enrolment.route()]
         self._log_warnings()
 
     def _log_warnings(self) -> None:

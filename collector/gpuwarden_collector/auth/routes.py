@@ -2,7 +2,6 @@
 
 import asyncio
 import html
-import json
 import logging
 from collections.abc import Callable, Iterable
 from datetime import timedelta
@@ -14,8 +13,6 @@ from aiohttp import web
 from gpuwarden.access import (
     CALLBACK_PATH,
     COOKIE,
-    DIGEST,
-    ID,
     LOGIN_PATH,
     LOGOUT_PATH,
     OWN_PATH,
@@ -31,7 +28,7 @@ from gpuwarden_collector.auth.gate import GRANT
 from gpuwarden_collector.auth.oidc import PENDING_S, Person, SignInError, SignIns
 from gpuwarden_collector.auth.scopes import Holder, Need
 from gpuwarden_collector.auth.token_file import TokenFileError
-from gpuwarden_collector.auth.token_store import Granted, TokenEntry, TokenStore, TokenStoreError
+from gpuwarden_collector.auth.token_store import Granted, TokenEntry, TokenStore
 
 log = logging.getLogger(__name__)
 
@@ -69,7 +66,6 @@ class AccessRoutes:
         return [
             web.get("/v1/token", self.token),
             web.get("/v1/ca", self.authority),
-            web.post("/v1/enroll", self.enroll),
             web.post(LOGIN_PATH, self.login),
             web.post(LOGOUT_PATH, self.logout),
             web.get(SIGN_IN_PATH, self.sign_in),
@@ -224,29 +220,6 @@ class AccessRoutes:
         answer.del_cookie(COOKIE, httponly=True, samesite="Strict")
         return answer
 
-    async def enroll(self, request: web.Request) -> web.Response:
-        """POST /v1/enroll: register the token that a node has created for itself, by its hash."""
-        grant = request.get(GRANT)
-        if grant is None:
-            return _error(409, "this collector requires no tokens: only set collector_url")
-        try:
-            node, name, digest = await _asked(request)
-        except ValueError as error:
-            return _error(400, str(error))
-        now = self._clock.now()
-
-        def change(store: TokenStore) -> tuple[TokenStore, TokenEntry]:
-            return store.enrolled(grant.entry.id, node, name, digest, now)
-
-        try:
-            entry = await asyncio.to_thread(token_file.edit, self._tokens, change)
-        except TokenStoreError as error:
-            return _error(409, str(error))
-        except TokenFileError as error:
-            return _error(503, str(error))
-        self._changed()
-        return web.json_response({"id": entry.id, "node": entry.node}, status=201)
-
 
 def _is_secure(request: web.Request) -> bool:
     """Whether the browser uses HTTPS. A proxy that does TLS sets this header; a client that forges it only loses its
@@ -279,27 +252,6 @@ def _length(request: web.Request) -> int:
     if length is None or length > BODY_BYTES_MAX:
         raise ValueError(f"the body has {length} bytes")
     return length
-
-
-async def _asked(request: web.Request) -> tuple[str, str, str]:
-    """Node, and the id and hash of its token. Raises ValueError."""
-    if (request.content_length or BODY_BYTES_MAX + 1) > BODY_BYTES_MAX:
-        raise ValueError(f"the body must be JSON of at most {BODY_BYTES_MAX} bytes")
-    try:
-        async with asyncio.timeout(BODY_S):
-            document = json.loads(await request.content.readexactly(request.content_length or 0))
-        node, name, digest = (document[key] for key in ("node", "id", "sha256"))
-    except (TimeoutError, ValueError, TypeError, KeyError, EOFError, RecursionError) as error:
-        raise ValueError("the body must be JSON with node, id and sha256") from error
-    if not isinstance(node, str) or not 0 < len(node.encode()) <= NODE_BYTES_MAX:
-        raise ValueError(f"node must be a name of at most {NODE_BYTES_MAX} bytes")
-    if not node.isprintable():
-        raise ValueError("node has characters that are not printable")
-    if not isinstance(name, str) or not ID.fullmatch(name):
-        raise ValueError("id must be 12 small letters and digits")
-    if not isinstance(digest, str) or not DIGEST.fullmatch(digest):
-        raise ValueError("sha256 must be 64 hexadecimal digits")
-    return node, name, digest
 
 
 def _error(status: int, reason: str) -> web.Response:

@@ -118,7 +118,7 @@ class OpenRows:
         """By request: open rows that have parts of it."""
         self._evicted_ms = 0
         self._gpus: dict[tuple[str, str], dict[str, int]] = {}
-        """By sender and source: its GPUs, and when each was last heard of."""
+        """By sender and source: its GPUs, and when each was last reported."""
         self.rows = 0
         """Number of open rows."""
         self.forgotten: list[Device] = []

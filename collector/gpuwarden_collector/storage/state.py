@@ -69,7 +69,7 @@ CREATE TABLE IF NOT EXISTS doubtful (
     segment INTEGER NOT NULL, agent_id TEXT NOT NULL, boot_id TEXT NOT NULL, sequence INTEGER NOT NULL,
     node TEXT NOT NULL, first_ts INTEGER NOT NULL, last_ts INTEGER NOT NULL
 );
-CREATE TABLE IF NOT EXISTS queries (
+CREATE TABLE IF NOT EXISTS saved_queries (
     saved_by TEXT NOT NULL, name TEXT NOT NULL, sql TEXT NOT NULL, author TEXT, saved_at INTEGER NOT NULL,
     PRIMARY KEY (saved_by, name)
 ) WITHOUT ROWID;
@@ -240,7 +240,7 @@ class StateFile:
         """Saved queries, sorted by name. Raises StoreUnavailableError."""
         with self._lock, translating():
             rows = self._connection.execute(
-                "SELECT saved_by, name, sql, author, saved_at FROM queries ORDER BY name, saved_by"
+                "SELECT saved_by, name, sql, author, saved_at FROM saved_queries ORDER BY name, saved_by"
             ).fetchall()
         return [
             SavedQuery(saved_by, name, sql, author, EPOCH + timedelta(microseconds=at))
@@ -356,13 +356,6 @@ class StateFile:
         ).fetchone()
         if row is not None and row[0] > SCHEMA_VERSION:
             raise newer_error(self.path, row[0])
-        if self._connection.execute("PRAGMA table_info(saved_queries)").fetchall():
-            # Of a file in which a name was one user's.
-            self._connection.execute(
-                "INSERT OR IGNORE INTO queries"
-                " SELECT coalesce(saved_by, ''), name, sql, author, saved_at FROM saved_queries"
-            )
-            self._connection.execute("DROP TABLE saved_queries")
         for name in _TABLES:
             _create_table(self._connection, name)
         for statement in _INDEXES:
@@ -464,14 +457,14 @@ class Writing:
     def save_query(self, query: SavedQuery) -> None:
         """Save a query, or replace that of the same user and name."""
         self._connection.execute(
-            "INSERT OR REPLACE INTO queries VALUES (?, ?, ?, ?, ?)",
+            "INSERT OR REPLACE INTO saved_queries VALUES (?, ?, ?, ?, ?)",
             (query.saved_by, query.name, query.sql, query.author, to_us(query.saved_at)),
         )
 
     def delete_query(self, saved_by: str, name: str) -> bool:
         """Delete a saved query; whether it was there."""
         gone = self._connection.execute(
-            "DELETE FROM queries WHERE saved_by = ? AND name = ?", [saved_by, name]
+            "DELETE FROM saved_queries WHERE saved_by = ? AND name = ?", [saved_by, name]
         )
         return bool(gone.rowcount)
 

@@ -1,15 +1,12 @@
 """Queries are saved under a name, by whom, within bounds, and stay over a restart."""
 
-import sqlite3
 from collections.abc import Iterable
-from contextlib import closing
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 from gpuwarden.access import Scope
 from gpuwarden_collector.http.saved_queries import QUERIES_MAX, QUERIES_OF_ONE_MAX, refusal
-from gpuwarden_collector.storage.state import SavedQuery, StateFile
+from gpuwarden_collector.storage.state import SavedQuery
 
 PATH = "/v1/queries"
 AT = datetime(2026, 1, 1, tzinfo=UTC)
@@ -79,17 +76,3 @@ def test_readers_cannot_fill_the_disk() -> None:
     assert refusal(saved("bob", 1), kept) is None
     full = [saved(f"user{number}", number) for number in range(QUERIES_MAX)]
     assert "200 queries are saved" in str(refusal(saved("bob", 1), full))
-
-
-def test_queries_of_a_file_in_which_each_name_was_one_users_are_kept(tmp_path: Path) -> None:
-    path = tmp_path / "state.sqlite"
-    with closing(sqlite3.connect(path, isolation_level=None)) as old:
-        old.execute(
-            "CREATE TABLE saved_queries (name TEXT PRIMARY KEY, sql, saved_by, author, saved_at)"
-        )
-        for row in (("a", "SELECT 1", "id1", "ada", 7), ("b", "SELECT 2", None, None, 8)):
-            old.execute("INSERT INTO saved_queries VALUES (?, ?, ?, ?, ?)", row)
-    for _ in range(2):
-        with closing(StateFile(path)) as state:
-            found = [(one.saved_by, one.name, one.sql) for one in state.saved_queries()]
-            assert found == [("id1", "a", "SELECT 1"), ("", "b", "SELECT 2")]

@@ -34,7 +34,6 @@ log = logging.getLogger(__name__)
 
 BODY_BYTES_MAX = 4_096
 BODY_S = 10.0
-NODE_BYTES_MAX = 256
 _COOKIE_S = 30 * 86_400
 _SIGN_IN_COOKIE = "gpuwarden-sign-in"
 _PRIVATE = {"Cache-Control": "no-store", "Referrer-Policy": "no-referrer"}

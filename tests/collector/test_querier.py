@@ -599,3 +599,18 @@ async def test_processes_end_where_agents_hold_more_than_a_thousand_descriptors(
         for number in many:
             os.close(number)
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+async def test_a_union_is_answered_in_each_form_or_refused_in_one_line(querier: SqlQuerier) -> None:
+    sql = "SELECT union_value(k := {'z': [1]}) AS a, union_value(k := [1, 2]) AS b, 1::UNION(a INT) AS c"
+    assert (await querier.query(sql)).rows == [({"z": [1]}, [1, 2], 1)]
+    for form, expected in (("ndjson", b'{"a":{"z":[1]},"b":[1,2],"c":1}\n'), ("csv", b"1\n")):
+        async with querier.stream(form, sql) as stream:
+            body = b"".join([bytes(part) async for part in stream])
+        assert body.endswith(expected)
+    with pytest.raises(QueryError, match="Parquet cannot hold this.*cast it to VARCHAR"):
+        async with querier.stream("parquet", sql) as stream:
+            pass
+    (pid,) = querier.pids
+    assert (await querier.query("SELECT 1")).rows == [(1,)]
+    assert querier.pids == [pid]

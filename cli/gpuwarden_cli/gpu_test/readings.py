@@ -51,7 +51,7 @@ class ProgramOutput:
                 self.tool = _text(name)
             case {"missing": str(reason)}:
                 self.missing = _text(reason)
-            case {"begin": str(test)} if test in self.tests:
+            case {"begin": str(test)} if test in self.tests and test not in self._done:
                 self._running, self._began_at = test, now
             case {"test": str(test), "failed": str(reason)} if test == self._running:
                 self._add(test, FAIL, None, reason, now)

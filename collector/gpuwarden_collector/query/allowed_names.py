@@ -91,7 +91,7 @@ ltrim mad make_date make_time make_timestamp make_timestamp_ms make_timestamp_ns
 make_timestamptz map map_concat map_contains map_contains_entry map_contains_value
 map_entries map_extract map_extract_value map_from_entries map_keys map_values max max_by md5
 md5_number md5_number_lower md5_number_upper mean median microsecond millennium millisecond min
-min_by minute mismatches mod mode month monthname multiply murmur3_32 nanosecond nextafter
+min_by minute mismatches mod mode month monthname multiply nanosecond nextafter
 nfc_normalize normalized_interval not_ilike_escape not_like_escape now nth_value ntile nullif
 octet_length ord parse_dirname parse_dirpath parse_filename parse_formatted_bytes parse_path
 percent_rank pi position pow power prefix printf product quantile quantile_cont quantile_disc

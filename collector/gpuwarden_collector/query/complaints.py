@@ -12,6 +12,8 @@ _MEANT = re.compile(r"\nDid you mean \"([^\"]+)\"")
 _FUNCTIONS = re.compile(r"\s*Candidate functions:\s*(.*)", re.DOTALL)
 _NAMED = re.compile(r"(?:column|named|name) \"?([\w.]+)\"?")
 _MISSING_COLUMN = re.compile(r"(?:Referenced column|does not have a column named) \"([^\"]+)\"")
+_SETTING = re.compile(r"\s*Use \"SET [^\"]+\" to[^.\n]*\.?")
+"""Advice that nobody may follow."""
 _REASON_CHARACTERS_MAX = 2_000
 _FUNCTIONS_SHOWN = 5
 
@@ -50,6 +52,7 @@ def complaint(text: str, sql: str) -> QueryError:
         hint = f"there are {', '.join(takes[:_FUNCTIONS_SHOWN])}" if takes else None
     for pattern in (_CANDIDATES, _MEANT, _FUNCTIONS):
         message = pattern.split(message)[0]
+    message = _SETTING.sub("", message)
     sentence = " ".join(message.split())[:_REASON_CHARACTERS_MAX]
     return QueryError(sentence, offset=_offset(text, sql), hint=hint)
 

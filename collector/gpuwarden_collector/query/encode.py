@@ -154,7 +154,8 @@ def _aware(instant: datetime) -> datetime:
 
 
 def _value(cell: Any, kind: Any) -> Any:
-    """A cell of a type that is not plain, with its nested values."""
+    """A cell of a type that is not plain, with its nested values. `kind`: its Arrow type; None: of a UNION, whose values
+    are all that is known."""
     if cell is None:
         return None
     if isinstance(cell, pa.MonthDayNano):
@@ -164,12 +165,14 @@ def _value(cell: Any, kind: Any) -> Any:
         return _aware(cell)
     if isinstance(cell, Decimal):
         return float(cell)
-    if pa.types.is_map(kind):
+    if kind is not None and pa.types.is_union(kind):
+        kind = None
+    if kind is not None and pa.types.is_map(kind):
         return {_text(_value(k, kind.key_type)): _value(v, kind.item_type) for k, v in cell}
-    if isinstance(cell, list):
-        return [_value(item, kind.value_type) for item in cell]
+    if isinstance(cell, list | tuple):
+        return [_value(item, kind and kind.value_type) for item in cell]
     if isinstance(cell, dict):
-        return {name: _value(v, kind.field(name).type) for name, v in cell.items()}
+        return {name: _value(v, kind and kind.field(name).type) for name, v in cell.items()}
     return cell
 
 

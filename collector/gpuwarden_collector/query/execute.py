@@ -329,7 +329,7 @@ class Reading:
             raise
         except duckdb.OutOfMemoryException as error:
             raise QueryError(_too_much_memory(error)) from error
-        except (duckdb.Error, pa.ArrowException, OSError) as error:
+        except (duckdb.Error, pa.ArrowException, OSError, MemoryError) as error:
             if self._is_interrupted:
                 raise Interrupted("the query was interrupted") from error
             if is_fault(error):
@@ -337,7 +337,7 @@ class Reading:
             if (of_store := store_error(error)) is not None:
                 raise of_store from error
             # Arrow raises DuckDB's errors as OSError while rows come.
-            if str(error).startswith("Out of Memory Error"):
+            if isinstance(error, MemoryError) or str(error).startswith("Out of Memory Error"):
                 raise QueryError(_too_much_memory(error)) from error
             raise complaint(str(error), sql) from error
 

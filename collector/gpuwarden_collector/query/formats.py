@@ -149,8 +149,8 @@ class _Parquet:
         import pyarrow.parquet as pq  # 20 MB that few query processes need
 
         _check_names(self._schema.names, "Parquet")
-        empty = self._kept(self._schema.empty_table())
         with _naming_what_parquet_lacks():
+            empty = self._kept(self._schema.empty_table())
             self._writer = pq.ParquetWriter(self._out, empty.schema, compression="zstd")
         return self._out.taken()
 

@@ -116,8 +116,10 @@ def check(parsed: Parsed, more: Names = NO_MORE) -> None:
 
 def _hint(node: Mapping[str, Any]) -> str | None:
     """A hint for the name of a missing function or table."""
-    if "function_name" in node:
-        return did_you_mean(str(node["function_name"]), FUNCTIONS)
+    name = str(node.get("function_name", ""))
+    if name:
+        is_missing = name.lower() not in FUNCTIONS | TABLE_FUNCTIONS
+        return did_you_mean(name, FUNCTIONS) if is_missing else None
     return did_you_mean(str(node["table_name"]), TABLES) if "table_name" in node else None
 
 
@@ -204,7 +206,9 @@ def _forbidden(
 def _forbidden_table_function(function: Mapping[str, Any]) -> str | None:
     name = str(function.get("function_name", "")).lower()
     place = (function.get("catalog") or "", str(function.get("schema") or "").lower())
-    if name not in TABLE_FUNCTIONS or place not in (("", ""), ("", "main")):
+    if name in TABLE_FUNCTIONS and place not in (("", ""), ("", "main")):
+        return f"table function {_short(name)}() may be called without a schema only"
+    if name not in TABLE_FUNCTIONS:
         allowed = ", ".join(sorted(TABLE_FUNCTIONS))
         return f"table function {_short(name)}() is not allowed; allowed are {allowed}"
     return None

@@ -622,8 +622,8 @@ class SqlQuerier:
         self._stats.query_errors["killed"] += 1
         log.warning("a query process ended; a new one is started", extra={"sql": asked.sql[:200]})
         return QueryError(
-            "the query ended its process: it needs more memory or time than a query may have; "
-            "select a shorter time or fewer columns, or aggregate"
+            "the query ended its process: it needs more memory or time than a query may have, or nests values too "
+            "deeply; select a shorter time or fewer columns, or aggregate"
         )
 
     async def _newest(self, sql: str) -> Mapping[str, str]:

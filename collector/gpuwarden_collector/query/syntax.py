@@ -377,4 +377,4 @@ def _is_plain(value: Any, form: Form) -> bool:
 
 
 def _shown(value: object) -> str:
-    return str(value)[:60]
+    return "a clause" if isinstance(value, dict | list) else str(value)[:60]

@@ -9,6 +9,7 @@ import re
 import socket
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,8 @@ from gpuwarden_collector.storage.errors import StoreUnavailableError, one_line
 from gpuwarden_collector.storage.views import TEAM_SCHEMAS, hot_table
 
 _BUFFER_BYTES = 1024 * 1024
+_CHARACTERS_MAX = 1_000
+"""Longest text that is compared in the store."""
 _ENDED = "the process that reads the store for teams has ended"
 
 
@@ -230,6 +233,21 @@ def conditions_of(text: str, columns: Collection[str]) -> list[Condition]:
     found = []
     for part in _PARTS.finditer(text):
         column, operator, quoted, instant = part.groups()
-        if column in columns and (instant or "\\" not in quoted):
-            found.append((column, operator.replace("==", "="), instant or quoted[1:-1]))
+        value = instant or (quoted or "")[1:-1]
+        if column in columns and (_is_instant(value) if instant else _is_plain(value)):
+            found.append((column, operator.replace("==", "="), value))
     return found
+
+
+def _is_plain(text: str) -> bool:
+    """Whether pyarrow writes a text as it is, and a message can have it."""
+    return len(text) <= _CHARACTERS_MAX and "\\" not in text and "\0" not in text
+
+
+def _is_instant(text: str) -> bool:
+    """Whether Python has that instant: it has no year 0."""
+    try:
+        datetime.fromisoformat(text)
+    except ValueError:
+        return False
+    return True

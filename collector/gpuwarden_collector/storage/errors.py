@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 import duckdb
+import pyarrow as pa
 
 from gpuwarden.query import LakeAwayError, QueryError
 
@@ -84,7 +85,8 @@ _HARMLESS_TEXT = re.compile(
 
 
 def is_fault(error: Exception) -> bool:
-    """Whether an error of a query is not one of those after which DuckDB continues: an internal or fatal error, or an unknown one.
+    """Whether an error of a query is not one of those after which DuckDB continues: an internal or fatal error, or an
+    unknown one.
 
     Arrow raises DuckDB's errors as OSError or ArrowException while rows come, with their texts.
     """
@@ -93,7 +95,9 @@ def is_fault(error: Exception) -> bool:
         return True
     if isinstance(error, duckdb.Error):
         return not isinstance(error, _HARMLESS)
-    return " Error: " in text.partition("\n")[0] and not _HARMLESS_TEXT.match(text)
+    if isinstance(error, MemoryError | pa.ArrowNotImplementedError):
+        return False
+    return not _HARMLESS_TEXT.match(text)
 
 
 def translated(error: duckdb.Error) -> Exception:

@@ -50,6 +50,13 @@ def log_of(*lines: object, end: str = "") -> list[tuple[str, str, str]]:
     return [(one.test, one.status, one.finding) for one in log.results]
 
 
+def test_a_test_that_a_program_begins_again_keeps_its_first_result() -> None:
+    done = {"test": "memory", "value": 1.0, "wrong": 0, "finding": "fine"}
+    again = {"test": "memory", "failed": "late"}
+    found = log_of({"begin": "memory"}, done, {"begin": "memory"}, again)
+    assert [one for one in found if one[0] == "memory"] == [("memory", "ok", "fine")]
+
+
 def test_a_program_that_ends_in_a_test_fails_that_test_and_skips_the_next_ones() -> None:
     well = {"test": "memory", "value": 0, "wrong": 0, "finding": "kept"}
     assert log_of({"library": "torch 2"}, {"begin": "memory"}, well, "warning: x", {"begin": "matmul_fp32"}, end="ended by signal 9") == [

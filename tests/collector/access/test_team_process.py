@@ -4,6 +4,7 @@ import os
 import re
 import signal
 from collections.abc import AsyncIterator, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -60,7 +61,13 @@ async def querier(
 
 
 def named(querier: SqlQuerier, name: str) -> list[psutil.Process]:
-    return [p for p in map(psutil.Process, querier.pids) if p.name() == name]
+    found = []
+    for pid in querier.pids:
+        with suppress(psutil.NoSuchProcess):  # one that ends
+            process = psutil.Process(pid)
+            if process.name() == name and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process)
+    return found
 
 
 def memory_holds(pid: int, secret: str) -> bool:
@@ -265,3 +272,51 @@ def test_comparisons_of_texts_and_instants_are_asked_of_the_store(
     connection.execute(f"SELECT n FROM t WHERE {sql}").fetchall()
     (text,) = table.conditions
     assert set(conditions_of(text, SCHEMA.names)) == expected
+
+
+FOLDER = Path(__file__).parent
+
+
+async def test_no_attack_of_the_corpus_shows_a_team_anything_of_others(querier: SqlQuerier) -> None:
+    """Each is refused, fails or is harmless, and the next query is answered."""
+    sees = "SELECT count(*) FROM gpu_samples"
+    for number, sql in enumerate((FOLDER / "attacks.sql").read_text().splitlines()):
+        said = ""
+        with suppress(QueryError):
+            said = repr((await querier.query(sql, team=VISION, log_of="nobodysown12")).rows)
+        assert SECRET not in said, sql
+        if number % 50 == 49:
+            assert (await querier.query(sees, team=VISION)).rows == [(2,)], sql
+            if os.geteuid() == 0:
+                (process,) = named(querier, "gpuwarden-team")
+                assert not memory_holds(process.pid, SECRET), sql
+
+
+async def test_queries_that_look_like_attacks_and_are_none_are_answered(
+    querier: SqlQuerier,
+) -> None:
+    for sql in (FOLDER / "harmless.sql").read_text().splitlines():
+        await querier.query(sql, team=VISION)
+        await querier.query(sql)
+
+
+ODD = (
+    "ts >= TIMESTAMP '0000-01-01'",
+    "ts > TIMESTAMP '0044-03-15 (BC)' AND ts < TIMESTAMP '9999-12-31'",
+    "ts < 'infinity'",
+    "gpu_uuid > chr(0) || 'a'",
+    "gpu_uuid BETWEEN chr(0) AND chr(1114111)",
+    "gpu_uuid < repeat(repeat('y', 10000), 30)",
+    "gpu_uuid < repeat(repeat('🙈', 10000), 3)",
+    "gpu_uuid <> 'it''s \"quoted\" \\'",
+)
+
+
+async def test_odd_values_are_compared_as_without_a_team(querier: SqlQuerier) -> None:
+    for where in ODD:
+        of_team = await querier.query(
+            f"SELECT count(*) FROM gpu_samples WHERE {where}", team=VISION
+        )
+        of_node = f"node = '{OWN['node']}' AND {where}"
+        expected = await querier.query(f"SELECT count(*) FROM gpu_samples WHERE {of_node}")
+        assert of_team.rows == expected.rows, where

@@ -3,6 +3,7 @@
 import asyncio
 import html
 import logging
+import math
 from collections.abc import Callable, Iterable
 from datetime import timedelta
 from pathlib import Path
@@ -39,6 +40,9 @@ _SIGN_IN_COOKIE = "gpuwarden-sign-in"
 _PRIVATE = {"Cache-Control": "no-store", "Referrer-Policy": "no-referrer"}
 """For answers to URLs with a code."""
 
+_LOGGED_EVERY_S = 10.0
+"""Interval between two lines of the log on sign-ins that failed for one reason: strangers can make them fail."""
+
 
 class AccessRoutes:
     """The handlers; they call `changed` after they have written the file of tokens."""
@@ -59,6 +63,7 @@ class AccessRoutes:
         self._judged = judged
         self._rules = rules
         self._signing_in: SignIns | None = None
+        self._logged_at_s: dict[str, float] = {}
 
     def routes(self) -> Iterable[web.AbstractRouteDef]:
         """The routes for the application."""
@@ -131,7 +136,7 @@ class AccessRoutes:
                 after if OWN_PATH.fullmatch(after) else "/"
             )
         except SignInError as error:
-            return _not_signed_in(error, after)
+            return self._not_signed_in(error, after)
         answer = web.Response(status=303, headers={"Location": url, **_PRIVATE})
         answer.set_cookie(
             _SIGN_IN_COOKIE,
@@ -154,7 +159,7 @@ class AccessRoutes:
             person, after = await self._sign_ins(oidc).end(cookie, request.query)
             token, request[GRANT] = await self._session_of(person, oidc)
         except SignInError as error:
-            return _not_signed_in(error, "/")
+            return self._not_signed_in(error, "/")
         log.info(
             "signed in", extra={"person": person.name, "id": person.id, "client": request.remote}
         )
@@ -164,6 +169,15 @@ class AccessRoutes:
         _give(answer, request, token, oidc.session_seconds)
         answer.del_cookie(_SIGN_IN_COOKIE, path=LOGIN_PATH)
         return answer
+
+    def _not_signed_in(self, error: SignInError, after: str) -> web.Response:
+        now_s = self._clock.monotonic()
+        if now_s - self._logged_at_s.get(error.why, -math.inf) >= _LOGGED_EVERY_S:
+            self._logged_at_s[error.why] = now_s
+            log.warning("nobody was signed in", extra={"why": error.why, "reason": str(error)})
+        page = after if OWN_PATH.fullmatch(after) else "/"
+        wrong = urlencode({"next": page, "why": f"sso_{error.why}"})
+        return web.Response(status=303, headers={"Location": f"{LOGIN_PATH}?{wrong}", **_PRIVATE})
 
     def _sign_ins(self, oidc: OidcSettings) -> SignIns:
         if self._signing_in is None or self._signing_in.settings != oidc:
@@ -236,14 +250,6 @@ def _give(answer: web.Response, request: web.Request, token: str, lasts_s: int) 
         samesite="Strict",
         max_age=lasts_s,
     )
-
-
-def _not_signed_in(error: SignInError, after: str) -> web.Response:
-    log.warning("nobody was signed in", extra={"why": error.why, "reason": str(error)})
-    wrong = urlencode(
-        {"next": after if OWN_PATH.fullmatch(after) else "/", "why": f"sso_{error.why}"}
-    )
-    return web.Response(status=303, headers={"Location": f"{LOGIN_PATH}?{wrong}", **_PRIVATE})
 
 
 def _length(request: web.Request) -> int:

@@ -1,5 +1,6 @@
 """A query process of a team has the team's rows and nothing else: no row, file or variable of anybody else."""
 
+import asyncio
 import os
 import re
 import signal
@@ -320,3 +321,25 @@ async def test_odd_values_are_compared_as_without_a_team(querier: SqlQuerier) ->
         of_node = f"node = '{OWN['node']}' AND {where}"
         expected = await querier.query(f"SELECT count(*) FROM gpu_samples WHERE {of_node}")
         assert of_team.rows == expected.rows, where
+
+
+async def test_a_teams_query_that_holds_its_rows_stops_no_other_team(querier: SqlQuerier) -> None:
+    """Its scans stay open in the process that reads the store for all teams."""
+    other = Team("other", nodes=("v*",))
+    held = " UNION ALL ".join(
+        f"SELECT t.node FROM {table} t, range(1000000000) r WHERE t.node || r.range::VARCHAR = 'x'"
+        for table in ("gpu_samples", "host_samples", "events", "gpu_1h", "nodes")
+    )
+
+    async def hold() -> None:
+        with pytest.raises(QueryError, match="took longer"):
+            await querier.query(held, team=VISION, timeout_s=5)
+
+    async with asyncio.TaskGroup() as group:
+        holding = group.create_task(hold())
+        await asyncio.sleep(1)
+        for table in ("gpu_samples", "gpu_detail_samples", "waste"):
+            answer = await querier.query(f"SELECT count(*) > 0 FROM {table}", team=other)
+            assert answer.rows == [(True,)]
+        assert not holding.done()
+    assert (await querier.query("SELECT count(*) FROM gpu_samples", team=VISION)).rows == [(2,)]

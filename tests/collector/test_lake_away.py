@@ -16,6 +16,7 @@ import pytest
 from gpuwarden.clock import SystemClock
 from gpuwarden.query import LakeAwayError, QueryError
 from gpuwarden.rollups import ROLLUPS
+from gpuwarden.teams import Team
 from gpuwarden_collector.processes import forkserver
 from gpuwarden_collector.query import querier as querier_module
 from gpuwarden_collector.query.querier import SqlQuerier
@@ -108,6 +109,31 @@ async def test_queries_within_the_span_of_the_segments_are_answered_and_others_r
         while querier.lake_away_since is not None:  # noqa: ASYNC110  nobody says so
             await asyncio.sleep(0.05)
     assert (await querier.query("SELECT count(*) FROM gpu_samples")).rows == [(2,)]
+
+
+async def test_a_team_is_answered_from_its_rows_in_segments_while_the_lake_is_away(
+    querier: SqlQuerier, worker_settings: WorkerSettings, stored: datetime
+) -> None:
+    everywhere = Team("everywhere", nodes=("*",))
+    now = {"now": stored + timedelta(seconds=5), "window": 60}
+    with _away(worker_settings):
+        for sql, given in (
+            (_WITHIN[0], {**now, "window": 7200}),
+            ("SELECT count(*) FROM gpu_samples", {}),
+            ("FROM gpu_1m", {}),
+            ("FROM waste", {}),
+            ("FROM others_1h", {}),
+        ):
+            with pytest.raises(LakeAwayError, match="the lake's catalogue cannot be read"):
+                await querier.query(sql, given, team=everywhere)
+        assert (await querier.query("SELECT count(*) FROM nodes", team=everywhere)).rows == [(0,)]
+        kept = set(querier.pids)
+        assert (await querier.query("SELECT 1", team=everywhere)).rows == [(1,)]
+        assert set(querier.pids) == kept, "a refusal ends no process"
+    async with asyncio.timeout(30):
+        while querier.lake_away_since is not None:  # noqa: ASYNC110  nobody says so
+            await asyncio.sleep(0.05)
+    assert (await querier.query("SELECT count(*) FROM gpu_1m", team=everywhere)).rows
 
 
 async def test_a_host_that_is_too_busy_to_start_a_query_process_has_its_lake(

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from gpuwarden.clock import SystemClock
-from gpuwarden_collector.processes.sandbox import landlock_version
+from gpuwarden_collector.processes.sandbox import installation, landlock_version
 from gpuwarden_collector.query.querier import SqlQuerier
 from gpuwarden_collector.query.worker import WorkerSettings
 from gpuwarden_collector.stats import Stats
@@ -179,3 +179,13 @@ def _shown(pid: int) -> tuple[dict[str, str], list[str]]:
     numbers = [n for n in os.listdir(f"/proc/{pid}/fd") if int(n) > 2]
     held = [os.readlink(f"/proc/{pid}/fd/{n}") for n in numbers]
     return dict(line.split(":\t", 1) for line in lines), held
+
+
+def test_a_user_without_a_home_may_run_queries(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a container, whose user is a number."""
+
+    def homeless() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(Path, "home", homeless)
+    assert Path(os.devnull) in installation()

@@ -45,10 +45,14 @@ _NAMES = {
     TEAM_ROWS: "gpuwarden-rows",
 }
 _NICE = {RULES: 2, STORAGE: 5, FORWARDING: 5, QUERY: 10, TEAM: 10, TEAM_ROWS: 10}
-_ENDS_MAX = 2
 """Niceness added to that of the process that acknowledges samples, so that it gets a core first: then queries of
 rules, the storage and forwarding processes, and last queries of people."""
-_KEPT = ("LANG", "LC_ALL", "LC_CTYPE", "LD_LIBRARY_PATH", "PYTHONHOME", "TZ")
+_ENDS_MAX = 2
+"""Most sockets that a process gets."""
+_KEPT = (
+    *("LANG", "LC_ALL", "LC_CTYPE", "LD_LIBRARY_PATH", "PYTHONHOME", "TZ"),
+    *("SSL_CERT_DIR", "SSL_CERT_FILE"),
+)
 """Variables that the fork server and its processes get: all others, which may hold secrets, stay here."""
 _ENVIRONMENT = {
     # Threads and arenas from before a fork are useless after it, and count against the memory limit.

@@ -157,7 +157,10 @@ def installation() -> tuple[Path, ...]:
     """Files that Python and this process's libraries read while they run."""
     paths = {Path(p) for p in (*sys.path, *sysconfig.get_paths().values())}
     # Leave out the working directory, which may be on the path.
-    paths = {p for p in paths if p.is_absolute() and p not in (Path("/"), Path.home())}
+    left_out = {Path("/")}
+    with suppress(RuntimeError):  # a user of a container has no home
+        left_out.add(Path.home())
+    paths = {p for p in paths if p.is_absolute()} - left_out
     system = "/lib /lib64 /usr/lib /usr/lib64 /usr/share/zoneinfo /etc/localtime /proc/self /sys/fs/cgroup /dev/urandom"
     return (*sorted(paths), *(Path(p) for p in system.split()), Path(os.devnull))
 

@@ -43,7 +43,7 @@ from gpuwarden_collector.query.statement import Statement, split
 from gpuwarden_collector.query.team_store import TeamStore
 from gpuwarden_collector.query.time_bounds import with_cast_bounds
 from gpuwarden_collector.storage.engine import Engine, sources
-from gpuwarden_collector.storage.errors import is_fault, one_line, store_error
+from gpuwarden_collector.storage.errors import is_fault, one_line, store_error, too_much_memory
 from gpuwarden_collector.storage.newest_rows import KEPT
 from gpuwarden_collector.storage.recent_rows import RecentRows
 from gpuwarden_collector.storage.running_waste import READERS, RUNNING
@@ -85,7 +85,6 @@ class _Judged:
     """Its bounds of `ts`; None: unknown, or it reads more than one table."""
     cast_sql: str | None
     """The query with its bounds cast to the type of `ts`; None: no cast is needed."""
-    is_select: bool
     may_be_recent: bool
     """Whether it is a plain SELECT from tables of samples or rollups."""
     dialect: str
@@ -203,10 +202,6 @@ class Reading:
 
     def kept_to_own(self, parsed: Parsed, closed: Iterable[str], token: str) -> Parsed:
         """The query with only the token's own rows of these tables. Raises QueryError."""
-        if token == NOBODY:
-            raise QueryError(
-                f"table {min(closed)} needs a token: scope admin reads all rows, other tokens their own"
-            )
         standing = {}
         for table in closed:
             found = self.parse(own_rows_sql(table, token)).selects or ()
@@ -327,18 +322,15 @@ class Reading:
             yield
         except duckdb.InterruptException:
             raise
-        except duckdb.OutOfMemoryException as error:
-            raise QueryError(_too_much_memory(error)) from error
         except (duckdb.Error, pa.ArrowException, OSError, MemoryError) as error:
+            if (reason := too_much_memory(error)) is not None:
+                raise QueryError(reason) from error
             if self._is_interrupted:
                 raise Interrupted("the query was interrupted") from error
             if is_fault(error):
                 raise DatabaseFault(str(error)) from error
             if (of_store := store_error(error)) is not None:
                 raise of_store from error
-            # Arrow raises DuckDB's errors as OSError while rows come.
-            if isinstance(error, MemoryError) or str(error).startswith("Out of Memory Error"):
-                raise QueryError(_too_much_memory(error)) from error
             raise complaint(str(error), sql) from error
 
     def _open(self) -> duckdb.DuckDBPyConnection:
@@ -693,7 +685,11 @@ class Runner:
                 parsed = reading.parse(sql)
             guard.check(parsed, more)
             closed = closed_tables(guard.tables(parsed), log_of)
-            if closed:
+            if closed and log_of == NOBODY:
+                raise QueryError(
+                    f"table {min(closed)} needs a token: scope admin reads all rows, other tokens their own"
+                )
+            if closed and self.team_store is None:  # a team gets no more than its own
                 parsed = reading.kept_to_own(parsed, closed, log_of)
                 guard.check(parsed, more)
                 translation = replace(translation, is_changed=True)
@@ -724,7 +720,6 @@ class Runner:
             frozenset(read),
             span,
             cast,
-            guard.is_select(parsed),
             is_plain and bool(names) and guard.is_select(parsed),
             dialect,
             translation,
@@ -835,10 +830,3 @@ def _serialized(cursor: duckdb.DuckDBPyConnection, sql: str) -> dict[str, Any] |
         int(position) if position.isdecimal() else None
     )  # in characters, unlike those of the tree
     raise QueryError(message.partition("\n")[0][:500], offset=offset)
-
-
-def _too_much_memory(error: Exception) -> str:
-    return (
-        f"the query needs more memory than the collector gives it ({one_line(error)}): "
-        "select a shorter time or fewer columns, or aggregate"
-    )

@@ -38,6 +38,7 @@ from gpuwarden_collector.query.worker import QueryRequest, TeamSettings, WorkerS
 from gpuwarden_collector.stats import Stats
 from gpuwarden_collector.storage.newest_rows import LatestRows, named_views
 from gpuwarden_collector.storage.running_waste import RunningWaste
+from gpuwarden_collector.supervision import task_group
 
 log = logging.getLogger(__name__)
 
@@ -87,6 +88,10 @@ class QueryProcess:
         self.team: Team | None = None
         """The team whose rows it shows; None: all rows."""
         self._gate = gate
+        self.open = 0
+        """Of a process that reads the store for teams: the queries that it reads for."""
+        self.rows: QueryProcess | None = None
+        """Of a process of a team with a query: the process that reads its rows."""
         self.is_lake_away = False
         """Whether it answers without the lake."""
         self.confined_by: Sequence[str] = ()
@@ -116,14 +121,16 @@ class QueryProcess:
 
     @classmethod
     async def _opened(cls, settings: WorkerSettings | TeamSettings, kind: bytes) -> "QueryProcess":
+        gate: socket.socket | None = None
         with ExitStack() as stack:
-            ours, theirs = socket.socketpair()
-            stack.callback(ours.close)
-            gate, their_gate = pair() if kind in (TEAM, TEAM_ROWS) else (None, None)
-            if gate is not None:
-                stack.callback(gate.close)
-            ends = [end.detach() for end in (theirs, their_gate) if end is not None]
             try:
+                ours, theirs = socket.socketpair()
+                stack.callback(ours.close)
+                ends = [theirs.detach()]
+                if kind in (TEAM, TEAM_ROWS):
+                    gate, their_gate = pair()
+                    stack.callback(gate.close)
+                    ends.append(their_gate.detach())
                 # The thread closes the other ends even if this task is cancelled.
                 pid = await asyncio.to_thread(spawn, ends, kind)
                 handle = ProcessHandle(pid)
@@ -410,7 +417,8 @@ class SqlQuerier:
         self._expected_number = 0
 
     async def __aenter__(self) -> Self:
-        self._group = await asyncio.TaskGroup().__aenter__()
+        self._tasks = task_group()
+        self._group = await self._tasks.__aenter__()
         return self
 
     async def __aexit__(
@@ -418,12 +426,12 @@ class SqlQuerier:
         kind: type[BaseException] | None,
         error: BaseException | None,
         trace: TracebackType | None,
-    ) -> None:
+    ) -> bool | None:
         await self.close()
         while self._open:
             self._none_open.clear()
             await self._none_open.wait()
-        await self._group.__aexit__(kind, error, trace)
+        return await self._tasks.__aexit__(kind, error, trace)
 
     @property
     def pids(self) -> list[int]:
@@ -572,9 +580,13 @@ class SqlQuerier:
                 yield stream
         except QueryTimeoutError:
             self._stats.query_errors["timeout"] += 1
+            if request.team is not None and self._settings.address.is_shared:
+                self._replace_rows()  # it may wait for a server
             raise
-        except QueryError:
+        except QueryError as error:
             self._stats.query_errors["wrong"] += 1
+            if request.team is not None and isinstance(error, StoreUnreadableError):
+                self._replace_rows()
             raise
         finally:
             self._open -= 1
@@ -651,13 +663,15 @@ class SqlQuerier:
                 expected, process.expects = self._expected, self._expected_number
                 newest = await self._newest(asked.sql) if asked.team is None else {}
                 if asked.team is not None:
-                    await self._lend_rows(process, Reader(asked.team, asked.log_of))
+                    await self._lend_rows(process, asked, asked.team)
                 asked = replace(asked, newest=newest, expected=None if is_current else expected)
                 has_taken = await process.ask(asked)
             finally:
                 if not has_taken:
-                    await asyncio.shield(self._end_soon(process))
-                    self._busy.discard(process)
+                    self._end_reading(process)
+                    ending = self._end_soon(process)
+                    ending.add_done_callback(partial(self._forget, process))
+                    await asyncio.shield(ending)
             if has_taken:
                 return process
             self._stats.query_restarts += 1
@@ -665,9 +679,13 @@ class SqlQuerier:
             if is_new:
                 raise QueryError("query processes do not answer; see the collector's log")
 
-    async def _lend_rows(self, process: QueryProcess, reader: Reader) -> None:
+    async def _lend_rows(self, process: QueryProcess, request: QueryRequest, team: Team) -> None:
         """Connect a process of a team to the one that reads the store for it. Raises QueryError."""
-        ours, theirs = pair()
+        reader = Reader(team, request.log_of, request.spill_bytes_max)
+        try:
+            ours, theirs = pair()
+        except OSError as error:
+            raise QueryError(f"no query process could be asked: {error}") from error
         with ours, theirs:
             with suppress(OSError):  # it has ended, and does not acknowledge its query
                 process.lend(ours)
@@ -675,37 +693,61 @@ class SqlQuerier:
                 rows = await self._started_rows()
                 try:
                     rows.lend(theirs, reader)
+                    process.rows = rows
+                    rows.open += 1
                     return
                 except OSError as error:
                     rows.kill()
                     if is_last:
-                        raise StoreUnreadableError(
-                            f"the store cannot be read now: {error}"
-                        ) from error
+                        reason = f"the store cannot be read now: {error}"
+                        raise StoreUnreadableError(reason) from error
 
     async def _started_rows(self) -> QueryProcess:
-        """The process that reads the store for teams. Raises QueryError."""
+        """Start the process that reads the store for teams, if it does not run. Raises QueryError."""
         async with self._rows_lock:
-            if self._rows is not None and self._rows.is_spent:
-                await self._rows.end()
-                self._rows = None
+            rows = self._rows
+            if rows is not None and (rows.is_spent or self._is_outdated(rows)):
+                self._replace_rows()
+            if self._closing.is_set():
+                raise QueryTimeoutError(_STOPS)
             if self._rows is None:
                 self._rows = await self._checked(self._new_settings(), TEAM_ROWS)
             self._rows_asked += 1
             return self._rows
 
-    def _retire_rows(self, asked: int) -> None:
-        """End the process if no team has asked since."""
-        rows = self._rows
-        if rows is not None and self._rows_asked == asked and not any(p.team for p in self._busy):
-            self._rows = None
+    def _replace_rows(self) -> None:
+        """Let the next query of a team start another process to read the store; end this one after its queries."""
+        rows, self._rows = self._rows, None
+        if rows is not None and not rows.open:
             self._end_soon(rows)
+
+    def _forget(self, process: QueryProcess, _: "asyncio.Task[None]") -> None:
+        self._busy.discard(process)
+
+    def _end_reading(self, process: QueryProcess) -> None:
+        """Note that a process of a team has read its rows."""
+        rows, process.rows = process.rows, None
+        if rows is None:
+            return
+        rows.open -= 1
+        if rows is not self._rows and not rows.open:
+            self._end_soon(rows)
+        asyncio.get_running_loop().call_later(IDLE_S, self._retire_rows, self._rows_asked)
+
+    def _retire_rows(self, asked: int) -> None:
+        """End the process that reads the store for teams, if none has asked since."""
+        if self._rows is not None and self._rows_asked == asked and not self._rows.open:
+            self._replace_rows()
+
+    def _is_outdated(self, process: QueryProcess) -> bool:
+        return process.is_lake_away and self.lake_away_since is None
 
     async def _idle_of(self, team: Team | None) -> QueryProcess | None:
         """Take an idle process of the team; None: there is none, and there is room for a new one."""
-        for spent in [process for process in self._idle if process.is_spent]:
-            self._idle.remove(spent)
-            await spent.end()  # it or the fork server was killed
+        spent = [process for process in self._idle if process.is_spent]
+        self._idle = [process for process in self._idle if not process.is_spent]
+        for process in spent:
+            await process.end()  # it or the fork server was killed
         for process in reversed(self._idle):
             if process.team == team:
                 self._idle.remove(process)
@@ -791,25 +833,19 @@ class SqlQuerier:
             break
         self.lake_away_since = None
         log.warning("the lake can be read again")
-        away, self._idle = [*self._idle], []
-        if self._rows is not None and self._rows.is_lake_away:
-            away.append(
-                self._rows
-            )  # queries that read from it end with an error, and may be asked again
-            self._rows = None
-        for process in away:
+        idle, self._idle = self._idle, []
+        for process in idle:
             self._end_soon(process)
 
     def _give_back(self, process: QueryProcess, rank: Rank) -> None:
         """Keep a process for the next query, or end it; then release its slot."""
-        loop = asyncio.get_running_loop()
-        if process.team is not None:
-            loop.call_later(IDLE_S, self._retire_rows, self._rows_asked)
-        is_outdated = process.is_lake_away and self.lake_away_since is None
-        if not (process.is_spent or process.is_asked or is_outdated or self._closing.is_set()):
+        self._end_reading(process)
+        is_kept = not (process.is_spent or process.is_asked or self._is_outdated(process))
+        if is_kept and not self._closing.is_set():
             self._busy.discard(process)
             self._idle.append(process)
             self._turns.give_back(rank)
+            loop = asyncio.get_running_loop()
             loop.call_later(IDLE_S, self._retire, process, process.asked_number)
             return
         ending = self._end_soon(process)
@@ -833,7 +869,8 @@ class SqlQuerier:
         """End all processes; queries that run end with an error."""
         self._closing.set()
         rows, self._rows = self._rows, None
-        processes = (*self._idle, *self._busy, *([rows] if rows else []))
+        reading = {process.rows for process in self._busy} | {rows}
+        processes = (*self._idle, *self._busy, *filter(None, reading))
         await asyncio.gather(*(process.end() for process in processes))
         self._idle.clear()
 

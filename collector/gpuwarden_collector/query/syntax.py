@@ -276,14 +276,14 @@ Form = str
 
 
 def _parsed() -> dict[str, tuple[str, dict[str, dict[str, Form]]]]:
-    found = {}
+    families = {}
     for family, (tag, variants) in _FAMILIES.items():
         forms = {}
         for variant, keys in variants.items():
             pairs = (pair.partition(":") for pair in keys.replace("{tag}", variant).split())
             forms[variant] = {key: form for key, _, form in pairs}
-        found[family] = tag, forms
-    return found
+        families[family] = tag, forms
+    return families
 
 
 _NODES = _parsed()

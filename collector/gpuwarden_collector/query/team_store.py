@@ -23,11 +23,12 @@ from gpuwarden_collector.query.team_rows import MESSAGE_BYTES_MAX, WHOLE
 from gpuwarden_collector.storage import views
 from gpuwarden_collector.storage.engine import EngineLimits, QueryDatabase
 from gpuwarden_collector.storage.errors import StoreUnavailableError, one_line
+from gpuwarden_collector.storage.segment import TABLE_NAMES
 from gpuwarden_collector.storage.views import TEAM_SCHEMAS, hot_table
 
 _BUFFER_BYTES = 1024 * 1024
-_CHARACTERS_MAX = 1_000
-"""Longest text that is compared in the store."""
+_CHARACTERS_MAX = 8_000
+"""Most characters of all values that one scan compares in the store."""
 _ENDED = "the process that reads the store for teams has ended"
 
 
@@ -87,10 +88,10 @@ class TeamStore(QueryDatabase):
 
     def begin(self, cursor: duckdb.DuckDBPyConnection, names: Iterable[str] | None = None) -> None:
         """Begin a transaction that sees one moment of the store. `names`: tables that it reads; None: any. Raises
-        LakeAwayError, StoreUnavailableError."""
-        wanted = TEAM_SCHEMAS.keys() if names is None else TEAM_SCHEMAS.keys() & set(names)
-        if wanted:
-            self.rows.begin(wanted)
+        StoreUnavailableError; a scan raises LakeAwayError, too."""
+        tables = TEAM_SCHEMAS.keys() if names is None else TEAM_SCHEMAS.keys() & set(names)
+        if tables:
+            self.rows.begin(tables)
         cursor.execute("BEGIN TRANSACTION READ ONLY")
 
     def release_memory(self) -> None:
@@ -113,9 +114,8 @@ class _Rows:
         """Why a scan ended early: DuckDB raises only its text."""
 
     def begin(self, names: Iterable[str]) -> None:
-        """Let all scans see one moment of these tables. Raises LakeAwayError, StoreUnavailableError."""
+        """Let all scans see one moment of these tables. Raises StoreUnavailableError."""
         self._send({"tables": sorted(names)})
-        self._check(self._received())
 
     def scan(self, name: str, columns: list[str], conditions: Sequence[Condition]) -> Iterator[Any]:
         """Record batches of a table, of which rows may be left out that do not fulfil the conditions. Raises
@@ -201,12 +201,16 @@ class _Scan:
             return
         names = TEAM_SCHEMAS[self._name].names
         text = str(self._condition)
+        conditions, is_all = conditions_of(text, names)
+        if is_all and self._name in TABLE_NAMES:  # others are sent whole
+            yield from self._rows.scan(self._name, columns, conditions)
+            return
         # The condition may read columns that the scan does not give. Some more do no harm.
         read = [*dict.fromkeys([*columns, *(w for w in re.findall(r"\w+", text) if w in names)])]
-        for batch in self._rows.scan(self._name, read, conditions_of(text, names)):
-            kept = batch.filter(self._condition)
-            if kept.num_rows:
-                yield kept.select(columns)
+        for batch in self._rows.scan(self._name, read, conditions):
+            rows = batch.filter(self._condition)
+            if rows.num_rows:
+                yield rows.select(columns)
 
 
 _TEXT = r'"(?:[^"\\]|\\.)*"'
@@ -214,6 +218,7 @@ _PARTS = re.compile(
     rf"\((\w+) (==|[<>]=?) (?:({_TEXT})|(\d{{4}}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{{6}}))\)|{_TEXT}",
     re.DOTALL,
 )
+_ONLY_AND = re.compile(r"(?:[() ]|and)*")
 _JOINING = frozenset(
     {"and", "is_in", "value_set", "null_matching_behavior", "MATCH", "string", "timestamp", "us"}
     | {"bool", "double", "float", "int16", "int32", "int64", "nan", "inf", "true", "false", "e"}
@@ -221,27 +226,32 @@ _JOINING = frozenset(
 """Words of a condition whose comparisons must all be true."""
 
 
-def conditions_of(text: str, columns: Collection[str]) -> list[Condition]:
-    """Comparisons with a text or an instant, which must all be true for a condition of Arrow to be true. Pure.
+def conditions_of(text: str, columns: Collection[str]) -> tuple[list[Condition], bool]:
+    """Comparisons with a text or an instant, which must all be true for a condition of Arrow to be true, and whether
+    they are all of it. Pure.
 
-    `text`: of the condition, as pyarrow writes it; others than these comparisons are left out. With any word that is
-    not known here, such as `or`, there are none.
+    `text`: of the condition, as pyarrow writes it. With any word that is not known here, such as `or`, there are none.
     """
     rest = _PARTS.sub("", text)
     if not _JOINING.issuperset(set(re.findall(r"[a-zA-Z_]\w*", rest)) - set(columns)):
-        return []
-    found = []
+        return [], False
+    is_all = _ONLY_AND.fullmatch(rest) is not None
+    conditions, characters = [], 0
     for part in _PARTS.finditer(text):
         column, operator, quoted, instant = part.groups()
         value = instant or (quoted or "")[1:-1]
-        if column in columns and (_is_instant(value) if instant else _is_plain(value)):
-            found.append((column, operator.replace("==", "="), value))
-    return found
+        characters += len(value)
+        is_short = characters <= _CHARACTERS_MAX
+        if column in columns and is_short and (_is_instant(value) if instant else _is_plain(value)):
+            conditions.append((column, operator.replace("==", "="), value))
+        else:
+            is_all = False
+    return conditions, is_all
 
 
 def _is_plain(text: str) -> bool:
     """Whether pyarrow writes a text as it is, and a message can have it."""
-    return len(text) <= _CHARACTERS_MAX and "\\" not in text and "\0" not in text
+    return "\\" not in text and "\0" not in text
 
 
 def _is_instant(text: str) -> bool:

@@ -1,7 +1,7 @@
 """Runs a query process: takes one query at a time, checks it, runs it and sends encoded rows as they come.
 
 It waits while the other side does not take rows. It can be killed at any time: it opens lake and state file,
-and maps segments, only for reading. The kernel limits its memory (RLIMIT_DATA), its CPU time (RLIMIT_CPU)
+and maps segments, only for reading; a process of a team opens nothing. The kernel limits its memory (RLIMIT_DATA), its CPU time (RLIMIT_CPU)
 and the files that it may open (`sandbox.py`); DuckDB limits its spilled bytes. The querier interrupts a late
 query, and kills the process if that does not help.
 """
@@ -137,9 +137,10 @@ def work_for_team(sock: socket.socket, gate: socket.socket) -> None:
 
 def work_on_rows(sock: socket.socket, gate: socket.socket) -> None:
     """Read rows for processes of teams until the other side closes the gate."""
-    rows = _opened(sock, _Limit(), lambda settings: TeamRows(partial(_engine, settings)))
+    memory = _Limit()
+    rows = _opened(sock, memory, lambda settings: TeamRows(partial(_engine, settings)))
     if rows is not None:
-        serve_readers(gate, rows)
+        serve_readers(gate, rows, memory)
 
 
 T = TypeVar("T")

@@ -33,6 +33,8 @@ _OF_CLIENTS = frozenset(
         *(
             "HOME",
             "KRB5CCNAME",
+            "KRB5_CLIENT_KTNAME",
+            "KRB5_CONFIG",
             "LOGNAME",
             "USER",
             "CURL_CA_BUNDLE",

@@ -58,6 +58,18 @@ def store_error(error: Exception) -> QueryError | None:
     return None
 
 
+def too_much_memory(error: Exception) -> str | None:
+    """The reason for refusing a query that needs more memory; None: `error` is of another kind."""
+    is_memory = isinstance(error, duckdb.OutOfMemoryException | MemoryError)
+    # Arrow raises DuckDB's errors as OSError while rows come.
+    if not is_memory and not str(error).startswith("Out of Memory Error"):
+        return None
+    return (
+        f"the query needs more memory than the collector gives it ({one_line(error)}): "
+        "select a shorter time or fewer columns, or aggregate"
+    )
+
+
 _HARMLESS = (
     duckdb.BinderException,
     duckdb.CatalogException,

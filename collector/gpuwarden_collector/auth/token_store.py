@@ -34,8 +34,6 @@ class TokenEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_d
     expires_at: datetime | None = None
     uses_left: int | None = None
     """For enrolment: number of nodes that it can still enroll; None: any number."""
-    known_nodes: bool = False
-    """For enrolment: whether it also enrolls nodes that have rows and no token."""
     comment: str = ""
     line: str | None = None
     """Id of the first token from which rotation made this one; None: it is the first."""
@@ -45,6 +43,8 @@ class TokenEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_d
     """Id of the person who has signed in; None: a token that was made by a command."""
     scram: str | None = None
     """SCRAM-SHA-256 verifier for PostgreSQL's clients; None: they send the token itself."""
+    known_nodes: bool = False
+    """For enrolment: whether it also enrolls nodes that have rows and no token."""
 
     @property
     def name(self) -> str:

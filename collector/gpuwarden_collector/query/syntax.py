@@ -262,7 +262,7 @@ _BOUNDARIES = frozenset(
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class UnlistedPart:
     """A part of a syntax tree that is not listed."""
 
     reason: str
@@ -296,7 +296,7 @@ _WORDS = {
 }
 
 
-def refused(tree: Any) -> Refused | None:
+def refused(tree: Any) -> UnlistedPart | None:
     """The first part of a statement's tree that is not listed; None: all of it is."""
     waiting: list[tuple[Any, Form, str, object]] = [(tree, "statement", "a statement", None)]
     while waiting:
@@ -307,7 +307,7 @@ def refused(tree: Any) -> Refused | None:
             form = form[:-1]
         if form[0] == "[":
             if not isinstance(value, list):
-                return Refused(f"{where} is not a list", location)
+                return UnlistedPart(f"{where} is not a list", location)
             waiting.extend((one, form[1:-1], where, location) for one in value)
         elif form in _NODES or form == "datum":
             node = _family_of(value, form)
@@ -316,7 +316,7 @@ def refused(tree: Any) -> Refused | None:
             tag, variants = _NODES[node]
             name = value.get(tag, "") if isinstance(value, dict) else None
             if not isinstance(name, str) or name not in variants:
-                return Refused(
+                return UnlistedPart(
                     f"{where} may not be {_shown(value if name is None else name)}", location
                 )
             forms = variants[name]
@@ -324,13 +324,13 @@ def refused(tree: Any) -> Refused | None:
             kind = name or node
             for key, one in value.items():
                 if key not in forms:
-                    return Refused(f"{kind} may not have {_shown(key)}", location)
+                    return UnlistedPart(f"{kind} may not have {_shown(key)}", location)
                 waiting.append((one, forms[key], f"{key} of {kind}", location))
             missing = forms.keys() - value.keys() - _OPTIONAL
             if missing:
-                return Refused(f"{kind} has no {min(missing)}", location)
+                return UnlistedPart(f"{kind} has no {min(missing)}", location)
         elif not _is_plain(value, form):
-            return Refused(f"{where} may not be {_shown(value)}", location)
+            return UnlistedPart(f"{where} may not be {_shown(value)}", location)
     return None
 
 

@@ -15,7 +15,6 @@ from typing import Any
 
 import duckdb
 import pyarrow as pa
-import pyarrow.dataset as ds
 
 from gpuwarden.query import LakeAwayError, QueryError
 from gpuwarden.teams import Team
@@ -40,7 +39,7 @@ class TeamStore(QueryDatabase):
         super().__init__(limits, spill_dir)
         self.team = team
         self._rows: _Rows | None = None
-        self._tables = {name: _Table(self, name) for name in TEAM_SCHEMAS}
+        self._tables = _tables(self)
         self._cursor: duckdb.DuckDBPyConnection | None = None
         try:
             views.copy_of_team(self.connection, spill_dir)
@@ -170,17 +169,22 @@ class _Rows:
 _ERRORS = {"away": LakeAwayError, "wrong": QueryError}
 
 
-class _Table(ds.InMemoryDataset):  # type: ignore[misc]  # pyarrow has no types
-    """A table for DuckDB, which calls `scanner` for each scan of it."""
+def _tables(store: TeamStore) -> Mapping[str, Any]:
+    """Make a dataset for each table, which DuckDB asks for each scan of it."""
+    import pyarrow.dataset as ds  # only processes of teams need it
 
-    def __init__(self, store: TeamStore, name: str) -> None:
-        super().__init__(TEAM_SCHEMAS[name].empty_table())
-        self._store = store
-        self._name = name
+    class Table(ds.InMemoryDataset):  # type: ignore[misc]  # pyarrow has no types
+        def __init__(self, name: str) -> None:
+            super().__init__(TEAM_SCHEMAS[name].empty_table())
+            self._name = name
 
-    def scanner(self, columns: list[str] | None = None, filter: Any = None, **_: Any) -> "_Scan":
-        """A scan of these columns. `filter`: a condition, as pyarrow.compute.Expression."""
-        return _Scan(self._store.rows, self._name, columns or [], filter)
+        def scanner(
+            self, columns: list[str] | None = None, filter: Any = None, **_: Any
+        ) -> "_Scan":
+            """Return a scan of these columns. `filter`: a condition, as pyarrow.compute.Expression."""
+            return _Scan(store.rows, self._name, columns or [], filter)
+
+    return {name: Table(name) for name in TEAM_SCHEMAS}
 
 
 class _Scan:

@@ -5,6 +5,7 @@ the store must have.
 """
 
 import asyncio
+import os
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -63,7 +64,7 @@ async def serve(data_dir: Path, fork_server: str, **settings: Any) -> None:
 
     `fork_server`: the module that its fork server runs.
     """
-    forkserver._server = forkserver.ForkServer(fork_server)
+    forkserver._server = forkserver.ForkServer(fork_server, os.environ.keys())
     chosen = CollectorSettings(
         port=0, data_dir=data_dir, threads=1, commit_interval_s=0.02, seal_interval_s=1, **settings
     )

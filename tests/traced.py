@@ -4,6 +4,7 @@ Run as a program this is the fork server of query processes that write what they
 """
 
 import json
+import os
 import socket
 import sys
 import threading
@@ -71,7 +72,7 @@ def callers(frame: FrameType | None) -> list[Step]:
 
 def trace_query_processes() -> None:
     """Have the query processes of this process say what they ran."""
-    forkserver._server = forkserver.ForkServer("tests.traced")
+    forkserver._server = forkserver.ForkServer("tests.traced", os.environ.keys())
 
 
 def _works() -> Mapping[bytes, Callable[[socket.socket], None]]:

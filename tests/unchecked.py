@@ -28,10 +28,13 @@ def connect_unchecked() -> None:
     duckdb.connect = _connected
 
 
+KEPT = (*forkserver.KEPT, "COVERAGE_PROCESS_CONFIG", "COVERAGE_PROCESS_START")
+
+
 def skip_checks() -> None:
     """Skip them in this process, and in those that its fork server makes."""
     connect_unchecked()
-    forkserver._server = forkserver.ForkServer("tests.unchecked")
+    forkserver._server = forkserver.ForkServer("tests.unchecked", KEPT)
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
@@ -49,7 +49,7 @@ _NICE = {RULES: 2, STORAGE: 5, FORWARDING: 5, QUERY: 10, TEAM: 10, TEAM_ROWS: 10
 rules, the storage and forwarding processes, and last queries of people."""
 _ENDS_MAX = 2
 """Most sockets that a process gets."""
-_KEPT = (
+KEPT = (
     *("LANG", "LC_ALL", "LC_CTYPE", "LD_LIBRARY_PATH", "PYTHONHOME", "TZ"),
     *("SSL_CERT_DIR", "SSL_CERT_FILE"),
 )
@@ -70,9 +70,12 @@ Work = Callable[..., None]
 class ForkServer:
     """Starts and calls the fork server. Any thread may use it."""
 
-    def __init__(self, module: str = "gpuwarden_collector.forked") -> None:
-        """`module`: is run, and calls `main`."""
+    def __init__(
+        self, module: str = "gpuwarden_collector.forked", kept: Collection[str] = KEPT
+    ) -> None:
+        """`module`: is run, and calls `main`. `kept`: the variables that it gets."""
         self._module = module
+        self._kept = kept
         self._lock = threading.Lock()
         self._sock: socket.socket | None = None
         self._has_forked = False
@@ -123,7 +126,7 @@ class ForkServer:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 env={
-                    **{name: os.environ[name] for name in _KEPT if name in os.environ},
+                    **{name: os.environ[name] for name in self._kept if name in os.environ},
                     **_ENVIRONMENT,
                     "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
                 },

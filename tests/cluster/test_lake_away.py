@@ -71,7 +71,7 @@ def test_files_of_an_object_store_that_is_away_are_not_called_lost(hosts: Hosts)
     a.start()
     assert send(a, 1) == 204
     segments = a.folder / "store" / "segments"
-    sealed = min(segments.iterdir())
+    sealed = max(segments.iterdir(), key=lambda path: path.stat().st_size)  # of the batch
     wait_for(lambda: not sealed.exists(), "it is in the lake", a.process)
     a.kill()
     a.set_env("AWS_ENDPOINT_URL", "http://127.0.0.1:9")

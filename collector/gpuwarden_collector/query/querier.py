@@ -399,6 +399,7 @@ class SqlQuerier:
         self._idle: list[QueryProcess] = []
         self._busy: set[QueryProcess] = set()
         self._numbers = itertools.count(1)
+        self._ending: set[asyncio.Task[None]] = set()
         self._rows: QueryProcess | None = None
         """The process that reads the store for processes of teams."""
         self._rows_lock = asyncio.Lock()
@@ -857,7 +858,10 @@ class SqlQuerier:
         ending.add_done_callback(ended)
 
     def _end_soon(self, process: QueryProcess) -> "asyncio.Task[None]":
-        return self._group.create_task(process.end())
+        ending = self._group.create_task(process.end())
+        self._ending.add(ending)
+        ending.add_done_callback(self._ending.discard)
+        return ending
 
     def _retire(self, process: QueryProcess, number: int) -> None:
         """End a process that had no query since, to free its memory; a new one starts in a moment."""
@@ -871,7 +875,7 @@ class SqlQuerier:
         rows, self._rows = self._rows, None
         reading = {process.rows for process in self._busy} | {rows}
         processes = (*self._idle, *self._busy, *filter(None, reading))
-        await asyncio.gather(*(process.end() for process in processes))
+        await asyncio.gather(*(process.end() for process in processes), *self._ending)
         self._idle.clear()
 
 

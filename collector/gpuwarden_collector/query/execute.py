@@ -416,38 +416,6 @@ class _StoreSources:
         return lake is None or lake.is_readable()
 
 
-class _TeamSource:
-    """Gives queries the rows of one team, as `_StoreSources`."""
-
-    def __init__(self, store: TeamStore) -> None:
-        self._store = store
-
-    def reading(self) -> Reading:
-        return Reading(self._store)
-
-    def run(
-        self,
-        reading: Reading,
-        sink: RowSink,
-        judged: _Judged,
-        sql: str,
-        bound: Mapping[str, Any],
-        row_limit: int,
-        _newest: Mapping[str, str],
-    ) -> bool:
-        with reading.opened():
-            return reading.give(sink, sql, bound, row_limit, names=judged.names)
-
-    def expect(self, queries: Sequence[ExpectedQuery]) -> None:
-        pass
-
-    def release_memory(self) -> None:
-        self._store.release_memory()
-
-    def is_lake_readable(self) -> bool:
-        return True
-
-
 class Runner:
     """Runs queries on an engine or on a team's rows, one after the other."""
 
@@ -464,9 +432,9 @@ class Runner:
         """None: it reads the whole store."""
         self.team = None if self.team_store is None else self.team_store.team
         self.threads = database.threads
-        self._sources: _StoreSources | _TeamSource
+        self._sources: _StoreSources | None = None
+        """None: a team's rows have one source."""
         if isinstance(database, TeamStore):
-            self._sources = _TeamSource(database)
             self._read_by = {**sources(TEAM_SCHEMAS), OTHERS_1H: frozenset({OTHERS_1H})}
         else:
             self._sources = _StoreSources(database, recent)
@@ -500,7 +468,7 @@ class Runner:
         Raises QueryError, Interrupted, StoreUnavailableError.
         """
         guard.check_text(sql)
-        reading = self._sources.reading()
+        reading = self._reading()
         with self._as_running(number, reading) as judging:
             judged = judging.judged = self._judge(reading, sql, dialect, log_of)
             missing = sorted(judged.parsed.parameters - params.keys())
@@ -533,7 +501,17 @@ class Runner:
             with self._reading_catalog(reading, judged.dialect):
                 of_catalog = _OfCatalog(sink, self.dialect(judged.dialect))
                 return reading.give(of_catalog, sql, bound, row_limit, names=judged.names)
-        return self._sources.run(reading, sink, judged, sql, bound, row_limit, newest)
+        if self._sources is not None:
+            return self._sources.run(reading, sink, judged, sql, bound, row_limit, newest)
+        with reading.opened():
+            return reading.give(sink, sql, bound, row_limit, names=judged.names)
+
+    def _reading(self) -> Reading:
+        """The reading of one query."""
+        if self._sources is not None:
+            return self._sources.reading()
+        assert self.team_store is not None
+        return Reading(self.team_store)
 
     def describe(
         self,
@@ -546,7 +524,7 @@ class Runner:
     ) -> Description:
         """Describe the result of a query of another dialect, without running it. As `run`."""
         guard.check_text(sql)
-        reading = self._sources.reading()
+        reading = self._reading()
         with self._as_running(number, reading) as judging:
             judged = judging.judged = self._judge(reading, sql, dialect, log_of)
             spoken = self.dialect(dialect)
@@ -646,7 +624,8 @@ class Runner:
 
     def expect(self, queries: Sequence[ExpectedQuery]) -> None:
         """Keep the rows that these queries need, if this process keeps rows."""
-        self._sources.expect(queries)
+        if self._sources is not None:
+            self._sources.expect(queries)
 
     def limit_spill(self, bytes_max: int) -> None:
         """Limit the bytes that the next queries may spill."""
@@ -656,11 +635,14 @@ class Runner:
 
     def release_memory(self) -> None:
         """Release memory that the next query gets back at no cost."""
-        self._sources.release_memory()
+        if self._sources is not None:
+            self._sources.release_memory()
+        elif self.team_store is not None:
+            self.team_store.release_memory()
 
     def is_lake_readable(self) -> bool:
         """Whether the lake's catalogue answers now."""
-        return self._sources.is_lake_readable()
+        return self._sources is None or self._sources.is_lake_readable()
 
     def interrupt(self, number: int) -> None:
         """Interrupt the query of that number, or do not let it begin. Any thread may call it."""

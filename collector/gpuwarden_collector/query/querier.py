@@ -670,9 +670,7 @@ class SqlQuerier:
             finally:
                 if not has_taken:
                     self._end_reading(process)
-                    ending = self._end_soon(process)
-                    ending.add_done_callback(partial(self._forget, process))
-                    await asyncio.shield(ending)
+                    await asyncio.shield(self._end_soon(process))
             if has_taken:
                 return process
             self._stats.query_restarts += 1
@@ -721,9 +719,6 @@ class SqlQuerier:
         rows, self._rows = self._rows, None
         if rows is not None and not rows.open:
             self._end_soon(rows)
-
-    def _forget(self, process: QueryProcess, _: "asyncio.Task[None]") -> None:
-        self._busy.discard(process)
 
     def _end_reading(self, process: QueryProcess) -> None:
         """Note that a process of a team has read its rows."""
@@ -849,18 +844,17 @@ class SqlQuerier:
             loop = asyncio.get_running_loop()
             loop.call_later(IDLE_S, self._retire, process, process.asked_number)
             return
-        ending = self._end_soon(process)
-
-        def ended(task: "asyncio.Task[None]") -> None:
-            self._busy.discard(process)
-            self._turns.give_back(rank)
-
-        ending.add_done_callback(ended)
+        self._end_soon(process).add_done_callback(lambda _: self._turns.give_back(rank))
 
     def _end_soon(self, process: QueryProcess) -> "asyncio.Task[None]":
         ending = self._group.create_task(process.end())
         self._ending.add(ending)
-        ending.add_done_callback(self._ending.discard)
+
+        def ended(task: "asyncio.Task[None]") -> None:
+            self._ending.discard(task)
+            self._busy.discard(process)
+
+        ending.add_done_callback(ended)
         return ending
 
     def _retire(self, process: QueryProcess, number: int) -> None:

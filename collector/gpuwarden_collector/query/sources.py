@@ -245,10 +245,11 @@ class KnownLake(WholeStore):
         return cursor
 
 
-def with_hot(name: str, of_lake: str) -> str:
-    """A SELECT of a table's rows in lake and segments. `of_lake`: SQL of the lake's rows, "" for none."""
-    columns = ", ".join(f'"{column}"' for column in SCHEMAS[name].names)
-    hot = f"SELECT {columns} FROM {hot_table(name)}"
+def with_hot(name: str, of_lake: str, columns: Iterable[str] | None = None) -> str:
+    """A SELECT of a table's rows in lake and segments. `of_lake`: SQL of the lake's rows, "" for none; `columns`: which
+    it has; None: all."""
+    listed = ", ".join(f'"{column}"' for column in columns or SCHEMAS[name].names)
+    hot = f"SELECT {listed} FROM {hot_table(name)}"
     return f"{of_lake} UNION ALL {hot}" if of_lake else hot
 
 

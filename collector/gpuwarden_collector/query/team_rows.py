@@ -44,6 +44,7 @@ from gpuwarden.teams import (
 from gpuwarden.waste import WASTE_1H
 from gpuwarden_collector.query.guard import NOBODY
 from gpuwarden_collector.query.lake_away import refuse_before, refuse_rollups
+from gpuwarden_collector.query.sources import with_hot
 from gpuwarden_collector.storage.engine import Engine
 from gpuwarden_collector.storage.errors import (
     StoreUnavailableError,
@@ -370,12 +371,9 @@ class _Query:
             refuse_before(self._moment.local_since, since)
         words = frozenset(re.findall(r"\w+", sql))
         columns = [column for column in TEAM_SCHEMAS[name].names if column in words]
-        listed = ", ".join(f'"{column}"' for column in columns)
-        hot = f"SELECT {listed} FROM {hot_table(name)}"
-        of_lake = self._moment.lake.get(name)
-        return " UNION ALL ".join(
-            [*(files_sql(name, of_lake, since, until, columns) if of_lake else ()), hot]
-        )
+        table = self._moment.lake.get(name)
+        of_lake = files_sql(name, table, since, until, columns) if table else ()
+        return with_hot(name, " UNION ALL ".join(of_lake), columns)
 
     def _others_sql(self) -> str:
         """Return a SELECT of sums of the rows that the team may not see."""

@@ -130,14 +130,11 @@ class LakeReader:
         if none are left. Call it outside of a transaction. Raises duckdb.Error."""
         table = self._catalogue.table(name)
         self._fill(cursor, name, table)
-        return " UNION ALL ".join(
-            [*files_sql(name, table, since, until), *_inlined_sql(name, table)]
-        )
+        return _rows_sql(name, table, since, until)
 
     def _create(self, cursor: duckdb.DuckDBPyConnection, name: str, table: LakeTable) -> bool:
         self._fill(cursor, name, table)
-        sql = " UNION ALL ".join([*files_sql(name, table), *_inlined_sql(name, table)])
-        sql = sql or _no_rows_sql(name)
+        sql = _rows_sql(name, table) or _no_rows_sql(name)
         return create_view(cursor, f"VIEW lake.main.{name}", name, sql)
 
     def _fill(self, cursor: duckdb.DuckDBPyConnection, name: str, table: LakeTable) -> None:
@@ -228,9 +225,14 @@ def files_sql(
     return [f"SELECT {listed} FROM {source}" for source in sources]
 
 
-def _inlined_sql(name: str, table: LakeTable) -> list[str]:
-    names = ", ".join(f'"{column.name}"' for column in stored_columns(TABLES[name]))
-    return [f"SELECT {names} FROM lake.{_ROWS}.{name}"] if table.rows else []
+def _rows_sql(
+    name: str, table: LakeTable, since: datetime | None = None, until: datetime | None = None
+) -> str:
+    selects = files_sql(name, table, since, until)
+    if table.rows:
+        names = ", ".join(f'"{column.name}"' for column in stored_columns(TABLES[name]))
+        selects.append(f"SELECT {names} FROM lake.{_ROWS}.{name}")
+    return " UNION ALL ".join(selects)
 
 
 def _schema_sql(name: str, table: LakeTable) -> str:

@@ -126,7 +126,7 @@ async def running(
         access = AccessControl(settings, clock, stats.denied, raise_descriptors())
 
         # Store rows: the store, the writer that appends to it, the process that moves rows to the lake.
-        store = await stages.open_store(stack, settings, access, stats, clock)
+        store = await stages.open_store(stack, settings, stats, clock)
         clock_check = stages.clock_check_of(store.frames, clock)
         writer, ended = stages.start_writer(stack, settings, store, stats, clock, clock_check)
         timetable = await stages.start_timetable(stack, access)
@@ -160,7 +160,7 @@ async def running(
         )  # fmt: skip
         sql = SqlEndpoint(queries, bodies, send_s=settings.query_send_s)
         fronts = stages.front_routes(http_fronts, queries, bodies, clock, settings, stats)
-        own = (*access.routes, *sql.routes(), *fronts, *node_routes(writer), *gpu_test_routes(admission, clock), *copy_routes(CopyFolder(settings.data_dir), bodies, lambda: disk.refusal), *receiving)  # fmt: skip
+        own = (*access.routes, access.enrolment(store.known.nodes), *sql.routes(), *fronts, *node_routes(writer), *gpu_test_routes(admission, clock), *copy_routes(CopyFolder(settings.data_dir), bodies, lambda: disk.refusal), *receiving)  # fmt: skip
         app = _application(api, [*own, *_routes_of_people(state, clock, bursts), *routes(queriers.callers)])  # fmt: skip
         url = health.url = await serve(stack, settings, app, access, stats)
         postgres = await stages.listen_beside(stack, settings, front, queries, access, stats)

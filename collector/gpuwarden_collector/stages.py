@@ -108,20 +108,14 @@ class OpenStore:
 
 
 async def open_store(
-    stack: AsyncExitStack,
-    settings: CollectorSettings,
-    access: AccessControl,
-    stats: Stats,
-    clock: Clock,
+    stack: AsyncExitStack, settings: CollectorSettings, stats: Stats, clock: Clock
 ) -> OpenStore:
-    """Open the store after the last segment in the lake, with the prices of the settings, and let enrolment know its
-    nodes. Raises StartError."""
+    """Open the store after the last segment in the lake, with the prices of the settings. Raises StartError."""
     prices = load_book(settings.prices_file, settings.prices)
     address = _address(settings)
     frames, spill_dir = _frames(stack, settings)
     storage = await _storage(stack, settings, address, spill_dir, stats, clock)
     known = await _first_segment(stack, settings, frames, storage, address, prices, clock)
-    access.stored_nodes = known.nodes
     return OpenStore(frames, storage, known, address, spill_dir, prices)
 
 

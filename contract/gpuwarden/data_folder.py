@@ -13,6 +13,9 @@ from gpuwarden.sqlite_file import NOTIFICATIONS
 STATE = "state.sqlite"
 CATALOGUE = "lake/catalog.sqlite"
 POLICIES = "policies.sqlite"
+TOKENS = "tokens.json"
+RECEIVED = "received.sqlite"
+CONTROL = "control.sock"
 _SQLITE_ENDS = ("", "-wal", "-shm", "-journal")
 
 
@@ -61,13 +64,13 @@ DATA_FOLDER = (
               OwnFile({"open cases": "SELECT count(*) FROM cases WHERE is_open",
                        "policies are stopped": "SELECT count(*) FROM stopped"},
                       "open cases and the stop of policies are lost, and nodes that policies drained stay drained")),
-    DataEntry("tokens.json*", "[tokens](security.md#tokens), and when each was last used", False,
+    DataEntry(f"{TOKENS}*", "[tokens](security.md#tokens), and when each was last used", False,
               "a secret that seldom changes: copy it yourself, readable by root alone; without it make new tokens and"
               " enroll every agent again"),
-    DataEntry(".tokens.json*", "held while tokens change", False, "of no use"),
+    DataEntry(f".{TOKENS}*", "held while tokens change", False, "of no use"),
     DataEntry("tls/", "[certificates](security.md#certificates) and keys that `gpuwarden collector init` made", False,
               "secrets: as `tokens.json`"),
-    DataEntry("received.sqlite", "samples of Prometheus for about ten seconds, until they are rows", False,
+    DataEntry(RECEIVED, "samples of Prometheus for about ten seconds, until they are rows", False,
               "these seconds are missing"),
     DataEntry("forwarding/", "positions of [remote write](remote-write.md), and segments that it still reads", False,
               "sending begins at the restore"),
@@ -83,7 +86,7 @@ DATA_FOLDER = (
     DataEntry("lake/backup/", "copies that `backup` is making", False, "of no use"),
     DataEntry("restoring/", "what `restore` is copying", False, "of no use"),
     DataEntry("spill/", "what queries have no memory for; `spill_dir` puts it elsewhere", False, "made again"),
-    DataEntry("control.sock", "for `backup` and `maintain`", False, "made again"),
+    DataEntry(CONTROL, "for `backup` and `maintain`", False, "made again"),
     DataEntry("lock", "which process has the store", False, "made again"),
 )  # fmt: skip
 OWN_FILES = {entry.name: entry.own for entry in DATA_FOLDER if entry.own is not None}

@@ -18,7 +18,7 @@ from gpuwarden.lifecycle import StartError
 from gpuwarden_collector.auth import token_file
 from gpuwarden_collector.auth.access_file import AccessFileError, load_access
 from gpuwarden_collector.auth.connections import Connections, limits_of
-from gpuwarden_collector.auth.enrolment import Enrolment
+from gpuwarden_collector.auth.enrolment import enrolment_route
 from gpuwarden_collector.auth.exposure import exposure_of
 from gpuwarden_collector.auth.gate import Gate
 from gpuwarden_collector.auth.routes import AccessRoutes
@@ -112,11 +112,12 @@ class AccessControl:
             self._gate.judged,
             lambda: self._rules,
         )
-        self.stored_nodes: Callable[[], Collection[str]] = tuple
-        """The nodes that have rows."""
-        enrolment = Enrolment(self._path, clock, self.reload, lambda: self.stored_nodes())
-        self.routes: Iterable[web.AbstractRouteDef] = [*routes.routes(), enrolment.route()]
+        self.routes: Iterable[web.AbstractRouteDef] = routes.routes()
         self._log_warnings()
+
+    def enrolment(self, stored_nodes: Callable[[], Collection[str]]) -> web.AbstractRouteDef:
+        """Make the route of enrolment. `stored_nodes`: the nodes that have rows."""
+        return enrolment_route(self._path, self._clock, self.reload, stored_nodes)
 
     def _log_warnings(self) -> None:
         if self.tls is not None:

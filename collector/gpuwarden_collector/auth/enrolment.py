@@ -12,55 +12,43 @@ from gpuwarden.clock import Clock
 from gpuwarden.node_name import check_node_name
 from gpuwarden_collector.auth import token_file
 from gpuwarden_collector.auth.gate import GRANT
+from gpuwarden_collector.auth.routes import BODY_BYTES_MAX, BODY_S, error_answer
 from gpuwarden_collector.auth.token_file import TokenFileError
 from gpuwarden_collector.auth.token_store import TokenEntry, TokenStore, TokenStoreError
 
-BODY_BYTES_MAX = 4_096
-BODY_S = 10.0
 
+def enrolment_route(
+    tokens: Path,
+    clock: Clock,
+    changed: Callable[[], None],
+    stored_nodes: Callable[[], Collection[str]],
+) -> web.AbstractRouteDef:
+    """Make the route, which calls `changed` after it has written the file of tokens. `stored_nodes`: the nodes that have
+    rows."""
 
-class Enrolment:
-    """The handler; it calls `changed` after it has written the file of tokens."""
-
-    def __init__(
-        self,
-        tokens: Path,
-        clock: Clock,
-        changed: Callable[[], None],
-        stored_nodes: Callable[[], Collection[str]],
-    ) -> None:
-        """`stored_nodes`: the nodes that have rows."""
-        self._tokens = tokens
-        self._clock = clock
-        self._changed = changed
-        self._stored_nodes = stored_nodes
-
-    def route(self) -> web.AbstractRouteDef:
-        """The route for the application."""
-        return web.post(ENROLL_PATH, self.enroll)
-
-    async def enroll(self, request: web.Request) -> web.Response:
-        """POST /v1/enroll."""
+    async def enroll(request: web.Request) -> web.Response:
         grant = request.get(GRANT)
         if grant is None:
-            return _error(409, "this collector requires no tokens: only set collector_url")
+            return error_answer(409, "this collector requires no tokens: only set collector_url")
         try:
             node, name, digest = await _asked(request)
         except ValueError as error:
-            return _error(400, str(error))
-        now, stored = self._clock.now(), self._stored_nodes()
+            return error_answer(400, str(error))
+        now, stored = clock.now(), stored_nodes()
 
         def change(store: TokenStore) -> tuple[TokenStore, TokenEntry]:
             return store.enrolled(grant.entry.id, node, name, digest, now, stored)
 
         try:
-            entry = await asyncio.to_thread(token_file.edit, self._tokens, change)
+            entry = await asyncio.to_thread(token_file.edit, tokens, change)
         except TokenStoreError as error:
-            return _error(409, str(error))
+            return error_answer(409, str(error))
         except TokenFileError as error:
-            return _error(503, str(error))
-        self._changed()
+            return error_answer(503, str(error))
+        changed()
         return web.json_response({"id": entry.id, "node": entry.node}, status=201)
+
+    return web.post(ENROLL_PATH, enroll)
 
 
 async def _asked(request: web.Request) -> tuple[str, str, str]:
@@ -78,7 +66,3 @@ async def _asked(request: web.Request) -> tuple[str, str, str]:
     if not isinstance(digest, str) or not DIGEST.fullmatch(digest):
         raise ValueError("sha256 must be 64 hexadecimal digits")
     return check_node_name(node), name, digest
-
-
-def _error(status: int, reason: str) -> web.Response:
-    return web.json_response({"error": reason, "status": status}, status=status)

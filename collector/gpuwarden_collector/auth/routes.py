@@ -97,11 +97,11 @@ class AccessRoutes:
     async def authority(self, request: web.Request) -> web.Response:
         """GET /v1/ca: the certificate of the authority that signed the collector's."""
         if self._ca is None:
-            return _error(404, "this collector has no authority of its own (tls_ca)")
+            return error_answer(404, "this collector has no authority of its own (tls_ca)")
         try:
             text = await asyncio.to_thread(self._ca.read_bytes)
         except OSError as error:
-            return _error(503, f"tls_ca cannot be read: {error.strerror}")
+            return error_answer(503, f"tls_ca cannot be read: {error.strerror}")
         return web.Response(body=text, content_type="application/x-pem-file")
 
     async def login(self, request: web.Request) -> web.Response:
@@ -110,7 +110,7 @@ class AccessRoutes:
             async with asyncio.timeout(BODY_S):
                 content = await request.content.readexactly(_length(request))
         except (TimeoutError, ValueError, EOFError):
-            return _error(400, f"the body must be a form of at most {BODY_BYTES_MAX} bytes")
+            return error_answer(400, f"the body must be a form of at most {BODY_BYTES_MAX} bytes")
         said = dict(parse_qsl(content.decode("ascii", "replace")))
         after = said.get("next", "/")
         if not OWN_PATH.fullmatch(after):
@@ -130,7 +130,7 @@ class AccessRoutes:
         after = request.query.get("next", "/")
         oidc = self._rules().oidc
         if oidc is None:
-            return _error(404, "access_file has no [oidc]: sign in with a token")
+            return error_answer(404, "access_file has no [oidc]: sign in with a token")
         try:
             url, cookie = await self._sign_ins(oidc).begin(
                 after if OWN_PATH.fullmatch(after) else "/"
@@ -153,7 +153,7 @@ class AccessRoutes:
         """GET /login/callback: give the person whom the provider names a session."""
         oidc = self._rules().oidc
         if oidc is None:
-            return _error(404, "access_file has no [oidc]: sign in with a token")
+            return error_answer(404, "access_file has no [oidc]: sign in with a token")
         cookie = request.cookies.get(_SIGN_IN_COOKIE, "")
         try:
             person, after = await self._sign_ins(oidc).end(cookie, request.query)
@@ -228,7 +228,7 @@ class AccessRoutes:
             try:
                 await self._changed_tokens(lambda store: store.signed_out(person, session))
             except SignInError as error:
-                return _error(503, str(error))
+                return error_answer(503, str(error))
         answer = web.Response(status=303, headers={"Location": LOGIN_PATH})
         answer.del_cookie(COOKIE, httponly=True, samesite="Strict")
         return answer
@@ -259,5 +259,6 @@ def _length(request: web.Request) -> int:
     return length
 
 
-def _error(status: int, reason: str) -> web.Response:
+def error_answer(status: int, reason: str) -> web.Response:
+    """Answer with the form of every error."""
     return web.json_response({"error": reason, "status": status}, status=status)

@@ -15,10 +15,11 @@ from typing import TypeVar
 
 import msgspec
 
+from gpuwarden.data_folder import TOKENS
 from gpuwarden.files import write_whole
 from gpuwarden_collector.auth.token_store import TokenEntry, TokenStore
 
-NAME = "tokens.json"
+NAME = TOKENS
 VERSION = 1
 
 R = TypeVar("R")

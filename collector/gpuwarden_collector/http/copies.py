@@ -11,7 +11,7 @@ from gpuwarden_collector.auth.gate import sender_of
 from gpuwarden_collector.http.app import closing, error_response
 from gpuwarden_collector.http.bodies import BodyReader, Busy
 from gpuwarden_collector.ingest.decode import RefusedBody
-from gpuwarden_collector.ops.readiness import NO_ROOM_RETRY_AFTER_S
+from gpuwarden_collector.storage.disk import NO_ROOM_RETRY_AFTER_S
 from gpuwarden_collector.storage.second_copy import (
     PIECE_BYTES_MAX,
     CopyConflictError,

@@ -15,8 +15,8 @@ from gpuwarden_collector.ingest.quota import SenderQuota
 from gpuwarden_collector.ingest.writer import QueueFull, Writer
 from gpuwarden_collector.stats import Stats
 from gpuwarden_collector.storage.commit import WriterStopped
+from gpuwarden_collector.storage.disk import NO_ROOM_RETRY_AFTER_S
 
-NO_ROOM_RETRY_AFTER_S = 30
 _STOPPED_RETRY_AFTER_S = 5
 
 Charge = tuple[str, int]

@@ -24,12 +24,13 @@ from typing import NamedTuple
 import msgspec
 
 from gpuwarden.clock import Clock, to_ms
+from gpuwarden.data_folder import RECEIVED
 from gpuwarden.lifecycle import StartError
 from gpuwarden.sqlite_file import move_aside, transaction
 from gpuwarden_collector.ingest.open_rows import Device, DueRow, OpenRows
 from gpuwarden_collector.ingest.port import Before, Cells, MappedRequest, RowPart
 
-FILE_NAME = "received.sqlite"
+FILE_NAME = RECEIVED
 FORMAT_VERSION = 1
 DIGESTS_MAX = 50_000
 """Requests whose digests are kept after their rows are closed."""

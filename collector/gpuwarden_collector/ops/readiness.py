@@ -10,9 +10,9 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 
 from gpuwarden_collector.stats import Levels, QueryHealth
+from gpuwarden_collector.storage.disk import NO_ROOM_RETRY_AFTER_S
 
 SOON_S = 5
-NO_ROOM_RETRY_AFTER_S = 30
 CLOCK_RETRY_AFTER_S = 30
 ANSWER_AGE_S = 120.0
 """Age from which an answer says nothing about queries now: longer than an idle query process lives."""

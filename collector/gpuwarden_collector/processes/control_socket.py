@@ -15,9 +15,10 @@ from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from gpuwarden.data_folder import CONTROL
 from gpuwarden.lifecycle import StartError
 
-NAME = "control.sock"
+NAME = CONTROL
 _LINE_BYTES_MAX = 1_000
 _ASK_S = 5.0
 

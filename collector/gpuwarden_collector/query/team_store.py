@@ -42,7 +42,7 @@ class TeamStore(QueryDatabase):
         self._tables = _tables(self)
         self._cursor: duckdb.DuckDBPyConnection | None = None
         try:
-            views.copy_of_team(self.connection, spill_dir)
+            views.create_of_team(self.connection, spill_dir)
             self.lock()
         except BaseException:
             self.connection.close()

@@ -20,6 +20,8 @@ from gpuwarden_collector.storage.retention import Excess
 
 log = logging.getLogger(__name__)
 
+NO_ROOM_RETRY_AFTER_S = 30
+"""When to send again what was refused for room."""
 _NEAR = 0.95
 _TAKES_AGAIN = 0.99
 _FREE_AGAIN = 1.1

@@ -85,14 +85,16 @@ def create(connection: duckdb.DuckDBPyConnection, *, with_lake: bool = True) -> 
     connection.execute(views_sql())
 
 
-def _create_of_team(connection: duckdb.DuckDBPyConnection) -> None:
-    """As `create`, for a process that gets the rows of each table, and of `others_1h`, as `hot_table(name)`."""
+def create_of_team(connection: duckdb.DuckDBPyConnection, folder: Path) -> None:
+    """As `create`, for a process that gets the rows of each table, and of `others_1h`, as `hot_table(name)`. `folder`: for
+    a file that is written and removed here. Raises duckdb.Error."""
     _create_functions(connection)
     for name, schema in TEAM_SCHEMAS.items():
         connection.register(hot_table(name), schema.empty_table())
     for name in TABLES:
         connection.execute(f"CREATE VIEW main.{name} AS SELECT * FROM {hot_table(name)}")
-    connection.execute(views_sql())
+    copy_public(connection, folder)
+    create_public(connection, NAME)
     connection.execute(
         f"CREATE OR REPLACE VIEW main.{OTHERS_1H} AS SELECT * FROM {hot_table(OTHERS_1H)}"
     )
@@ -107,11 +109,6 @@ def _create_functions(connection: duckdb.DuckDBPyConnection) -> None:
 def copy(connection: duckdb.DuckDBPyConnection, folder: Path) -> None:
     """As `create`, from a file that is written to the folder for that moment. Raises OSError, duckdb.Error."""
     _copy(connection, NAME, folder, _store_file)
-
-
-def copy_of_team(connection: duckdb.DuckDBPyConnection, folder: Path) -> None:
-    """Create the tables, views and functions of a process of a team, as `copy`."""
-    _copy(connection, NAME, folder, _team_file)
 
 
 def copy_public(connection: duckdb.DuckDBPyConnection, folder: Path) -> None:
@@ -155,7 +152,7 @@ def _copy(
 
 def prepare() -> None:
     """Make the files' bytes in a forked process: DuckDB's threads must not run in a process that forks others."""
-    makers = (_store_file, _public_file, _team_file)
+    makers = (_store_file, _public_file)
     reader, writer = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -178,12 +175,6 @@ def _store_file() -> bytes:
         for name in TABLE_NAMES:
             connection.execute(create_sql(TABLES[name]).replace(name, f"lake.main.{name}", 1))
         create(connection)
-        return _written(path, connection)
-
-
-def _team_file() -> bytes:
-    with _writing() as (path, connection):
-        _create_of_team(connection)
         return _written(path, connection)
 
 

@@ -306,7 +306,9 @@ async def test_queries_that_look_like_attacks_and_are_none_are_answered(
     querier: SqlQuerier,
 ) -> None:
     for sql in (FOLDER / "harmless.sql").read_text().splitlines():
-        await querier.query(sql, team=VISION)
+        rows = (await querier.query(sql, team=VISION)).rows
+        # Sums of others have the models of their GPUs.
+        assert SECRET not in repr(rows) or "others_1h" in sql, sql
         await querier.query(sql)
 
 

@@ -60,10 +60,10 @@ class ProgressStreams:
         user = share_of(username)
         with self._lock:
             self._lines[user] += lines
-            if is_admitted := self._lines[user] <= LINES_MAX:
-                return is_admitted
+            if self._lines[user] <= LINES_MAX:
+                return True
             self._refuse(f"{user}: more than {LINES_MAX:,} lines between two readings", lines)
-            return is_admitted
+            return False
 
     def take(self, sender: ProgressSender, line: ProgressValue, now_s: float) -> None:
         """Take a value."""

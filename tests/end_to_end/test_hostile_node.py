@@ -35,6 +35,7 @@ SCRIPT = (
 TEMPLATE = "`${pwned=1}{{pwned=1}}"
 SCRIPTS = (SCRIPT, TEMPLATE)
 """Wherever a page shows a text that is not escaped, one of them becomes an element or runs: `PLACES`."""
+EVIL_NODES = [f"evil-{number}" for number in range(len(SCRIPTS))]
 PLACES = (
     "<p>{}</p>",
     "<p title='{}'></p>",
@@ -112,10 +113,12 @@ def fetched(url: str, content: bytes | None = None, headers: Any = ()) -> tuple[
         return error.code, error.read()
 
 
-def send(world: World, agent: str, sequence: int, content: bytes) -> None:
+def send(
+    world: World, agent: str, sequence: int, content: bytes, *, is_taken: bool = True
+) -> None:
     headers = {"Content-Type": CONTENT_TYPE, **headers_of(BatchId(agent, "b", sequence))}
     status, said = fetched(world.url + INGEST_PATH, content, headers)
-    assert status == 204, (agent, said)
+    assert status == (204 if is_taken else 422), (agent, said)
 
 
 def test_pages_rules_and_diagnosis_go_on(world: World) -> None:
@@ -178,7 +181,7 @@ def addresses(world: World, uuids: list[str]) -> Iterator[str]:
         if not parameter:
             yield path
             continue
-        for name in uuids if prefix == "/gpus/" else SCRIPTS:
+        for name in uuids if prefix == "/gpus/" else (*SCRIPTS, *EVIL_NODES):
             yield prefix + quote(name, safe="")
     yield from (f"/sql?q={quote(one)}" for one in SCRIPTS)
     yield f"/sql?q={quote('SELECT * FROM events LIMIT 50')}"
@@ -190,8 +193,10 @@ def addresses(world: World, uuids: list[str]) -> Iterator[str]:
 def test_no_page_runs_a_text_of_a_node(world: World) -> None:
     collector = world.collector()
     now_ms = int(time.time() * 1000)
-    for number, script in enumerate(SCRIPTS):
-        send(world, f"evil-{number}", 1, body(script, now_ms, is_evil=True, script=script))
+    for node, script in zip(EVIL_NODES, SCRIPTS, strict=True):
+        as_name = body(script, now_ms, is_evil=True, script=script)
+        send(world, node, 1, as_name, is_taken=False)
+        send(world, node, 2, body(node, now_ms, is_evil=True, script=script))
     world.wait_for(
         lambda: world.one("SELECT count(*) FROM alerts_now") or 0, "rules fire", collector
     )

@@ -113,9 +113,7 @@ def fetched(url: str, content: bytes | None = None, headers: Any = ()) -> tuple[
         return error.code, error.read()
 
 
-def send(
-    world: World, agent: str, sequence: int, content: bytes, *, is_taken: bool = True
-) -> None:
+def send(world: World, agent: str, sequence: int, content: bytes, *, is_taken: bool = True) -> None:
     headers = {"Content-Type": CONTENT_TYPE, **headers_of(BatchId(agent, "b", sequence))}
     status, said = fetched(world.url + INGEST_PATH, content, headers)
     assert status == (204 if is_taken else 422), (agent, said)

@@ -27,8 +27,6 @@ class Act:
     summary: str = ""
     """What is wrong, in a sentence."""
     gpu_uuid: str = ""
-    cgroup: str = ""
-    """Of `stop_unit`: the control group of the user's processes; empty: not known, or several."""
 
     @classmethod
     def of(cls, document: Mapping[str, Any]) -> "Act":
@@ -38,7 +36,7 @@ class Act:
             if not all(isinstance(text, str) and len(text) <= 500 for text in texts):
                 raise TypeError("not texts")
             name, kind, node, user, job, by = texts
-            more = [document.get(name, "") for name in ("policy", "summary", "gpu_uuid", "cgroup")]
+            more = [document.get(name, "") for name in ("policy", "summary", "gpu_uuid")]
             if not all(isinstance(text, str) and len(text) <= 5_000 for text in more):
                 raise TypeError("not texts")
             found = cls(name, kind, node, user, job, datetime.fromisoformat(by), *more)

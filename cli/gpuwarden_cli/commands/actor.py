@@ -27,8 +27,8 @@ log = logging.getLogger(__name__)
 
 POLL_S = 5.0
 KINDS = (
-    "cancel_job", "requeue_job", "drain_node", "resume_node", "delete_pod", "evict_pod", "scale_to_zero", "cordon_node",
-    "taint_node", "reboot_node", "reset_power_limit", "reset_clocks", "stop_unit", "stop_notebook", "call_webhook", "run_command",
+    "cancel_job", "requeue_job", "drain_node", "reboot_node", "resume_node", "delete_pod", "cordon_node",
+    "call_webhook", "run_command",
 )  # fmt: skip
 
 
@@ -48,10 +48,8 @@ def add_commands(commands: Commands) -> None:
     made.add_argument("--webhook", metavar="URL", help="of call_webhook: gets the act as JSON")
     made.add_argument("--webhook-token-file", type=Path, metavar="FILE", help="its bearer token")
     made.add_argument("--command", type=Path, metavar="PATH", help="of run_command: gets the act as JSON on standard input")  # fmt: skip
-    made.add_argument("--jupyterhub", metavar="URL", help="of stop_notebook: the hub's address")
-    made.add_argument("--jupyterhub-token-file", type=Path, metavar="FILE", help="token of a service of the hub")  # fmt: skip
-    made.add_argument("--node", help="the node that it is on, for stop_unit and acts on GPUs; it fetches only acts of this node")  # fmt: skip
-    made.add_argument("--unit", action="append", default=[], metavar="GLOB", help="of stop_unit: units that it may stop; may be repeated")  # fmt: skip
+    made.add_argument("--command-runs", action="append", type=Path, default=[], metavar="PATH", help="a program that the command starts, such as /usr/bin/systemctl; may be repeated")  # fmt: skip
+    made.add_argument("--node", help="fetch only acts of this node")
     made.add_argument("--once", action="store_true", help="do what is asked for now, and end")
     add_url(made)
 
@@ -70,7 +68,7 @@ def _run(args: argparse.Namespace) -> int:
         raise StartError(str(error)) from error
     allowed = Allowed(frozenset(args.allow), args.an_hour, args.stop_file)
     actor = Actor(_schedulers(args), journal, allowed, SystemClock())
-    _confine(args.journal.parent, args.command)
+    _confine(args.journal.parent, [*([args.command] if args.command else []), *args.command_runs])
     ending = _Ending()
     log.info(
         "actor runs",
@@ -101,16 +99,10 @@ def _schedulers(args: argparse.Namespace) -> "Sequence[Scheduler]":
     needs = {
         "call_webhook": ("--webhook", args.webhook),
         "run_command": ("--command", args.command),
-        "stop_notebook": ("--jupyterhub", args.jupyterhub),
-        "stop_unit": ("--node", args.node),
-        "reset_power_limit": ("--node", args.node),
-        "reset_clocks": ("--node", args.node),
     }
     for kind, (option, value) in needs.items():
         if kind in args.allow and not value:
             raise StartError(f"--allow {kind} needs {option}")
-    if args.jupyterhub and args.jupyterhub_token_file is None:
-        raise StartError("--jupyterhub needs --jupyterhub-token-file")
     found: list[Scheduler] = [Slurm(), Kubernetes(SystemClock())]
     if "KUBERNETES_SERVICE_HOST" in os.environ:
         found.reverse()
@@ -118,25 +110,20 @@ def _schedulers(args: argparse.Namespace) -> "Sequence[Scheduler]":
         found.append(site.SiteWebhook(args.webhook, args.webhook_token_file))
     if args.command:
         found.append(site.SiteCommand(args.command))
-    if args.jupyterhub:
-        found.append(site.JupyterHub(args.jupyterhub, args.jupyterhub_token_file))
-    if args.node:
-        found += [site.Systemd(args.node, args.unit), site.NvidiaSmi(args.node)]
     return found
 
 
-def _confine(folder: Path, command: Path | None = None) -> None:
-    """Let the kernel keep this process to Slurm's and systemd's commands, the site's one and the journal's folder.
+def _confine(folder: Path, commands: "Sequence[Path]" = ()) -> None:
+    """Let the kernel keep this process to Slurm's commands, those of the site and the journal's folder.
 
     Raises StartError.
     """
     from gpuwarden_cli.actor.slurm import COMMANDS
     from gpuwarden_collector.processes.sandbox import Needs, confine_files, loaders, runs_with
 
-    found = [shutil.which(name) for name in (*COMMANDS, "systemctl", "nvidia-smi")]
-    found += [] if command is None else [str(command)]
+    slurm = [Path(path) for name in COMMANDS if (path := shutil.which(name))]
     try:
-        programs = [each for path in found if path for each in runs_with(Path(path).resolve())]
+        programs = [each for path in (*slurm, *commands) for each in runs_with(path.resolve())]
     except OSError as error:
         raise StartError(
             f"{error.filename}: {error.strerror}: this user must be able to read it"

@@ -296,7 +296,7 @@ def report(one: "DryRun", *, lists_acts: bool) -> str:
     """What a policy would have done, as text."""
     from gpuwarden_rules.definition.templates import usd
     from gpuwarden_rules.policies.dry_run import Outcome
-    from gpuwarden_rules.policies.language import ON_GPUS, ON_NODES
+    from gpuwarden_rules.policies.language import ON_NODES
 
     policy = one.policy
     acts = [trial for trial in one.trials if trial.act_at is not None]
@@ -307,7 +307,7 @@ def report(one: "DryRun", *, lists_acts: bool) -> str:
         f" {readable((one.until - one.since).total_seconds())}{saved}."
     )
     judged = [trial for trial in acts if trial.is_judged or trial.is_wrong]
-    young = 0 if policy.act in ON_NODES | ON_GPUS else len(acts) - len(judged)
+    young = 0 if policy.act in ON_NODES else len(acts) - len(judged)
     lines = [head]
     if judged:
         lines.append(

@@ -167,8 +167,8 @@ async def _resume(request: web.Request, policies: PolicyService) -> web.Response
 async def _acts(request: web.Request, policies: PolicyService) -> web.Response:
     kinds, nodes = (frozenset(request.query.getall(name, [])) for name in ("kind", "node"))
     found = [
-        _act(case) | {"cgroup": cgroup}
-        for case, cgroup in await policies.acts()
+        _act(case)
+        for case in await policies.acts()
         if (not kinds or case.act.value in kinds) and (not nodes or case.node in nodes)
     ]
     return answer({"acts": found})

@@ -16,9 +16,7 @@ from enum import StrEnum
 from gpuwarden.alert import Alert, AlertState
 from gpuwarden_rules.policies.language import (
     ON_ALERTS,
-    ON_GPUS,
     ON_NODES,
-    ON_USERS,
     WORDS,
     Policy,
     PolicyState,
@@ -107,24 +105,14 @@ class PolicyCase:
         """What the act is about."""
         if self.act in ON_NODES:
             return f"node {self.node}"
-        if self.act in ON_GPUS:
-            return f"GPU {self.gpu_uuid}"
         if self.act in ON_ALERTS:
             return f"alert {self.fingerprint}"
-        if self.act is StepKind.STOP_NOTEBOOK:
-            return f"notebook of {self.user}"
-        if self.act is StepKind.STOP_UNIT:
-            return f"unit of {self.user} on {self.node}"
         return f"job {self.job}"
 
     @property
     def lacks(self) -> str:
         """What is not known that the act needs; empty: nothing."""
-        if self.act in ON_USERS and not self.user:
-            return "no user is known whose work could be ended"
-        if self.act in ON_GPUS and not self.gpu_uuid:
-            return "the alert names no GPU"
-        needs_job = self.act not in ON_NODES | ON_USERS | ON_ALERTS | ON_GPUS
+        needs_job = self.act not in ON_NODES | ON_ALERTS
         return "no job is known that could be ended" if needs_job and not self.job else ""
 
 
@@ -317,7 +305,7 @@ def _moved(
         return _ended(case, CaseState.SPARED, now, "the alert ended"), None
     if policy.is_protected(one.subject):
         return _ended(case, CaseState.SPARED, now, "it is protected"), None
-    if case.act not in ON_NODES | ON_GPUS and (one.subject.job, one.subject.user) != (
+    if case.act not in ON_NODES and (one.subject.job, one.subject.user) != (
         case.job,
         case.user,
     ):

@@ -19,7 +19,7 @@ from gpuwarden.query import Querier
 from gpuwarden_rules.backtest.replay import Replay
 from gpuwarden_rules.definition.overrides import Locations
 from gpuwarden_rules.definition.sql_text import timestamp_text
-from gpuwarden_rules.policies.language import ON_GPUS, ON_NODES, OfficeHours, Policy, PolicySubject
+from gpuwarden_rules.policies.language import ON_NODES, OfficeHours, Policy, PolicySubject
 
 WRONG_WITHIN = timedelta(hours=1)
 HELD_WITHIN = timedelta(minutes=10)
@@ -184,8 +184,6 @@ def _target(policy: Policy, trial: PolicyTrial) -> str:
     """What the act ends: a node, a job, or what one GPU has."""
     if policy.act in ON_NODES:
         return f"node {trial.subject.node}"
-    if policy.act in ON_GPUS:
-        return f"alert {trial.alert.fingerprint} {trial.alert.active_at}"
     if trial.subject.job:
         return f"job {trial.subject.job}"
     return f"alert {trial.alert.fingerprint} {trial.alert.active_at}"
@@ -203,9 +201,9 @@ class ActFacts:
 def judged(
     policy: Policy, trials: Sequence[PolicyTrial], facts: Sequence[ActFacts], until: datetime
 ) -> list[PolicyTrial]:
-    """The trials with the result of their acts. `facts`: of each trial. Acts on nodes and GPUs end no job: they
+    """The trials with the result of their acts. `facts`: of each trial. Acts on nodes end no job: they
     are neither wrong, nor do they save what the alert cost."""
-    if policy.act in ON_NODES | ON_GPUS:
+    if policy.act in ON_NODES:
         return list(trials)
     return [_judged(trial, fact, until) for trial, fact in zip(trials, facts, strict=True)]
 

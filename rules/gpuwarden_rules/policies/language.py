@@ -62,18 +62,11 @@ class StepKind(StrEnum):
     CANCEL_JOB = "cancel_job"
     REQUEUE_JOB = "requeue_job"
     DELETE_POD = "delete_pod"
-    EVICT_POD = "evict_pod"
-    SCALE_TO_ZERO = "scale_to_zero"
-    STOP_UNIT = "stop_unit"
-    STOP_NOTEBOOK = "stop_notebook"
     CALL_WEBHOOK = "call_webhook"
     RUN_COMMAND = "run_command"
-    RESET_POWER_LIMIT = "reset_power_limit"
-    RESET_CLOCKS = "reset_clocks"
     DRAIN_NODE = "drain_node"
     REBOOT_NODE = "reboot_node"
     CORDON_NODE = "cordon_node"
-    TAINT_NODE = "taint_node"
     RESUME_NODE = "resume_node"  # asked for by a person, never a step
 
 
@@ -84,17 +77,12 @@ ON_NODES = frozenset(
         StepKind.DRAIN_NODE,
         StepKind.REBOOT_NODE,
         StepKind.CORDON_NODE,
-        StepKind.TAINT_NODE,
         StepKind.RESUME_NODE,
     }
 )
 """Acts whose target is a node."""
 ON_ALERTS = frozenset({StepKind.CALL_WEBHOOK, StepKind.RUN_COMMAND})
-"""Acts of the site's own programs: their target is the alert."""
-ON_GPUS = frozenset({StepKind.RESET_POWER_LIMIT, StepKind.RESET_CLOCKS})
-"""Acts whose target is a GPU. They end no job."""
-ON_USERS = frozenset({StepKind.STOP_NOTEBOOK, StepKind.STOP_UNIT})
-"""Acts whose target is what a user runs on a GPU. The target of all other acts is a job."""
+"""Acts of the site's own programs: their target is the alert. The target of all other acts is a job."""
 
 
 class Day(StrEnum):

@@ -20,7 +20,7 @@ from gpuwarden_rules.policies.dry_run import (
     OF_ASKED_GPUS,
     rows_by_key,
 )
-from gpuwarden_rules.policies.language import ON_GPUS, ON_NODES
+from gpuwarden_rules.policies.language import ON_NODES
 
 REUSED_WITHIN = timedelta(hours=24)
 JUDGED_AFTER = timedelta(minutes=10)
@@ -56,7 +56,7 @@ def to_judge(cases: Mapping[str, PolicyCase], now: datetime) -> list[PolicyCase]
 
 
 def _was_done(case: PolicyCase, cases: Mapping[str, PolicyCase]) -> bool:
-    if case.act in ON_NODES | ON_GPUS or not case.gpu_uuid or case.ended_at is None:
+    if case.act in ON_NODES or not case.gpu_uuid or case.ended_at is None:
         return False
     if case.state is CaseState.WITH_OTHERS:
         first = cases.get(case.with_case)

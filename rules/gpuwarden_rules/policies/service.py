@@ -48,13 +48,6 @@ LINK_LASTS = timedelta(days=15)
 """Longer than any wait of a policy."""
 
 
-_CGROUPS = """
-SELECT DISTINCT cgroup FROM process_samples
-WHERE gpu_uuid = $gpu_uuid AND username = $user AND cgroup IS NOT NULL
-    AND ts > $now::TIMESTAMP - INTERVAL 5 MINUTE AND ts <= $now::TIMESTAMP
-"""
-
-
 @dataclass(frozen=True, slots=True)
 class OwnerWords:
     """A message to the owner of what a policy is about."""
@@ -228,22 +221,12 @@ class PolicyService:
             said = f"said to {case.user}"
         await asyncio.to_thread(self._store.was_said, case.id, _note(case, word.value, said))
 
-    async def acts(self) -> list[tuple[PolicyCase, str]]:
-        """What actors are to do, with the control group of what `stop_unit` stops; nothing while policies are stopped.
-        Raises CaseStoreError, QueryError."""
+    async def acts(self) -> list[PolicyCase]:
+        """What actors are to do; nothing while policies are stopped. Raises CaseStoreError."""
         if await asyncio.to_thread(self._store.stopped) is not None:
             return []
         cases = await asyncio.to_thread(self._store.cases, self._clock.now())
-        acting = [case for case in cases.values() if case.state is CaseState.ACTING]
-        return [(case, await self._cgroup(case)) for case in acting]
-
-    async def _cgroup(self, case: PolicyCase) -> str:
-        """Control group of the user's processes on the GPU; empty: none is known, there are several, or nobody asks."""
-        if case.act is not StepKind.STOP_UNIT:
-            return ""
-        asked = {"gpu_uuid": case.gpu_uuid, "user": case.user, "now": self._clock.now()}
-        found = (await self._querier.query(_CGROUPS, asked)).records()
-        return str(found[0]["cgroup"]) if len(found) == 1 else ""
+        return [case for case in cases.values() if case.state is CaseState.ACTING]
 
     async def report(self, name: str, *, is_done: bool, note: str) -> PolicyCase | None:
         """Take the actor's report of a case; None: nobody asked for it, or it was reported. Raises CaseStoreError."""
@@ -346,18 +329,11 @@ _ACTS = {
     StepKind.CANCEL_JOB: "ends the job",
     StepKind.REQUEUE_JOB: "puts the job back into the queue",
     StepKind.DELETE_POD: "deletes the pod",
-    StepKind.EVICT_POD: "evicts the pod",
-    StepKind.SCALE_TO_ZERO: "scales the pod's workload to zero",
-    StepKind.STOP_UNIT: "stops its unit",
-    StepKind.STOP_NOTEBOOK: "stops the user's notebook server",
     StepKind.CALL_WEBHOOK: "calls the site's webhook",
     StepKind.RUN_COMMAND: "runs the site's command",
-    StepKind.RESET_POWER_LIMIT: "sets the GPU's power limit back to its default",
-    StepKind.RESET_CLOCKS: "unlocks the GPU's clocks",
     StepKind.REBOOT_NODE: "reboots the node when its jobs have ended, and keeps it closed",
     StepKind.DRAIN_NODE: "lets no new job onto the node",
     StepKind.CORDON_NODE: "lets no new pod onto the node",
-    StepKind.TAINT_NODE: "taints the node, so that only pods that tolerate it come",
     StepKind.RESUME_NODE: "returns the node to the queue",
 }
 

@@ -214,13 +214,9 @@ def test_a_drain_that_failed_is_not_undone() -> None:
 @each("act, subject, state", [
     (StepKind.CALL_WEBHOOK, PolicySubject(node="n0"), CaseState.ACTING),
     (StepKind.RUN_COMMAND, PolicySubject(node="n0"), CaseState.ACTING),
-    (StepKind.STOP_NOTEBOOK, PolicySubject(node="n0", user="ada"), CaseState.ACTING),
-    (StepKind.STOP_NOTEBOOK, PolicySubject(node="n0"), CaseState.LEFT),
-    (StepKind.STOP_UNIT, PolicySubject(node="n0"), CaseState.LEFT),
-    (StepKind.SCALE_TO_ZERO, PolicySubject(node="n0", user="ada"), CaseState.LEFT),
-    (StepKind.TAINT_NODE, PolicySubject(node="n0"), CaseState.ACTING),
+    (StepKind.DELETE_POD, PolicySubject(node="n0", user="ada"), CaseState.LEFT),
     (StepKind.REBOOT_NODE, PolicySubject(node="n0"), CaseState.ACTING),
-    (StepKind.RESET_CLOCKS, PolicySubject(node="n0"), CaseState.ACTING),
+    (StepKind.CORDON_NODE, PolicySubject(node="n0"), CaseState.ACTING),
 ])  # fmt: skip
 def test_each_act_needs_what_it_is_about(
     act: StepKind, subject: PolicySubject, state: CaseState
@@ -229,22 +225,9 @@ def test_each_act_needs_what_it_is_about(
     assert one.step(NOW, live(subject=subject)) == [state]
 
 
-def test_an_act_on_each_gpu_is_its_own_and_needs_a_gpu() -> None:
-    one = Follower(policy(steps=(PolicyStep(StepKind.RESET_POWER_LIMIT, 0),)))
+def test_an_act_of_the_site_is_done_for_each_alert() -> None:
+    one = Follower(policy(steps=(PolicyStep(StepKind.RUN_COMMAND, 0),)))
     assert one.step(NOW, live(0), live(1)) == [CaseState.ACTING, CaseState.ACTING]
-    bare = Follower(policy(steps=(PolicyStep(StepKind.RESET_POWER_LIMIT, 0),)))
-    assert bare.step(NOW, live(0, labels={"node": "n0"})) == [CaseState.LEFT]
-    # Another job on the GPU changes nothing about its limit.
-    later = Follower(policy(steps=(PolicyStep(StepKind.RESET_POWER_LIMIT, 0),), after_s=60))
-    later.step(NOW, live())
-    assert later.step(NOW + HOUR, live(subject=replace(ADA, job="12"))) == [CaseState.ACTING]
-
-
-def test_one_stop_of_a_notebook_is_for_all_gpus_of_its_user_on_any_node() -> None:
-    one = Follower(policy(steps=(PolicyStep(StepKind.STOP_NOTEBOOK, 0),)))
-    other = PolicySubject(node="n1", user="ada")
-    states = one.step(NOW, live(0, PolicySubject(node="n0", user="ada")), live(9, other))
-    assert sorted(states) == [CaseState.ACTING, CaseState.WITH_OTHERS]
 
 
 def test_a_policy_that_is_off_leaves_no_case_open_but_those_on_their_way() -> None:

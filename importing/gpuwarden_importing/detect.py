@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from gpuwarden_importing import (
-    accelerators,
     amd_smi,
     catalogue,
     dcgm,
@@ -16,8 +15,6 @@ from gpuwarden_importing import (
     smi_csv,
     smi_text,
     smi_xml,
-    tegrastats,
-    xpu_smi,
 )
 from gpuwarden_importing.model import ImportedRows, ImportTally, Origin, Reader, UnreadableError
 from gpuwarden_importing.sources import STDIN, LogSource
@@ -47,9 +44,6 @@ READERS: dict[str, Reader] = {
     "rocm-smi CSV": rocm.read_csv,
     "amd-smi JSON": amd_smi.read_json,
     "amd-smi CSV": amd_smi.read_csv,
-    "tegrastats": tegrastats.read,
-    **accelerators.READERS,
-    "xpu-smi dump": xpu_smi.read,
     "dcgm-exporter text": dcgm.read,
     "Prometheus JSON": dcgm.read_answer,
     "kernel log": kernel_log.read,
@@ -97,10 +91,6 @@ def format_of(head: list[str], origin: Origin) -> str | None:
         return "kernel log"
     if smi_text.QUERY in text:
         return "nvidia-smi -q"
-    if found := accelerators.format_of(text):
-        return found
-    if any(map(xpu_smi.HEADER.match, head[:50])):
-        return "xpu-smi dump"
     if first.lstrip().startswith(("{", "[")) and (found := _json_format(text)):
         return found
     if _CARD.search(text):
@@ -147,8 +137,6 @@ def _page_format(head: list[str]) -> str | None:
             return "nvidia-smi -L"
         if smi_text.TOPOLOGY.match(line):
             return "nvidia-smi topo -m"
-        if tegrastats.LINE.match(line):
-            return "tegrastats"
         if line.startswith("device,") and not catalogue.is_header(line):
             return "rocm-smi CSV"
         if _AMD_CSV.match(line) and amd_smi.is_header(line) and not catalogue.is_header(line):

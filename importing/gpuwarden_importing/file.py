@@ -24,7 +24,7 @@ class LogFile:
         """`now_ms`: for timestamps without a year, as in `Instants`."""
         self.origin = origin
         self.tally = tally
-        self.instants = Instants(origin.zone, now_ms=now_ms, day_first=origin.day_first)
+        self.instants = Instants(origin.zone, now_ms=now_ms)
         self.inventory = ImportedInventory()
         self._tables: dict[str, list[Row]] = {}
         self._count = 0

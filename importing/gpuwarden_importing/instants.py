@@ -1,4 +1,4 @@
-"""Parses timestamps of other tools, in many locales, to milliseconds since the epoch: pure."""
+"""Parses timestamps, ISO 8601 and those of the C locale, to milliseconds since the epoch: pure."""
 
 import re
 from datetime import UTC, datetime, timedelta, timezone, tzinfo
@@ -6,52 +6,22 @@ from datetime import UTC, datetime, timedelta, timezone, tzinfo
 from gpuwarden.clock import from_ms, to_ms
 from gpuwarden_importing.values import plain
 
-_TIME = r"(?P<hour>\d{1,2}):(?P<minute>\d{2})(?::(?P<second>\d{2})(?:[.,:](?P<part>\d{1,9}))?)?(?:\s*(?P<half>[AaPp])\.?[Mm]\.?)?"
+_TIME = r"(?P<hour>\d{1,2}):(?P<minute>\d{2})(?::(?P<second>\d{2})(?:[.,](?P<part>\d{1,9}))?)?"
 _ZONE = r"(?:\s*(?P<zone>Z|[+-]\d{2}:?\d{2}|[A-Z]{2,5}\b))?"
-_MONTH = r"(?P<name>[^\W\d_]{3,})\.?"
-_DATES = (
-    r"(?P<year>\d{4})[-/.](?P<month>\d{1,2})[-/.](?P<day>\d{1,2})[T ,]+" + _TIME + _ZONE,
-    r"(?P<day>\d{1,2})\.\s?(?P<month>\d{1,2})\.\s?(?P<year>\d{4})[T ,]+" + _TIME + _ZONE,
-    r"(?P<first>\d{1,2})[/-](?P<then>\d{1,2})[/-](?P<year>\d{4})[T ,]+" + _TIME + _ZONE,
-    _MONTH + r"\s+(?P<day>\d{1,2})\.?,?\s+" + _TIME + _ZONE + r"\s+(?P<year>\d{4})",
-    _MONTH + r"\s+(?P<day>\d{1,2})\.?,?\s+(?P<year>\d{4})[ ,]+" + _TIME + _ZONE,
-    r"(?P<day>\d{1,2})\.?[ -]" + _MONTH + r"[ -](?P<year>\d{4})[ ,]+" + _TIME + _ZONE,
-    r"(?P<day>\d{1,2})\.?\s+" + _MONTH + r"\s+" + _TIME + _ZONE + r"\s+(?P<year>\d{4})",
-    _MONTH + r"\s+(?P<day>\d{1,2})\s+" + _TIME + _ZONE,
-    r"(?P<day>\d{1,2})\.?\s+" + _MONTH + r"\s+" + _TIME + _ZONE,
+_WEEKDAY = r"(?:(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun) )?"
+_MONTH_DAY = _WEEKDAY + r"(?P<name>[A-Z][a-z]{2}) (?P<day>\d{1,2}) "
+_SHAPES = tuple(
+    re.compile(shape + r"\Z", re.ASCII)
+    for shape in (
+        # ISO 8601, with nvidia-smi's slashes
+        _WEEKDAY + r"(?P<year>\d{4})[-/](?P<month>\d{1,2})[-/](?P<day>\d{1,2})[T ]" + _TIME + _ZONE,
+        _MONTH_DAY + _TIME + _ZONE + r" (?P<year>\d{4})",  # ctime and date
+        _MONTH_DAY + r"(?P<year>\d{4}) " + _TIME + _ZONE,  # fabric manager
+        _MONTH_DAY + _TIME + _ZONE,  # syslog
+    )
 )
-_SHAPES = tuple(re.compile(shape + r"\Z", re.ASCII) for shape in _DATES[:3]) + tuple(
-    re.compile(shape + r"\Z") for shape in _DATES[3:]
-)
-_WEEKDAY = re.compile(r"[^\W\d_]{2,12}\.?,?\s+(?=\d|[^\W\d_]{3,}\.?\s+\d|\d{1,2}\.?\s)")
+_MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 _EPOCH = re.compile(r"(\d{9,19})(?:\.(\d{1,9}))?\Z", re.ASCII)
-_EAST = str.maketrans({"年": "-", "月": "-", "日": " "})
-_MORNINGS = (
-    ("上午", "AM"),
-    ("午前", "AM"),
-    ("오전", "AM"),
-    ("下午", "PM"),
-    ("午後", "PM"),
-    ("오후", "PM"),
-)
-
-_MONTHS = """
-    jan|january|januar|jän|jänner|janv|janvier|ene|enero|gen|gennaio|janeiro|januari
-    feb|february|februar|fév|févr|février|febrero|febbraio|fev|fevereiro|februari
-    mar|march|märz|mär|mrz|mars|marzo|março|mrt|maart
-    apr|april|avr|avril|abr|abril|aprile
-    may|mai|mayo|mag|maggio|maio|mei
-    jun|june|juni|juin|junio|giu|giugno|junho
-    jul|july|juli|juil|juillet|julio|lug|luglio|julho
-    aug|august|août|aoû|ago|agosto|augustus
-    sep|sept|september|septembre|septiembre|set|settembre|setembro
-    oct|october|okt|oktober|octobre|octubre|ott|ottobre|out|outubro
-    nov|november|novembre|noviembre|novembro
-    dec|december|dez|dezember|déc|décembre|dic|diciembre|dicembre|dezembro
-"""
-MONTHS = {
-    name: number for number, names in enumerate(_MONTHS.split(), 1) for name in names.split("|")
-}
 _NO_OFFSET = frozenset({"Z", "UTC", "GMT"})
 _MEMO_MAX = 100_000
 
@@ -59,15 +29,10 @@ _MEMO_MAX = 100_000
 class Instants:
     """Parses the timestamps of one file."""
 
-    def __init__(
-        self, zone: tzinfo = UTC, *, now_ms: int | None = None, day_first: bool | None = None
-    ) -> None:
-        """`zone`: for timestamps without one. `now_ms`: timestamps without a year are at most a day later.
-        `day_first`: as in `Origin`.
-        """
+    def __init__(self, zone: tzinfo = UTC, *, now_ms: int | None = None) -> None:
+        """`zone`: for timestamps without one. `now_ms`: timestamps without a year are at most a day later."""
         self._zone = zone
         self._now_ms = now_ms
-        self._day_first = day_first
         self.has_assumed_zone = False
         """Whether a timestamp without a zone was parsed."""
         self.odd_zone: str | None = None
@@ -90,23 +55,21 @@ class Instants:
             return None
         if epoch := _EPOCH.match(cell):
             return _of_epoch(epoch)
-        for word, half in _MORNINGS:
-            if word in cell:
-                cell = cell.replace(word, "") + f" {half}"
-        cell = re.sub(r"\s+", " ", cell.translate(_EAST)).replace("- ", "-").strip()
-        candidates = (cell, _WEEKDAY.sub("", cell, count=1))
-        for candidate in candidates:
-            for shape in _SHAPES:
-                if found := shape.match(candidate):
-                    return self._of(found, text)
+        cell = re.sub(r"\s+", " ", cell)
+        for shape in _SHAPES:
+            if match := shape.match(cell):
+                return self._of(match, text)
         raise ValueError("is not a time")
 
-    def _of(self, found: re.Match[str], text: str) -> int:
-        parts = found.groupdict()
-        month, day = self._month_and_day(parts)
-        hour = int(parts["hour"])
-        if parts["half"]:
-            hour = hour % 12 + (12 if parts["half"] in "Pp" else 0)
+    def _of(self, match: re.Match[str], text: str) -> int:
+        parts = match.groupdict()
+        if name := parts.get("name"):
+            if name not in _MONTHS:
+                raise ValueError("is not a time")
+            month = _MONTHS.index(name) + 1
+        else:
+            month = int(parts["month"])
+        day, hour = int(parts["day"]), int(parts["hour"])
         micros = int((parts["part"] or "0").ljust(6, "0")[:6])
         zone = self._zone_of(parts["zone"])
         clock = (hour, int(parts["minute"]), int(parts["second"] or 0), micros)
@@ -125,26 +88,6 @@ class Instants:
                 self._minutes.clear()
             self._minutes[text[:16]] = ts_ms - clock[2] * 1000 - micros // 1000
         return ts_ms
-
-    def _month_and_day(self, parts: dict[str, str | None]) -> tuple[int, int]:
-        if name := parts.get("name"):
-            month = MONTHS.get(name.lower())
-            if month is None:
-                raise ValueError("is not a time")
-            return month, int(parts["day"] or 0)
-        if parts.get("first") is None:
-            return int(parts["month"] or 0), int(parts["day"] or 0)
-        first, then = int(parts["first"] or 0), int(parts["then"] or 0)
-        is_day_first = self._day_first
-        if first == then:
-            return then, first
-        if first > 12 or then > 12:
-            is_day_first = first > 12
-        if is_day_first is None:
-            raise ValueError(
-                "may be day/month or month/day: say which with --day-first or --month-first"
-            )
-        return (then, first) if is_day_first else (first, then)
 
     def _zone_of(self, named: str | None) -> tzinfo:
         if named in _NO_OFFSET:

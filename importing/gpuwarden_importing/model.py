@@ -79,8 +79,6 @@ class Origin:
     """Names of the columns of a CSV without a header."""
     table: str | None = None
     """Table of a file with the catalogue's column names."""
-    day_first: bool | None = None
-    """Whether 03/04/2026 is 3 April or March 4; None: it is skipped."""
 
     def node_or(self, named: str | None) -> str:
         """The node's name; `named` is the name in the file. Raises UnreadableError."""

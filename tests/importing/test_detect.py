@@ -55,8 +55,6 @@ from gpuwarden_importing.sources import opened
             "nvidia-smi CSV",
         ),
         (["gpu_uuid, retired_pages.address, retired_pages.cause"], "nvidia-smi CSV"),
-        (["", "RAM 2257/30536MB (lfb 1x2MB) CPU [3%@729] GR3D_FREQ 5%"], "tegrastats"),
-        (["07-14-2026 09:00:01 RAM 9/62MB (lfb 1x2MB) GR3D_FREQ @[314,314]"], "tegrastats"),
         (["RAM 16/32MB free"], None),
         (["c0,c1", "55.7,0"], None),
         (["dataset,network,power_limit"], None),

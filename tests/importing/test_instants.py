@@ -1,4 +1,4 @@
-"""Timestamps of many tools and locales become the instant that they mean."""
+"""Timestamps of many tools become the instant that they mean."""
 
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta, timezone
@@ -24,20 +24,15 @@ NOW_MS = to_ms(datetime(2026, 11, 21, tzinfo=UTC))
         ("Thu Aug  6 01:03:40 2026", "2026-08-06T01:03:40"),
         ("[Sun Feb 23 16:24:18 2025]", "2025-02-23T16:24:18"),
         ("Tue 2025-01-21 04:41:44 UTC", "2025-01-21T04:41:44"),
-        ("14.07.2026 09:00:44", "2026-07-14T09:00:44"),
-        ("Do 06 Aug 2026 01:03:40", "2026-08-06T01:03:40"),
-        ("jeu. 6 août 2026 01:03:40", "2026-08-06T01:03:40"),
-        ("7/14/2026 9:00:44 PM", "2026-07-14T21:00:44"),
-        ("14/07/2026 12:00:44 AM", "2026-07-14T00:00:44"),
-        ("2026年7月14日 下午9:00:44", "2026-07-14T21:00:44"),
         ("1753000000", "2025-07-20T08:26:40"),
         ("1753000000.25", "2025-07-20T08:26:40.250"),
         ("1753000000123", "2025-07-20T08:26:40.123"),
+        ("Tue Jul 14 09:00:26 UTC 2026", "2026-07-14T09:00:26"),
+        ("Feb 27 2025 15:10:02", "2025-02-27T15:10:02"),
         ("Dec 25 10:00:00", "2025-12-25T10:00:00"),
-        ("Mär 03 10:00:00", "2026-03-03T10:00:00"),
     ],
 )
-def test_a_time_is_read_in_the_locale_that_wrote_it(text: str, iso: str) -> None:
+def test_a_time_is_read_as_the_tool_wrote_it(text: str, iso: str) -> None:
     ts_ms = Instants(now_ms=NOW_MS).parse(text)
     assert ts_ms is not None
     assert from_ms(ts_ms) == datetime.fromisoformat(iso).replace(tzinfo=UTC)
@@ -52,21 +47,23 @@ def test_a_time_without_zone_is_of_the_zone_that_was_named_and_says_so() -> None
     assert not with_zone.has_assumed_zone
 
 
-def test_a_day_that_may_be_a_month_is_not_guessed() -> None:
-    with pytest.raises(ValueError, match="--day-first or --month-first"):
-        Instants().parse("03/04/2026 10:00:00")
-    april = Instants(day_first=True).parse("03/04/2026 10:00:00")
-    march = Instants(day_first=False).parse("03/04/2026 10:00:00")
-    assert (from_ms(april or 0).month, from_ms(march or 0).month) == (4, 3)
-
-
 @pytest.mark.parametrize("text", ["N/A", "[N/A]", "", " "])
 def test_what_is_no_time_and_says_so_is_absent(text: str) -> None:
     assert Instants().parse(text) is None
 
 
 @pytest.mark.parametrize(
-    "text", ["yesterday", "2026/13/40 09:00:44", "2026/07/14 25:00:44", "99", "Feb 31 10:00:00"]
+    "text",
+    [
+        "yesterday",
+        "2026/13/40 09:00:44",
+        "2026/07/14 25:00:44",
+        "99",
+        "Feb 31 10:00:00",
+        "14.07.2026 09:00:44",
+        "7/14/2026 9:00:44 PM",
+        "Mär 03 10:00:00",
+    ],
 )
 def test_what_is_no_time_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"is not a time|no year"):
@@ -75,7 +72,7 @@ def test_what_is_no_time_is_refused(text: str) -> None:
 
 @given(
     st.integers(31_536_000_000, 4_102_444_800_000),
-    st.sampled_from(["%Y/%m/%d %H:%M:%S.%f", "%Y-%m-%dT%H:%M:%S.%f", "%d.%m.%Y %H:%M:%S.%f"]),
+    st.sampled_from(["%Y/%m/%d %H:%M:%S.%f", "%Y-%m-%dT%H:%M:%S.%f"]),
     st.integers(-12 * 60, 14 * 60),
 )
 def test_every_instant_comes_back(ts_ms: int, form: str, offset: int) -> None:

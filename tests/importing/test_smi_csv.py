@@ -97,7 +97,7 @@ timestamp, uuid, power.draw [W], power.draw.average [W], power.draw.instant [W]
 
 
 def test_a_file_saved_by_a_spreadsheet_is_read(imported) -> None:
-    text = 'timestamp;uuid;name;power.draw [W]\n"14.07.2026 09:00:44";"GPU-1";"A, B";"433,78 W"\n'
+    text = 'timestamp;uuid;name;power.draw [W]\n"2026-07-14 09:00:44";"GPU-1";"A, B";"433,78 W"\n'
     found = imported(read, text)
     assert found["gpu_samples"][0]["power_watts"] == 433.78
     assert found["gpus"][0]["model"] == "A, B"

@@ -7,9 +7,7 @@ from gpuwarden_cli.parser import Commands, add_command, add_url
 
 FORMATS = (
     "nvidia-smi CSV", "nvidia-smi XML", "nvidia-smi -q", "nvidia-smi table", "nvidia-smi -L", "nvidia-smi topo -m",
-    "dmon", "pmon", "dcgmi dmon", "rocm-smi JSON", "rocm-smi CSV", "amd-smi JSON", "amd-smi CSV", "tegrastats",
-    "macmon JSON", "hl-smi CSV", "npu-smi info", "mthreads-gmi JSON", "cnmon JSON", "rbln-smi JSON",
-    "furiosa-smi JSON", "neuron-monitor JSON", "tt-smi JSON", "xpu-smi dump",
+    "dmon", "pmon", "dcgmi dmon", "rocm-smi JSON", "rocm-smi CSV", "amd-smi JSON", "amd-smi CSV",
     "dcgm-exporter text", "Prometheus JSON", "kernel log", "fabric manager log", "CSV of a table", "Parquet of a table",
 )  # fmt: skip
 """All that is read, by the names of `gpuwarden_importing.detect`, which needs Arrow."""
@@ -28,9 +26,6 @@ def add_commands(commands: Commands) -> None:
     made.add_argument("--at", metavar="TIME", help="time of rows without a timestamp (default: when the file was written)")  # fmt: skip
     made.add_argument("--fields", metavar="NAMES", help="columns of an nvidia-smi CSV without header, as in --query-gpu")  # fmt: skip
     made.add_argument("--table", metavar="NAME", help="table of a CSV or Parquet file that fits several tables")  # fmt: skip
-    order = made.add_mutually_exclusive_group()
-    order.add_argument("--day-first", dest="day_first", action="store_const", const=True, help="03/04/2026 is 3 April")  # fmt: skip
-    order.add_argument("--month-first", dest="day_first", action="store_const", const=False, help="03/04/2026 is March 4")  # fmt: skip
     made.add_argument("--dry-run", action="store_true", help="show what would be stored, without sending it")  # fmt: skip
     made.add_argument("--verbose", action="store_true", help="list all fields without a column")
     add_url(made)

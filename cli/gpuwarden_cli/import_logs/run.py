@@ -108,7 +108,7 @@ def _origin(args: argparse.Namespace, now_ms: int) -> Origin:
     at_ms = None
     if args.at is not None:
         try:
-            at_ms = Instants(zone, now_ms=now_ms, day_first=args.day_first).parse(args.at)
+            at_ms = Instants(zone, now_ms=now_ms).parse(args.at)
         except ValueError as error:
             raise ValueError(f"--at {args.at}: {error}; such as 2026-07-14T09:00:00Z") from error
     return Origin(
@@ -118,7 +118,6 @@ def _origin(args: argparse.Namespace, now_ms: int) -> Origin:
         at_source=f"{args.at} (--at)",
         fields=_names(args.fields),
         table=args.table,
-        day_first=args.day_first,
     )
 
 

@@ -11,7 +11,7 @@ import pytest
 import zstandard
 
 from gpuwarden.clock import SystemClock
-from gpuwarden_cli.main import main, parser
+from gpuwarden_cli.main import main
 from gpuwarden_client.http import ask
 from gpuwarden_collector.daemon import Collector, running
 from gpuwarden_collector.settings import CollectorSettings
@@ -148,13 +148,6 @@ def test_without_a_collector_it_says_what_to_do(tmp_path, capsys) -> None:
     file.write_text(log(1))
     assert main(["import", str(file), "--node", "n1", "--url", "http://127.0.0.1:9"]) == 2
     assert "no collector answers at http://127.0.0.1:9" in capsys.readouterr().err
-
-
-def test_the_flags_are_there_and_exclude_each_other() -> None:
-    args = parser().parse_args(["import", "a", "-", "--node", "n1", "--day-first", "--dry-run"])
-    assert (len(args.files), args.node, args.day_first, args.dry_run) == (2, "n1", True, True)
-    with pytest.raises(SystemExit):
-        parser().parse_args(["import", "a", "--day-first", "--month-first"])
 
 
 def test_a_machine_without_the_agents_packages_can_import() -> None:

@@ -21,9 +21,6 @@ MODELS = {
     "trn3": "AWS Trainium3",
 }
 """Chips by the family of the instance type, in which all are of one model."""
-DEVICES_MAX = 64
-CORES_MAX = 64
-"""Cores of a device. More of either is rubbish: a Trn2 instance has 16 devices of 8 cores."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,39 +85,6 @@ def model_of(instance_type: object) -> str | None:
     """The chip of an instance type such as "trn1.32xlarge"; None: unknown."""
     family = re.match(r"[a-z]+\d", instance_type) if isinstance(instance_type, str) else None
     return MODELS.get(family[0]) if family else None
-
-
-def devices_of(report: Mapping[str, Any]) -> list[NeuronDevice]:
-    """Devices that a report of `neuron-monitor` counts; empty: it does not say how many."""
-    facts = _inner(report, "neuron_hardware_info")
-    count = min(_count(facts.get("neuron_device_count")) or 0, DEVICES_MAX)
-    cores = min(_count(facts.get("neuroncore_per_device_count")) or 0, CORES_MAX)
-    memory = _count(facts.get("neuron_device_memory_size")) or None
-    model = model_of(_inner(report, "instance_info").get("instance_type"))
-    return [
-        NeuronDevice(index, None, cores, memory, model, None, index * cores, ())
-        for index in range(count)
-    ]
-
-
-def instance_of(report: Mapping[str, Any]) -> dict[str, Value]:
-    """Columns of `nodes`: the instance that a report of `neuron-monitor` is of."""
-    facts = _inner(report, "instance_info")
-    kind = _text(facts.get("instance_type"))
-    return {
-        "cloud": "aws" if kind else None,
-        "instance_type": kind,
-        "region": _text(facts.get("instance_region")),
-    }
-
-
-def period_of(report: Mapping[str, Any]) -> float | None:
-    """Seconds that a report of `neuron-monitor` covers: those of its groups that are read most often."""
-    groups = [*_inner(report, "system_data").values()]
-    for runtime in _listed(report.get("neuron_runtime_data")):
-        groups += _inner(runtime, "report").values()
-    told = [_number(group.get("period")) for group in groups if isinstance(group, Mapping)]
-    return min((seconds for seconds in told if seconds), default=None)
 
 
 def parse_report(text: str, devices: Sequence[NeuronDevice]) -> dict[int, DeviceUse]:

@@ -296,7 +296,7 @@ def _check_process_io(root: Path) -> Check:
     return Check(
         "process_io",
         WARN,
-        "read_bytes_total and command stay absent for processes of other users",
+        "read_bytes_total stays absent for processes of other users",
         "give the agent CAP_SYS_PTRACE, to recognise jobs that storage slows",
     )
 

@@ -42,11 +42,6 @@ class AgentSettings:
     state_dir: Path = setting(
         Path("/var/lib/gpuwarden-agent"), "Folder of the spool; one agent a folder."
     )
-    commands: str = setting(
-        "arguments",
-        "What is sent of the command lines of GPU processes: with arguments, secrets removed; program and script; none.",
-        choices=("arguments", "program", "none"),
-    )
     kubernetes: str = setting(
         "auto",
         "Who tells owners and labels of pods, where the agent has a service account; auto: the kubelet, else "

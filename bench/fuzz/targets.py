@@ -304,9 +304,9 @@ def _cgroups() -> Callable[[bytes], object]:
 
 
 def _command_line() -> Callable[[bytes], object]:
-    from gpuwarden_agent.collect.processes.secrets import parse_command, without_secrets
+    from gpuwarden_agent.collect.processes.command import program_and_script
 
-    return lambda data: without_secrets(parse_command(data, 4_096))
+    return program_and_script
 
 
 def _answer() -> Callable[[bytes], object]:

@@ -84,7 +84,7 @@ PROCESS_SAMPLES = Table("process_samples", "GPU process (with its process tree) 
     Column("started_at", Type.TIMESTAMP, "Start of the process."),
     MIG,
     Column("process_type", Type.STRING, "compute, graphics or mps (a client of MPS)."),
-    Column("command", Type.STRING, "Command line, secrets replaced by ***; NULL: the agent may not read it."),
+    Column("command", Type.STRING, "Program, and the script or module that an interpreter runs, without arguments; NULL: the agent may not read it."),
     Column("state", Type.STRING, "State of the main thread: R, S, D, T or Z, as in ps."),
     Column("cgroup", Type.STRING, "Path of its cgroup."),
     Column("parent_pid", Type.INT64, "Process id of its parent; 1: the host's init, also where its parent has ended."),

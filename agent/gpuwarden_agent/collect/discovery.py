@@ -158,7 +158,6 @@ def discover(
     node: str | None = None,
     sys: Path = SYS,
     signs: Callable[[], Signs] = read_signs,
-    commands: str = "arguments",
     settings: AgentSettings | None = None,
     accelerators: Callable[[Host, int], Sequence[AcceleratorProbe]] = find_accelerators,
 ) -> Discovery:
@@ -169,7 +168,7 @@ def discover(
     GPU is opened here, each is by its probe's first call; but loading NVIDIA's driver can take
     seconds. Blocks for at most `limit_s`. `node` (default: the hostname) is part of the identity of
     AMD GPUs without a unique id. `signs`: what the kernel shows about NVIDIA's driver.
-    `commands`: the setting of that name. `settings`: of the source of names of pods, and of the cloud's metadata; None: neither is asked.
+    `settings`: of the source of names of pods, and of the cloud's metadata; None: neither is asked.
     """
     clock = clock or SystemClock()
     directory = _pod_directory(settings, clock)
@@ -187,14 +186,12 @@ def discover(
     shared, state, bus_ids = SharedState(), DriverState(), dict[str, tuple[int, str]]()
     cards = find_cards(sys) if backend == "auto" else []
     name = node or socket.gethostname()
-    of_amd = _amd_host(sys, clock, name, commands, shared, directory, first, cards)
+    of_amd = _amd_host(sys, clock, name, shared, directory, first, cards)
     amd = of_amd.gpus
     ledger = XidLedger(has_log=DEVICE.exists())
     makers = Makers(
         gpu=lambda device: GpuProbe(device, clock, bus_ids=bus_ids),
-        processes=lambda devices: ProcessProbe(
-            devices, clock, commands=commands, shared=shared, pods=directory
-        ),
+        processes=lambda devices: ProcessProbe(devices, clock, shared=shared, pods=directory),
         nvml=lambda: NvmlProbe(state, ledger, clock),
     )
     place = Host(clock, name, shutil.which, sys, platform=sys_platform)
@@ -212,7 +209,7 @@ def discover(
         known = {"gpus": len(amd), "driver_version": version}
         facts = {column: value for column, value in known.items() if value is not None}
     node_probe = _host_probe(clock, facts, sys, settings)
-    of_others = _process_probe(of_vendors, clock, commands, shared, directory)
+    of_others = _process_probe(of_vendors, clock, shared, directory)
     several = [
         *map(makers.gpu, devices),
         *amd,
@@ -246,7 +243,6 @@ def _amd_host(
     sys: Path,
     clock: Clock,
     name: str,
-    commands: str,
     shared: SharedState,
     pods: "PodDirectory | None",
     first: int,
@@ -255,9 +251,7 @@ def _amd_host(
     return AmdHost(
         sys,
         lambda card, gpu: AmdGpuProbe(card, gpu, clock, name, sys),
-        lambda gpus: amd_process_probe(
-            gpus, clock, sys, commands=commands, shared=shared, pods=pods
-        ),
+        lambda gpus: amd_process_probe(gpus, clock, sys, shared=shared, pods=pods),
         first,
         cards,
     )
@@ -266,16 +260,13 @@ def _amd_host(
 def _process_probe(
     accelerators: Sequence[AcceleratorProbe],
     clock: Clock,
-    commands: str,
     shared: SharedState,
     pods: "PodDirectory | None",
 ) -> ProcessProbe | None:
     """The probe of the processes on other vendors' devices; None: there are none."""
     if not any(probe.tells_processes for probe in accelerators):
         return None
-    processes = ProcessProbe(
-        (), clock, commands=commands, name="accelerator_processes", shared=shared, pods=pods
-    )
+    processes = ProcessProbe((), clock, name="accelerator_processes", shared=shared, pods=pods)
     for probe in accelerators:
         if probe.tells_processes:
             probe.on_device = processes.watch_other

@@ -44,12 +44,7 @@ def sources_of(settings: AgentSettings, *, is_agent: bool = False) -> Sources:
 
         return Sources(*replayed(settings))
     if settings.backend != "simulator":
-        found = discover(
-            settings.backend,
-            node=settings.node_name,
-            commands=settings.commands,
-            settings=settings,
-        )
+        found = discover(settings.backend, node=settings.node_name, settings=settings)
         probes = found.all_probes(settings.state_dir if is_agent else None)
         slurm = slurm_probes(found.bus_ids, SystemClock(), controller=settings.slurm_controller)
         progress = progress_probes(settings, SystemClock())
@@ -74,9 +69,7 @@ def sources_beside(settings: AgentSettings) -> Sources:
     """The devices alone, for a command that shows or tests them. Raises StartError."""
     if settings.backend in ("simulator", "replay"):
         return sources_of(settings)
-    found = discover(
-        settings.backend, node=settings.node_name, commands=settings.commands, settings=settings
-    )
+    found = discover(settings.backend, node=settings.node_name, settings=settings)
     return Sources(list(found.probes), found.message)
 
 

@@ -67,7 +67,7 @@ def process_row(
         "pod": job.pod,
         "started_at": job.started_ms,
         "process_type": "compute",
-        "command": _COMMANDS.get(job.process_name, job.process_name),
+        "command": "python3.11 train.py" if job.process_name == "python3.11" else job.process_name,
         "state": "D" if load.is_stuck else "R" if load.main_cpu_percent > 50 else "S",
         "cgroup": _cgroup(job),
         "gpu_memory_bytes": gpu.memory_used_bytes,
@@ -107,12 +107,6 @@ def process_row(
         row["loader_saturated_percent"] = load.loader_saturated_percent
         row["loader_blocked_percent"] = load.loader_blocked_percent
     return row
-
-
-_COMMANDS = {
-    "python3.11": "python3.11 train.py --config configs/base.yaml --api-key ***",
-    "vllm": "vllm serve --model /models/llm --port 8000",
-}
 
 
 _SIGNALS: Row = {

@@ -32,20 +32,14 @@ def amd_process_probe(
     gpus: Sequence[AmdGpuProbe],
     clock: Clock,
     sys: Path,
-    *,
-    commands: str,
     shared: SharedState | None = None,
     pods: "PodDirectory | None" = None,
 ) -> ProcessProbe | None:
-    """The probe of the processes on those GPUs that the compute driver serves; None if it serves none.
-    `commands`: the setting of that name.
-    """
+    """The probe of the processes on those GPUs that the compute driver serves; None if it serves none."""
     sources = [source for gpu in gpus if (source := AmdProcesses(gpu, sys)).is_served()]
     if not sources:
         return None
-    return ProcessProbe(
-        (), clock, commands=commands, others=sources, name=NAME, shared=shared, pods=pods
-    )
+    return ProcessProbe((), clock, others=sources, name=NAME, shared=shared, pods=pods)
 
 
 class AmdProcesses:

@@ -1,12 +1,11 @@
-"""Names what is above and below a GPU process, and its signals: pure except for the names of executables."""
+"""Names what is above and below a GPU process, and its signals. Pure functions."""
 
 import signal
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 
 from gpuwarden.process_tree import NO_SIGNALS, Ancestor
-from gpuwarden_agent.collect.processes.procfs import Process, ProcFs, SignalMasks
-from gpuwarden_agent.collect.processes.secrets import without_secrets
+from gpuwarden_agent.collect.processes.procfs import Process, SignalMasks
 from gpuwarden_agent.probe import Value
 
 ROOTS = ("slurmstepd", "containerd-shim", "docker-containe", "conmon", "pbs_mom", "sge_shepherd", "sshd", "systemd", "login")  # fmt: skip
@@ -28,15 +27,10 @@ def up_to_root(above: Sequence[Process]) -> list[Process]:
     return found
 
 
-def named_ancestors(above: Sequence[Process], proc: ProcFs, *, commands: str) -> Iterator[Ancestor]:
-    """The processes above one, its parent last. A script has the name of its file, unless `commands` (the setting)
-    is "none": then it has that of its executable.
-    """
+def named_ancestors(above: Sequence[Process]) -> Iterator[Ancestor]:
+    """The processes above one, its parent last. A script has the name of its file."""
     for process in reversed(above):
-        name = process.name
-        if commands == "none":
-            name = proc.executable(process.pid) or name
-        yield Ancestor(process.pid, without_secrets((name,)))
+        yield Ancestor(process.pid, process.name)
 
 
 def pids_text(workers: Sequence[Process]) -> str:

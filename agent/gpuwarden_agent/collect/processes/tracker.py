@@ -6,16 +6,9 @@ from dataclasses import dataclass, field
 from gpuwarden.process_tree import ancestors_text
 from gpuwarden_agent.collect.processes.ancestry import named_ancestors
 from gpuwarden_agent.collect.processes.cgroup import parse_paths
+from gpuwarden_agent.collect.processes.command import program_and_script
 from gpuwarden_agent.collect.processes.owner import UNKNOWN_OWNER, ProcessOwner, owner_of
-from gpuwarden_agent.collect.processes.procfs import (
-    COMMAND_BYTES,
-    Identity,
-    Io,
-    Process,
-    ProcFs,
-    Switches,
-)
-from gpuwarden_agent.collect.processes.secrets import parse_command, program_of, without_secrets
+from gpuwarden_agent.collect.processes.procfs import Identity, Io, Process, ProcFs, Switches
 
 REFRESH_IN = 8
 """Readings until the switches of a thread that used no CPU are read again."""
@@ -78,35 +71,28 @@ class ProcessTracker:
         """Control groups by controller."""
         return parse_paths(self.cgroup)
 
-    def saw(self, root: Process, proc: ProcFs, *, commands: str) -> None:
-        """Read the owner of the process, again after exec or a move to another group. `commands`: the
-        setting of that name.
-        """
+    def saw(self, root: Process, proc: ProcFs) -> None:
+        """Read the owner of the process, again after exec or a move to another group."""
         if root.state == "Z" and self._seen is not None:
             return  # the facts of an ended process are not visible any more
-        raw = b"" if commands == "none" else proc.command(root.pid)
+        raw = proc.command(root.pid)
         seen = (proc.text_or_empty(f"{root.pid}/cgroup"), raw, root.name)
         if seen == self._seen:
             return
         self._seen = seen
         self.cgroup = seen[0]
         self.owner = owner_of(root, proc)
-        arguments = parse_command(raw, COMMAND_BYTES)
-        if commands == "program":
-            arguments = program_of(arguments)
-        self.command = without_secrets(arguments) if arguments else None
+        self.command = program_and_script(raw)
 
-    def saw_ancestors(self, above: Sequence[Process], proc: ProcFs, *, commands: str) -> None:
-        """Name the processes above, its parent first; read again when one of them is another. `commands`: the
-        setting of that name.
-        """
+    def saw_ancestors(self, above: Sequence[Process], proc: ProcFs) -> None:
+        """Name the processes above, its parent first; read again when one of them is another."""
         known = [(*process.identity, process.name) for process in above]
         if known == self._above:
             return
         self._above = known
         now = proc.stats(process.pid for process in above)
         read = [now.get(process.pid, process) for process in above]
-        self.ancestors = ancestors_text(named_ancestors(read, proc, commands=commands)) or None
+        self.ancestors = ancestors_text(named_ancestors(read)) or None
 
     def saw_workers(self, workers: Sequence[Process]) -> int:
         """Count new workers; returns the count since the first reading."""

@@ -83,7 +83,6 @@ class ProcessProbe(HostedProbe):
         proc: ProcFs | None = None,
         are_pids_ours: bool | None = None,
         *,
-        commands: str = "arguments",
         cgroups: CgroupFs | None = None,
         shared: SharedState | None = None,
         others: Sequence[ProcessSource] = (),
@@ -91,8 +90,8 @@ class ProcessProbe(HostedProbe):
         pods: "PodDirectory | None" = None,
         numa: NumaNodes | None = None,
     ) -> None:
-        """`are_pids_ours`: the driver's pids are those of `proc`; None: find out. `commands`: the setting
-        of that name. `others`: GPUs of other makers. `pods`: None: no names of pods.
+        """`are_pids_ours`: the driver's pids are those of `proc`; None: find out. `others`: GPUs of other
+        makers. `pods`: None: no names of pods.
         """
         self.name = name
         self.failed: Counter[str] = Counter()
@@ -103,7 +102,6 @@ class ProcessProbe(HostedProbe):
         self._proc = proc or ProcFs()
         self._table = ProcessTable(self._proc)
         self._are_pids_ours = are_pids_ours
-        self._commands = commands
         self._cgroups = cgroups or CgroupFs()
         self._shared = shared or SharedState()
         self._pods = pods
@@ -188,10 +186,8 @@ class ProcessProbe(HostedProbe):
             workers = workers_of(root, tree)
             tracker = self._trackers.setdefault(root.identity, ProcessTracker())
             threads = look.threads[root.identity]
-            tracker.saw(root, self._proc, commands=self._commands)
-            tracker.saw_ancestors(
-                up_to_root(self._table.ancestors(root)), self._proc, commands=self._commands
-            )
+            tracker.saw(root, self._proc)
+            tracker.saw_ancestors(up_to_root(self._table.ancestors(root)), self._proc)
             row = owner_columns(tracker) | self._tree_columns(tracker, root, tree, workers, threads)
             if tracker.cgroup not in limits:
                 limits[tracker.cgroup] = self._cgroups.limits(tracker.paths)

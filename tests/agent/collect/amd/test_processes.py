@@ -107,10 +107,10 @@ def test_gpus_that_the_compute_driver_does_not_serve_have_no_probe(
     tmp_path: Path, clock: ManualClock
 ) -> None:
     gpu = probe_of(plant(tmp_path, MI300X), clock)
-    assert amd_process_probe([gpu], clock, tmp_path, commands="arguments") is None
+    assert amd_process_probe([gpu], clock, tmp_path) is None
     serve(tmp_path, 1, gpu_id=8, bus=0x84)
-    assert amd_process_probe([gpu], clock, tmp_path, commands="arguments") is None
-    assert amd_process_probe([], clock, tmp_path, commands="arguments") is None
+    assert amd_process_probe([gpu], clock, tmp_path) is None
+    assert amd_process_probe([], clock, tmp_path) is None
 
 
 def test_rows_have_the_gpu_the_memory_and_what_proc_knows(

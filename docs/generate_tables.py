@@ -47,7 +47,7 @@ TABLES_HEAD = f"""\
 
 What `gpuwarden sql`, rules and dashboards query, and what agents send. Names, types and units are a promise. Time
 is UTC. The last part of a name is its unit; `_total` marks a counter: only its differences are meaningful.
-What a device cannot give is NULL, never 0. [gpus.md](gpus.md#readings-of-nvml) and [metrics.md](metrics.md) say where each metric is read. `gpuwarden schema`, the SQL
+What a device cannot give is NULL, never 0. [gpus.md](gpus.md#readings-of-nvml) and [metrics.md](metrics.md) say where each metric is read. `gpuwarden ask columns`, the SQL
 page and the comments of `duckdb_columns()`, `duckdb_tables()`, `duckdb_views()` and information_schema say the same.
 
 - A line with several columns names in its meaning what each of them is about, in their order.

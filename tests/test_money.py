@@ -1,9 +1,8 @@
 """Money has one definition: alert, page, report, digest and SQL give the same cents on a simulated week."""
 
 import asyncio
-import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any, cast
 
@@ -15,10 +14,7 @@ from gpuwarden.alert import Alert
 from gpuwarden.clock import ManualClock, SystemClock
 from gpuwarden.query import Querier
 from gpuwarden.waste import COUNTED_MINUTES, WasteScope, waste_sql
-from gpuwarden.waste_report import NOBODY
-from gpuwarden_cli.commands import report
-from gpuwarden_cli.main import main
-from gpuwarden_client.http import QueryAnswer
+from gpuwarden.waste_report import NOBODY, report_sql
 from gpuwarden_collector.rule_stores import SqlAlertStore
 from gpuwarden_dashboards.assets import load_assets
 from gpuwarden_dashboards.pages.money import MoneyPage, MoneyRange
@@ -163,15 +159,6 @@ class Week:
         )
         return float(usd or 0)
 
-    def ask(self, sql: str, params: Mapping[str, Any] | None = None, **_: Any) -> QueryAnswer:
-        """As the collector answers `gpuwarden report`."""
-        bound = {k: datetime.fromisoformat(v["timestamp"]) for k, v in (params or {}).items()}
-        found = self.database.run(sql, {k: v for k, v in bound.items() if f"${k}" in sql})
-        rows = [
-            [v.isoformat() if isinstance(v, datetime) else v for v in row] for row in found.rows
-        ]
-        return QueryAnswer(list(found.columns), rows, False)
-
 
 def _utc(value: Any) -> Any:
     return value.replace(tzinfo=UTC) if isinstance(value, datetime) else value
@@ -198,38 +185,37 @@ def _over_a_week(spans: list[Span], *last: Span) -> list[Span]:
     return [("busy", 7 * 1440), *spans, *last]
 
 
-def report_and_page_say(
-    week: Week, database: MemoryDatabase, usd: float, wasted: float, capsys: Any
-) -> None:
+def report_and_page_say(week: Week, database: MemoryDatabase, usd: float, wasted: float) -> None:
     """The report, by whatever, and the page have what SQL has."""
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(report, "ask", week.ask)
-        for by in ("gpu", "job"):
-            capsys.readouterr()
-            assert main(["report", "waste", "--by", by, "--since", "8d", "--format", "json"]) == 0
-            lines = json.loads(capsys.readouterr().out)
-            assert cents(sum(line["usd"] for line in lines)) == cents(usd)
-            assert cents(sum(line["wasted_usd"] or 0 for line in lines)) == cents(wasted)
-            since = (week.now - timedelta(days=8)).replace(minute=0, second=0, microsecond=0)
-            until = week.now.replace(minute=0, second=0, microsecond=0) + timedelta(hours=1)
-            asked = MoneyRange(MoneyQuestion(since, until, by), "")
-            money = asyncio.run(read_money(database, asked.question, week.now))
-            shown = {one.usage.name or NOBODY: one.usage.wasted_usd or 0 for one in money.lines}
-            # Closer than a cent: half a cent, summed in another order, is rounded up or down.
-            said = {one["name"]: one["wasted_usd"] or 0 for one in lines}
-            assert shown == pytest.approx(said, rel=0, abs=1e-6)
-            assert cents(sum(bar.usd or 0 for bar in money.bars)) == cents(usd)
-            html = PAGE.render(money, asked)
-            assert f"<span>Spent</span><b>{dollars(usd)}</b>" in html
-            assert f"<span>Wasted</span><b>{dollars(wasted)}</b>" in html
-            read_again = asyncio.run(read_report(database, asked.question, week.now))
-            printed = document(read_again, PAGE_TEMPLATES)
-            assert f"Spent<br><b>{dollars(usd)}</b>" in printed.html
-            assert f"Spent: {dollars(usd)} for" in printed.text
-            assert f"Wasted: {dollars(wasted)}, " in printed.text
-            forecast = read_again.money.forecast
-            assert forecast is not None
-            assert cents(forecast.so_far) == cents(week.month_usd())
+    for by in ("gpu", "job"):
+        since = (week.now - timedelta(days=8)).replace(minute=0, second=0, microsecond=0)
+        rows = database.run(report_sql(by), {"since": since})
+        lines = [
+            one
+            for row in rows.rows
+            if not (one := dict(zip(rows.columns, row, strict=True)))["is_total"]
+        ]
+        assert cents(sum(line["usd"] for line in lines)) == cents(usd)
+        assert cents(sum(line["wasted_usd"] or 0 for line in lines)) == cents(wasted)
+        until = week.now.replace(minute=0, second=0, microsecond=0) + timedelta(hours=1)
+        asked = MoneyRange(MoneyQuestion(since, until, by), "")
+        money = asyncio.run(read_money(database, asked.question, week.now))
+        shown = {one.usage.name or NOBODY: one.usage.wasted_usd or 0 for one in money.lines}
+        # Closer than a cent: half a cent, summed in another order, is rounded up or down.
+        said = {one["name"]: one["wasted_usd"] or 0 for one in lines}
+        assert shown == pytest.approx(said, rel=0, abs=1e-6)
+        assert cents(sum(bar.usd or 0 for bar in money.bars)) == cents(usd)
+        html = PAGE.render(money, asked)
+        assert f"<span>Spent</span><b>{dollars(usd)}</b>" in html
+        assert f"<span>Wasted</span><b>{dollars(wasted)}</b>" in html
+        read_again = asyncio.run(read_report(database, asked.question, week.now))
+        printed = document(read_again, PAGE_TEMPLATES)
+        assert f"Spent<br><b>{dollars(usd)}</b>" in printed.html
+        assert f"Spent: {dollars(usd)} for" in printed.text
+        assert f"Wasted: {dollars(wasted)}, " in printed.text
+        forecast = read_again.money.forecast
+        assert forecast is not None
+        assert cents(forecast.so_far) == cents(week.month_usd())
 
 
 @pytest.mark.slow
@@ -238,7 +224,7 @@ def report_and_page_say(
 )
 @given(spans=st.tuples(_SPANS, _SPANS, _SPANS), last=st.tuples(_LAST, _LAST))
 def test_all_of_the_time_is_billed_once_and_everything_says_the_same_cents(
-    database: MemoryDatabase, spans: Any, last: tuple[int, int], capsys: Any
+    database: MemoryDatabase, spans: Any, last: tuple[int, int]
 ) -> None:
     week = Week(database)
     # Before it became idle the GPU worked, longer than the hour in which that was.
@@ -256,7 +242,7 @@ def test_all_of_the_time_is_billed_once_and_everything_says_the_same_cents(
     assert hours == pytest.approx(3 * 168)
     assert cents(usd) == cents(168 * sum(PRICES))
 
-    report_and_page_say(week, database, usd, wasted, capsys)
+    report_and_page_say(week, database, usd, wasted)
 
     # An alert costs what the report has of its label since it began, however long ago that is.
     alerts = week.alerts()

@@ -133,7 +133,7 @@ def no_such_table(name: str, known: Iterable[str]) -> str:
     """A line that suggests the nearest name."""
     near = get_close_matches(name.lower(), known, n=1)
     hint = f"is it {near[0]}? " if near else ""
-    return f"there is no table {name}; {hint}`gpuwarden schema` and \\d list them"
+    return f"there is no table {name}; {hint}SHOW TABLES and \\d list them"
 
 
 def words() -> dict[str, str]:

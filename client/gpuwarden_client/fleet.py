@@ -9,7 +9,7 @@ from gpuwarden.clock import SystemClock
 from gpuwarden.cookbook import question_named
 from gpuwarden.durations import instant_before
 from gpuwarden.schema import TABLES, stored_columns
-from gpuwarden.waste_report import BY, full_report_sql
+from gpuwarden.waste_report import BY, report_sql
 from gpuwarden_client.http import CallError, CollectorEndpoint, RefusedError
 from gpuwarden_client.query import FleetQuery, Progress
 
@@ -128,7 +128,7 @@ class Fleet:
         if by not in BY:
             raise CallError(f"by = {by} is unknown; it must be one of {', '.join(BY)}")
         begin = _hour_before(_now(), since)
-        sql = f"SELECT * EXCLUDE (is_total) FROM ({full_report_sql(by)}) WHERE NOT is_total"
+        sql = f"SELECT * EXCLUDE (is_total) FROM ({report_sql(by)}) WHERE NOT is_total"
         return self.sql(sql, since=begin, timeout_s=120)
 
     def why(self, name: str) -> FleetQuery:

@@ -1,4 +1,4 @@
-"""Makes the comments of tables, views and columns: meaning, unit and source, for DuckDB and `gpuwarden schema`."""
+"""Makes the comments of tables, views and columns: meaning, unit and source, for DuckDB."""
 
 import re
 from collections.abc import Mapping

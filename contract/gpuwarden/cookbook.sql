@@ -119,6 +119,12 @@ SELECT "user", job, round(sum(gpu_hours), 1) AS gpu_hours, round(sum(usd), 2) AS
 FROM waste WHERE label = 'idle_held' AND ts > $since::TIMESTAMP
 GROUP BY ALL ORDER BY gpu_hours DESC, usd DESC NULLS LAST, job LIMIT $top;
 
+-- hours-by-user: GPU hours by use, what they cost and what was wasted, by user
+-- $since 7d: how far back
+SELECT coalesce("user", '(none)') AS "user", label, round(sum(gpu_hours), 1) AS gpu_hours, round(sum(usd), 2) AS usd,
+    round(coalesce(sum(usd) FILTER (is_waste), 0), 2) AS wasted_usd
+FROM waste WHERE ts > $since::TIMESTAMP GROUP BY ALL ORDER BY wasted_usd DESC, gpu_hours, "user", label;
+
 -- productive-share: share of the time that was productive, by day
 -- $since 30d: how far back
 SELECT date_trunc('day', ts) AS day,
@@ -141,6 +147,16 @@ WHERE ended_at IS NULL AND bottleneck LIKE '%loader%' ORDER BY node, gpu;
 -- $since 1d: how far back
 SELECT node, sum(energy_joules_delta) / 3.6e6 AS kwh FROM gpu_1m
 WHERE ts >= $since::TIMESTAMP GROUP BY node ORDER BY kwh DESC NULLS LAST, node;
+
+-- energy-of-hosts: what whole nodes drew by their meters, their GPUs in it, and their CPUs, in kWh
+-- $since 1d: how far back
+SELECT node, round(sum(h.host_power_watts_avg) / 60e3, 2) AS kwh, round(sum(g.watts) / 60e3, 2) AS gpus_kwh,
+    round(sum(h.cpu_energy_joules_delta) / 3.6e6, 2) AS cpus_kwh, round(sum(h.dram_energy_joules_delta) / 3.6e6, 2) AS memory_kwh
+FROM host_1m h LEFT JOIN (
+    SELECT node, ts, sum(power_watts_avg) AS watts FROM gpu_1m
+    WHERE ts > $since::TIMESTAMP AND mig_instance IS NULL GROUP BY node, ts
+) g USING (node, ts)
+WHERE h.ts > $since::TIMESTAMP GROUP BY node HAVING kwh IS NOT NULL OR cpus_kwh IS NOT NULL ORDER BY kwh DESC NULLS LAST, node;
 
 -- energy-by-job: energy and carbon dioxide of each job
 -- $since 7d: how far back
@@ -198,6 +214,9 @@ FROM link_errors GROUP BY ALL ORDER BY errors DESC, node, gpu, link, error;
 SELECT severity, rule, node, gpu, summary, round(usd_so_far, 2) AS usd_so_far
 FROM alerts_now WHERE state = 'firing' ORDER BY usd_so_far DESC NULLS LAST, active_at;
 
+-- silences: silences and acknowledgements that hold now or will
+SELECT * FROM silences WHERE ends_at > now()::TIMESTAMP ORDER BY starts_at;
+
 -- incidents-now: open incidents, most expensive first
 SELECT severity, summary, place, firing, began_at, round(usd_so_far, 2) AS usd_so_far
 FROM incidents_now ORDER BY usd_so_far DESC NULLS LAST, began_at;
@@ -209,6 +228,31 @@ FROM alerts WHERE fired_at > $since::TIMESTAMP
 GROUP BY rule ORDER BY alerts DESC, rule;
 
 -- ## inventory
+
+-- nodes: every node, whether it reports, what it costs, and until when it is billed
+SELECT n.node, CASE
+        WHEN n.forgotten_at IS NOT NULL THEN 'forgotten'
+        WHEN n.billed_until IS NOT NULL AND n.billed_from IS NULL THEN 'left'
+        WHEN n.last_seen_at > now()::TIMESTAMP - INTERVAL 1 MINUTE THEN 'reports'
+        WHEN n.last_seen_at IS NULL THEN 'imported'
+        ELSE 'silent'
+    END AS state, b.gpus, round(b.usd_per_hour, 2) AS usd_per_hour, n.last_seen_at,
+    CASE state WHEN 'reports' THEN NULL WHEN 'imported' THEN NULL WHEN 'silent' THEN b.billed_until
+        ELSE n.billed_until END AS billed_until, n.agent_version, n.driver_version, n.labels
+FROM nodes n LEFT JOIN (
+    SELECT node, count(*) AS gpus, sum(usd_per_hour) AS usd_per_hour,
+        max(last_seen_at + to_seconds(coalesce(billed_silent_s, 259200))) AS billed_until
+    FROM gpus WHERE mig_instance IS NULL AND parent_gpu_uuid IS NULL AND replaced_by IS NULL GROUP BY node
+) b USING (node) ORDER BY n.node;
+
+-- prices: what a GPU hour costs, by model, and whose price that is
+SELECT model, usd_per_hour, price_basis, count(*) AS gpus FROM gpus WHERE replaced_by IS NULL
+GROUP BY ALL ORDER BY model, usd_per_hour;
+
+-- gpus-without-price: models of GPUs that have no price; the collector's prices_file gives them one
+SELECT coalesce(catalogue_model, model, '?') AS model, count(*) AS gpus FROM gpus JOIN nodes USING (node)
+WHERE usd_per_hour IS NULL AND parent_gpu_uuid IS NULL AND replaced_by IS NULL AND forgotten_at IS NULL
+GROUP BY ALL ORDER BY gpus DESC, model;
 
 -- silent-nodes: nodes that do not report
 SELECT node, agent_version, last_seen_at FROM nodes
@@ -231,3 +275,14 @@ WHERE g.parent_gpu_uuid IS NULL AND g.replaced_by IS NULL GROUP BY ALL ORDER BY 
 SELECT node, sum(expected) AS expected, sum(missed) AS missed FROM coverage
 WHERE ts > $since::TIMESTAMP GROUP BY node HAVING sum(missed) > 0
 ORDER BY missed DESC, node;
+
+-- ## tables
+
+-- tables: tables and views that can be queried
+SELECT table_name AS name, comment AS meaning FROM duckdb_tables()
+UNION ALL SELECT view_name, comment FROM duckdb_views() WHERE NOT internal ORDER BY name;
+
+-- columns: columns of a table or view, with their meanings
+-- $table gpu_samples: name of the table or view
+SELECT column_name AS name, data_type AS type, comment AS meaning
+FROM duckdb_columns() WHERE table_name = $table ORDER BY column_index;

@@ -233,7 +233,7 @@ NODES = Table("nodes", "node", ("node",), (
     Column("cpu_cores", Type.INT32, "Physical cores."),
     Column("memory_total_bytes", Type.INT64, "Memory of the node."),
     Column("cloud", Type.STRING, "Cloud that it is rented from: aws, azure, gcp or oci; NULL: none of them, or unknown."),
-    Column("instance_type", Type.STRING, "Type of its instance, as in `gpuwarden instances`: from the firmware (AWS), the cloud's metadata or Kubernetes."),
+    Column("instance_type", Type.STRING, "Type of its instance: from the firmware (AWS), the cloud's metadata or Kubernetes."),
     Column("region", Type.STRING, "Region of the cloud."),
     Column("spot", Type.BOOL, "Whether it is a spot or preemptible instance, which the cloud may end; NULL: not told."),
     Column("driver_version", Type.STRING, "GPU driver."),

@@ -1,6 +1,6 @@
-"""Makes the SQL of the waste and energy reports, for the command, the pages and the client.
+"""Makes the SQL of hours, waste and energy by name, for the client.
 
-They read the view `waste`, which includes the current hour. A report covers `$since` until now.
+It reads the view `waste`, which includes the current hour, from `$since` until now.
 """
 
 from collections.abc import Mapping
@@ -29,40 +29,24 @@ def asked_sql(by: str) -> str:
     )
 
 
-def waste_report_sql(by: str) -> str:
+def report_sql(by: str) -> str:
     """SELECT of one line per name, most waste first, and the total at the end, with `is_total`."""
-    return _lines_sql(by, _WASTE, "wasted_usd")
-
-
-def energy_report_sql(by: str) -> str:
-    """As `waste_report_sql`, for energy and carbon dioxide; most energy first."""
-    return _lines_sql(by, _ENERGY, "energy_kwh")
-
-
-def full_report_sql(by: str) -> str:
-    """As `waste_report_sql`, with the columns of both."""
-    return _lines_sql(by, f"{_WASTE}, {_ENERGY}", "wasted_usd")
+    return f"""
+WITH {asked_sql(by)}
+SELECT
+    coalesce(by_name, '{NOBODY}') AS name, grouping(by_name) = 1 AS is_total,
+    bool_or(simulated) AS simulated, sum(gpu_hours) AS gpu_hours, {_LABELS},
+    sum(usd) AS usd, sum(usd) FILTER (is_waste) AS wasted_usd, count(usd) < count(*) AS lacks_price,
+    100 * coalesce(sum(gpu_hours) FILTER (energy_kwh IS NOT NULL), 0) / sum(gpu_hours)
+        AS measured_percent,
+    sum(energy_kwh) AS energy_kwh, sum(energy_kwh) FILTER (is_waste) AS wasted_kwh,
+    sum(energy_usd) AS energy_usd, sum(co2_kg) AS co2_kg
+FROM asked
+GROUP BY GROUPING SETS ((by_name), ())
+ORDER BY is_total, wasted_usd DESC NULLS LAST, gpu_hours DESC, name
+"""
 
 
 _LABELS = ", ".join(
     f"coalesce(sum(gpu_hours) FILTER (label = '{label}'), 0) AS {label}" for label in LABELS
 )
-_WASTE = f"""{_LABELS},
-    sum(usd) AS usd, sum(usd) FILTER (is_waste) AS wasted_usd, count(usd) < count(*) AS lacks_price"""
-_ENERGY = """
-    100 * coalesce(sum(gpu_hours) FILTER (energy_kwh IS NOT NULL), 0) / sum(gpu_hours)
-        AS measured_percent,
-    sum(energy_kwh) AS energy_kwh, sum(energy_kwh) FILTER (is_waste) AS wasted_kwh,
-    sum(energy_usd) AS energy_usd, sum(co2_kg) AS co2_kg"""
-
-
-def _lines_sql(by: str, sums: str, first: str) -> str:
-    return f"""
-WITH {asked_sql(by)}
-SELECT
-    coalesce(by_name, '{NOBODY}') AS name, grouping(by_name) = 1 AS is_total,
-    bool_or(simulated) AS simulated, sum(gpu_hours) AS gpu_hours, {sums}
-FROM asked
-GROUP BY GROUPING SETS ((by_name), ())
-ORDER BY is_total, {first} DESC NULLS LAST, gpu_hours DESC, name
-"""

@@ -144,6 +144,18 @@ ANSWERS: dict[str, list[tuple[Any, ...]]] = {
     "versions": [("H100", "570", "1.0", 4, 2)],
     "gpus-by-label": [("r1", 1, 3, 9.0), ("r2", 1, 1, 3.0)],
     "unread-seconds": [("n2", 60, 5)],
+    "nodes": [
+        ("n1", "reports", 3, 9.0, None, "1.0", "570", LABELS["n1"]),
+        ("n2", "reports", 1, 3.0, None, "1.0", "570", LABELS["n2"]),
+        ("n3", "silent", None, None, None, "1.0", "570", None),
+    ],
+    "prices": [("H100", 3.0, None, 4)],
+    "gpus-without-price": [],
+    "silences": [],
+    "hours-by-user": [
+        ("bob", "idle_held", 2.0, 6.0, 6.0), ("ada", "throttled", 1.0, 3.0, 3.0), ("ada", "productive", 4.0, 12.0, 0.0),
+    ],
+    "energy-of-hosts": [],
 }  # fmt: skip
 
 
@@ -159,6 +171,8 @@ async def test_every_question_is_answered_right_with_its_defaults(fleet: Any) ->
     now = NOW.replace(tzinfo=UTC)
     wrong = {}
     for question in questions():
+        if question.topic == "tables":
+            continue  # the database of this test has no comments
         as_it_stands = await answered(fleet, question.plain_sql)
         bound = await answered(fleet, question.sql, question.values({}, now))
         if not as_it_stands == bound == ANSWERS[question.name]:

@@ -36,7 +36,7 @@ def run(args: argparse.Namespace) -> int:
     except QueryError as error:
         raise CallError(first_paragraph(error)) from error
     if facts is None:
-        raise CallError(f"there is no node {args.node!r}: `gpuwarden nodes list` has them")
+        raise CallError(f"there is no node {args.node!r}: `gpuwarden ask nodes` has them")
     found = acceptance.checks(facts)
     rows = [[check.name, check.status, check.finding] for check in found]
     print(render(["check", "status", "finding"], rows, args.format, width=terminal_width()), end="")

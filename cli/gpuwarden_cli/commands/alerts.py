@@ -1,4 +1,4 @@
-"""Lists, silences and acknowledges alerts: `gpuwarden alerts list|silence|unsilence|ack|silences`."""
+"""Lists, silences and acknowledges alerts: `gpuwarden alerts list|silence|unsilence|ack`."""
 
 import argparse
 import re
@@ -72,10 +72,7 @@ def add_commands(commands: Commands) -> None:
     )
     add_silence(made, "4h")
     made = add_command(group, "unsilence", unsilence, "end a silence or an acknowledgement")
-    made.add_argument("id", metavar="ID", help="as `gpuwarden alerts silences` shows it")
-    add_url(made)
-    made = add_command(group, "silences", silences, "list current and future silences")
-    add_format(made)
+    made.add_argument("id", metavar="ID", help="as `gpuwarden ask silences` shows it")
     add_url(made)
 
 
@@ -186,21 +183,6 @@ def unsilence(args: argparse.Namespace) -> int:
     """Run `gpuwarden alerts unsilence ID`."""
     call("DELETE", f"/v1/silences/{quote(args.id, safe='')}", url=args.url)
     print(f"silence {args.id} has ended")
-    return 0
-
-
-def silences(args: argparse.Namespace) -> int:
-    """Run `gpuwarden alerts silences`: list current and future silences."""
-    found = call("GET", "/v1/silences", url=args.url)["silences"]
-    if not found and args.format == "table":
-        print("Nothing is silenced.")
-        return 0
-    columns = ["id", "starts_at", "ends_at", "author", "alerts", "what", "comment"]
-    rows = [
-        [{**s, "what": ", ".join(s["matchers"]) or f"alert {s['fingerprint']}"}[c] for c in columns]
-        for s in found
-    ]
-    print(render(columns, rows, args.format, width=terminal_width()), end="")
     return 0
 
 

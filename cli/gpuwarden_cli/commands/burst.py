@@ -105,7 +105,9 @@ def _gpu(text: str, url: str | None) -> tuple[str, str, str]:
     """Node, UUID and name for people. Raises CallError."""
     rows = ask(_GPU, {"wanted": text}, url=url).rows
     if not rows:
-        raise CallError(f"there is no GPU {text!r}; write node/0, or a UUID: gpuwarden gpus list")
+        raise CallError(
+            f"there is no GPU {text!r}; write node/0, or a UUID: gpuwarden ask gpus-now"
+        )
     node, gpu, gpu_uuid, model = rows[0]
     return node, gpu_uuid, f"GPU {gpu} of {node} ({model})"
 

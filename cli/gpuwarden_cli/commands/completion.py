@@ -19,7 +19,7 @@ LIMIT {NAMES_MAX}
 """
 TIMEOUT_S = 2.0
 """Longest wait for names: a shell that waits longer seems broken."""
-_NAMED = {"node", "nodes", "gpu", "place", "target"}
+_NAMED = {"node", "nodes", "gpu", "target"}
 """Arguments that take a node or a GPU."""
 SCRIPTS = {
     "bash": """\
@@ -108,7 +108,6 @@ def _subcommands(parser: argparse.ArgumentParser) -> dict[str, argparse.Argument
 
 def _values(action: argparse.Action, path: str = "") -> Iterator[tuple[str, str]]:
     # The catalogue, which other commands do not need.
-    from gpuwarden.comments import table_comments
     from gpuwarden.cookbook import questions
 
     if isinstance(action, argparse._SubParsersAction):
@@ -117,8 +116,6 @@ def _values(action: argparse.Action, path: str = "") -> Iterator[tuple[str, str]
         yield from ((str(choice), "") for choice in action.choices)
     elif path == "ask":
         yield from ((one.name, one.title) for one in questions())
-    elif path == "schema":
-        yield from table_comments().items()
     elif action.dest in _NAMED:
         with suppress(CallError):
             names = (row[0] for row in ask(_NAMES, timeout_s=TIMEOUT_S).rows)

@@ -11,11 +11,16 @@ from gpuwarden.durations import instant_before
 from gpuwarden.query import QueryError, first_paragraph
 from gpuwarden.untrusted_text import printable
 from gpuwarden_cli import rma_record
-from gpuwarden_cli.commands.inventory import gpu_named
 from gpuwarden_cli.output import terminal_width
 from gpuwarden_cli.parser import Commands, add_command, add_format, add_since, add_url
 from gpuwarden_cli.read.remote import RemoteQuerier
-from gpuwarden_client.http import CallError
+from gpuwarden_client.http import CallError, ask
+
+_GPUS = """
+SELECT node, gpu, gpu_uuid FROM gpus WHERE replaced_by IS NULL
+    AND (format('{}/{}', node, gpu) = $gpu OR len($gpu) >= 4 AND starts_with(lower(gpu_uuid), lower($gpu)))
+ORDER BY node, gpu LIMIT 6
+"""
 
 
 def add_commands(commands: Commands) -> None:
@@ -44,11 +49,9 @@ def run(args: argparse.Namespace) -> int:
     for path in args.attach:
         if not path.is_file():
             raise CallError(f"--attach {path} is not a file")
-    found = gpu_named(args.gpu, args.url)
+    node, gpu_uuid = gpu_named(args.gpu, args.url)
     try:
-        record = asyncio.run(
-            rma_record.read(RemoteQuerier(args.url), found["gpu_uuid"], found["node"], since, until)
-        )
+        record = asyncio.run(rma_record.read(RemoteQuerier(args.url), gpu_uuid, node, since, until))
     except QueryError as error:
         raise CallError(first_paragraph(error)) from error
     if args.format == "json":
@@ -64,3 +67,16 @@ def run(args: argparse.Namespace) -> int:
             ) from error
         print(f"gpuwarden: {args.archive} has all of it", file=sys.stderr)
     return 1 if record.reasons else 0
+
+
+def gpu_named(name: str, url: str | None) -> tuple[str, str]:
+    """Node and UUID of the GPU with a UUID, the beginning of one, or NODE/INDEX. Raises CallError."""
+    rows = ask(_GPUS, {"gpu": name}, url=url).rows
+    if not rows:
+        raise CallError(
+            f"there is no GPU {name}; write NODE/INDEX or its UUID: `gpuwarden ask gpus-now` has them"
+        )
+    if len(rows) > 1:
+        places = ", ".join(f"{node}/{gpu} {gpu_uuid}" for node, gpu, gpu_uuid in rows)
+        raise CallError(f"{name} may be one of several GPUs: {places}")
+    return str(rows[0][0]), str(rows[0][2])

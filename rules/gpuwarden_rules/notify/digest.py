@@ -1,6 +1,6 @@
 """Makes the daily digest of the fleet's waste.
 
-It reads whole hours of the view `waste`, as `gpuwarden report waste` does, and `alerts`. Pure functions decide
+It reads whole hours of the view `waste`, as reports do, and `alerts`. Pure functions decide
 when it is due.
 """
 

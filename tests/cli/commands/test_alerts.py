@@ -1,7 +1,5 @@
 """`gpuwarden alerts silence|ack|unsilence|silences` from the command line."""
 
-import json
-
 import pytest
 
 from gpuwarden_cli.commands.alerts import fingerprint_of
@@ -57,20 +55,6 @@ def test_an_instant_stands_instead_of_a_time(answering) -> None:
     assert main(["alerts", "silence", "node=n1", "--until", "2026-01-01T14:00:00Z"]) == 0
     assert asked[0]["ends_at"] == "2026-01-01T14:00:00Z"
     assert "for" not in asked[0]
-
-
-def test_silences_are_listed_as_text_and_json(answering, capsys) -> None:
-    answering(200, {"silences": [SILENCE]})
-    assert main(["alerts", "silences"]) == 0
-    assert "node=n1" in capsys.readouterr().out
-    assert main(["alerts", "silences", "--format", "json"]) == 0
-    assert json.loads(capsys.readouterr().out)[0]["author"] == "alice"
-
-
-def test_a_list_without_silences_says_that_nothing_is_silenced(answering, capsys) -> None:
-    answering(200, {"silences": []})
-    assert main(["alerts", "silences"]) == 0
-    assert capsys.readouterr().out == "Nothing is silenced.\n"
 
 
 def test_a_silence_is_ended(answering, capsys) -> None:

@@ -13,13 +13,12 @@ from gpuwarden_cli.main import main, parser
 
 CASES = {
     "nod": {"nodes"},
-    "nodes ": {"list", "show", "forget"},
-    "nodes list --sta": {"--state"},
-    "nodes list --state s": {"silent"},
-    "gpus show n1": {"n1", "n1/0"},
+    "slurm ": {"install", "uninstall", "status", "summarize"},
+    "alerts list --sta": {"--state"},
+    "alerts list --state f": {"firing"},
+    "rma n1": {"n1", "n1/0"},
     "alerts list --node n2": {"n2"},
     "ask idle-h": {"idle-holders"},
-    "schema gpu_holders": {"gpu_holders_now"},
     "completion f": {"fish"},
     "import not": set(),
     "sql --param ": set(),
@@ -62,9 +61,9 @@ def test_a_shell_shows_them(shell: str, tmp_path: Path) -> None:
     run = "import sys; from gpuwarden_cli.main import main; sys.exit(main())"
     command.write_text(f"#!/bin/sh\nexec {sys.executable} -c '{run}' \"$@\"\n")
     command.chmod(0o755)
-    words = "'gpuwarden' 'nodes' 'list' '--sta'"
+    words = "'gpuwarden' 'alerts' 'list' '--sta'"
     done = subprocess.run(
-        [shell, "-c", CALLS[shell].format(words=words, count=4, typed="gpuwarden nodes list --sta")],
+        [shell, "-c", CALLS[shell].format(words=words, count=4, typed="gpuwarden alerts list --sta")],
         cwd=tmp_path, env={"PATH": f"{command.parent}:/usr/bin:/bin", "HOME": str(tmp_path)},
         capture_output=True, text=True, timeout=60, check=True,
     )  # fmt: skip
@@ -80,7 +79,7 @@ def test_every_command_and_flag_is_offered() -> None:
 
 def test_without_a_collector_no_names_are_offered(capsys, monkeypatch) -> None:
     monkeypatch.setenv("GPUWARDEN_URL", "http://127.0.0.1:1")
-    assert main(["completion", "words", "--", "gpus", "show", ""]) == 0
+    assert main(["completion", "words", "--", "rma", ""]) == 0
     assert capsys.readouterr() == ("", "")
     assert main(["completion", "fish"]) == 0
     assert capsys.readouterr().out == SCRIPTS["fish"]

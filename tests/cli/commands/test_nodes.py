@@ -38,12 +38,9 @@ def test_a_silent_node_is_billed_until_it_is_forgotten(
         settings = CollectorSettings(port=0, data_dir=data_dir, threads=1)
         async with running(settings, SystemClock()) as collector:
             monkeypatch.setenv("GPUWARDEN_URL", collector.url)
-            for command in (
-                ["list", "--format", "json"],
-                ["forget", "gone", "here", "who"],
-                ["list", "--format", "json"],
-            ):
-                code = await asyncio.to_thread(main, ["nodes", *command])
+            listing = ["ask", "nodes", "--format", "json"]
+            for command in (listing, ["nodes", "forget", "gone", "here", "who"], listing):
+                code = await asyncio.to_thread(main, command)
                 answers.append((code, capsys.readouterr().out))
 
     asyncio.run(asked())

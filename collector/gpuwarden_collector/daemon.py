@@ -73,7 +73,7 @@ class Collector:
     """For rules, which must not wait for other queries."""
     expect: Callable[[Sequence[ExpectedQuery]], None]
     """Has the rows that these queries read kept in memory for `rules_querier`."""
-    beside: Querier
+    background: Querier
     """For background queries: they use the rules' processes, which have the newest rows in memory. At most one of
     them waits before a rule."""
     alerts: AlertStore
@@ -172,7 +172,7 @@ async def running(
                 url=url,
                 querier=querier,
                 rules_querier=queriers.rules,
-                beside=queriers.rules.beside,
+                background=queriers.rules.background,
                 expect=queriers.rules.expect,
                 alerts=SqlAlertStore(writer, queriers.rules, clock),
                 incidents=SqlIncidentStore(writer, queriers.rules),

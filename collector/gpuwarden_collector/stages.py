@@ -307,11 +307,13 @@ async def start_queriers(
     # Rules compute the cost of alerts from the rows themselves, not from the kept waste.
     keeping = replace(worker, recent_bytes_max=recent_bytes_max(worker.limits.memory))
     rules = await make(keeping, settings.rule_processes, None, RULES)
-    timetable.every("running_waste", RUNNING_LOOK_S, partial(label_running, running, rules.beside))
+    timetable.every(
+        "running_waste", RUNNING_LOOK_S, partial(label_running, running, rules.background)
+    )
     events = StoredEvents()
     _follow(store.frames, events, latest, stats)
     if latest is not None:
-        timetable.every("newest_rows", LATEST_S, partial(take_stored, latest, rules.beside))
+        timetable.every("newest_rows", LATEST_S, partial(take_stored, latest, rules.background))
     return Queriers(clients, rules, events)
 
 
@@ -409,7 +411,7 @@ async def forward_rows(
         settings.data_dir, plan, forwarding.work, 2 * settings.disk_free_bytes_min, clock,
         log.getEffectiveLevel(), clock.now(),
     )  # fmt: skip
-    forwarder = Forwarder(wanted, queriers.clients.beside.exported, group)
+    forwarder = Forwarder(wanted, queriers.clients.background.exported, group)
     stack.push_async_callback(forwarder.stop)
     timetable.every("forwarding", FORWARDING_LOOK_S, forwarder.look, late_s=None)
     return forwarder

@@ -47,8 +47,7 @@ DIAGNOSED_OVER_S = 120
 DIAGNOSIS_KEPT_S = 600
 """An open diagnosis that is not refreshed for this long has expired."""
 COUNTED_MINUTES = 5
-"""Time that is not rolled up is counted in steps of this length, so that queries within a step agree. A minute
-without samples after this time counts as one without samples."""
+"""Counts time that is not rolled up yet in steps of this length, so that queries within a step give the same answer."""
 FIRST_MINUTES = 15
 """The first minutes of a store are counted one by one: a new user need not wait for a step."""
 RUN_DAYS_MAX = 30
@@ -127,7 +126,7 @@ _TABLE = Table(
         Column("team", _TEXT, "Team that the pod's labels name, else label `team` of the node."),
         SIMULATED,
         Column("seconds", Type.FLOAT64, "Time with that label and owner.", required=True),
-        Column("usd", Type.FLOAT64, "What it cost at the price of then; NULL: no price."),
+        Column("usd", Type.FLOAT64, "Cost at the price that held at the time; NULL: no price."),
         Column("energy_kwh", Type.FLOAT64, "Energy that the GPU took in it."),
         Column(
             "energy_usd",
@@ -253,8 +252,7 @@ _OF_REST: dict[str, str] = {
     "mig_instance": "NULL",
     "read_at": "c.read_at",
 }
-"""What is known of the slices of a board that no MIG device with samples has: nothing runs there, if all devices
-of the time have samples."""
+"""Readings of the slices of a board that belong to no MIG device: zero where every MIG device of the board had samples."""
 _PARTS = (
     "SELECT *, if(count(slices) OVER (PARTITION BY whole) = count(*) OVER (PARTITION BY whole), slices, NULL) AS size "
     "FROM (SELECT p.gpu_uuid AS part, p.parent_gpu_uuid AS whole, p.first_seen_at AS came_at, p.last_seen_at AS left_at, "

@@ -28,7 +28,7 @@ def test_room_is_made_before_batches_are_refused() -> None:
     assert refusal(near, BUDGET, is_refusing=False) is None
 
 
-def test_what_has_batches_taken_again_is_worth_samples() -> None:
+def test_batches_are_accepted_again_once_a_tenth_more_than_the_reserve_is_free() -> None:
     full = excess(Usage(free_bytes=0, used_bytes=0), 0, BUDGET)
     assert (full.disk_bytes, full.useful_bytes) == (2 * GIB, ceil(1.1 * GIB))
     usage = Usage(free_bytes=full.useful_bytes, used_bytes=0)

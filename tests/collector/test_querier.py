@@ -128,13 +128,13 @@ async def test_queries_beside_leave_a_process_to_those_that_are_waited_for(
     with pytest.raises(ExceptionGroup) as failed:
         async with asyncio.TaskGroup() as group:
             for _ in range(4):
-                group.create_task(querier.beside.query(ENDLESS))
+                group.create_task(querier.background.query(ENDLESS))
             async with asyncio.timeout(15):
                 for _ in range(3):
                     assert (await querier.query("SELECT 1")).rows == [(1,)]
             raise ZeroDivisionError  # cancels the others
     assert failed.group_contains(ZeroDivisionError)
-    assert (await querier.beside.query("SELECT 1")).rows == [(1,)]
+    assert (await querier.background.query("SELECT 1")).rows == [(1,)]
 
 
 async def test_an_export_has_more_rows_than_an_answer_and_fails_rather_than_lack_some(
@@ -146,7 +146,8 @@ async def test_an_export_has_more_rows_than_an_answer_and_fails_rather_than_lack
 
         async def exported(rows: int) -> int:
             parts = [
-                part async for part in opened.beside.exported(f"SELECT * FROM range({rows}) t(n)")
+                part
+                async for part in opened.background.exported(f"SELECT * FROM range({rows}) t(n)")
             ]
             return int(pa.ipc.open_stream(b"".join(parts)).read_all().num_rows)
 

@@ -34,10 +34,10 @@ def test_one_process_is_left_to_the_first_and_none_is_idle(
             for _ in range(4):
                 await asyncio.sleep(0)
             assert len(running) <= running_max
-            assert running.count(Rank.BESIDE) <= max(1, running_max - 1)
+            assert running.count(Rank.BACKGROUND) <= max(1, running_max - 1)
             if waiting[Rank.FIRST]:
                 assert len(running) == running_max
-            elif waiting[Rank.BESIDE]:
+            elif waiting[Rank.BACKGROUND]:
                 assert len(running) >= max(1, running_max - 1)
         for task in tasks:
             task.cancel()
@@ -54,25 +54,25 @@ async def test_the_first_go_before_background_queries_that_waited_longer() -> No
         begun.append(rank)
 
     async with asyncio.TaskGroup() as group:
-        for rank in (Rank.BESIDE, Rank.BESIDE, Rank.FIRST):
+        for rank in (Rank.BACKGROUND, Rank.BACKGROUND, Rank.FIRST):
             group.create_task(take(rank))
             await asyncio.sleep(0)
-        turns.give_back(Rank.BESIDE)
+        turns.give_back(Rank.BACKGROUND)
         await asyncio.sleep(0)
-        assert begun == [Rank.BESIDE, Rank.FIRST]
+        assert begun == [Rank.BACKGROUND, Rank.FIRST]
         turns.give_back(Rank.FIRST)
 
 
 async def test_who_goes_away_while_waiting_takes_no_turn() -> None:
     turns = Turns(1)
-    await turns.take(Rank.BESIDE)
+    await turns.take(Rank.BACKGROUND)
     gone, waits = (asyncio.ensure_future(turns.take(Rank.FIRST)) for _ in range(2))
     await asyncio.sleep(0)
     gone.cancel()
     await asyncio.sleep(0)
-    turns.give_back(Rank.BESIDE)
+    turns.give_back(Rank.BACKGROUND)
     await waits
-    late = asyncio.ensure_future(turns.take(Rank.BESIDE))
+    late = asyncio.ensure_future(turns.take(Rank.BACKGROUND))
     await asyncio.sleep(0)
     turns.give_back(Rank.FIRST)  # its turn comes, and it is cancelled in the same moment
     late.cancel()

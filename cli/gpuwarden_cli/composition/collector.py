@@ -71,7 +71,7 @@ async def collecting(
         stop = asyncio.Event()
         async with asyncio.TaskGroup() as group:
             group.create_task(
-                rules.run(collector.beside, reload or asyncio.Event(), stop), name="rules"
+                rules.run(collector.background, reload or asyncio.Event(), stop), name="rules"
             )
             group.create_task(assistants.run(stop), name="assistants")
             try:

@@ -89,7 +89,7 @@ class RuleServices:
             clock,
             notifications.wake,
         )
-        diagnoser = Diagnoser(collector.beside, collector.diagnoses, clock)
+        diagnoser = Diagnoser(collector.background, collector.diagnoses, clock)
         # A person waits for a backtest, so it has the querier of people.
         backtester = Backtester(collector.querier, clock)
         is_shared = self._settings.catalog is not None
@@ -97,7 +97,12 @@ class RuleServices:
         share = SilenceShare(cluster, engine, clock) if is_shared else None
         handover = (
             Handover(
-                cluster, engine, notifications, collector.beside, clock, lambda: engine.is_running
+                cluster,
+                engine,
+                notifications,
+                collector.background,
+                clock,
+                lambda: engine.is_running,
             )
             if is_shared
             else None
@@ -186,7 +191,7 @@ class RuleServices:
             self._policies,
             store,
             lambda: engine.alerts if engine.is_running else None,
-            collector.beside,
+            collector.background,
             self._clock,
             self._notifications,
             link=self._notifications.link,
@@ -253,7 +258,7 @@ class RuleServices:
             collector.rules_querier,
             collector.alerts,
             self._clock,
-            beside=collector.beside,
+            background=collector.background,
             lag_s=lambda: collector.stats.ingest_lag_seconds,
             overrides=self._rule_set.overrides,
             on_change=changed,

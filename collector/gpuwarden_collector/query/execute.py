@@ -30,8 +30,8 @@ from gpuwarden_collector.query.port import (
     TypedValue,
 )
 from gpuwarden_collector.query.sources import (
-    KnownLake,
     NewestRows,
+    PlannedStore,
     PrunedLake,
     QueryTimeSpan,
     RecentQueries,
@@ -74,13 +74,13 @@ class _Judged:
     names: frozenset[str]
     """Tables of samples and rollups that it reads."""
     names_running: frozenset[str] | None
-    """The same when the waste of the current hours comes from a file; None: it does not read waste."""
+    """`names` without those that only the waste of the current hours reads, which a file has; None: it reads no waste."""
     views: frozenset[str]
     """Views of newest rows that it reads, if it reads nothing else of lake or segments."""
     state_names: frozenset[str] | None
-    """Tables of the state file that it reads besides such views; None: maybe any."""
+    """Tables of the state file that it reads, if `views` is not empty; None: perhaps any."""
     read: frozenset[str]
-    """Names of tables, views and WITH queries that it reads."""
+    """Names in its FROM clauses: tables, views and WITH queries."""
     span: QueryTimeSpan | None
     """Its bounds of `ts`; None: unknown, or it reads more than one table."""
     cast_sql: str | None
@@ -354,7 +354,7 @@ class _StoreSources:
         self._engine = engine
         self._needs = QueryNeeds(SystemClock(), lambda: QueryPlanner(engine.spill_dir))
         self._recent = None if recent is None else RecentQueries(recent, self._needs)
-        self._known = KnownLake(engine)
+        self._known = PlannedStore(engine)
         self._newest = NewestRows(engine)
         self._pruned = PrunedLake(engine)
         self.whole = WholeStore(engine)

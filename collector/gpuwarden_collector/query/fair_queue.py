@@ -182,7 +182,7 @@ class Rank(Enum):
     """Rank of a query."""
 
     FIRST = "first"
-    BESIDE = "beside"
+    BACKGROUND = "background"
     """A background query."""
 
 
@@ -193,22 +193,22 @@ class Turns:
 
     def __init__(self, running_max: int) -> None:
         self._all = asyncio.Semaphore(running_max)
-        self._beside = asyncio.Semaphore(max(1, running_max - 1))
+        self._background = asyncio.Semaphore(max(1, running_max - 1))
 
     async def take(self, rank: Rank) -> None:
         """Wait for a turn; `give_back` ends it."""
         if rank is Rank.FIRST:
             await self._all.acquire()
             return
-        await self._beside.acquire()
+        await self._background.acquire()
         try:
             await self._all.acquire()
         except BaseException:
-            self._beside.release()
+            self._background.release()
             raise
 
     def give_back(self, rank: Rank) -> None:
         """End a turn of that rank."""
         self._all.release()
-        if rank is Rank.BESIDE:
-            self._beside.release()
+        if rank is Rank.BACKGROUND:
+            self._background.release()

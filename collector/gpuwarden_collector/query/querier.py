@@ -441,10 +441,10 @@ class SqlQuerier:
         return sorted(p.pid for p in (*self._idle, *self._busy, *rows))
 
     @property
-    def beside(self) -> "QuerierBeside":
+    def background(self) -> "BackgroundQuerier":
         """A querier for background queries: at most one waits before another, and with several processes one
         stays free."""
-        return QuerierBeside(self)
+        return BackgroundQuerier(self)
 
     def expect(self, queries: Iterable[ExpectedQuery]) -> None:
         """Let its processes keep the rows that these queries need, in place of the queries expected before, if they
@@ -896,8 +896,8 @@ class CallersQuerier:
 
 
 @dataclass(frozen=True, slots=True)
-class QuerierBeside:
-    """Runs background queries: see `SqlQuerier.beside`."""
+class BackgroundQuerier:
+    """Runs background queries: see `SqlQuerier.background`."""
 
     querier: SqlQuerier
 
@@ -910,18 +910,18 @@ class QuerierBeside:
         row_limit: int | None = None,
     ) -> Result:
         return await self.querier.query(
-            sql, params, timeout_s=timeout_s, row_limit=row_limit, rank=Rank.BESIDE
+            sql, params, timeout_s=timeout_s, row_limit=row_limit, rank=Rank.BACKGROUND
         )
 
     async def arrow(self, sql: str) -> ResultRows:
         """Run a query; its rows as an Arrow table."""
-        return await self.querier.arrow(sql, rank=Rank.BESIDE)
+        return await self.querier.arrow(sql, rank=Rank.BACKGROUND)
 
     async def exported(self, sql: str) -> AsyncIterator[bytes]:
         """Run a query; parts of an Arrow stream of all its rows, of at most EXPORT_BYTES_MAX. Raises QueryError."""
         size = 0
         async with self.querier.stream(
-            "arrow", sql, row_limit=EXPORT_ROWS_MAX, rank=Rank.BESIDE
+            "arrow", sql, row_limit=EXPORT_ROWS_MAX, rank=Rank.BACKGROUND
         ) as rows:
             async for part in rows:
                 size += len(part)

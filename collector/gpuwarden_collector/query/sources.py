@@ -4,7 +4,7 @@
 - `PrunedLake`: one table, without the files that are outside of the query's bounds of `ts`.
 - `NewestRows`: views over a file of the newest rows. Its cursor stays open and reads neither lake nor segments. All
   other tables of the query must be tables of the state file, so that the query sees one moment.
-- `KnownLake`: each table is a view of the Parquet files that the plan needs, inlined rows and segment rows.
+- `PlannedStore`: each table is a view of the Parquet files that the plan needs, inlined rows and segment rows.
 - `WholeStore`: the whole store, for any query. Views are created again only after the store has changed, because
   binding a view of several tables takes longer than the query.
 """
@@ -104,7 +104,7 @@ def span_of(tree: Mapping[str, Any], cursor: duckdb.DuckDBPyConnection) -> Query
     table = tables[0]
     name = str(table.get("table_name", "")).lower()
     is_plain = table["type"] == "BASE_TABLE" and name in TABLE_NAMES
-    if not is_plain or any(table.get(key) for key in _BESIDE):
+    if not is_plain or any(table.get(key) for key in _NOT_PLAIN):
         return None
     bounds = [
         bound for part in conditions(selects[0].get("where_clause")) for bound in bounds_of(part)
@@ -129,7 +129,7 @@ def span_of(tree: Mapping[str, Any], cursor: duckdb.DuckDBPyConnection) -> Query
     return QueryTimeSpan(name, sql, frozenset(names), tuple(is_lower for is_lower, _ in bounds))
 
 
-_BESIDE = ("schema_name", "catalog_name", "sample", "at_clause", "column_name_alias")
+_NOT_PLAIN = ("schema_name", "catalog_name", "sample", "at_clause", "column_name_alias")
 
 
 class PrunedLake(WholeStore):
@@ -200,8 +200,8 @@ _NAME = "known"
 """DuckDB's name of the database."""
 
 
-class KnownLake(WholeStore):
-    """The store, with only the files that a query's plan needs."""
+class PlannedStore(WholeStore):
+    """The store with only the files whose bounds meet those of the query's plan."""
 
     def __init__(self, engine: Engine) -> None:
         super().__init__(engine)
@@ -282,8 +282,8 @@ class NewestRows:
         yield self._cursor or self._open()
 
     def begin(self, cursor: duckdb.DuckDBPyConnection, names: Iterable[str] | None = None) -> None:
-        """Begin a transaction, as `Engine.begin_beside`."""
-        self._engine.begin_beside(cursor, names)
+        """Begin a transaction, as `Engine.begin_outside_lake`."""
+        self._engine.begin_outside_lake(cursor, names)
 
     def _open(self) -> duckdb.DuckDBPyConnection:
         """Raises duckdb.Error."""

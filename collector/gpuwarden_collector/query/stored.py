@@ -1,4 +1,4 @@
-"""Queries the store for rows that are kept in files: newest rows of older runs, and waste of the current hours."""
+"""Refreshes two files that queries read instead of the store: newest rows, and waste of the current hours."""
 
 import asyncio
 import logging
@@ -7,7 +7,7 @@ from typing import Any
 
 from gpuwarden.query import QueryError
 from gpuwarden.waste import bounds_sql, running_sql
-from gpuwarden_collector.query.querier import QuerierBeside
+from gpuwarden_collector.query.querier import BackgroundQuerier
 from gpuwarden_collector.storage.newest_rows import Kept, LatestRows, newest_part_sql
 from gpuwarden_collector.storage.running_waste import Bounds, RunningWaste
 
@@ -18,7 +18,7 @@ RUNNING_LOOK_S = 15.0
 _PARTS_MAX = 4_096
 
 
-async def take_stored(latest: LatestRows, querier: QuerierBeside) -> None:
+async def take_stored(latest: LatestRows, querier: BackgroundQuerier) -> None:
     """Read the rows that `latest` is missing; after an error the next call tries again."""
     for kept in latest.missing():
         try:
@@ -29,7 +29,7 @@ async def take_stored(latest: LatestRows, querier: QuerierBeside) -> None:
             log.debug("newest rows not read", extra={"view": kept.view, "reason": str(error)})
 
 
-async def _take(latest: LatestRows, querier: QuerierBeside, kept: Kept, parts: int) -> bool:
+async def _take(latest: LatestRows, querier: BackgroundQuerier, kept: Kept, parts: int) -> bool:
     """Read a view's rows in `parts` queries; False: more parts are needed. Raises QueryError."""
     asked = [newest_part_sql(kept, part, parts) for part in range(parts)]
     found = await _answers(querier, asked)
@@ -39,7 +39,7 @@ async def _take(latest: LatestRows, querier: QuerierBeside, kept: Kept, parts: i
     return True
 
 
-async def label_running(running: RunningWaste, querier: QuerierBeside) -> None:
+async def label_running(running: RunningWaste, querier: BackgroundQuerier) -> None:
     """Compute the rows of `running` if they are due; after an error the next call tries again."""
     try:
         row = (await querier.query(bounds_sql())).records()[0]
@@ -60,7 +60,7 @@ def _running(bounds: Bounds, parts: int) -> list[str]:
     return [running_sql(*bounds, f"hash(node) % {parts} = {part}") for part in range(parts)]
 
 
-async def _answers(querier: QuerierBeside, parts: Sequence[str]) -> list[Any] | None:
+async def _answers(querier: BackgroundQuerier, parts: Sequence[str]) -> list[Any] | None:
     """Arrow tables of the queries' rows; None: a result is too large, so more parts are needed. Raises QueryError."""
     found = []
     for sql in parts:

@@ -450,7 +450,7 @@ IDLE_BYTES = 256 * 1024 * 1024
 _SHARE = 8
 _LIMIT_BYTES_MAX = 1024 * 1024 * 1024
 _LIMIT_BYTES_MIN = 64 * 1024 * 1024
-_BESIDE = 2.5
+_DATA_FACTOR = 2.5
 _RECENT_BYTES_MAX = 128 * 1024 * 1024
 """With more rows a process would soon exceed `RSS_BYTES_MAX`."""
 _SIZE = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*(B|[KMGT]I?B?)\s*", re.IGNORECASE)
@@ -466,7 +466,7 @@ def limits(memory_limit: str | None, data_bytes_max: int | None) -> tuple[str, i
         size = max(_LIMIT_BYTES_MIN, min(_LIMIT_BYTES_MAX, machine_bytes() // _SHARE))
         memory_limit = f"{size >> 20}MiB"
     if data_bytes_max is None:
-        data_bytes_max = IDLE_BYTES + int(_BESIDE * size_bytes(memory_limit))
+        data_bytes_max = IDLE_BYTES + int(_DATA_FACTOR * size_bytes(memory_limit))
     return memory_limit, data_bytes_max
 
 

@@ -284,7 +284,7 @@ class Engine(QueryDatabase):
         (show or self.lake.show)(cursor, names)
         return self.lake.sealed
 
-    def begin_beside(
+    def begin_outside_lake(
         self, cursor: duckdb.DuckDBPyConnection, names: Iterable[str] | None = None
     ) -> None:
         """Begin a transaction for a query that reads neither lake nor segments. `names`: tables of the state file;

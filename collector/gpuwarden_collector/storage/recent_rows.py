@@ -151,7 +151,7 @@ class RecentRows:
 
     def begin(self, cursor: duckdb.DuckDBPyConnection, names: Iterable[str] | None = None) -> None:
         """Begin a transaction with all tables of the state file."""
-        self._engine.begin_beside(cursor)
+        self._engine.begin_outside_lake(cursor)
 
     @property
     def tables(self) -> Mapping[str, frozenset[str]]:

@@ -79,17 +79,17 @@ class RuleEngine:
         store: AlertStore,
         clock: Clock,
         *,
-        beside: Querier | None = None,
+        background: Querier | None = None,
         lag_s: Callable[[], float | None] = lambda: 0.0,
         overrides: Sequence[Override] = (),
         on_change: Callable[[Alert], None] | None = None,
         expect: Callable[[Sequence[ExpectedQuery]], None] = lambda queries: None,
     ) -> None:
-        """`beside`: runs replays, for which no evaluation waits; None: `querier`. `lag_s`: age of the newest row
+        """`background`: runs replays, for which no evaluation waits; None: `querier`. `lag_s`: age of the newest row
         when it was stored; None: no row was stored since the start. `expect`: gets the queries that will recur."""
         self._expect = expect
         self._lag_s = lag_s
-        self._beside = beside or querier
+        self._background = background or querier
         self._runtimes = {rule.name: _runtime_of(rule, overrides) for rule in rules}
         self._failing = RuleRuntime(failing_rule())
         self._lake_away = RuleRuntime(lake_away_rule())
@@ -393,7 +393,7 @@ class RuleEngine:
                     return RuleState()
                 for back in range(count, 0, -1):
                     at = now - timedelta(seconds=span_s * back / count)
-                    await self._advance(runtime, at, querier=self._beside)
+                    await self._advance(runtime, at, querier=self._background)
         except Exception as error:  # noqa: BLE001 - without its past the rule starts now
             reason = str(error).partition("\n")[0] or type(error).__name__
             log.info("rule starts without its history", extra={"rule": rule.name, "reason": reason})

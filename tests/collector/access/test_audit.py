@@ -170,7 +170,7 @@ async def test_without_tokens_an_action_has_no_user(start: Any, session: Any) ->
     async with start() as collector:
         async with session.post(collector.url + "/v1/annotations", json={"text": "x"}) as answer:
             assert answer.status == 201
-        found: Result = await collector.beside.query("SELECT 1")
+        found: Result = await collector.background.query("SELECT 1")
         assert found.rows == [(1,)]
         [row] = await rows(session, collector.url, {})
         assert (row["user_name"], row["address"]) == (None, "127.0.0.1")

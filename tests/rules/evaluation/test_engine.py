@@ -285,7 +285,7 @@ async def test_all_rules_are_evaluated_before_the_past_of_any_is_asked_for(
             return await database.query(sql, params, **limits)
 
     rules = [rule_of("hot", hold="5m"), rule_of("cold", hold="5m")]
-    engine = RuleEngine(rules, database, store, clock, beside=Past(), on_change=told.append)
+    engine = RuleEngine(rules, database, store, clock, background=Past(), on_change=told.append)
     stop = asyncio.Event()
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(engine.run(stop))

@@ -5,7 +5,7 @@ This is the one list of NVML readings. `query.py` reads the rows, `device.py` ma
 its row to the catalogue and a row here.
 
 Rows are grouped by the table that they fill, and so by tier. Successive rows of one table with the
-same columns are one reading: the first call that the driver supports is used, newest first. A row
+same columns are alternatives, newest call first: the agent uses the first that the driver supports. A row
 whose columns are already known, for example from a field, is skipped. `plain` converts an answer that is
 not a plain number into plain types, `value` converts it into the column's value.
 """

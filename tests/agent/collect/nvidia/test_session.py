@@ -114,9 +114,7 @@ say(reason(driver.renew())); say(ask(hung, "utilization")[0])
     assert play(libraries, tmp_path, scene) == [nvml.IN_USE, 97, 97, None, 97]
 
 
-def test_threads_that_call_all_the_time_never_meet_a_pointer_of_another_life(
-    libraries: Path, tmp_path: Path
-) -> None:
+def test_threads_never_use_a_handle_of_an_earlier_session(libraries: Path, tmp_path: Path) -> None:
     scene = """
 install("590"); load("590 4")
 driver = open_driver()
@@ -214,7 +212,7 @@ def test_a_call_that_fails_has_left() -> None:
     assert NVML._inside == inside
 
 
-def test_a_pointer_of_another_life_is_refused_before_anything_is_called() -> None:
+def test_a_handle_of_an_earlier_session_is_refused_before_any_call() -> None:
     for arguments, of in (((NO_HANDLE,), None), ((1, NO_HANDLE), None), ((), NO_HANDLE)):
         with pytest.raises(NvmlError, match="nvmlNoSuchCall: UNINITIALIZED"):
             call("nvmlNoSuchCall", *arguments, of=of)

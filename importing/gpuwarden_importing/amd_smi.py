@@ -1,4 +1,4 @@
-"""Reads the output of `amd-smi metric`, `monitor`, `static` and `list` with `--json` or `--csv`.
+"""Reads the output of `amd-smi metric`, `monitor`, `static` and `list` with `--json`.
 
 Names are those of the tool's sources up to ROCm 7.14, where a value is `{"value": 5, "unit": "W"}` or a text; there
 was no capture to check. Its MB are MiB. Identity is as in the agent's AMD probe: the chip's serial number, which
@@ -10,14 +10,13 @@ memory. An answer is of another partition if it says so (`partition_id`, `xcp`),
 address.
 """
 
-import csv
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from gpuwarden_agent.collect.amd import sysfs as amd_sysfs
 from gpuwarden_importing.file import LogFile
-from gpuwarden_importing.model import ImportedRows, ImportTally, Origin, Row, Value
+from gpuwarden_importing.model import ImportTally, Origin, Row, TableRow, Value
 from gpuwarden_importing.rocm import documents
 from gpuwarden_importing.values import (
     DETAILS,
@@ -81,8 +80,8 @@ _MODES = ("spx", "dpx", "tpx", "qpx", "cpx")
 _HOTSPOT = re.compile(r"(?:temperature/)?hotspot")
 
 
-def read_json(lines: Iterator[str], origin: Origin, tally: ImportTally) -> Iterator[ImportedRows]:
-    """A `Reader` of JSON: one document, or several in sequence."""
+def read(lines: Iterator[str], origin: Origin, tally: ImportTally) -> Iterator[TableRow]:
+    """A `Reader`: one document, or several in sequence."""
     file = _File(origin, tally)
     for document, line in documents(lines, tally):
         inner = document.get("gpu_data")
@@ -90,29 +89,6 @@ def read_json(lines: Iterator[str], origin: Origin, tally: ImportTally) -> Itera
             if isinstance(each, dict):
                 file.take(dict(_flat(each)), line, _busy(each))
     yield from file.rest()
-
-
-def read_csv(lines: Iterator[str], origin: Origin, tally: ImportTally) -> Iterator[ImportedRows]:
-    """A `Reader` of CSV."""
-    file = _File(origin, tally)
-    header: list[str] = []
-    for number, line in enumerate(lines, 1):
-        cells = [cell.strip() for cell in next(csv.reader([line]), [])]
-        if is_header(line):
-            header = [cell.lower() for cell in cells]
-        elif header and len(cells) == len(header):
-            file.take(dict(zip(header, cells, strict=True)), number, {})
-        elif any(cells):
-            tally.skip(f"not the {len(header)} cells of the header", number)
-    yield from file.rest()
-
-
-def is_header(line: str) -> bool:
-    """Whether a line is the header of amd-smi's CSV."""
-    names = [cell.strip().lower() for cell in line.split(",")]
-    if "gpu" not in names[:2] or not all(re.fullmatch(r"[a-z]\w*", name) for name in names):
-        return False
-    return any(shape.match(name) for name in names if name != "gpu" for shape, _, _ in _KNOWN)
 
 
 def _flat(document: Mapping[str, Any], start: str = "") -> Iterator[tuple[str, str]]:
@@ -221,7 +197,9 @@ class _File(LogFile):
         for shape, known, convert in _KNOWN:
             if not shape.match(name):
                 continue
-            value = self.read(name, cell, convert, line)
+            # An APU prints 65535 MHz for a clock that it does not know.
+            is_unknown = known.quantity == "mhz" and cell.startswith("65535")
+            value = None if is_unknown else self.read(name, cell, convert, line)
             row = values[known.table]
             # Of several sensors the hotspot counts.
             if value is not None and (row.get(known.column) is None or _HOTSPOT.match(name)):
@@ -235,7 +213,7 @@ class _File(LogFile):
             return self.assumed_time()
         return self.time(said, line)
 
-    def rest(self) -> Iterator[ImportedRows]:
+    def rest(self) -> Iterator[TableRow]:
         """Hand on all rows, with the UUIDs of the whole file."""
         uuids = {gpu: self._uuid(gpu) for gpu in self._facts}
         wholes = {uuids[gpu]: gpu for gpu in self._facts if gpu not in self._partitions}

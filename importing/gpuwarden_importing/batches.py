@@ -6,19 +6,19 @@ A batch has rows of one table in the file's order, cut at a fixed number, so the
 import hashlib
 import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from gpuwarden.metrics import METRICS, Type
+from gpuwarden.metrics import Type
+from gpuwarden.node_name import is_node_name
 from gpuwarden.schema import WIRE_TABLES
 from gpuwarden.table import Column, Table
 from gpuwarden.wire import TABLE_KEY
-from gpuwarden_importing.model import ImportedRows, ImportTally
+from gpuwarden_importing.model import ImportTally, Row, TableRow, Value
 
 BATCH_ROWS = 65_536
 NAME_BYTES_MAX = 256
@@ -30,9 +30,14 @@ ARROW_TYPES = {
     for kind in Type
 }
 
-_WHOLE = frozenset({Type.INT16, Type.INT32, Type.INT64, Type.TIMESTAMP})
 _UNKEYED = frozenset({"events", "nodes", "gpus"})
 """Tables in which a key may repeat."""
+_IDENTITY = frozenset({"ts", "node", "gpu", "gpu_uuid", "mig_instance", "simulated"})
+_READINGS = frozenset({"gpu_samples", "gpu_detail_samples", "gpu_health_samples"})
+"""Tables in which a row without a reading says nothing."""
+_BITS = {Type.INT16: 15, Type.INT32: 31, Type.INT64: 63}
+_FLOAT_MAX = {Type.FLOAT32: 3.4028234663852886e38, Type.FLOAT64: 1e308}
+_OTHER_TYPE, _IMPOSSIBLE = "of another type", "with an impossible value"
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,65 +67,85 @@ class Batcher:
 
     latest_ms: int
     """Rows with later timestamps are skipped."""
-    pending: dict[str, list[Any]] = field(default_factory=dict)
+    pending: dict[str, dict[object, Row]] = field(default_factory=dict)
+    """Rows by table and key."""
     rows: Counter[str] = field(default_factory=Counter)
     """Rows by table, in batches or pending."""
     first_ms: int | None = None
     last_ms: int | None = None
     gaps_s: Counter[int] = field(default_factory=Counter)
     """Number of intervals between readings of a GPU, by whole seconds."""
-    _last_ms: dict[str, int] = field(default_factory=dict)
-    gpus: set[str] = field(default_factory=set)
-    nodes: set[str] = field(default_factory=set)
+    _last_ms: dict[Value, int] = field(default_factory=dict)
+    gpus: set[Value] = field(default_factory=set)
+    nodes: set[Value] = field(default_factory=set)
 
-    def add(self, rows: ImportedRows, tally: ImportTally) -> Iterator[ImportBatch]:
+    def add(self, rows: Iterable[TableRow], tally: ImportTally) -> Iterator[ImportBatch]:
         """Add rows; the batches that are full."""
-        table = WIRE_TABLES[rows.table]
-        data = _typed(table, rows, tally)
-        data = _admissible(table, data, self.latest_ms, tally)
-        if not data.num_rows:
-            return
-        self.rows[table.name] += data.num_rows
-        self._note(data)
-        if table.name == "gpu_samples":
-            self._note_gaps(data)
-        pieces = self.pending.setdefault(table.name, [])
-        pieces.append(data)
-        while sum(piece.num_rows for piece in pieces) >= BATCH_ROWS:
-            whole = pa.concat_tables(pieces, promote_options="default")
-            yield from self._cut(table, whole.slice(0, BATCH_ROWS), tally)
-            pieces[:] = [whole.slice(BATCH_ROWS)]
+        for name, values in rows:
+            table = WIRE_TABLES[name]
+            row = self._admissible(table, values, tally)
+            if row is None:
+                continue
+            pending = self.pending.setdefault(name, {})
+            is_keyed = name not in _UNKEYED
+            key = tuple(map(row.get, table.key)) if is_keyed else len(pending)
+            if is_keyed and key in pending:
+                if pending[key] == row:
+                    tally.ignore(f"{name} rows that come twice", 0)
+                else:
+                    tally.skip(f"{name} rows with a repeated key", 0)
+                continue
+            pending[key] = row
+            self.rows[name] += 1
+            self._note(name, row)
+            if len(pending) >= BATCH_ROWS:
+                yield _batch(table, self.pending.pop(name))
 
-    def flush(self, tally: ImportTally) -> Iterator[ImportBatch]:
+    def flush(self) -> Iterator[ImportBatch]:
         """Batches of pending rows; nodes and GPUs first, as the collector resolves GPUs of events by them."""
-        order = ("nodes", "gpus")
-        first = {name: self.pending[name] for name in order if name in self.pending}
-        for name, pieces in (first | self.pending).items():
-            whole = pa.concat_tables(pieces, promote_options="default")
-            if whole.num_rows:
-                yield from self._cut(WIRE_TABLES[name], whole, tally)
+        for name in sorted(self.pending, key=lambda name: name not in ("nodes", "gpus")):
+            yield _batch(WIRE_TABLES[name], self.pending[name])
         self.pending = {}
 
-    def _cut(self, table: Table, data: Any, tally: ImportTally) -> Iterator[ImportBatch]:
-        if table.name not in _UNKEYED:
-            once = without_doubles(table, data)
-            if double := data.num_rows - once.num_rows:
-                tally.skip(f"{table.name} rows with a repeated key", 0, double)
-                self.rows[table.name] -= double
-                data = once
-        names = [n for n in data.schema.names if data[n].null_count < data.num_rows]
-        yield ImportBatch(table.name, data.select(names))
+    def _admissible(self, table: Table, values: Row, tally: ImportTally) -> Row | None:
+        """The row as a collector admits it; None, counted as skipped: it does not."""
+        checks, required, times = _checks(table.name)
+        row: Row = {}
+        for name, value in values.items():
+            if value is None or name not in checks:
+                continue
+            try:
+                checked = checks[name](value)
+                if name in times and not 0 <= checked <= self.latest_ms:
+                    raise ValueError("in the future, or before 1970")
+                row[name] = checked
+            except ValueError as error:
+                if name in required:
+                    tally.skip(f"{table.name} rows {error}", 0)
+                    return None
+                tally.skip(f"{table.name}.{name} values {error}", 0)
+        for name in required:
+            if name not in row:
+                tally.skip(f"{table.name} rows without {name}", 0)
+                return None
+        if table.name in _READINGS and row.keys() <= _IDENTITY:
+            return None
+        return row
 
-    def _note(self, data: Any) -> None:
-        names = data.schema.names
-        if "ts" in names:
-            both = pc.min_max(data["ts"].cast(pa.int64()))
-            first, last = both["min"].as_py(), both["max"].as_py()
-            self.first_ms = first if self.first_ms is None else min(self.first_ms, first)
-            self.last_ms = last if self.last_ms is None else max(self.last_ms, last)
-        for name, seen in (("gpu_uuid", self.gpus), ("node", self.nodes)):
-            if name in names:
-                seen.update(v for v in pc.unique(data[name]).to_pylist() if v)
+    def _note(self, table: str, row: Row) -> None:
+        self.nodes.add(row["node"])
+        uuid, ts_ms = row.get("gpu_uuid"), row.get("ts")
+        if uuid is not None:
+            self.gpus.add(uuid)
+        if not isinstance(ts_ms, int):
+            return
+        self.first_ms = ts_ms if self.first_ms is None else min(self.first_ms, ts_ms)
+        self.last_ms = ts_ms if self.last_ms is None else max(self.last_ms, ts_ms)
+        if table == "gpu_samples":
+            gap_s = abs(ts_ms - self._last_ms.get(uuid, ts_ms)) // 1000
+            self._last_ms[uuid] = ts_ms
+            if gap_s:
+                self.gaps_s[gap_s] += 1
 
     @property
     def pace_s(self) -> int | None:
@@ -132,169 +157,75 @@ class Batcher:
                 return gap_s
         return None
 
-    def _note_gaps(self, data: Any) -> None:
-        encoded = data["gpu_uuid"].combine_chunks().dictionary_encode()
-        names, gpu = encoded.dictionary.to_pylist(), encoded.indices.to_numpy()
-        ms = data["ts"].cast(pa.int64()).to_numpy()
-        order = np.lexsort((ms, gpu))
-        gpu, ms = gpu[order], ms[order]
-        is_same = gpu[1:] == gpu[:-1]
-        gaps = [(ms[1:] - ms[:-1])[is_same]]
-        starts = np.flatnonzero(np.append(True, ~is_same))
-        ends = np.append(starts[1:], len(ms)) - 1
-        for start, end in zip(starts.tolist(), ends.tolist(), strict=True):
-            name = names[gpu[start]]
-            if (last_ms := self._last_ms.get(name)) is not None:
-                gaps.append(ms[start : start + 1] - last_ms)
-            self._last_ms[name] = int(ms[end])
-        seconds, counts = np.unique(np.concatenate(gaps) // 1000, return_counts=True)
-        found = zip(seconds.tolist(), counts.tolist(), strict=True)
-        self.gaps_s.update({gap_s: count for gap_s, count in found if gap_s > 0})
 
-
-def without_doubles(table: Table, data: Any) -> Any:
-    """The first row of each key."""
-    keys = [name for name in table.key if name in data.schema.names]
-    numbered = data.select(keys).append_column("row", pa.array(np.arange(data.num_rows)))
-    first = numbered.group_by(keys).aggregate([("row", "min")])["row_min"]
-    if len(first) == data.num_rows:
-        return data
-    return data.take(first.combine_chunks().sort())
-
-
-def _typed(table: Table, rows: ImportedRows, tally: ImportTally) -> Any:
-    count = rows.count
-    columns: dict[str, Any] = {}
+def _batch(table: Table, rows: dict[object, Row]) -> ImportBatch:
+    columns, names = {}, {"simulated"}.union(*rows.values())
     for column in table.columns:
-        values = rows.columns.get(column.name)
-        if values is not None:
-            columns[column.name] = _array(table, column, values, tally)
-        elif column.name == "simulated":
-            columns["simulated"] = pa.array(np.zeros(count, bool))
-        elif column.required:
-            columns[column.name] = pa.nulls(count, ARROW_TYPES[column.type])
-    return pa.table(columns)
-
-
-def _array(table: Table, column: Column, values: Any, tally: ImportTally) -> Any:
-    """Values in the column's type; values that do not fit become NULL and are counted."""
-    wanted = ARROW_TYPES[column.type]
-    try:
-        if isinstance(values, pa.Array | pa.ChunkedArray):
-            return values.cast(wanted)
-        if column.type is Type.BOOL or column.type is Type.STRING:
-            return pa.array(values, wanted)
-        return pa.array(values, pa.int64() if column.type in _WHOLE else pa.float64()).cast(wanted)
-    except (pa.ArrowException, TypeError, ValueError, OverflowError, UnicodeError):
-        if isinstance(values, pa.Array | pa.ChunkedArray):
-            values = values.to_pylist()
-    fitted = [_fitted(column, value) for value in values]
-    lost = sum(a is not None and b is None for a, b in zip(values, fitted, strict=True))
-    if lost:
-        tally.skip(f"{table.name}.{column.name} values of another type", 0, lost)
-    return pa.array(fitted, wanted)
-
-
-_BITS = {Type.INT16: 15, Type.INT32: 31, Type.INT64: 63, Type.TIMESTAMP: 63}
-_FLOAT32_MAX = 3.4028234663852886e38
-
-
-def _fitted(column: Column, value: Any) -> Any:
-    match column.type:
-        case Type.STRING:
-            is_text = isinstance(value, str)
-            return value.encode(errors="replace").decode() if is_text else None
-        case Type.BOOL:
-            # Metrics are numbers: 1 is true.
-            return (
-                bool(value) if isinstance(value, bool | int | float) and value in (0, 1) else None
-            )
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        return None
-    if bits := _BITS.get(column.type):
-        return int(value) if value == int(value) and -(1 << bits) <= value < 1 << bits else None
-    if column.type is Type.FLOAT32 and abs(value) > _FLOAT32_MAX:
-        return None
-    return float(value) if abs(value) < 1e308 else None
-
-
-def _admissible(table: Table, data: Any, latest_ms: int, tally: ImportTally) -> Any:
-    """The rows and values that a collector admits."""
-    for column in table.columns:
-        if column.name not in data.schema.names:
+        if column.name not in names:
             continue
-        values = data[column.name]
-        if column.required and values.null_count:
-            tally.skip(f"{table.name} rows without {column.name}", 0, values.null_count)
-            data = data.filter(pc.is_valid(values))
-            values = data[column.name]
-        wrong, why = _wrong(table, column, values, latest_ms)
-        if wrong is None or not (count := pc.sum(wrong).as_py()):
-            continue
-        wrong = pc.fill_null(wrong, False)
-        if column.required:
-            tally.skip(f"{table.name} rows {why}", 0, count)
-            data = data.filter(pc.invert(wrong))
-        else:
-            tally.skip(f"{table.name}.{column.name} values {why}", 0, count)
-            at = data.schema.get_field_index(column.name)
-            nothing = pa.scalar(None, values.type)
-            data = data.set_column(at, column.name, pc.if_else(wrong, nothing, values))
-    return _telling(table, data)
+        values = [row.get(column.name) for row in rows.values()]
+        if column.name == "simulated":
+            values = [bool(value) for value in values]
+        columns[column.name] = pa.array(values, ARROW_TYPES[column.type])
+    return ImportBatch(table.name, pa.table(columns))
 
 
-def _wrong(table: Table, column: Column, values: Any, latest_ms: int) -> tuple[Any, str]:
-    """Mask of the values that are not admitted, and the reason."""
+@cache
+def _checks(name: str) -> tuple[dict[str, Callable[[Value], Any]], list[str], list[str]]:
+    """The check of each column of a table, the columns that a row must have, and timestamps."""
+    table = WIRE_TABLES[name]
+    checks = {column.name: _check(table, column) for column in table.columns}
+    required = [c.name for c in table.columns if c.required and c.name != "simulated"]
+    return checks, required, [c.name for c in table.columns if c.type is Type.TIMESTAMP]
+
+
+def _check(table: Table, column: Column) -> Callable[[Value], Value]:
+    """Make a function of a value to the value in the column's type; it raises ValueError with the reason."""
+    low, high = column.limits or (-math.inf, math.inf)
     match column.type:
-        case Type.TIMESTAMP:
-            ms = values.cast(pa.int64())
-            return (
-                pc.or_(pc.less(ms, 0), pc.greater(ms, latest_ms)),
-                "in the future, or before 1970",
-            )
         case Type.STRING:
             is_name = column.name in table.key or column.name in ("node", "gpu_uuid")
-            size = pc.binary_length(values)
             most = NAME_BYTES_MAX if is_name else TEXT_BYTES_MAX
-            too_long = pc.greater(size, most)
-            wrong = pc.or_(too_long, pc.equal(size, 0)) if is_name else too_long
-            return wrong, f"whose {column.name} is empty or longer than {most} bytes"
+
+            def text(value: Value) -> Value:
+                if not isinstance(value, str):
+                    raise ValueError(_OTHER_TYPE)  # noqa: TRY004
+                if column.name == "node" and not is_node_name(value):
+                    raise ValueError("whose node cannot be the name of one")
+                content = value.encode(errors="replace")
+                if len(content) > most or (is_name and not content):
+                    raise ValueError(f"whose {column.name} is empty or longer than {most} bytes")
+                return content.decode()
+
+            return text
+        case Type.BOOL:
+
+            def flag(value: Value) -> Value:
+                # Metrics are numbers: 1 is true.
+                if isinstance(value, str) or value not in (0, 1):
+                    raise ValueError(_OTHER_TYPE)
+                return bool(value)
+
+            return flag
         case Type.FLOAT32 | Type.FLOAT64:
-            wrong = pc.invert(pc.is_finite(values))
-            if column.limits:
-                wrong = pc.or_(wrong, _outside(values, column.limits))
-            return wrong, "with an impossible value"
-    if column.limits is None:
-        return None, ""
-    return _outside(values, column.limits), "with an impossible value"
+            most_float = _FLOAT_MAX[column.type]
 
+            def number(value: Value) -> Value:
+                if isinstance(value, bool) or not isinstance(value, int | float):
+                    raise ValueError(_OTHER_TYPE)  # noqa: TRY004
+                if not (low <= value <= high and abs(value) <= most_float):
+                    raise ValueError(_IMPOSSIBLE)
+                return float(value)
 
-def _outside(values: Any, limits: Sequence[float]) -> Any:
-    low, high = limits
-    if pa.types.is_integer(values.type):
-        # Arrow would compare as floats, which cannot represent every integer.
-        most = (1 << (values.type.bit_width - 1)) - 1
-        low = pa.scalar(math.ceil(max(low, -most - 1)), values.type)
-        high = pa.scalar(math.floor(min(high, most)), values.type)
-    return pc.or_(pc.less(values, low), pc.greater(values, high))
+            return number
+        case _:
+            size = 1 << _BITS.get(column.type, 63)
 
+            def whole(value: Value) -> Value:
+                if isinstance(value, bool) or not isinstance(value, int | float):
+                    raise ValueError(_OTHER_TYPE)  # noqa: TRY004
+                if not (low <= value <= high and -size <= value < size) or value % 1:
+                    raise ValueError(_IMPOSSIBLE)
+                return int(value)
 
-def _telling(table: Table, data: Any) -> Any:
-    """The rows that have a metric, in tables of metrics."""
-    metrics = [m.name for m in METRICS.get(table.name, ()) if m.name in data.schema.names]
-    if table.name not in ("gpu_samples", "gpu_detail_samples", "gpu_health_samples") or any(
-        data[name].null_count == 0 for name in metrics
-    ):
-        return data
-    own = [
-        c.name
-        for c in table.columns
-        if c.name in data.schema.names
-        and c.name not in ("ts", "node", "gpu", "gpu_uuid", "mig_instance", "simulated")
-    ]
-    if not own:
-        return data.slice(0, 0)
-    tells = pc.is_valid(data[own[0]])
-    for name in own[1:]:
-        tells = pc.or_(tells, pc.is_valid(data[name]))
-    return data.filter(tells)
+            return whole

@@ -1,6 +1,6 @@
 """Reads CSV and Parquet with the catalogue's columns, such as output of `gpuwarden sql`."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -10,20 +10,20 @@ import pyarrow.parquet as pq
 
 from gpuwarden.metrics import Type
 from gpuwarden.schema import WIRE_TABLES
-from gpuwarden.table import Column, Table
+from gpuwarden.table import Table
 from gpuwarden.wire import TABLE_KEY
-from gpuwarden_importing.cells import CellColumn, LineBlock, count_present, split
+from gpuwarden_importing.cells import split, split_to
 from gpuwarden_importing.file import LogFile
-from gpuwarden_importing.instants import Instants
 from gpuwarden_importing.model import (
     AGENT,
-    ImportedRows,
     ImportTally,
     Origin,
+    Row,
+    TableRow,
     UnreadableError,
     Value,
 )
-from gpuwarden_importing.smi_csv import fields_in
+from gpuwarden_importing.smi_fields import is_field
 from gpuwarden_importing.values import Converter, flag, plain
 
 BLOCK_ROWS = 20_000
@@ -64,19 +64,20 @@ def _lacking(table: Table, names: Sequence[str]) -> list[str]:
 
 
 def is_header(line: str) -> bool:
-    """Whether a line is a header with more columns of a table than fields of nvidia-smi.
-
-    `driver_version` is both.
-    """
-    names = [cell.strip().strip('"') for cell in split(line, ",")]
+    """Whether a line is a header with the columns of a table."""
     try:
-        table = table_of(names)
+        return table_of([cell.strip().strip('"') for cell in split(line, ",")]) is not None
     except UnreadableError:
         return True
-    return table is not None and len({*table.names} & {*names}) > fields_in(line)
 
 
-def read_csv(lines: Iterator[str], origin: Origin, tally: ImportTally) -> Iterator[ImportedRows]:
+def own_names(names: Iterable[str]) -> set[str]:
+    """The names that are columns of tables, and no fields of nvidia-smi."""
+    columns = {name for table in WIRE_TABLES.values() for name in table.names}
+    return {name for name in names if name in columns and not is_field(name)}
+
+
+def read_csv(lines: Iterator[str], origin: Origin, tally: ImportTally) -> Iterator[TableRow]:
     """A `Reader`."""
     header = next((line for line in lines if line.strip()), "")
     names = [cell.strip().strip('"') for cell in split(header.lstrip("\ufeff"), ",")]
@@ -84,55 +85,33 @@ def read_csv(lines: Iterator[str], origin: Origin, tally: ImportTally) -> Iterat
     if table is None:
         raise UnreadableError("its columns match no table")
     file = LogFile(origin, tally)
-    columns = {
-        at: CellColumn(name, _converter(table.column(name), file.instants))
-        for at, name in enumerate(names)
-        if name in table.names
-    }
-    block = LineBlock(len(names), ",")
-
-    def rows() -> ImportedRows:
-        cells, numbers = block.take()
-        for at, name in enumerate(names):
-            if at not in columns and (count := count_present(cells[at])):
-                tally.unmapped[name] += count
-        values = {names[at]: c.values(cells[at], numbers, tally) for at, c in columns.items()}
-        return _filled(table, values, len(numbers), origin)
-
     for number, line in enumerate(lines, 2):
         if not line.strip() or line == header:
             continue
-        if not block.add(line, number):
+        cells = split_to(len(names), line, ",")
+        if cells is None:
             tally.skip(f"not the {len(names)} cells of the header", number)
-        elif len(block.numbers) >= BLOCK_ROWS:
-            yield rows()
-    if block.numbers:
-        yield rows()
+            continue
+        row: Row = {}
+        for name, cell in zip(names, cells, strict=True):
+            if name not in table.names:
+                file.count_unmapped(name, cell)
+            elif (column := table.column(name)).type is Type.TIMESTAMP:
+                said = cell.strip(' "\r\n')
+                row[name] = file.time(said, number) if said else None
+            else:
+                row[name] = file.read(name, cell, _CONVERTERS[column.type], number)
+        yield table.name, _filled(table, row, origin)
     file.note_zone()
 
 
-def _filled(table: Table, values: dict[str, Any], count: int, origin: Origin) -> ImportedRows:
-    if origin.node or "node" not in values:
-        values["node"] = [origin.node_or(None)] * count
+def _filled(table: Table, row: Row, origin: Origin) -> Row:
+    node = row.get("node")
+    row["node"] = origin.node_or(None if node is None else str(node))
     if table.name == "nodes":
         for name in ("agent_id", "boot_id"):
-            values.setdefault(name, [AGENT] * count)
-    return ImportedRows(table.name, values)
-
-
-def _converter(column: Column, instants: Instants) -> Converter:
-    match column.type:
-        case Type.TIMESTAMP:
-            return lambda cell: instants.parse(cell.strip(' "\r\n'))
-        case Type.STRING:
-            # A text is kept, also "unknown".
-            return lambda cell: cell.strip("\r\n") or None
-        case Type.BOOL:
-            return flag
-        case Type.FLOAT32 | Type.FLOAT64:
-            return lambda cell: _read(float, cell)
-        case _:
-            return lambda cell: _read(_whole, cell)
+            row.setdefault(name, AGENT)
+    return row
 
 
 def _read(kind: Any, cell: str) -> Value:
@@ -153,10 +132,18 @@ def _whole(text: str) -> int:
         return int(value)
 
 
-def read_parquet(
-    file: Path | IO[bytes], origin: Origin, tally: ImportTally
-) -> Iterator[ImportedRows]:
+_CONVERTERS: dict[Type, Converter] = {
+    # A text is kept, also "unknown".
+    Type.STRING: lambda cell: cell.strip("\r\n") or None,
+    Type.BOOL: flag,
+    **{kind: lambda cell: _read(float, cell) for kind in (Type.FLOAT32, Type.FLOAT64)},
+    **{kind: lambda cell: _read(_whole, cell) for kind in (Type.INT16, Type.INT32, Type.INT64)},
+}
+
+
+def read_parquet(file: Path | IO[bytes], origin: Origin, tally: ImportTally) -> Iterator[TableRow]:
     """Rows of a Parquet file. Raises UnreadableError."""
+    log = LogFile(origin, tally)
     try:
         opened = pq.ParquetFile(file)
         schema = opened.schema_arrow
@@ -165,32 +152,33 @@ def read_parquet(
         if table is None:
             raise UnreadableError("its columns match no table")
         known = [name for name in schema.names if name in table.names]
-        others = {name for name in schema.names if name not in known}
         for piece in opened.iter_batches(BLOCK_ROWS, columns=known):
-            values: dict[str, Any] = {}
-            for name in known:
-                column = table.column(name)
-                values[name] = piece.column(name)
-                if column.type is Type.TIMESTAMP:
-                    values[name] = _instants(values[name], origin, tally)
-            yield _filled(table, values, piece.num_rows, origin)
-        for name in sorted(others):
-            tally.unmapped[name] += opened.metadata.num_rows
+            columns = {
+                name: _instants(piece.column(name), log)
+                if table.column(name).type is Type.TIMESTAMP
+                else piece.column(name).to_pylist()
+                for name in known
+            }
+            for values in zip(*columns.values(), strict=True):
+                yield table.name, _filled(table, dict(zip(known, values, strict=True)), origin)
+        for name in schema.names:
+            if name not in known:
+                tally.unmapped[name] += opened.metadata.num_rows
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise UnreadableError(
             f"it is not a readable Parquet file: {str(error).partition(chr(10))[0][:200]}"
         ) from error
+    log.note_zone()
 
 
-def _instants(values: Any, origin: Origin, tally: ImportTally) -> Any:
+def _instants(values: Any, log: LogFile) -> list[Value]:
     """Timestamps in milliseconds UTC, from texts, numbers and Arrow timestamps of any unit."""
     if pa.types.is_timestamp(values.type):
-        if values.type.tz is None and str(origin.zone) != "UTC":
-            values = pc.assume_timezone(values, str(origin.zone))
+        zone = log.origin.zone
+        if values.type.tz is None and str(zone) != "UTC":
+            values = pc.assume_timezone(values, str(zone))
         # Parts of a millisecond are cut.
-        return values.cast(pa.timestamp("ms", tz=values.type.tz), safe=False).cast(pa.int64())
-    file = LogFile(origin, tally)
-    texts = {str(value) for value in values.to_pylist() if value is not None}
-    memo = {text: file.time(text, 0) for text in texts}
-    file.note_zone()
-    return [None if v is None else memo[str(v)] for v in values.to_pylist()]
+        whole = values.cast(pa.timestamp("ms", tz=values.type.tz), safe=False)
+        milliseconds: list[Value] = whole.cast(pa.int64()).to_pylist()
+        return milliseconds
+    return [None if v is None else log.time(str(v), 0) for v in values.to_pylist()]

@@ -1,11 +1,9 @@
-"""Reads metrics of dcgm-exporter: Prometheus text, and Prometheus's answers to query and query_range.
+"""Reads metrics of dcgm-exporter: Prometheus text.
 
 Names (of both name sets), units and columns are those that the agent's exporter writes. A change of a GPU's last Xid
-becomes an event. Answers have the form of Prometheus's HTTP API (`resultType` matrix or vector); there was no capture
-to check.
+becomes an event.
 """
 
-import json
 import re
 from collections.abc import Iterator, Mapping
 
@@ -21,10 +19,10 @@ from gpuwarden.xids import xid_info
 from gpuwarden_agent.events.kinds import event
 from gpuwarden_importing.file import LogFile
 from gpuwarden_importing.model import (
-    ImportedRows,
     ImportTally,
     Origin,
     Row,
+    TableRow,
     UnreadableError,
     mig_uuid,
     place_uuid,
@@ -37,14 +35,10 @@ _LINE = re.compile(
 _LABEL = re.compile(r'(\w+)\s*=\s*"((?:[^"\\]|\\.)*)"')
 _ESCAPES = {r"\\": "\\", r"\"": '"', r"\n": "\n"}
 _TABLES_ROWS_MAX = 50_000
-VALUES_MAX = 2_000_000
-"""Most values of a Prometheus answer: rows are made of all its series, so they are held until the end."""
-SERIES_CHARS_MAX = 32 * 1024 * 1024
-_SERIES = re.compile(r'\{\s*"metric"\s*:')
 _XIDS = frozenset(DCGM_XID.values())
 
 
-def read(lines: Iterator[str], origin: Origin, tally: ImportTally) -> Iterator[ImportedRows]:
+def read(lines: Iterator[str], origin: Origin, tally: ImportTally) -> Iterator[TableRow]:
     """A `Reader` of Prometheus text."""
     file = _File(origin, tally)
     for number, line in enumerate(lines, 1):
@@ -61,57 +55,6 @@ def read(lines: Iterator[str], origin: Origin, tally: ImportTally) -> Iterator[I
     yield from file.rest()
 
 
-def read_answer(lines: Iterator[str], origin: Origin, tally: ImportTally) -> Iterator[ImportedRows]:
-    """A `Reader` of Prometheus's JSON answer to a query."""
-    file = _File(origin, tally)
-    values = 0
-    for series in _series(lines, tally):
-        metric, points = series.get("metric"), series.get("values", [series.get("value")])
-        if not isinstance(metric, dict) or not isinstance(points, list):
-            tally.skip("an invalid series", 0)
-            continue
-        values += len(points)
-        if values > VALUES_MAX:
-            raise UnreadableError(
-                f"it has more than {VALUES_MAX:,} values: ask Prometheus for a shorter time, or fewer series"
-            )
-        labels = {str(name): str(value) for name, value in metric.items()}
-        name = labels.pop("__name__", "")
-        if not name:
-            tally.skip("a series without a name: ask for metrics, not for computed values", 0)
-            continue
-        file.take_series(name, labels, points)
-    yield from file.rest()
-
-
-def _series(lines: Iterator[str], tally: ImportTally) -> Iterator[Mapping[str, object]]:
-    """Iterate over the series, without holding the whole answer."""
-    decoder = json.JSONDecoder()
-    parts: list[str] = []
-    size = 0
-    for line in lines:
-        parts.append(line)
-        size += len(line)
-        if size > SERIES_CHARS_MAX:
-            raise UnreadableError("one of its series has more than 32 MiB: ask for a shorter time")
-        if "}" not in line:
-            continue  # no series ends here
-        content, at = "".join(parts), 0
-        while (begun := _SERIES.search(content, at)) is not None:
-            try:
-                found, at = decoder.raw_decode(content, begun.start())
-            except (ValueError, RecursionError):
-                at = begun.start()
-                break
-            yield found
-        else:
-            # After the last series only the begin of a next one matters.
-            at = max(at, content.rfind("{", at), 0)
-        parts, size = [content[at:]], len(content) - at
-    if _SERIES.search("".join(parts)):
-        tally.skip("a series that is cut short", 0)
-
-
 class _File(LogFile):
     """A file; its rows grow, as each line is one value of one row."""
 
@@ -123,14 +66,14 @@ class _File(LogFile):
         self._events: list[Row] = []
         self._xids: dict[str, int] = {}
 
-    def rows(self) -> Iterator[ImportedRows]:
+    def rows(self) -> list[TableRow]:
         """Hand on the rows so far."""
         for (table, _, _), row in self.growing.items():
             self.add(table, row)
         self.growing = {}
-        yield from super().rows()
+        return super().rows()
 
-    def rest(self) -> Iterator[ImportedRows]:
+    def rest(self) -> Iterator[TableRow]:
         """Hand on the last rows, the events and the inventory."""
         if self._events:
             self.tally.note(
@@ -142,26 +85,14 @@ class _File(LogFile):
 
     def take_line(self, found: re.Match[str], line: int) -> None:
         """Take a value."""
-        if self._is_known(found["name"], 1):
+        if self._is_known(found["name"]):
             gpu = self._gpu_of_text(found["labels"] or "", line)
             self._take(found["name"], gpu, found["value"], found["ts"], line)
 
-    def take_series(self, name: str, labels: Mapping[str, str], points: list[object]) -> None:
-        """Take the values of a series."""
-        if not self._is_known(name, len(points)):
-            return
-        gpu = self._identified(labels, 0)
-        for point in points:
-            match point:
-                case [ts, value]:
-                    self._take(name, gpu, str(value), str(ts), 0)
-                case _:
-                    self.tally.skip("a value that is not a number", 0)
-
-    def _is_known(self, name: str, values: int) -> bool:
+    def _is_known(self, name: str) -> bool:
         if name in dcgm_columns() or name in _XIDS:
             return True
-        self.tally.unmapped[name[:100]] += values
+        self.tally.unmapped[name[:100]] += 1
         return False
 
     def _take(

@@ -2,7 +2,8 @@
 
 import io
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from gpuwarden_importing import (
@@ -16,43 +17,72 @@ from gpuwarden_importing import (
     smi_text,
     smi_xml,
 )
-from gpuwarden_importing.model import ImportedRows, ImportTally, Origin, Reader, UnreadableError
+from gpuwarden_importing.cells import split
+from gpuwarden_importing.model import ImportTally, Origin, Reader, TableRow, UnreadableError
 from gpuwarden_importing.sources import STDIN, LogSource
 
 _PARQUET = b"PAR1"
 PARQUET_BYTES_MAX = 2 * 1024**3
 """Largest Parquet file from a pipe or an archive, as it must be held in memory."""
-_XML = re.compile(r"<nvidia_smi_log[\s>]")
-_CARD = re.compile(r'"card\d{1,4}"\s*:')
-_RESULT = re.compile(r'"resultType"\s*:\s*"(?:matrix|vector)"')
-_AMD = re.compile(r'"gpu(?:_data)?"\s*:\s*(?:\d+\s*,|\[)')
-_AMD_CSV = re.compile(r"(?:timestamp,)?gpu,", re.IGNORECASE)
-_DCGM = re.compile(r"\s*(?:#\s*(?:HELP|TYPE)\s+)?DCGM_[A-Z0-9_]+[\s{]")
+_AMD_GPU = re.compile(r'"gpu(?:_data)?"\s*:\s*(?:\d+\s*,|\[)')
+_AMD_WORD = re.compile(
+    r'"(?:gfx|gfx_\w+|umc_activity|socket_power|power_usage|asic|bdf|xcp|vram|\w+_vram|vram_\w+|max_power'
+    r'|total_energy_consumption|hotspot|hotspot_temperature)"\s*:'
+)
+_DCGM = re.compile(r"^\s*(?:#\s*(?:HELP|TYPE)\s+)?DCGM_[A-Z0-9_]+[\s{]", re.MULTILINE)
 
 
-READERS: dict[str, Reader] = {
-    "nvidia-smi CSV": smi_csv.read,
-    "nvidia-smi XML": smi_xml.read,
-    "nvidia-smi -q": smi_text.read_query,
-    "nvidia-smi table": smi_text.read_pages,
-    "nvidia-smi -L": smi_text.read_pages,
-    "nvidia-smi topo -m": smi_text.read_pages,
-    "dmon": monitor.read,
-    "pmon": monitor.read,
-    "dcgmi dmon": monitor.read,
-    "rocm-smi JSON": rocm.read,
-    "rocm-smi CSV": rocm.read_csv,
-    "amd-smi JSON": amd_smi.read_json,
-    "amd-smi CSV": amd_smi.read_csv,
-    "dcgm-exporter text": dcgm.read,
-    "Prometheus JSON": dcgm.read_answer,
-    "kernel log": kernel_log.read,
-    "fabric manager log": kernel_log.read_fabric_manager,
-    "CSV of a table": catalogue.read_csv,
+@dataclass(frozen=True, slots=True)
+class _Format:
+    """A format that is read."""
+
+    reader: Reader
+    is_in: Callable[[list[str], str], bool]
+    """Whether lines, and the same as one text, have what only this format has."""
+
+
+def _any(*shapes: Callable[[str], object]) -> Callable[[list[str], str], bool]:
+    """Whether a line has one of the shapes."""
+    return lambda head, _text: any(shape(line) for line in head for shape in shapes)
+
+
+def _in(*words: str | re.Pattern[str]) -> Callable[[list[str], str], bool]:
+    """Whether all are in the text."""
+    return lambda _head, text: all(re.search(word, text) for word in words)
+
+
+FORMATS: dict[str, _Format] = {
+    "nvidia-smi CSV": _Format(smi_csv.read, lambda head, _: _csv_format(head) == "nvidia-smi CSV"),
+    "nvidia-smi XML": _Format(smi_xml.read, _in(r"<nvidia_smi_log[\s>]")),
+    "nvidia-smi -q": _Format(smi_text.read_query, _in(smi_text.QUERY)),
+    "nvidia-smi text": _Format(
+        smi_text.read_pages,
+        _any(
+            smi_text.TABLE.search,
+            smi_text.GPU_LINE.match,
+            smi_text.LISTED.match,
+            smi_text.TOPOLOGY.match,
+        ),
+    ),
+    "dmon or pmon": _Format(monitor.read, _any(monitor.columns_of)),
+    "rocm-smi JSON": _Format(rocm.read, _in(r'"card\d{1,4}"\s*:')),
+    "amd-smi JSON": _Format(amd_smi.read, _in(_AMD_GPU, _AMD_WORD)),
+    "dcgm-exporter text": _Format(dcgm.read, _in(_DCGM)),
+    "kernel log": _Format(kernel_log.read, lambda head, _: kernel_log.is_kernel_log(head)),
+    "fabric manager log": _Format(
+        kernel_log.read_fabric_manager, _any(kernel_log.FABRIC_LINE.match)
+    ),
+    "CSV of a table": _Format(
+        catalogue.read_csv, lambda head, _: _csv_format(head) == "CSV of a table"
+    ),
 }
 
 _OTHERS: tuple[tuple[str, str, str], ...] = (
     (r"^nvidia-bug-report\.sh|Start of NVIDIA bug report", "a bug report of NVIDIA", "the kernel's log (journalctl -k) and `nvidia-smi -q -x`"),
+    (r"^index\s*,.*\.aip\b", "hl-smi CSV", "the agent, which reads hl-smi"),
+    (r"^device,.*\(", "CSV of rocm-smi", "`rocm-smi -a --json`"),
+    (r"^(timestamp,)?gpu,", "CSV of amd-smi", "`amd-smi metric --json`"),
+    (r'"resultType"\s*:', "JSON of Prometheus", "text of dcgm-exporter"),
     (r"^nvidia_smi_\w+(\{| )", "text of nvidia_gpu_exporter", "`nvidia-smi --query-gpu=... --format=csv --loop`"),
     (r"^(amd_gpu_|gpu_\w+\{[^}]*gpu_id=)", "text of AMD's exporter", "`amd-smi metric --json`"),
     (r"^(gpuwarden_\w+)(\{| )", "text of the agent's /metrics", "its collector, which has the rows (`gpuwarden sql`)"),
@@ -79,74 +109,43 @@ def _instead(text: str) -> str | None:
     return None
 
 
+_NOT_OURS = re.compile("|".join(shape for shape, _, _ in _OTHERS[:2]), re.MULTILINE)
+"""Formats without a reader that have words of others."""
+
+
+def _csv_format(head: list[str]) -> str | None:
+    """The format of a header; None: none. Raises UnreadableError."""
+    first = next((line for line in head if line.strip()), "").lstrip("\ufeff")
+    is_smi = bool(smi_csv.layout_of(first, is_first=True)) or any(map(smi_csv.layout_of, head))
+    if not catalogue.is_header(first):
+        return "nvidia-smi CSV" if is_smi else None
+    names = {cell.strip().strip('"') for cell in split(first, ",")}
+    of_smi, of_table = smi_csv.own_names(names), catalogue.own_names(names)
+    if is_smi and bool(of_smi) == bool(of_table):
+        raise UnreadableError(
+            "it may be nvidia-smi CSV or CSV of a table: say which with --fields or --table"
+        )
+    return "nvidia-smi CSV" if of_smi else "CSV of a table"
+
+
 def format_of(head: list[str], origin: Origin) -> str | None:
     """The format of a file that begins with these lines; None: unknown. Raises UnreadableError."""
+    if origin.fields or origin.table:
+        return "nvidia-smi CSV" if origin.fields else "CSV of a table"
     text = "\n".join(head)
-    if _XML.search(text):
-        return "nvidia-smi XML"
-    if origin.fields:
-        return "nvidia-smi CSV"
-    first = next((line for line in head if line.strip()), "").lstrip("\ufeff")
-    if "__REALTIME_TIMESTAMP" in text and first.startswith("{"):
-        return "kernel log"
-    if smi_text.QUERY in text:
-        return "nvidia-smi -q"
-    if first.lstrip().startswith(("{", "[")) and (found := _json_format(text)):
-        return found
-    if _CARD.search(text):
-        return "rocm-smi JSON"
-    if any(_DCGM.match(line) for line in head):
-        return "dcgm-exporter text"
-    if found := _page_format(head):
-        return found
-    if origin.table or catalogue.is_header(first):
-        return "CSV of a table"
-    if smi_csv.layout_of(first, is_first=True) or any(map(smi_csv.layout_of, head)):
-        return "nvidia-smi CSV"
-    if any(map(kernel_log.FABRIC_LINE.match, head[:200])):
-        return "fabric manager log"
-    if kernel_log.is_kernel_log(head):
-        return "kernel log"
-    if any(map(smi_csv.looks_headless, head[:20])):
+    if _NOT_OURS.search(text):
+        return None
+    names = [name for name, form in FORMATS.items() if form.is_in(head, text)]
+    if len(names) > 1:
+        raise UnreadableError(f"it may be {' or '.join(names)}: put each in a file of its own")
+    if not names and any(map(smi_csv.looks_headless, head[:20])):
         raise UnreadableError("it has no header: name its columns with --fields, as in --query-gpu")
-    return None
-
-
-def _json_format(text: str) -> str | None:
-    if '"resultType"' in text and _RESULT.search(text):
-        return "Prometheus JSON"
-    if _AMD.search(text) and not _CARD.search(text):
-        return "amd-smi JSON"
-    return None
-
-
-def _page_format(head: list[str]) -> str | None:
-    """The format, of those that NVIDIA's and AMD's tools print as tables."""
-    for line in head[:2000]:
-        if (columns := monitor.columns_of(line)) is not None:
-            return (
-                "pmon"
-                if "pid" in columns.names
-                else "dcgmi dmon"
-                if "entity" in columns.names
-                else "dmon"
-            )
-        if smi_text.TABLE.search(line) or smi_text.GPU_LINE.match(line):
-            return "nvidia-smi table"
-        if smi_text.LISTED.match(line):
-            return "nvidia-smi -L"
-        if smi_text.TOPOLOGY.match(line):
-            return "nvidia-smi topo -m"
-        if line.startswith("device,") and not catalogue.is_header(line):
-            return "rocm-smi CSV"
-        if _AMD_CSV.match(line) and amd_smi.is_header(line) and not catalogue.is_header(line):
-            return "amd-smi CSV"
-    return None
+    return names[0] if names else None
 
 
 def read(
     source: LogSource, path: Path, origin: Origin, tally: ImportTally
-) -> tuple[str, Iterator[ImportedRows]]:
+) -> tuple[str, Iterator[TableRow]]:
     """The format, and an iterator of rows. Raises UnreadableError, also during iteration."""
     if source.head.startswith(_PARQUET):
         return "Parquet", _parquet(source, path, origin, tally)
@@ -156,12 +155,12 @@ def read(
             raise UnreadableError("it is empty, or damaged")
         instead = _instead("\n".join(source.head_lines()[:500]))
         raise UnreadableError(instead or "unknown format: docs/import.md lists the formats")
-    return found, READERS[found](source.lines(), origin, tally)
+    return found, FORMATS[found].reader(source.lines(), origin, tally)
 
 
 def _parquet(
     source: LogSource, path: Path, origin: Origin, tally: ImportTally
-) -> Iterator[ImportedRows]:
+) -> Iterator[TableRow]:
     if path != STDIN and _begins_with(path, _PARQUET):
         yield from catalogue.read_parquet(path, origin, tally)
         return

@@ -1,20 +1,12 @@
-"""Collects what one file gives: rows by table until they are handed on, inventory, timestamps and what was skipped."""
+"""Collects what one file gives: rows until they are handed on, inventory, timestamps and what was skipped."""
 
 from collections.abc import Iterator
 
 from gpuwarden_importing.instants import Instants
-from gpuwarden_importing.model import (
-    ImportedInventory,
-    ImportedRows,
-    ImportTally,
-    Origin,
-    Row,
-    Value,
-)
-from gpuwarden_importing.values import Converter
+from gpuwarden_importing.model import ImportedInventory, ImportTally, Origin, Row, TableRow, Value
+from gpuwarden_importing.values import Converter, plain
 
-ROWS_MAX = 5_000
-"""Rows that a reader holds before it hands them on."""
+_MEMO_MAX = 200_000
 
 
 class LogFile:
@@ -26,26 +18,19 @@ class LogFile:
         self.tally = tally
         self.instants = Instants(origin.zone, now_ms=now_ms)
         self.inventory = ImportedInventory()
-        self._tables: dict[str, list[Row]] = {}
-        self._count = 0
+        self._rows: list[TableRow] = []
+        self._memo: dict[tuple[Converter, str], Value] = {}
 
     def add(self, table: str, row: Row) -> None:
         """Keep a row."""
-        self._tables.setdefault(table, []).append(row)
-        self._count += 1
+        self._rows.append((table, row))
 
-    @property
-    def is_full(self) -> bool:
-        """Whether rows should be handed on now."""
-        return self._count >= ROWS_MAX
-
-    def rows(self) -> Iterator[ImportedRows]:
+    def rows(self) -> list[TableRow]:
         """Hand on the rows that were added since the last time."""
-        for table, rows in self._tables.items():
-            yield ImportedRows.of(table, rows)
-        self._tables, self._count = {}, 0
+        rows, self._rows = self._rows, []
+        return rows
 
-    def rest(self) -> Iterator[ImportedRows]:
+    def rest(self) -> Iterator[TableRow]:
         """Hand on the last rows and the inventory, and note the assumed zone."""
         yield from self.rows()
         yield from self.inventory.rows()
@@ -62,11 +47,23 @@ class LogFile:
 
     def read(self, name: str, text: str, convert: Converter, line: int) -> Value:
         """A value; None, counted as skipped, where it is not understood."""
+        key = convert, text
+        if key in self._memo:
+            return self._memo[key]
         try:
-            return convert(text)
+            value = convert(text)
         except ValueError as error:
             self.tally.skip(f"{name} {error}", line)
             return None
+        if len(self._memo) >= _MEMO_MAX:
+            self._memo.clear()
+        self._memo[key] = value
+        return value
+
+    def count_unmapped(self, name: str, text: str) -> None:
+        """Count a value that has no column, if it is one."""
+        if plain(text) is not None:
+            self.tally.unmapped[name] += 1
 
     def time(self, text: str, line: int) -> int | None:
         """A timestamp in milliseconds; None, counted as skipped, where it is not understood."""

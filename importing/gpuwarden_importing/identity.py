@@ -61,22 +61,29 @@ class LineOrder:
         self.gpus = 0
         """Number of GPUs in the log; 0: not known yet."""
         self._pause_ms = 0.0
-        self._last_ms: int | None = None
-        self._position = -1
 
-    def indices(self, times: Sequence[int]) -> list[int]:
-        """GPU index of each line. Raises UnreadableError when the lines are ambiguous."""
-        if not self.gpus:
+    def indices(self, times: Sequence[int], *, is_last: bool) -> list[int | None]:
+        """GPU index of each line; None: its round lacks a GPU, and which is not told.
+
+        The lines of the last round wait for more lines unless `is_last`. Raises UnreadableError when the lines are
+        ambiguous.
+        """
+        if not self.gpus and times:
             self.gpus, self._pause_ms = _rounds(times)
-        found = []
-        for ts_ms in times:
-            is_next = self._last_ms is None or abs(ts_ms - self._last_ms) > self._pause_ms
-            self._position = 0 if is_next or self.gpus == 1 else self._position + 1
-            self._last_ms = ts_ms
-            if self._position >= self.gpus:
+        if self.gpus == 1:
+            return [0] * len(times)
+        starts = [
+            at
+            for at in range(len(times))
+            if not at or abs(times[at] - times[at - 1]) > self._pause_ms
+        ]
+        ends = [*starts[1:], len(times)] if is_last else starts[1:]
+        indices: list[int | None] = []
+        for start, end in zip(starts, ends, strict=False):
+            if end - start > self.gpus:
                 raise UnreadableError(_MIXED)
-            found.append(self._position)
-        return found
+            indices += range(self.gpus) if end - start == self.gpus else [None] * (end - start)
+        return indices
 
 
 _MIXED = (

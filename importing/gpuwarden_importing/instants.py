@@ -24,6 +24,8 @@ _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct",
 _EPOCH = re.compile(r"(\d{9,19})(?:\.(\d{1,9}))?\Z", re.ASCII)
 _NO_OFFSET = frozenset({"Z", "UTC", "GMT"})
 _MEMO_MAX = 100_000
+_JITTER_MS = 60_000
+"""How far a line may be before the one above, in a log in order."""
 
 
 class Instants:
@@ -38,6 +40,7 @@ class Instants:
         self.odd_zone: str | None = None
         """An ambiguous name of a zone, which was ignored."""
         self._minutes: dict[str, int] = {}
+        self._last_ms = 0
 
     def parse(self, text: str) -> int | None:
         """Milliseconds since the epoch; None: absent. Raises ValueError with the reason."""
@@ -46,7 +49,8 @@ class Instants:
             base = self._minutes.get(text[:16])
             part = text[17:]
             if base is not None and part.replace(".", "", 1).isdecimal() and part < "60":
-                return base + round(float(part) * 1000)
+                self._last_ms = base + round(float(part) * 1000)
+                return self._last_ms
         return self._parse(text)
 
     def _parse(self, text: str) -> int | None:
@@ -78,16 +82,31 @@ class Instants:
                 instant = datetime(int(parts["year"]), month, day, *clock, tzinfo=zone)
             else:
                 instant = self._in_last_year(month, day, clock, zone)
-            ts_ms = to_ms(instant)
+            ts_ms, is_twice = self._placed(instant)
         except (ValueError, OverflowError) as error:
             raise ValueError("is not a time") from error
         if ts_ms < 0:
             raise ValueError("is a time before 1970")
-        if not parts["zone"] and len(text) >= 19 and text[13:14] == ":" and text[4] in "/-":
+        if from_ms(ts_ms).astimezone(zone).replace(tzinfo=None) != _of_clock(instant):
+            raise ValueError(f"does not exist in {zone}, where clocks went forward")
+        self._last_ms = ts_ms
+        if (
+            not is_twice
+            and not parts["zone"]
+            and len(text) >= 19
+            and text[13:14] == ":"
+            and text[4] in "/-"
+        ):
             if len(self._minutes) >= _MEMO_MAX:
                 self._minutes.clear()
             self._minutes[text[:16]] = ts_ms - clock[2] * 1000 - micros // 1000
         return ts_ms
+
+    def _placed(self, instant: datetime) -> tuple[int, bool]:
+        """Milliseconds, and whether clocks show this time twice: the second is meant after a later first."""
+        first, second = (to_ms(instant.replace(fold=fold)) for fold in (0, 1))
+        is_second = second > first and self._last_ms > first + _JITTER_MS
+        return second if is_second else first, second > first
 
     def _zone_of(self, named: str | None) -> tzinfo:
         if named in _NO_OFFSET:
@@ -117,6 +136,11 @@ class Instants:
             if instant <= now + timedelta(days=1):
                 return instant
         raise ValueError("is not a time")
+
+
+def _of_clock(instant: datetime) -> datetime:
+    """The time on the clock, in whole milliseconds."""
+    return instant.replace(tzinfo=None, microsecond=instant.microsecond // 1000 * 1000)
 
 
 def _of_epoch(found: re.Match[str]) -> int:

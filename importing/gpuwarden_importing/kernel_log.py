@@ -14,7 +14,7 @@ from gpuwarden_agent.events.xid_lines import Found, GpuNamed, Sxid, bus_id, step
 from gpuwarden_agent.events.xid_rows import Falls, row_of
 from gpuwarden_importing.file import LogFile
 from gpuwarden_importing.instants import Instants
-from gpuwarden_importing.model import ImportedRows, ImportTally, Origin, Row, place_uuid
+from gpuwarden_importing.model import ImportTally, Origin, Row, TableRow, place_uuid
 
 _KMSG = re.compile(r"\d{1,5},\d{1,18},\d{1,18},[^;\n]*;")
 _LEVEL = re.compile(r"(?:kern|user|daemon|syslog)\s*:\s*\w+\s*:\s*")
@@ -87,7 +87,7 @@ def is_kernel_log(lines: list[str]) -> bool:
     """Whether the start of a file looks like a kernel log."""
     told = 0
     for line in lines:
-        if "NVRM: " in line or "SXid (" in line:
+        if "NVRM: " in line or "SXid (" in line or '"__REALTIME_TIMESTAMP"' in line:
             return True
         bare = _LEVEL.sub("", line, count=1)
         is_shaped = (
@@ -100,7 +100,7 @@ def is_kernel_log(lines: list[str]) -> bool:
     return told > len(lines) // 2 and told > 0
 
 
-def read(lines: Iterator[str], origin: Origin, tally: ImportTally) -> Iterator[ImportedRows]:
+def read(lines: Iterator[str], origin: Origin, tally: ImportTally) -> Iterator[TableRow]:
     """A `Reader`."""
     file = _KernelLog(origin, tally, origin.at_ms)
     for number, line in enumerate(lines, 1):
@@ -109,7 +109,7 @@ def read(lines: Iterator[str], origin: Origin, tally: ImportTally) -> Iterator[I
             if found := _SINCE_BOOT.search(line) or _KMSG.match(line):
                 file.seen(found, line)
             if line.strip():
-                tally.skip("a line without an Xid", number)
+                tally.ignore("a line without an Xid", number)
             continue
         try:
             file.take(line_of(line, file.instants), number)
@@ -149,13 +149,13 @@ class _KernelLog(LogFile):
         found, self.named = step(self.named, line.text)
         at_s = line.us / 1e6 if line.us is not None else line.ts_ms and line.ts_ms / 1000
         if found is None:
-            self.tally.skip("a line without an Xid", number)
+            self.tally.ignore("a line without an Xid", number)
         elif at_s is not None and self.falls.is_repeated(found, at_s):
-            self.tally.skip("the same fall off the bus in another form", number)
+            self.tally.ignore("the same fall off the bus in another form", number)
         else:
             self.found.append((line, found))
 
-    def rest(self) -> Iterator[ImportedRows]:
+    def rest(self) -> Iterator[TableRow]:
         """Hand on the events."""
         for line, found in self.found:
             self.add("events", self._row(line, found))
@@ -209,7 +209,7 @@ _BAD = ("ERROR", "CRITICAL", "FATAL")
 
 def read_fabric_manager(
     lines: Iterator[str], origin: Origin, tally: ImportTally
-) -> Iterator[ImportedRows]:
+) -> Iterator[TableRow]:
     """A `Reader` of fabricmanager.log.
 
     Checked against a log of driver 535 on eight A100. A fatal error is assumed to have the words of one that is not.
@@ -221,9 +221,9 @@ def read_fabric_manager(
         place = bus_id(said["bus"]) if said else None
         if found is None or said is None or place is None:
             if found is not None and found["level"] in _BAD:
-                tally.skip("an error of the fabric manager without an SXid", number)
+                tally.ignore("an error of the fabric manager without an SXid", number)
             elif line.strip():
-                tally.skip("a line without an SXid", number)
+                tally.ignore("a line without an SXid", number)
             continue
         sxid = Sxid(
             code=int(said["code"]),

@@ -1,38 +1,20 @@
-"""Defines the types of readers: rows by column, origin of a file, inventory, and what was skipped."""
+"""Defines the types of readers: rows, origin of a file, inventory, and what was skipped."""
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, tzinfo
-from typing import Any
 
+from gpuwarden.node_name import NodeNameError, check_node_name
 from gpuwarden.table import place_uuid as uuid_of_place
 
 Value = str | int | float | bool | None
 Row = dict[str, Value]
+TableRow = tuple[str, Row]
+"""A table's name and a row of it; timestamps in milliseconds since the epoch."""
 
 AGENT = "import"
 """`agent_id` of nodes that no agent has reported."""
-
-
-@dataclass(frozen=True, slots=True)
-class ImportedRows:
-    """Rows of one table, column by column; timestamps in milliseconds since the epoch."""
-
-    table: str
-    columns: dict[str, Any]
-    """Lists of values, or Arrow arrays."""
-
-    @classmethod
-    def of(cls, table: str, rows: Sequence[Row]) -> "ImportedRows":
-        """Make them of rows with different columns."""
-        names = {name: None for row in rows for name in row}
-        return cls(table, {name: [row.get(name) for row in rows] for name in names})
-
-    @property
-    def count(self) -> int:
-        """Number of rows."""
-        return len(next(iter(self.columns.values()), ()))
 
 
 @dataclass(slots=True)
@@ -52,11 +34,10 @@ class ImportedInventory:
         row = self.nodes.setdefault(node, {"node": node, "agent_id": AGENT, "boot_id": AGENT})
         row |= {name: v for name, v in values.items() if v is not None}
 
-    def rows(self) -> Iterator[ImportedRows]:
+    def rows(self) -> Iterator[TableRow]:
         """The rows of both tables."""
-        for table, rows in (("nodes", self.nodes), ("gpus", self.gpus)):
-            if rows:
-                yield ImportedRows.of(table, list(rows.values()))
+        yield from (("nodes", row) for row in self.nodes.values())
+        yield from (("gpus", row) for row in self.gpus.values())
 
 
 class UnreadableError(ValueError):
@@ -85,7 +66,10 @@ class Origin:
         node = self.node or named
         if not node:
             raise UnreadableError("it does not say which node it is from: name it with --node NAME")
-        return node
+        try:
+            return check_node_name(node)
+        except NodeNameError as error:
+            raise UnreadableError(str(error)) from error
 
     def at(self) -> int:
         """Time of rows without a timestamp. Raises UnreadableError."""
@@ -107,26 +91,28 @@ class ImportTally:
     """What was skipped and what was assumed in a file."""
 
     skipped: dict[str, Skipped] = field(default_factory=dict)
-    """Counts by reason."""
+    """Counts by reason, of what the file says and the store does not get."""
+    ignored: dict[str, Skipped] = field(default_factory=dict)
+    """Counts by reason, of what has no row: lines of a kernel log without an Xid, a row that comes twice."""
     unmapped: Counter[str] = field(default_factory=Counter)
     """Number of values by field that has no column."""
     notes: dict[str, None] = field(default_factory=dict)
     """Sentences on assumptions, in order, each once."""
 
     def skip(self, reason: str, line: int, count: int = 1) -> None:
-        """Count a skipped item."""
-        known = self.skipped.get(reason)
-        if known is None:
-            self.skipped[reason] = Skipped(count, line)
-        else:
-            known.count += count
+        """Count an item that is lost."""
+        self.skipped.setdefault(reason, Skipped(0, line)).count += count
+
+    def ignore(self, reason: str, line: int) -> None:
+        """Count an item that has no row."""
+        self.ignored.setdefault(reason, Skipped(0, line)).count += 1
 
     def note(self, sentence: str) -> None:
         """Add a sentence on an assumption."""
         self.notes[sentence] = None
 
 
-Reader = Callable[[Iterator[str], Origin, ImportTally], Iterator[ImportedRows]]
+Reader = Callable[[Iterator[str], Origin, ImportTally], Iterator[TableRow]]
 """Reads the lines of a file, with line ends, to rows. Raises UnreadableError."""
 
 

@@ -2,20 +2,17 @@
 
 GPUs have an index only. Without `-o DT` there are no timestamps: rounds of lines are assumed to be a second apart,
 the tools' default, and the last round gets the file's time. `dmon` and `pmon` were checked with captures of drivers
-580 (`-o DT`, `--gpm-metrics`), 590 and 595. There was no capture of `--format csv`, and of `dcgmi dmon` with DCGM's
+580 (`-o DT`, `--gpm-metrics`), 590 and 595. There was no capture of `dcgmi dmon` with DCGM's
 short names.
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import NamedTuple
 
-import pyarrow as pa
-
-from gpuwarden_importing.cells import CellColumn, LineBlock, count_present
 from gpuwarden_importing.file import LogFile
-from gpuwarden_importing.model import ImportedRows, ImportTally, Origin, Value, place_uuid
+from gpuwarden_importing.model import ImportTally, Origin, Row, TableRow, Value, place_uuid
 from gpuwarden_importing.values import (
     DETAILS,
     HEALTH,
@@ -28,7 +25,6 @@ from gpuwarden_importing.values import (
     executable,
 )
 
-BLOCK_ROWS = 20_000
 ROUND_MS = 1_000
 _HEADER = re.compile(r"#\s*(?:Date\b|Time\b|gpu\b|Entity\b)", re.IGNORECASE)
 _ENTITY = re.compile(
@@ -45,7 +41,7 @@ def _type(cell: str) -> Value:
     return PROCESS_TYPES.get(cell.strip())
 
 
-_NUMBER = converter("watts", "W")
+_NUMBER, _COUNT = converter("watts", "W"), converter("count")
 _OWN: dict[str, Converter] = {"ratio": _percent_of_ratio, "type": _type, "executable": executable}
 
 _PCIE = {"rxpci": "pcie_rx_bytes_per_second", "txpci": "pcie_tx_bytes_per_second"}
@@ -125,7 +121,11 @@ class _Columns:
     """The columns of a header."""
 
     names: tuple[str, ...]
-    is_csv: bool
+
+    @property
+    def entity(self) -> str:
+        """Name of the column that names the GPU."""
+        return "gpu" if "gpu" in self.names else "entity"
 
     @property
     def fields(self) -> dict[str, LogField]:
@@ -136,8 +136,6 @@ class _Columns:
 
     def cells(self, line: str) -> list[str] | None:
         """The cells of a line; None: the line is not of a GPU."""
-        if self.is_csv:
-            return [cell.strip() for cell in line.split(",")]
         if self.names[0] == "entity":
             found = _ENTITY.match(line)
             return (
@@ -154,24 +152,31 @@ def columns_of(line: str) -> _Columns | None:
     """The columns, if a line is a header."""
     if _HEADER.match(line) is None:
         return None
-    is_csv = "," in line
-    text = line.lstrip("# \t").lower()
-    names = tuple(name.strip() for name in (text.split(",") if is_csv else text.split()))
-    found = _Columns(names, is_csv)
+    names = tuple(line.lstrip("# \t").lower().split())
+    found = _Columns(names)
     known = {*names} & found.fields.keys()
     return found if known and ("gpu" in names or "entity" in names) else None
 
 
-def read(lines: Iterator[str], origin: Origin, tally: ImportTally) -> Iterator[ImportedRows]:
+def read(lines: Iterator[str], origin: Origin, tally: ImportTally) -> Iterator[TableRow]:
     """A `Reader`."""
     file = _File(origin, tally)
     for number, line in enumerate(lines, 1):
         if line.startswith("#"):
-            if (found := columns_of(line)) is not None:
-                yield from file.begin(found)
+            file.columns = columns_of(line) or file.columns
         elif line.strip():
-            yield from file.take(line, number)
+            file.take(line, number)
+            yield from file.rows()
     yield from file.rest()
+
+
+class _UntimedLine(NamedTuple):
+    """A line that waits for the end of the file, which dates it."""
+
+    round: int
+    columns: _Columns
+    line: str
+    number: int
 
 
 class _File(LogFile):
@@ -179,45 +184,31 @@ class _File(LogFile):
 
     def __init__(self, origin: Origin, tally: ImportTally) -> None:
         super().__init__(origin, tally)
+        self.columns: _Columns | None = None
+        """Those of the last header."""
         self._node = origin.node_or(None)
-        self._columns: _Columns | None = None
-        self._block: LineBlock | None = None
-        self._entity_at = 0
-        self._pid_at: int | None = None
-        self._converted: dict[str, CellColumn] = {}
         self._seen: set[tuple[str, str]] = set()
         """GPUs and process ids in the current round."""
         self._round = 0
         self._last_gpu = -1
-        self._rounds: list[int] = []
-        """Round of each line in the block."""
-        self._held: list[tuple[Any, list[tuple[str, dict[str, Any]]]]] = []
+        self._untimed: list[_UntimedLine] = []
 
-    def begin(self, columns: _Columns) -> Iterator[ImportedRows]:
-        """Take a header, which repeats."""
-        if self._columns is not None and columns.names == self._columns.names:
-            return
-        yield from self._handed_on()
-        names = columns.names
-        self._columns, self._block, self._converted = columns, LineBlock(len(names), ","), {}
-        self._entity_at = names.index("gpu" if "gpu" in names else "entity")
-        self._pid_at = names.index("pid") if "pid" in names else None
-
-    def take(self, line: str, number: int) -> Iterator[ImportedRows]:
+    def take(self, line: str, number: int) -> None:
         """Take a line of values."""
-        if self._columns is None or self._block is None:
+        columns = self.columns
+        if columns is None:
             self.tally.skip("text before the first header", number)
             return
-        cells = self._columns.cells(line)
+        cells = columns.cells(line)
         if cells is None:
             if line.split()[0].lower() not in ("id", "idx"):
-                self.tally.skip("a line that is not of a whole GPU", number)
+                self.tally.ignore("a line that is not of a whole GPU", number)
             return
-        if len(cells) != len(self._columns.names):
-            self.tally.skip(f"not the {len(self._columns.names)} cells of the header", number)
+        if len(cells) != len(columns.names):
+            self.tally.skip(f"not the {len(columns.names)} cells of the header", number)
             return
-        gpu = cells[self._entity_at]
-        pid = "" if self._pid_at is None else cells[self._pid_at]
+        said = dict(zip(columns.names, cells, strict=True))
+        gpu, pid = said[columns.entity], said.get("pid", "")
         index = int(gpu) if gpu.isdecimal() and len(gpu) < 5 else -1
         if index < self._last_gpu or (gpu, pid) in self._seen:
             self._round += 1
@@ -226,98 +217,53 @@ class _File(LogFile):
         self._last_gpu = index
         if pid == "-":
             return  # the GPU has no process
-        if "," in line or '"' in line:
-            cells = [re.sub(r'[",]', " ", cell) for cell in cells]
-        self._block.add(",".join(cells) + "\n", number)
-        self._rounds.append(self._round)
-        if len(self._block.numbers) >= BLOCK_ROWS:
-            yield from self._handed_on()
+        if "date" not in said or "time" not in said:
+            self._untimed.append(_UntimedLine(self._round, columns, line, number))
+            return
+        date = said["date"]
+        if len(date) == 8 and date.isdecimal():
+            date = f"{date[:4]}-{date[4:6]}-{date[6:]}"
+        if (ts_ms := self.time(f"{date} {said['time']}", number)) is not None:
+            self._add(ts_ms, columns, said, number)
 
-    def rest(self) -> Iterator[ImportedRows]:
+    def rest(self) -> Iterator[TableRow]:
         """Hand on the last rows, rounds without timestamps, and the inventory."""
-        yield from self._handed_on()
-        if self._held:
+        if self._untimed:
             self.tally.note(
                 "no times (`-o DT`): rounds are taken to be a second apart, and the last to be of"
                 f" {self.origin.at_source}"
             )
-        end_ms = self.origin.at() if self._held else 0
-        for rounds, tables in self._held:
-            times = pa.array([end_ms - (self._round - n) * ROUND_MS for n in rounds], pa.int64())
-            for table, columns in tables:
-                yield ImportedRows(table, {"ts": times, **columns})
+        for number, columns, line, at in self._untimed:
+            ts_ms = self.origin.at() - (self._round - number) * ROUND_MS
+            cells = columns.cells(line) or []
+            self._add(ts_ms, columns, dict(zip(columns.names, cells, strict=True)), at)
+            yield from self.rows()
         yield from super().rest()
 
-    def _handed_on(self) -> Iterator[ImportedRows]:
-        if self._columns is None or self._block is None or not self._block.numbers:
+    def _add(self, ts_ms: int, columns: _Columns, said: dict[str, str], number: int) -> None:
+        gpu = self.read(columns.entity, said[columns.entity], _COUNT, number)
+        if gpu is None:
+            self.tally.skip("no GPU is named", number)
             return
-        names = self._columns.names
-        cells, numbers = self._block.take()
-        rounds, self._rounds = self._rounds, []
-        at = {name: position for position, name in enumerate(names)}
-        entity = "gpu" if "gpu" in at else "entity"
-        indices = self._column(entity, converter("count")).values(
-            cells[at[entity]], numbers, self.tally
-        )
-        uuids = {
-            gpu: place_uuid(None, gpu, self._node)
-            for gpu in set(indices.to_pylist())
-            if gpu is not None
-        }
-        for gpu, uuid in uuids.items():
+        uuid = place_uuid(None, gpu, self._node)
+        if uuid not in self.inventory.gpus:
             self.inventory.add_gpu(uuid, self._node, {"gpu": gpu, "vendor": "nvidia"})
-        if uuids:
             self.inventory.add_node(self._node, {})
             self.tally.note("GPUs are named by index: index and node stand for the UUID")
-        identity = {
-            "node": [self._node] * len(numbers),
-            "gpu": indices,
-            "gpu_uuid": [uuids.get(gpu) for gpu in indices.to_pylist()],
-        }
-        if _PCIE.keys() & at.keys():
+        if _PCIE.keys() & said.keys():
             self.tally.note(
                 "pcie_rx_bytes_per_second and pcie_tx_bytes_per_second are dmon's rxpci and txpci:"
                 " 20 ms of each round"
             )
-        tables: dict[str, dict[str, Any]] = {}
-        for name, position in at.items():
-            known = self._columns.fields.get(name)
+        tables: dict[str, Row] = {}
+        for name, cell in said.items():
+            known = columns.fields.get(name)
             if known is not None:
                 convert = _OWN.get(known.quantity) or converter(known.quantity, known.unit)
-                values = self._column(name, convert).values(cells[position], numbers, self.tally)
-                tables.setdefault(known.table, {})[known.column] = values
-            elif name not in (entity, "date", "time") and (count := count_present(cells[position])):
-                self.tally.unmapped[name] += count
-        made = [(table, identity | columns) for table, columns in tables.items()]
-        times = self._times(at, cells, numbers)
-        if times is None:
-            self._held.append((rounds, made))
-            return
-        for table, columns in made:
-            yield ImportedRows(table, {"ts": times, **columns})
-
-    def _column(self, name: str, convert: Converter) -> CellColumn:
-        if name not in self._converted:
-            self._converted[name] = CellColumn(name, convert)
-        return self._converted[name]
-
-    def _times(
-        self, at: dict[str, int], cells: Sequence[Any], numbers: Sequence[int]
-    ) -> list[int | None] | None:
-        """Timestamp of each line; None: the columns have no date and time."""
-        if "date" not in at or "time" not in at:
-            return None
-        found: list[int | None] = []
-        memo: dict[tuple[str, str], int | None] = {}
-        dates, clocks = (cells[at[name]].to_pylist() for name in ("date", "time"))
-        for both, number in zip(zip(dates, clocks, strict=True), numbers, strict=True):
-            if both not in memo:
-                date, clock = both
-                date = (
-                    f"{date[:4]}-{date[4:6]}-{date[6:]}"
-                    if len(date) == 8 and date.isdecimal()
-                    else date
-                )
-                memo[both] = self.time(f"{date} {clock}", number)
-            found.append(memo[both])
-        return found
+                value = self.read(name, cell, convert, number)
+                tables.setdefault(known.table, {})[known.column] = value
+            elif name not in (columns.entity, "date", "time"):
+                self.count_unmapped(name, cell)
+        identity: Row = {"ts": ts_ms, "node": self._node, "gpu": gpu, "gpu_uuid": uuid}
+        for table, row in tables.items():
+            self.add(table, identity | row)

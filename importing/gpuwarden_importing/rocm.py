@@ -1,11 +1,9 @@
-"""Reads the output of `rocm-smi --json` and `--csv`, versions 4 to 7: one document or several.
+"""Reads the output of `rocm-smi --json`, versions 4 to 7: one document or several.
 
 There are no timestamps, so a document gets the file's time. Names of values change between versions, but not their
-meaning. Units and identity are as in the agent's AMD probe. The CSV has the names of the JSON in its header, after
-`device`; there was no capture of it to check.
+meaning. Units and identity are as in the agent's AMD probe.
 """
 
-import csv
 import json
 import re
 from collections.abc import Iterator, Mapping
@@ -13,7 +11,7 @@ from typing import Any
 
 from gpuwarden_agent.collect.amd import sysfs as amd_sysfs
 from gpuwarden_importing.file import LogFile
-from gpuwarden_importing.model import ImportedRows, ImportTally, Origin, Row, UnreadableError, Value
+from gpuwarden_importing.model import ImportTally, Origin, Row, TableRow, UnreadableError, Value
 from gpuwarden_importing.values import (
     DETAILS,
     GPUS,
@@ -97,46 +95,12 @@ _ELSEWHERE = ("Unique ID", "GPU ID", "Device ID", "(Topology) Numa Node", "pcie 
 _JUNCTION = "Temperature (Sensor junction) (C)"
 
 
-def read(lines: Iterator[str], origin: Origin, tally: ImportTally) -> Iterator[ImportedRows]:
+def read(lines: Iterator[str], origin: Origin, tally: ImportTally) -> Iterator[TableRow]:
     """A `Reader`."""
-    return _rows(documents(lines, tally), origin, tally)
-
-
-def read_csv(lines: Iterator[str], origin: Origin, tally: ImportTally) -> Iterator[ImportedRows]:
-    """A `Reader` of `--csv`."""
-    return _rows(_csv_documents(lines, tally), origin, tally)
-
-
-def _rows(
-    found: Iterator[tuple[dict[str, Any], int]], origin: Origin, tally: ImportTally
-) -> Iterator[ImportedRows]:
     file = LogFile(origin, tally)
-    for document, line in found:
+    for document, line in documents(lines, tally):
         _take(file, document, line)
     yield from file.rest()
-
-
-def _csv_documents(
-    lines: Iterator[str], tally: ImportTally
-) -> Iterator[tuple[dict[str, dict[str, str]], int]]:
-    """Values by card, until a value of a card repeats."""
-    document: dict[str, dict[str, str]] = {}
-    header: list[str] = []
-    begun = 1
-    for number, line in enumerate(lines, 1):
-        cells = [cell.strip() for cell in next(csv.reader([line]), [])]
-        if cells[:1] == ["device"]:
-            header = cells
-        elif header and len(cells) == len(header):
-            said = dict(zip(header[1:], cells[1:], strict=True))
-            if document.get(cells[0], {}).keys() & said.keys():
-                yield document, begun
-                document, begun = {}, number
-            document.setdefault(cells[0], {}).update(said)
-        elif any(cells):
-            tally.skip("other text", number)
-    if document:
-        yield document, begun
 
 
 def documents(lines: Iterator[str], tally: ImportTally) -> Iterator[tuple[dict[str, Any], int]]:
@@ -208,7 +172,7 @@ def _process(file: LogFile, pid: int, said: str, uuids: Mapping[int, str], line:
     if len(cells) != 5 or not cells[1].isdecimal():
         file.tally.skip("a process (PID...) in an unknown form", line)
     elif int(cells[1]) == 0:
-        file.tally.skip("a process (PID...) that is on no GPU", line)
+        file.tally.ignore("a process (PID...) that is on no GPU", line)
     elif len(uuids) != 1:
         file.tally.skip("a process (PID...) without its GPU", line)
     else:

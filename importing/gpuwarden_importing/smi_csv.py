@@ -1,25 +1,23 @@
 """Reads CSV of `nvidia-smi --query-gpu` and `--query-compute-apps`, with --loop or without.
 
-Blocks of lines are converted by column, each distinct text once, so that a million lines take seconds. A file may
-have other text, repeated headers, and several queries in sequence.
+Lines are read in blocks, as a later line may name the GPU of an earlier one. A file may have other text, repeated
+headers, and several queries in sequence.
 """
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
+from typing import NamedTuple
 
-import pyarrow as pa
-import pyarrow.compute as pc
-
-from gpuwarden_importing.cells import CellColumn, LineBlock, count_present, filled, split, times
+from gpuwarden.schema import WIRE_TABLES
+from gpuwarden_importing.cells import split, split_to
 from gpuwarden_importing.file import LogFile
 from gpuwarden_importing.identity import GPUS_MAX, Identities, LineOrder, ReportedIdentity
 from gpuwarden_importing.model import (
-    ImportedRows,
     ImportTally,
     Origin,
     Row,
+    TableRow,
     UnreadableError,
     Value,
     place_uuid,
@@ -36,11 +34,13 @@ from gpuwarden_importing.smi_fields import (
     INDEX,
     INSTANT,
     INSTANT_NOTE,
+    KEYS,
     POWER,
     REASONS,
     TIME,
     UUID,
     canonical,
+    is_field,
 )
 from gpuwarden_importing.values import (
     GPUS,
@@ -51,13 +51,13 @@ from gpuwarden_importing.values import (
     bus_id,
     converter,
     flag,
-    plain,
     text,
 )
 
 BLOCK_ROWS = 20_000
+_COUNT = converter("count")
+_REASONS = (SAMPLES, "clocks_event_reasons")
 _NAME = re.compile(r"([A-Za-z][A-Za-z0-9_.]*)(?:\s*\[([^\]]+)\])?\Z")
-_KEYS = frozenset({TIME, INDEX, UUID, BUS_ID, DRIVER, HOST, COUNT})
 _DATA = re.compile(r"GPU-[0-9a-f]{8}-|\d (?:MiB|MHz|W|%)(?:,|$)|\[(?:N/A|Not Supported)\]")
 
 
@@ -73,28 +73,37 @@ class CsvLayout:
     """Whether lines are retired pages."""
     has_no_table: bool = False
     """Whether no table has the rows of the query."""
-    columns: dict[int, CellColumn] = field(default_factory=dict)
-
-    def column(self, at: int, convert: Converter) -> CellColumn:
-        """The column at an index, made once."""
-        found = self.columns.get(at)
-        if found is None:
-            found = self.columns[at] = CellColumn(self.names[at], convert)
-        return found
-
-    def block(self) -> LineBlock:
-        """An empty block for its lines."""
-        return LineBlock(len(self.names), self.delimiter)
 
     def at(self, name: str) -> int | None:
         """Index of a field."""
         return self.names.index(name) if name in self.names else None
 
-    def fields(self) -> Iterator[tuple[int, LogField]]:
+    def fields(self) -> list[tuple[int, LogField]]:
         """Index and column of known fields, best first."""
         known = APP_FIELDS if self.is_apps else {} if self.is_pages else CSV_FIELDS
         found = [(at, known[name]) for at, name in enumerate(self.names) if name in known]
-        yield from sorted(found, key=lambda each: each[1].rank)
+        return sorted(found, key=lambda each: each[1].rank)
+
+    def reasons(self) -> list[tuple[int, int]]:
+        """Index and bit of columns of single clock event reasons."""
+        if self.is_apps:
+            return []
+        return [
+            (at, REASONS[name.removeprefix(EVENT_REASONS)])
+            for at, name in enumerate(self.names)
+            if name.startswith(EVENT_REASONS) and name.removeprefix(EVENT_REASONS) in REASONS
+        ]
+
+    def unmapped(self) -> list[int]:
+        """Indices of columns that are not read."""
+        read = {at for at, _ in (*self.fields(), *self.reasons())}
+        if self.is_pages:
+            read |= {at for at, name in enumerate(self.names) if name.startswith("retired_pages.")}
+        return [
+            at
+            for at, name in enumerate(self.names)
+            if at not in read and name not in KEYS and not (self.is_apps and name in CSV_FIELDS)
+        ]
 
 
 def layout_of(line: str, *, is_first: bool = False) -> CsvLayout | None:
@@ -117,20 +126,16 @@ def _layout(names: Sequence[str], delimiter: str, units: tuple[str, ...]) -> Csv
     if is_apps:
         # In a query of processes "name" is the process's name, not the GPU's.
         full = tuple("process_name" if n == "name" else canonical(n) for n in names)
-    if not _known(full) and not (is_apps and has_memory) and not is_pages:
+    if not any(map(is_field, full)) and not (is_apps and has_memory) and not is_pages:
         return None
     return CsvLayout(full, delimiter, units, is_apps, is_pages, is_apps and not has_memory)
 
 
-def _known(names: Iterable[str]) -> set[str]:
-    families = (EVENT_REASONS, "ecc.", "clocks.")
-    return {n for n in names if n in CSV_FIELDS or n in _KEYS or n.startswith(families)}
-
-
-def fields_in(header: str) -> int:
-    """Number of known fields of nvidia-smi in a header."""
-    layout = layout_of(header, is_first=True)
-    return len(_known(layout.names)) if layout else 0
+def own_names(names: Iterable[str]) -> set[str]:
+    """The names that are fields of nvidia-smi, and no columns of tables."""
+    columns = {name for table in WIRE_TABLES.values() for name in table.names}
+    bare = {name.partition("[")[0].strip() for name in names}
+    return {name for name in bare if is_field(name) and name not in columns}
 
 
 def layout_of_fields(names: Iterable[str]) -> CsvLayout:
@@ -147,43 +152,43 @@ def looks_headless(line: str) -> bool:
     return line.count(",") >= 1 and bool(_DATA.search(line))
 
 
-def read(lines: Iterator[str], origin: Origin, tally: ImportTally) -> Iterator[ImportedRows]:
+def read(lines: Iterator[str], origin: Origin, tally: ImportTally) -> Iterator[TableRow]:
     """A `Reader`."""
-    layout = layout_of_fields(origin.fields) if origin.fields else None
-    block = layout.block() if layout else None
     file = _File(origin, tally)
-    is_first = True
-    header = ""
+    layout = layout_of_fields(origin.fields) if origin.fields else None
     if layout is not None:
         _check(layout)
+    block: list[tuple[int, list[str]]] = []
+    header, is_first = "", True
     for number, line in enumerate(lines, 1):
-        # A line of values usually begins with a digit; a header never does.
-        may_be_header = line[:1].isalpha() or line[:1] in '" '
-        if layout is not None and block is not None and line != header:
-            found = layout_of(line) if may_be_header else None
-            if found is None and (layout.has_no_table or block.add(line, number)):
-                if layout.has_no_table and line.strip():
-                    tally.skip("lines of a query without a table", number)
-                elif len(block.numbers) >= BLOCK_ROWS:
-                    yield from file.take(layout, block)
-                continue
-        else:
-            found = layout_of(line, is_first=is_first) if line != header else None
         if line == header or not line.strip():
             continue
+        # A line of values usually begins with a digit; a header never does.
+        found = None
+        if layout is None or line[:1].isalpha() or line[:1] in '" ':
+            found = layout_of(line, is_first=is_first and layout is None)
         is_first = False
-        if found is None:
-            tally.skip(_why(line, layout), number)
-            continue
-        if layout is not None and block is not None:
-            yield from file.take(layout, block)
-        if layout is None or found.names != layout.names:
+        if found is not None:
+            if layout is not None:
+                yield from file.take(layout, block, is_last=True)
             _check(found)
-            layout, block = found, found.block()
-        header = line
-    if layout is None or block is None:
+            layout, block, header = found, [], line
+        elif layout is None:
+            tally.skip("text before the first header", number)
+        elif layout.has_no_table:
+            tally.skip("lines of a query without a table", number)
+        elif (cells := split_to(len(layout.names), line, layout.delimiter)) is None:
+            is_row = layout.delimiter in line
+            why = f"not the {len(layout.names)} cells of the header" if is_row else "other text"
+            tally.skip(why, number)
+        else:
+            block.append((number, cells))
+            if len(block) >= BLOCK_ROWS:
+                yield from file.take(layout, block, is_last=False)
+                block = []
+    if layout is None:
         raise UnreadableError("it has no header: name its columns with --fields, as in --query-gpu")
-    yield from file.take(layout, block)
+    yield from file.take(layout, block, is_last=True)
     yield from file.rest()
 
 
@@ -201,15 +206,19 @@ def _check(layout: CsvLayout) -> None:
     )
 
 
-def _why(line: str, layout: CsvLayout | None) -> str:
-    if layout is None:
-        return "text before the first header"
-    is_row = layout.delimiter in line
-    return f"not the {len(layout.names)} cells of the header" if is_row else "other text"
+class _Line(NamedTuple):
+    """A line with a time."""
+
+    number: int
+    cells: list[str]
+    ts_ms: int
+    node: str
+    gpu: Value
+    uuid: str
 
 
-Values = dict[tuple[str, str], Any]
-"""Arrays by table and column."""
+Values = dict[tuple[str, str], Value]
+"""Values of a line by table and column."""
 
 
 class _File(LogFile):
@@ -219,83 +228,128 @@ class _File(LogFile):
         super().__init__(origin, tally)
         self._gpus = Identities()
         self._order = LineOrder()
+        self._waiting: list[_Line] = []
+        """Lines of a round that may go on in the next block."""
+        self._averaged: set[str] = set()
+        """GPUs that gave an average power."""
         self._pages: dict[str, Row] = {}
         self._addresses: set[tuple[str, str]] = set()
         self._reasons_told = 0xFFFF
         self._has_reasons = False
 
-    def take(self, layout: CsvLayout, block: LineBlock) -> Iterator[ImportedRows]:
-        """Rows of a block."""
-        cells, numbers = block.take()
-        if not numbers:
-            return
-        times = self._times(layout, cells, numbers)
-        if times.null_count:
-            cells, numbers = _rows_of(times.is_valid(), cells, numbers)
-            times = times.drop_null()
-            if not numbers:
-                return
-        identity = self._identity(layout, cells, numbers, times)
-        if identity["gpu_uuid"].null_count:
-            named = identity["gpu_uuid"].is_valid()
-            cells, numbers = _rows_of(named, cells, numbers)
-            times = times.filter(named)
-            identity = {name: column.filter(named) for name, column in identity.items()}
-            if not numbers:
-                return
-        values: Values = {}
-        for at, known in layout.fields():
-            unit = layout.units[at] or known.unit
-            column = layout.column(at, converter(known.quantity, unit))
-            _fill(
-                values, (known.table, known.column), column.values(cells[at], numbers, self.tally)
-            )
-        if INSTANT in values and _fill_power(values, identity["gpu_uuid"]):
-            self.tally.note(INSTANT_NOTE)
+    def take(
+        self, layout: CsvLayout, block: Sequence[tuple[int, list[str]]], *, is_last: bool
+    ) -> list[TableRow]:
+        """Rows of a block; `is_last`: of its layout."""
+        lines = [line for each in block if (line := self._line(layout, *each)) is not None]
+        if {UUID, BUS_ID, INDEX} & {*layout.names}:
+            lines = self._identified(layout, lines)
+        else:
+            lines = self._by_order(layout, self._waiting + lines, is_last=is_last)
         if layout.is_pages:
-            self._count_pages(layout, cells, times.to_pylist(), identity)
-            return
+            self._count_pages(layout, lines)
+        elif lines:
+            self._add_lines(layout, lines)
+        for at in layout.unmapped():
+            for line in lines:
+                self.count_unmapped(layout.names[at], line.cells[at])
+        return self.rows()
+
+    def _line(self, layout: CsvLayout, number: int, cells: list[str]) -> _Line | None:
+        def value(name: str, convert: Converter) -> Value:
+            at = layout.at(name)
+            return None if at is None else self.read(name, cells[at], convert, number)
+
+        at = layout.at(TIME)
+        ts_ms = self.assumed_time() if at is None else self.time(cells[at].strip(' "\r'), number)
+        if ts_ms is None:
+            return None
+        host = None if self.origin.node else value(HOST, text)
+        node = self.origin.node_or(None if host is None else str(host))
+        uuid = value(UUID, text)
+        return _Line(
+            number, cells, ts_ms, node, value(INDEX, _COUNT), "" if uuid is None else str(uuid)
+        )
+
+    def _add_lines(self, layout: CsvLayout, lines: Sequence[_Line]) -> None:
         if "max_memory_usage" in layout.names:
             self.tally.note("accounted processes: use and memory are those of their whole lives")
+        fields = [
+            (at, known, converter(known.quantity, layout.units[at] or known.unit))
+            for at, known in layout.fields()
+        ]
+        reasons, told_bits = layout.reasons(), 0
+        for _, bit in reasons:
+            told_bits |= bit
+        if told_bits and f"{EVENT_REASONS}active" not in layout.names:
+            self._reasons_told &= told_bits
+            self._has_reasons = True
+        readings: list[Values] = []
+        for line in lines:
+            values: Values = {}
+            for at, known, convert in fields:
+                value = self.read(layout.names[at], line.cells[at], convert, line.number)
+                key = known.table, known.column
+                if values.get(key) is None:
+                    values[key] = value
+            if reasons and values.get(_REASONS) is None:
+                values[_REASONS] = self._mask(layout, line, reasons)
+            if values.get(POWER) is not None:
+                self._averaged.add(line.uuid)
+            readings.append(values)
+        for line, values in zip(lines, readings, strict=True):
+            if values.get(INSTANT) is not None and line.uuid not in self._averaged:
+                values[POWER] = values[INSTANT]
+                self.tally.note(INSTANT_NOTE)
+            rows: dict[str, Row] = {}
+            for (table, column), value in values.items():
+                rows.setdefault(table, {})[column] = value
+            rows.pop(GPUS, None)
+            identity: Row = {
+                "ts": line.ts_ms,
+                "node": line.node,
+                "gpu": line.gpu,
+                "gpu_uuid": line.uuid,
+            }
+            for table, row in rows.items():
+                self.add(table, identity | row)
         if not layout.is_apps:
-            self._add_reasons(layout, cells, numbers, values)
-        for table in sorted({table for table, _ in values} - {GPUS}):
-            own = {column: v for (name, column), v in values.items() if name == table}
-            yield ImportedRows(table, {"ts": times, **identity, **own})
-        if not layout.is_apps:
-            self._add_inventory(layout, cells, numbers, values, identity)
-        self._count_unmapped(layout, cells)
+            self._add_inventory(layout, lines, readings)
 
-    def _count_pages(
-        self,
-        layout: CsvLayout,
-        cells: Sequence[Any],
-        times: Sequence[int],
-        identity: dict[str, Any],
-    ) -> None:
+    def _mask(
+        self, layout: CsvLayout, line: _Line, reasons: Sequence[tuple[int, int]]
+    ) -> int | None:
+        """The mask of clock event reasons, of columns of single reasons."""
+        mask = None
+        for at, bit in reasons:
+            is_active = self.read(layout.names[at], line.cells[at], flag, line.number)
+            if is_active is not None:
+                mask = (mask or 0) | (bit if is_active else 0)
+        return mask
+
+    def _count_pages(self, layout: CsvLayout, lines: Sequence[_Line]) -> None:
         """Count retired pages by GPU and cause; a line without an address is not a page."""
         address, cause = layout.at("retired_pages.address"), layout.at("retired_pages.cause")
         if address is None or cause is None:
             raise UnreadableError(
                 "ask --query-retired-pages for retired_pages.address,retired_pages.cause"
             )
-        gpus = zip(
-            *(identity[name].to_pylist() for name in ("node", "gpu", "gpu_uuid")), strict=True
-        )
-        said = zip(cells[address].to_pylist(), cells[cause].to_pylist(), strict=True)
-        for ts_ms, (node, gpu, uuid), (where, why) in zip(times, gpus, said, strict=True):
-            if plain(where) is None:
+        for line in lines:
+            where = text(line.cells[address])
+            if where is None:
                 continue
-            row = self._pages.setdefault(uuid, {"node": node, "gpu": gpu, "gpu_uuid": uuid})
-            kind = "uncorrected" if "double" in why.lower() else "corrected"
+            identity: Row = {"node": line.node, "gpu": line.gpu, "gpu_uuid": line.uuid}
+            row = self._pages.setdefault(line.uuid, identity)
+            kind = "uncorrected" if "double" in line.cells[cause].lower() else "corrected"
             column = f"retired_pages_{kind}_total"
-            if row.setdefault("ts", ts_ms) != ts_ms and (uuid, where) in self._addresses:
+            page = line.uuid, str(where)
+            if row.setdefault("ts", line.ts_ms) != line.ts_ms and page in self._addresses:
                 continue  # the same page in a later output
-            self._addresses.add((uuid, where))
-            row["ts"] = ts_ms
+            self._addresses.add(page)
+            row["ts"] = line.ts_ms
             row[column] = int(row.get(column) or 0) + 1
 
-    def rest(self) -> Iterator[ImportedRows]:
+    def rest(self) -> Iterator[TableRow]:
         """Hand on the counts of retired pages and the inventory, and note missing reasons."""
         for row in self._pages.values():
             self.add(HEALTH, row)
@@ -307,66 +361,58 @@ class _File(LogFile):
                 f"clocks_event_reasons cannot hold what was not asked for: {', '.join(names)}"
             )
 
-    def _times(self, layout: CsvLayout, cells: Sequence[Any], numbers: Sequence[int]) -> Any:
-        at = layout.at(TIME)
-        if at is None:
-            return pa.array([self.assumed_time()] * len(numbers), pa.int64())
-        return times(cells[at], numbers, self.instants, self.tally)
+    def _identified(self, layout: CsvLayout, lines: list[_Line]) -> list[_Line]:
+        """The lines with the UUIDs of their GPUs."""
+        if all(line.uuid for line in lines):
+            return lines
+        told = [self._told(layout, line) for line in lines]
+        self._note_identity(layout)
+        identified = []
+        for line, uuid in zip(lines, self._gpus.uuids(told), strict=True):
+            if uuid is None:
+                self.tally.skip("no GPU is named", line.number)
+            else:
+                identified.append(line._replace(uuid=uuid))
+        return identified
 
-    def _identity(
-        self, layout: CsvLayout, cells: Sequence[Any], numbers: Sequence[int], times: Any
-    ) -> dict[str, Any]:
-        count = len(numbers)
+    def _told(self, layout: CsvLayout, line: _Line) -> ReportedIdentity:
+        at = layout.at(BUS_ID)
+        bus = None if at is None else self.read(BUS_ID, line.cells[at], bus_id, line.number)
+        return ReportedIdentity(line.node, line.uuid or None, bus, line.gpu)
 
-        def column(name: str, convert: Converter) -> Any:
-            at = layout.at(name)
-            if at is None:
-                return pa.nulls(count)
-            return layout.column(at, convert).values(cells[at], numbers, self.tally)
-
-        hosts = pa.nulls(count) if self.origin.node else column(HOST, text)
-        names = pc.unique(hosts).to_pylist()
-        named = {host: self.origin.node_or(host) for host in names}
-        nodes = pa.array([named[host] for host in hosts.to_pylist()], pa.string())
-        indices, uuids = column(INDEX, converter("count")), column(UUID, text)
-        if not {UUID, BUS_ID, INDEX} & {*layout.names}:
-            indices, uuids = self._by_order(layout, nodes.to_pylist(), times.to_pylist())
-        elif uuids.null_count:
-            told = (nodes, uuids, column(BUS_ID, bus_id), indices)
-            lines = map(
-                ReportedIdentity._make, zip(*(each.to_pylist() for each in told), strict=True)
-            )
-            uuids = pa.array(self._gpus.uuids(lines), pa.string())
-            self._note_identity(layout)
-            for number, is_named in zip(numbers, uuids.is_valid().to_pylist(), strict=True):
-                if not is_named:
-                    self.tally.skip("no GPU is named", number)
-        return {"node": nodes, "gpu": indices, "gpu_uuid": uuids}
-
-    def _by_order(
-        self, layout: CsvLayout, nodes: Sequence[str], times: Sequence[int]
-    ) -> tuple[Any, Any]:
-        """Indices and UUIDs by the order of lines. Raises UnreadableError."""
+    def _by_order(self, layout: CsvLayout, lines: list[_Line], *, is_last: bool) -> list[_Line]:
+        """The lines with index and UUID by their order. Raises UnreadableError."""
+        if not lines:
+            return []
         if layout.is_apps:
             raise UnreadableError(
                 "it does not say which GPU a process is on: ask --query-compute-apps for gpu_uuid too"
             )
-        if len({*nodes}) > 1 or (TIME not in layout.names and len(times) > GPUS_MAX):
+        if len({line.node for line in lines}) > 1 or (
+            TIME not in layout.names and len(lines) > GPUS_MAX
+        ):
             raise UnreadableError(
                 "it does not say which GPU a line is of: ask --query-gpu for uuid too"
             )
-        found = self._order.indices(times)
-        if self._order.gpus == 1:
+        indices = self._order.indices([line.ts_ms for line in lines], is_last=is_last)
+        self._waiting = lines[len(indices) :]
+        count = self._order.gpus
+        if count == 1:
             note = "all lines are read as one GPU of the node"
         else:
-            note = (
-                f"each {self._order.gpus} lines are read as so many GPUs by index, in their order"
-            )
+            note = f"each {count} lines are read as so many GPUs by index, in their order"
         self.tally.note(f"no uuid, bus id or index in the file: {note}")
-        named = [place_uuid(None, i, node) for i, node in zip(found, nodes, strict=True)]
-        return pa.array(
-            found if self._order.gpus > 1 else [None] * len(found), pa.int64()
-        ), pa.array(named)
+        placed = []
+        for line, index in zip(lines, indices, strict=False):
+            if index is None:
+                self.tally.skip(
+                    f"a round of fewer than {count} GPUs, which does not say which is missing",
+                    line.number,
+                )
+                continue
+            uuid = place_uuid(None, index, line.node)
+            placed.append(line._replace(gpu=index if count > 1 else None, uuid=uuid))
+        return placed
 
     def _note_identity(self, layout: CsvLayout) -> None:
         if UUID in layout.names:
@@ -376,90 +422,26 @@ class _File(LogFile):
             note = f"no uuid in the file: the GPU's {place} and its node stand for it"
         self.tally.note(note)
 
-    def _add_reasons(
-        self, layout: CsvLayout, cells: Sequence[Any], numbers: Sequence[int], values: Values
-    ) -> None:
-        """Make the mask of clock event reasons from columns of single reasons."""
-        told_bits = 0
-        mask = pa.nulls(len(numbers), pa.int64())
-        for at, name in enumerate(layout.names):
-            bit = REASONS.get(name.removeprefix(EVENT_REASONS))
-            if bit is None or not name.startswith(EVENT_REASONS):
-                continue
-            told_bits |= bit
-            flags = layout.column(at, flag).values(cells[at], numbers, self.tally)
-            bits = pc.multiply(flags.cast(pa.bool_()).cast(pa.int64()), bit)
-            both = pc.add(pc.fill_null(mask, 0), pc.fill_null(bits, 0))
-            mask = pc.if_else(pc.or_(pc.is_valid(mask), pc.is_valid(bits)), both, mask)
-        if not told_bits:
-            return
-        key = (SAMPLES, "clocks_event_reasons")
-        if key not in values:
-            self._reasons_told &= told_bits
-            self._has_reasons = True
-        _fill(values, key, mask)
-
     def _add_inventory(
-        self,
-        layout: CsvLayout,
-        cells: Sequence[Any],
-        numbers: Sequence[int],
-        values: Values,
-        identity: dict[str, Any],
+        self, layout: CsvLayout, lines: Sequence[_Line], readings: Sequence[Values]
     ) -> None:
-        last = {uuid: row for row, uuid in enumerate(identity["gpu_uuid"].to_pylist())}
-        nodes = {node: row for row, node in enumerate(identity["node"].to_pylist())}
-        columns: dict[str, Any] = {}
-        for name, convert in ((BUS_ID, bus_id), (DRIVER, text), (COUNT, converter("count"))):
-            if (at := layout.at(name)) is not None:
-                column = layout.column(at, convert)
-                columns[name] = column.values(cells[at], numbers, self.tally)
+        last = {line.uuid: at for at, line in enumerate(lines)}
+        nodes = {line.node: line for line in lines}
 
-        def told_of(name: str, row: int) -> Value:
-            value: Value = columns[name][row].as_py() if name in columns else None
-            return value
+        def fact(line: _Line, name: str, convert: Converter) -> Value:
+            at = layout.at(name)
+            return None if at is None else self.read(name, line.cells[at], convert, line.number)
 
-        for uuid, row in last.items():
-            gpu: Row = {c: v[row].as_py() for (table, c), v in values.items() if table == GPUS}
-            total = values.get((SAMPLES, "memory_total_bytes"))
-            gpu["memory_total_bytes"] = None if total is None else total[row].as_py()
-            gpu |= {"pci_bus_id": told_of(BUS_ID, row), "vendor": "nvidia"}
-            gpu["gpu"] = identity["gpu"][row].as_py()
-            node = identity["node"][row].as_py()
-            self._gpus.learn(ReportedIdentity(node, uuid, gpu["pci_bus_id"], gpu["gpu"]))
-            self.inventory.add_gpu(uuid, node, gpu)
-        for node, row in nodes.items():
-            facts = {"driver_version": told_of(DRIVER, row), "gpus": told_of(COUNT, row)}
+        for uuid, at in last.items():
+            line, values = lines[at], readings[at]
+            gpu: Row = {column: v for (table, column), v in values.items() if table == GPUS}
+            gpu["memory_total_bytes"] = values.get((SAMPLES, "memory_total_bytes"))
+            gpu |= {"pci_bus_id": fact(line, BUS_ID, bus_id), "vendor": "nvidia", "gpu": line.gpu}
+            self._gpus.learn(ReportedIdentity(line.node, uuid, gpu["pci_bus_id"], line.gpu))
+            self.inventory.add_gpu(uuid, line.node, gpu)
+        for node, line in nodes.items():
+            facts = {
+                "driver_version": fact(line, DRIVER, text),
+                "gpus": fact(line, COUNT, _COUNT),
+            }
             self.inventory.add_node(node, facts)
-
-    def _count_unmapped(self, layout: CsvLayout, cells: Sequence[Any]) -> None:
-        known = {at for at, _ in layout.fields()} | layout.columns.keys()
-        for at, name in enumerate(layout.names):
-            if at in known or name in _KEYS or (layout.is_apps and name in CSV_FIELDS):
-                continue
-            if count := count_present(cells[at]):
-                self.tally.unmapped[name] += count
-
-
-def _rows_of(
-    kept: Any, cells: Sequence[Any], numbers: Sequence[int]
-) -> tuple[list[Any], list[int]]:
-    """Cells and numbers of the lines in a mask."""
-    return [column.filter(kept) for column in cells], pa.array(numbers).filter(kept).to_pylist()
-
-
-def _fill_power(values: Values, uuids: Any) -> bool:
-    """Give GPUs without any average the instant reading as `power_watts`; whether there were such."""
-    instant = values[INSTANT]
-    before = values.get(POWER, pa.nulls(len(instant)))
-    averaged = pc.is_in(uuids, value_set=pc.unique(uuids.filter(before.is_valid())))
-    known = filled(before, pc.if_else(averaged, None, instant))
-    if known.null_count == before.null_count:
-        return False
-    values[POWER] = known
-    return True
-
-
-def _fill(values: Values, key: tuple[str, str], said: Any) -> None:
-    """Set a column, or fill its NULLs."""
-    values[key] = filled(values[key], said) if key in values else said

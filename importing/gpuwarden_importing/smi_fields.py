@@ -19,6 +19,7 @@ TIME, INDEX, UUID, BUS_ID, DRIVER, HOST, COUNT = (
     "count",
 )
 """Fields that identify a line."""
+KEYS = frozenset({TIME, INDEX, UUID, BUS_ID, DRIVER, HOST, COUNT})
 
 ALIASES = {
     "gpu_name": "name",
@@ -216,6 +217,12 @@ def canonical(name: str) -> str:
     """The name of a field without aliases."""
     name = name.strip().replace("clocks_throttle_reasons", "clocks_event_reasons")
     return ALIASES.get(name, name)
+
+
+def is_field(name: str) -> bool:
+    """Whether a name is a field of `--query-gpu`."""
+    name = canonical(name)
+    return name in CSV_FIELDS or name in KEYS or name.startswith((EVENT_REASONS, "ecc.", "clocks."))
 
 
 _XML_OF_CSV = {

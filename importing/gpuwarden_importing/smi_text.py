@@ -11,10 +11,10 @@ from xml.etree import ElementTree
 
 from gpuwarden_importing.file import LogFile
 from gpuwarden_importing.model import (
-    ImportedRows,
     ImportTally,
     Origin,
     Row,
+    TableRow,
     UnreadableError,
     Value,
     mig_uuid,
@@ -139,13 +139,12 @@ _PROCESS = {
 }
 
 
-def read_query(lines: Iterator[str], origin: Origin, tally: ImportTally) -> Iterator[ImportedRows]:
+def read_query(lines: Iterator[str], origin: Origin, tally: ImportTally) -> Iterator[TableRow]:
     """A `Reader` of `nvidia-smi -q`, one output or several."""
     file = SmiDocuments(origin, tally)
     for root, line in _documents(lines):
         file.take_root(root, line)
-        if file.is_full:
-            yield from file.rows()
+        yield from file.rows()
     yield from file.rest()
 
 
@@ -232,7 +231,7 @@ GPU_LINE = re.compile(
 )
 _SECOND = re.compile(
     r"\|\s*(?P<fan>N/A|ERR!|\d+%)\s+(?P<temperature>N/A|ERR!|\d+C)\s+(?P<pstate>\S+)"
-    r"\s+(?P<power>\S+)\s*/\s*(?P<limit>\S+)\s*\|\s*(?P<used>\S+)\s*/\s*(?P<total>\S+)\s*"
+    r"\s+(?P<power>\S+)\s*/\s*(?P<limit>\S+)\s*\|\s*(?:(?P<used>\S+)\s*/\s*(?P<total>\S+)|Not Supported)\s*"
     r"\|\s*(?P<util>N/A|ERR!|\d+%)"
 )
 _MIG = re.compile(
@@ -246,13 +245,12 @@ _CLOCK = re.compile(r"\d{1,2}:\d\d:\d\d")
 _FRAME = re.compile(r"\s*(?:[+|=-]|\Z)")
 
 
-def read_pages(lines: Iterator[str], origin: Origin, tally: ImportTally) -> Iterator[ImportedRows]:
+def read_pages(lines: Iterator[str], origin: Origin, tally: ImportTally) -> Iterator[TableRow]:
     """A `Reader` of the table, `-L`, `nvlink -s` and `topo -m`, in any order in one file."""
     pages = _Pages(origin, tally)
     for number, line in enumerate(lines, 1):
         pages.take(_ANSI.sub("", line.rstrip()), number)
-        if pages.is_full:
-            yield from pages.rows()
+        yield from pages.rows()
     yield from pages.rest()
 
 
@@ -306,7 +304,7 @@ class _Pages(LogFile):
             self.tally.skip("other text", number)
 
     def _is_legend(self, line: str) -> bool:
-        return bool(self._columns) or line.startswith(("NVML:", "MIG ", "  MIG "))
+        return bool(self._columns) or line.startswith(("MIG ", "  MIG "))
 
     def _take_time(self, line: str, number: int) -> None:
         try:
@@ -349,7 +347,7 @@ class _Pages(LogFile):
         gpu, uuid = self._gpu, self._uuids[self._gpu]
         self._gpu = None
         samples = {
-            column: self.read(name, found[name], convert, number)
+            column: self.read(name, found[name] or "", convert, number)
             for name, column, convert in (
                 ("temperature", "temperature_celsius", _CELSIUS),
                 ("pstate", "pstate", pstate),

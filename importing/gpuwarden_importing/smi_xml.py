@@ -7,10 +7,10 @@ from xml.etree import ElementTree
 from gpuwarden_importing.file import LogFile
 from gpuwarden_importing.identity import Identities, ReportedIdentity
 from gpuwarden_importing.model import (
-    ImportedRows,
     ImportTally,
     Origin,
     Row,
+    TableRow,
     Value,
     mig_uuid,
     place_uuid,
@@ -35,6 +35,10 @@ from gpuwarden_importing.values import (
 DOCUMENT_BYTES_MAX = 64 * 1024 * 1024
 _BEGIN, _END = "<nvidia_smi_log", "</nvidia_smi_log>"
 _BEGINS = re.compile(r"<nvidia_smi_log[\s>]")
+_BROKEN = re.compile(
+    r"[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]|<supported_clocks>.*?</supported_clocks>", re.DOTALL
+)
+"""What some drivers write that is not XML: bytes of a process's name, and a list that nothing reads."""
 _NOT_NAMED = ("supported_clocks", "processes", "mig_devices", "accounted_processes")
 """Lists below `<gpu>` that other methods read, or that have no current values."""
 _REASON = re.compile(r"clocks_(?:event|throttle)_reasons/clocks_(?:event|throttle)_reason_(\w+)\Z")
@@ -43,13 +47,12 @@ _CONVERTERS = {path: converter(f.quantity, f.unit) for path, f in XML_FIELDS.ite
 _BYTES, _COUNT = converter("bytes", "MiB"), converter("count")
 
 
-def read(lines: Iterator[str], origin: Origin, tally: ImportTally) -> Iterator[ImportedRows]:
+def read(lines: Iterator[str], origin: Origin, tally: ImportTally) -> Iterator[TableRow]:
     """A `Reader`."""
     file = SmiDocuments(origin, tally)
     for document, line in documents(lines, tally):
         file.take(document, line)
-        if file.is_full:
-            yield from file.rows()
+        yield from file.rows()
     yield from file.rest()
 
 
@@ -97,7 +100,7 @@ class SmiDocuments(LogFile):
     def take(self, document: str, line: int) -> None:
         """Take a document."""
         try:
-            root = ElementTree.fromstring(document)
+            root = ElementTree.fromstring(_BROKEN.sub("", document))
         except ElementTree.ParseError as error:
             self.tally.skip(f"a document that is not XML ({error.msg.partition(':')[0]})", line)
             return

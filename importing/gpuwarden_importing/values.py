@@ -8,6 +8,7 @@ import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cache
 
 from gpuwarden_agent.events.xid_lines import bus_id as canonical_bus_id
 from gpuwarden_importing.model import Value
@@ -77,6 +78,7 @@ def plain(text: str) -> str | None:
     return None if text.lower() in _ABSENT else text
 
 
+@cache
 def converter(quantity: str, unit: str = "") -> Converter:
     """The converter of a quantity; `unit`: of a cell without one."""
     return _OTHERS.get(quantity) or _amount(quantity, unit)

@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
 
 from gpuwarden_importing.model import ImportTally, Origin, Reader
@@ -20,15 +19,11 @@ class Imported:
     def __init__(self, reader: Reader, text: str, origin: Origin) -> None:
         self.tally = ImportTally()
         self.tables: dict[str, list[dict[str, Any]]] = {}
-        for rows in reader(lines(text), origin, self.tally):
-            columns = {
-                name: v.to_pylist() if isinstance(v, pa.Array | pa.ChunkedArray) else v
-                for name, v in rows.columns.items()
-            }
-            made = [
-                dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)
-            ]
-            self.tables.setdefault(rows.table, []).extend(made)
+        for table, row in reader(lines(text), origin, self.tally):
+            self.tables.setdefault(table, []).append(row)
+        for table, rows in self.tables.items():
+            names = {name: None for row in rows for name in row}
+            self.tables[table] = [{name: row.get(name) for name in names} for row in rows]
 
     def __getitem__(self, table: str) -> list[dict[str, Any]]:
         return self.tables[table]

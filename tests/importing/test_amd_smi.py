@@ -1,4 +1,4 @@
-"""`amd-smi` as JSON and CSV, and rocm-smi's CSV. Written from the tools' documentation: no capture was available."""
+"""`amd-smi` as JSON. Written from the tools' documentation: no capture was available."""
 
 import json
 
@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuwarden_importing import amd_smi, rocm
+from gpuwarden_importing import amd_smi
 from gpuwarden_importing.model import ImportTally, Origin
 
 AT = 1_780_000_000_000
@@ -48,7 +48,7 @@ def test_json_of_metric_and_static_is_one_gpu_under_the_agents_identity(imported
     both = [METRIC, STATIC]
     text = {"list": json.dumps(both), "gpu_data": json.dumps({"gpu_data": both}),
             "one after another": "\n".join(map(json.dumps, both))}[form]  # fmt: skip
-    found = imported(amd_smi.read_json, text)
+    found = imported(amd_smi.read, text)
     uuid = "AMD-79ccd55167a2124a"
     assert found["gpu_samples"] == [SAMPLE | {"gpu_uuid": uuid}]
     assert found["gpu_detail_samples"][0]["pcie_replays_total"] == 3
@@ -63,13 +63,11 @@ def test_json_of_metric_and_static_is_one_gpu_under_the_agents_identity(imported
 
 
 def test_without_a_serial_the_place_stands_for_the_uuid_and_times_are_read(imported) -> None:
-    found = imported(amd_smi.read_json, json.dumps(METRIC | {"timestamp": 1753000000}))
+    found = imported(amd_smi.read, json.dumps(METRIC | {"timestamp": 1753000000}))
     (row,) = found["gpu_samples"]
     assert (row["gpu_uuid"], row["ts"]) == ("AMD-gpu1@n1", 1753000000000)
     assert any("no asic_serial" in note for note in found.tally.notes)
-    assert (
-        "an answer that names no GPU" in imported(amd_smi.read_json, '{"usage": {}}').tally.skipped
-    )
+    assert "an answer that names no GPU" in imported(amd_smi.read, '{"usage": {}}').tally.skipped
 
 
 def dies(*percents: int) -> list[object]:
@@ -104,7 +102,7 @@ def test_partitions_are_parts_of_one_gpu(imported, serial) -> None:
         {"gpu": gpu, "asic": {"market_name": "AMD Instinct MI300X", **({"asic_serial": serial} if serial else {})}}
         for gpu in (0, 1)
     ]  # fmt: skip
-    found = imported(amd_smi.read_json, json.dumps({"gpu_data": [*CUT, *static]}))
+    found = imported(amd_smi.read, json.dumps({"gpu_data": [*CUT, *static]}))
     whole = "AMD-79ccd55167a2124a" if serial else "AMD-0000:05:00.0@n1"
     rows = {str(row["gpu_uuid"]): row for row in found["gpu_samples"]}
     assert len(found["gpu_samples"]) == 3
@@ -130,7 +128,7 @@ def test_a_partition_that_the_first_does_not_tell_of_has_its_own_utilization(imp
         {"gpu": gpu, "asic": {"asic_serial": "0x1"}, "partition": {"accelerator_partition": "CPX", "partition_id": gpu}}
         for gpu in (0, 1)
     ]  # fmt: skip
-    found = imported(amd_smi.read_json, json.dumps([*parts, *static]))
+    found = imported(amd_smi.read, json.dumps([*parts, *static]))
     assert [
         (row["gpu"], row.get("mig_instance"), row["util_percent"]) for row in found["gpu_samples"]
     ] == [(0, None, 10.0), (0, "cpx/1", 20.0)]
@@ -151,67 +149,22 @@ def test_limits_of_rocm_7_are_read_and_monitors_is_the_one_that_is_set(imported)
         "nak_sent_count": 3,
         "nak_received_count": 4,
     }
-    found = imported(amd_smi.read_json, json.dumps([static, {"gpu": 0, "pcie": pcie}]))
+    found = imported(amd_smi.read, json.dumps([static, {"gpu": 0, "pcie": pcie}]))
     (gpu,), (sample,), (detail,) = found["gpus"], found["gpu_samples"], found["gpu_detail_samples"]
     assert (gpu["power_limit_max_watts"], gpu["power_limit_min_watts"]) == (750.0, 100.0)
     assert (gpu["vbios_version"], gpu["memory_total_bytes"]) == ("113-M3000100-102", 196592 * 2**20)
     assert gpu["temperature_slowdown_celsius"] == 100.0
     assert sample["power_limit_watts"] == 600.0
     assert {detail[f"pcie_{name}_total"] for name in ("l0_to_recovery", "replay_rollovers", "naks_sent", "naks_received")} == {1, 2, 3, 4}  # fmt: skip
-    (sample,) = imported(amd_smi.read_json, json.dumps({"gpu": 0, "max_power": amount(500, "W")}))[
+    (sample,) = imported(amd_smi.read, json.dumps({"gpu": 0, "max_power": amount(500, "W")}))[
         "gpu_samples"
     ]
     assert sample["power_limit_watts"] == 500.0
 
 
-def test_csv_has_a_line_for_each_gpu(imported) -> None:
-    text = "timestamp,gpu,power_usage,hotspot_temperature,gfx,mem_clk,vram_used,xyzzy\n1753000000,0,140,41,5,900,280,N/A\n1753000000,1,N/A,42,6,900,281,7\n"
-    found = imported(amd_smi.read_csv, text)
-    rows = [
-        (
-            r["gpu"],
-            r.get("power_watts"),
-            r["temperature_celsius"],
-            r["util_percent"],
-            r["memory_used_bytes"],
-        )
-        for r in found["gpu_samples"]
-    ]
-    assert rows == [(0, 140.0, 41.0, 5.0, 280 * 2**20), (1, None, 42.0, 6.0, 281 * 2**20)]
-    assert found.tally.unmapped == {"xyzzy": 1}
-
-
-def test_csv_of_rocm_smi_says_what_its_json_says(imported) -> None:
-    card = {
-        "GPU use (%)": "7",
-        "Average Graphics Package Power (W)": "15.0",
-        "PCI Bus": "0000:04:00.0",
-    }
-    text = "WARNING: x\n\ndevice,GPU use (%),Average Graphics Package Power (W)\ncard3,7,15.0\n\ndevice,PCI Bus\ncard3,0000:04:00.0\ndevice,Driver version\nsystem,6.3.6\n"
-    csv, other = (
-        imported(rocm.read_csv, text),
-        imported(rocm.read, json.dumps({"card3": card, "system": {"Driver version": "6.3.6"}})),
-    )
-    assert csv.tables == other.tables
-    again = imported(rocm.read_csv, text + text)
-    assert len(again["gpu_samples"]) == 2
-
-
 @given(st.recursive(st.sampled_from([5, "5 W", None, "N/A", True]), lambda inner: st.dictionaries(
     st.sampled_from(["gpu", "usage", "gfx_activity", "value", "unit", "gpu_data", "asic", "asic_serial", "bus", "bdf", "timestamp"]),
     inner, max_size=4) | st.lists(inner, max_size=3), max_leaves=12))  # fmt: skip
-def test_rubbish_of_amd_smi_or_rocm_smi_raises_nothing(document: object) -> None:
+def test_rubbish_of_amd_smi_raises_nothing(document: object) -> None:
     lines = json.dumps([document, {"gpu": 0, "x": document}]).splitlines(keepends=True)
-    list(amd_smi.read_json(iter(lines), Origin(node="n1", at_ms=AT), ImportTally()))
-    list(
-        amd_smi.read_csv(
-            iter(["gpu,gfx,bdf\n", *lines]), Origin(node="n1", at_ms=AT), ImportTally()
-        )
-    )
-    list(
-        rocm.read_csv(
-            iter(["device,GPU use (%)\n", "card0,x\n", *lines]),
-            Origin(node="n1", at_ms=AT),
-            ImportTally(),
-        )
-    )
+    list(amd_smi.read(iter(lines), Origin(node="n1", at_ms=AT), ImportTally()))

@@ -8,7 +8,7 @@ from gpuwarden.metrics import METRICS
 from gpuwarden_collector.ingest.admit import Window, checked
 from gpuwarden_collector.ingest.decode import Decoded, RefusedBody, decode
 from gpuwarden_importing.batches import BATCH_ROWS, Batcher, digest
-from gpuwarden_importing.model import ImportedRows, ImportTally
+from gpuwarden_importing.model import ImportTally
 
 NOW_MS = 1_780_000_000_000
 
@@ -25,7 +25,7 @@ def row(**values):
 
 def batches(*rows, table="gpu_samples"):
     batcher, tally = Batcher(NOW_MS), ImportTally()
-    made = [*batcher.add(ImportedRows.of(table, list(rows)), tally), *batcher.flush(tally)]
+    made = [*batcher.add([(table, row) for row in rows], tally), *batcher.flush()]
     return made, tally
 
 
@@ -52,7 +52,12 @@ def test_impossible_values_go_and_are_counted() -> None:
 
 def test_rows_of_the_future_without_a_key_or_said_twice_go_and_are_counted() -> None:
     made, tally = batches(
-        row(), row(), row(ts=NOW_MS + 1), row(gpu_uuid=None), row(gpu_uuid="", ts=1)
+        row(),
+        row(),
+        row(util_percent=6.0),
+        row(ts=NOW_MS + 1),
+        row(gpu_uuid=None),
+        row(gpu_uuid="", ts=1),
     )
     assert len(rows_of(made)) == 1
     assert {reason: s.count for reason, s in tally.skipped.items()} == {
@@ -61,6 +66,7 @@ def test_rows_of_the_future_without_a_key_or_said_twice_go_and_are_counted() -> 
         "gpu_samples rows whose gpu_uuid is empty or longer than 256 bytes": 1,
         "gpu_samples rows with a repeated key": 1,
     }
+    assert tally.ignored["gpu_samples rows that come twice"].count == 1
 
 
 def test_a_row_that_says_nothing_is_none() -> None:
@@ -83,16 +89,12 @@ def test_two_equal_events_are_both_kept() -> None:
 
 def test_the_same_rows_make_the_same_batches_however_they_come() -> None:
     many = [row(ts=1000 * n) for n in range(BATCH_ROWS + 10)]
-    together, apart = Batcher(NOW_MS), Batcher(NOW_MS)
-    first = [
-        *together.add(ImportedRows.of("gpu_samples", many), ImportTally()),
-        *together.flush(ImportTally()),
-    ]
-    pieces = [many[:7], many[7:40_000], many[40_000:]]
-    second = [
-        b for p in pieces for b in apart.add(ImportedRows.of("gpu_samples", p), ImportTally())
-    ]
-    second += apart.flush(ImportTally())
+    together, apart, tally = Batcher(NOW_MS), Batcher(NOW_MS), ImportTally()
+    named = [("gpu_samples", each) for each in many]
+    first = [*together.add(named, tally), *together.flush()]
+    pieces = [named[:7], named[7:40_000], named[40_000:]]
+    second = [batch for piece in pieces for batch in apart.add(piece, tally)]
+    second += apart.flush()
     assert [b.data.num_rows for b in first] == [BATCH_ROWS, 10]
     assert [digest(b.body()) for b in first] == [digest(b.body()) for b in second]
 

@@ -14,7 +14,7 @@ from gpuwarden.prometheus_names import DCGM_TABLES, dcgm_columns, names_of
 from gpuwarden_agent.counters import Counters
 from gpuwarden_agent.exporter.page import metrics_page
 from gpuwarden_importing.batches import Batcher
-from gpuwarden_importing.dcgm import read, read_answer
+from gpuwarden_importing.dcgm import read
 from gpuwarden_importing.model import ImportTally, Origin, UnreadableError
 
 LIMITS = ("DCGM_FI_DEV_POWER_MGMT_LIMIT", "DCGM_FI_DEV_ENFORCED_POWER_LIMIT")
@@ -101,7 +101,7 @@ def test_every_name_gives_back_what_the_exporter_was_given(name, value) -> None:
     )  # fmt: skip
     text = f"{name}{{{LABELS}}} {exported.scale(value)!r}\n"
     rows = list(read(iter([text]), Origin(at_ms=1), ImportTally()))
-    (found,) = [r.columns[column][0] for r in rows if r.table == table]
+    (found,) = [row[column] for name, row in rows if name == table]
     assert math.isclose(found, value, rel_tol=1e-12)
 
 
@@ -145,46 +145,6 @@ def test_in_kubernetes_the_node_is_the_one_that_the_scrape_names(imported) -> No
     )
 
 
-def answer(kind: str, key: str, *series: tuple[str, str, object]) -> str:
-    result = [
-        {"metric": {"__name__": name, "gpu": gpu, "UUID": f"GPU-{gpu}", "node": "n1"}, key: points}
-        for name, gpu, points in series
-    ]
-    return json.dumps({"status": "success", "data": {"resultType": kind, "result": result}})
-
-
-@pytest.mark.parametrize("pieces", [1, 7, 10_000])
-def test_series_of_prometheus_become_rows_of_all_of_them(imported, pieces) -> None:
-    """However the answer is cut into lines, as by `jq`."""
-    points = [[1753000000 + 15.5 * n, str(n)] for n in range(100)]
-    whole = answer("matrix", "values", ("DCGM_FI_DEV_GPU_UTIL", "0", points),
-                   ("DCGM_FI_DEV_GPU_UTIL", "1", points[:3]), ("DCGM_FI_DEV_FB_USED", "0", points),
-                   ("up", "0", points[:5]))  # fmt: skip
-    size = len(whole) // pieces + 1
-    cut = [whole[at : at + size] for at in range(0, len(whole), size)]
-    if pieces == 7:
-        cut = json.dumps(json.loads(whole), indent=4).splitlines(keepends=True)
-    tally = ImportTally()
-    tables = {r.table: r for r in read_answer(iter(cut), Origin(), tally)}
-    samples = tables["gpu_samples"].columns
-    assert len(samples["ts"]) == 103
-    assert samples["ts"][:2] == [1753000000000, 1753000015500]
-    assert samples["util_percent"][:3] == [0.0, 1.0, 2.0]
-    assert samples["memory_used_bytes"][:2] == [0, 2**20]
-    assert sorted(tables["gpus"].columns["gpu_uuid"]) == ["GPU-0", "GPU-1"]
-    assert tally.unmapped == {"up": 5}
-
-
-def test_an_instant_of_prometheus_and_what_was_computed(imported) -> None:
-    one = answer("vector", "value", ("DCGM_FI_DEV_POWER_USAGE", "0", [1753000000.123, "70.5"]))
-    found = imported(read_answer, one, node=None)
-    assert [(r["ts"], r["power_watts"]) for r in found["gpu_samples"]] == [(1753000000123, 70.5)]
-    found = imported(read_answer, one.replace('"__name__": "DCGM_FI_DEV_POWER_USAGE", ', ""))
-    (reason,) = found.tally.skipped
-    assert reason.startswith("a series without a name: ask for metrics")
-    assert "a series that is cut short" in imported(read_answer, one[:120]).tally.skipped
-
-
 @pytest.mark.parametrize("name_set", ["dcgm", "dcgm49"])
 def test_what_our_exporter_writes_comes_back_in_every_column(name_set) -> None:
     clock = ManualClock(datetime(2026, 6, 1, tzinfo=UTC))
@@ -194,11 +154,8 @@ def test_what_our_exporter_writes_comes_back_in_every_column(name_set) -> None:
     now_ms = to_ms(clock.now())
     tally, batcher = ImportTally(), Batcher(now_ms + 1000)
     lines = iter(text.splitlines(keepends=True))
-    batches = [
-        batch
-        for rows in read(lines, Origin(node="n1", at_ms=now_ms), tally)
-        for batch in batcher.add(rows, tally)
-    ] + [*batcher.flush(tally)]
+    rows = read(lines, Origin(node="n1", at_ms=now_ms), tally)
+    batches = [*batcher.add(rows, tally), *batcher.flush()]
     found = {
         (batch.table, column): value
         for batch in batches

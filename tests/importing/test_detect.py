@@ -3,7 +3,8 @@
 import pytest
 
 from gpuwarden_cli.commands.import_logs import FORMATS
-from gpuwarden_importing.detect import READERS, format_of, read
+from gpuwarden_importing.detect import FORMATS as READ
+from gpuwarden_importing.detect import format_of, read
 from gpuwarden_importing.model import ImportTally, Origin, UnreadableError
 from gpuwarden_importing.sources import opened
 
@@ -15,8 +16,6 @@ from gpuwarden_importing.sources import opened
         (["# a remark", "timestamp, index, power.draw [W]"], "nvidia-smi CSV"),
         (["utilization.gpu [%]", "5 %"], "nvidia-smi CSV"),
         (["timestamp, name, driver_version, pstate"], "nvidia-smi CSV"),
-        (["driver_version", "590.48.01"], "nvidia-smi CSV"),
-        (["node,driver_version"], "CSV of a table"),
         (["WARNING: low power", '{"card0": {"GPU use (%)": "0"}}'], "rocm-smi JSON"),
         (["# HELP DCGM_FI_DEV_GPU_TEMP x", "DCGM_FI_DEV_GPU_TEMP{} 5"], "dcgm-exporter text"),
         (["    # TYPE x", '    DCGM_FI_DEV_GPU_TEMP {gpu="0"} 5'], "dcgm-exporter text"),
@@ -29,23 +28,23 @@ from gpuwarden_importing.sources import opened
                 "+---+",
                 "| NVIDIA-SMI 590.48.01   Driver Version: 590.48.01   CUDA Version: 13.1 |",
             ],
-            "nvidia-smi table",
+            "nvidia-smi text",
         ),
         (["", "==============NVSMI LOG==============", "Timestamp : x"], "nvidia-smi -q"),
-        (["GPU 0: NVIDIA A100 (UUID: GPU-5269b708-678a-b1a8-60f0-c90406537486)"], "nvidia-smi -L"),
+        (
+            ["GPU 0: NVIDIA A100 (UUID: GPU-5269b708-678a-b1a8-60f0-c90406537486)"],
+            "nvidia-smi text",
+        ),
         (
             ["\t\x1b[4mGPU0\tGPU1\tCPU Affinity\tNUMA Affinity\x1b[0m", "GPU0\t X \tNV18"],
-            "nvidia-smi topo -m",
+            "nvidia-smi text",
         ),
-        (["# gpu    pwr  gtemp  mtemp     sm", "# Idx W C C %"], "dmon"),
-        (["#Date Time gpu pwr sm"], "dmon"),
-        (["# gpu         pid   type     sm    mem"], "pmon"),
-        (["#Entity   GPUTL  POWER", "ID"], "dcgmi dmon"),
-        (['{"status":"success","data":{"resultType":"matrix","result":[]}}'], "Prometheus JSON"),
+        (["# gpu    pwr  gtemp  mtemp     sm", "# Idx W C C %"], "dmon or pmon"),
+        (["#Date Time gpu pwr sm"], "dmon or pmon"),
+        (["# gpu         pid   type     sm    mem"], "dmon or pmon"),
+        (["#Entity   GPUTL  POWER", "ID"], "dmon or pmon"),
         (['[{"gpu": 0, "usage": {"gfx_activity": "5 %"}}]'], "amd-smi JSON"),
-        (["{", '    "gpu_data": [', '        {"gpu": 0}'], "amd-smi JSON"),
-        (["gpu,gfx_activity,socket_power", "0,5,70"], "amd-smi CSV"),
-        (["", "device,GPU use (%),Temperature (Sensor edge) (C)", "card0,5,40"], "rocm-smi CSV"),
+        (["{", '    "gpu_data": [', '        {"gpu": 0, "asic": {}}'], "amd-smi JSON"),
         (
             ["[Feb 25 2025 13:59:45] [INFO] [tid 1803] Received an inband message"],
             "fabric manager log",
@@ -62,8 +61,30 @@ from gpuwarden_importing.sources import opened
         ([], None),
     ],
 )
-def test_a_format_is_told_by_its_beginning(head, form) -> None:
+def test_a_format_is_recognised_by_its_beginning(head, form) -> None:
     assert format_of(head, Origin()) == form
+
+
+def test_columns_that_other_tools_have_too_make_no_other_tool_of_nvidia_smi() -> None:
+    header = (
+        "timestamp, index, uuid, name, memory.used [MiB], ecc.errors.uncorrected.volatile.total"
+    )
+    assert format_of([header], Origin()) == "nvidia-smi CSV"
+
+
+@pytest.mark.parametrize(
+    ("head", "said"),
+    [
+        (["GPU 0: X (UUID: GPU-5269b708-678a-b1a8-60f0-c90406537486)", "timestamp, uuid, power.draw [W]"],
+         "nvidia-smi CSV or nvidia-smi text"),
+        (['{"card0": {}, "gpu": 0, "asic": {}}'], "rocm-smi JSON or amd-smi JSON"),
+        (["driver_version", "590.48.01"], "--fields or --table"),
+        (["# gpu pwr", "[    1.000000] NVRM: x"], "dmon or pmon or kernel log"),
+    ],
+)  # fmt: skip
+def test_a_file_that_may_be_two_formats_is_refused_with_both_names(head, said) -> None:
+    with pytest.raises(UnreadableError, match=said):
+        format_of(head, Origin())
 
 
 @pytest.mark.parametrize(
@@ -72,6 +93,9 @@ def test_a_format_is_told_by_its_beginning(head, form) -> None:
         ('nvidia_smi_utilization_gpu_ratio{uuid="x"} 0.5\n', "nvidia_gpu_exporter.*--query-gpu"),
         ("[0] NVIDIA A100 | 30'C,   0 % |   0 / 40960 MB |\n", "gpustat.*--query-gpu"),
         ("======= ROCm System Management Interface =======\n", "rocm-smi -a --json"),
+        ("index, uuid, utilization.aip [%], memory.used [MiB]\n", "hl-smi CSV"),
+        ("device,GPU use (%),Temperature (Sensor edge) (C)\ncard0,5,40\n", "rocm-smi -a --json"),
+        ("gpu,gfx_activity,socket_power\n0,5,70\n", "amd-smi metric --json"),
         ('# HELP up x\nup{job="x"} 1\n', "without a metric of DCGM.*dcgm-exporter"),
         ('gpuwarden_gpu_util_ratio{gpu="0"} 1\n', "gpuwarden sql"),
         ("Start of NVIDIA bug report log file\n", "bug report of NVIDIA.*journalctl -k"),
@@ -87,4 +111,4 @@ def test_a_format_that_is_not_taken_is_named_with_what_to_use(tmp_path, text, sa
 
 
 def test_the_help_of_import_names_every_format_that_is_read() -> None:
-    assert set(FORMATS) == {*READERS, "Parquet of a table"}
+    assert set(FORMATS) == {*READ, "Parquet of a table"}

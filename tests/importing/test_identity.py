@@ -46,19 +46,29 @@ LOGS = [
 
 @pytest.mark.parametrize(("gpus", "times"), [log[:2] for log in LOGS], ids=[log[2] for log in LOGS])
 def test_lines_that_name_no_gpu_are_told_apart_by_their_order(gpus: int, times: list[int]) -> None:
-    expected = [n % gpus for n in range(len(times))]
-    assert LineOrder().indices(times) == expected
+    expected: list[int | None] = [n % gpus for n in range(len(times))]
+    if short := len(times) % gpus:
+        expected[-short:] = [None] * short
+    assert LineOrder().indices(times, is_last=True) == expected
     half = len(times) // 2
     if half >= 2 * gpus:
         order = LineOrder()
-        assert order.indices(times[:half]) + order.indices(times[half:]) == expected
+        first = order.indices(times[:half], is_last=False)
+        assert first + order.indices(times[len(first) :], is_last=True) == expected
+
+
+def test_a_round_that_lacks_a_gpu_is_of_none() -> None:
+    rounds = [ROUND] * 9 + [[0, 4, 7]] + [ROUND]
+    times = [1000 * n + offset for n, offsets in enumerate(rounds) for offset in offsets]
+    indices = LineOrder().indices(times, is_last=True)
+    assert indices[-8:] == [3, None, None, None, 0, 1, 2, 3]
 
 
 def test_lines_in_no_order_are_refused() -> None:
     times = [1000 * n + offset for n in range(30) for offset in ROUND[: 2 + n % 3]]
     with pytest.raises(UnreadableError, match="neither uuid, bus id nor index"):
-        LineOrder().indices(times)
+        LineOrder().indices(times, is_last=True)
     known = LineOrder()
-    known.indices([1000 * n + offset for n in range(9) for offset in ROUND[:2]])
+    known.indices([1000 * n + offset for n in range(9) for offset in ROUND[:2]], is_last=True)
     with pytest.raises(UnreadableError, match="lines of several GPUs"):
-        known.indices([60_000 + offset for offset in ROUND])
+        known.indices([60_000 + offset for offset in ROUND], is_last=True)

@@ -2,6 +2,7 @@
 
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta, timezone
+from itertools import pairwise
 from zoneinfo import ZoneInfo
 
 import pytest
@@ -87,3 +88,15 @@ def test_every_instant_comes_back(ts_ms: int, form: str, offset: int) -> None:
 def test_rubbish_is_refused_or_absent(text: str) -> None:
     with suppress(ValueError):
         Instants(now_ms=NOW_MS).parse(text)
+
+
+def test_the_second_pass_of_a_repeated_hour_follows_a_later_time() -> None:
+    instants = Instants(ZoneInfo("Europe/Berlin"))
+    texts = [
+        f"2026/10/25 {clock}:00.000"
+        for clock in ("01:45", "02:15", "02:45", "02:15", "02:45", "03:15")
+    ]
+    times = [instants.parse(text) or 0 for text in texts]
+    assert [then - ts for ts, then in pairwise(times)] == [30 * 60_000] * 5
+    with pytest.raises(ValueError, match="does not exist in Europe/Berlin"):
+        instants.parse("2026-03-29 02:30:00")

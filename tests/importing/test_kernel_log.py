@@ -112,4 +112,4 @@ def test_an_error_is_as_bad_as_the_line_says(imported, word, severity) -> None:
         + FABRIC_LINE.replace("detected NVSwitch", "failed to train"),
     )
     assert [event["severity"] for event in found["events"]] == [severity]
-    assert found.tally.skipped["an error of the fabric manager without an SXid"].count == 1
+    assert found.tally.ignored["an error of the fabric manager without an SXid"].count == 1

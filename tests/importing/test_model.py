@@ -4,18 +4,11 @@ import pytest
 
 from gpuwarden_importing.model import (
     ImportedInventory,
-    ImportedRows,
     ImportTally,
     Origin,
     UnreadableError,
     place_uuid,
 )
-
-
-def test_rows_may_lack_each_others_columns() -> None:
-    rows = ImportedRows.of("gpus", [{"a": 1}, {"b": 2}])
-    assert rows.columns == {"a": [1, None], "b": [None, 2]}
-    assert (rows.count, ImportedRows.of("gpus", []).count) == (2, 0)
 
 
 def test_the_call_names_the_node_before_the_file_does() -> None:
@@ -44,7 +37,7 @@ def test_the_last_word_counts_and_absence_says_nothing() -> None:
     inventory.add_gpu("GPU-1", "n1", {"model": "A", "serial": "1"})
     inventory.add_gpu("GPU-1", "n1", {"model": "B", "serial": None})
     inventory.add_node("n1", {"driver_version": "590"})
-    nodes, gpus = inventory.rows()
-    assert (gpus.columns["model"], gpus.columns["serial"]) == (["B"], ["1"])
-    assert nodes.columns["agent_id"] == ["import"]
+    (_, node), (table, gpu) = inventory.rows()
+    assert (table, gpu["model"], gpu["serial"]) == ("gpus", "B", "1")
+    assert node["agent_id"] == "import"
     assert list(ImportedInventory().rows()) == []

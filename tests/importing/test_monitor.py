@@ -46,12 +46,6 @@ TEXTS = [
         {},
     ),
     (
-        "as CSV",
-        "#gpu, pwr, sm, fb\n#Idx, W, %, MB\n0, 1, 2, 3\n",
-        [(END, 0, 1.0, 2.0, 3 * 2**20)],
-        {},
-    ),
-    (
         "dcgmi",
         """\
 #Entity   POWER  GPUTL  FBUSD  XYZZY
@@ -88,7 +82,7 @@ def test_each_form_gives_its_rows(imported, text, rows, unmapped) -> None:
     ],
 )  # fmt: skip
 def test_pcie_throughput_is_a_rate_in_bytes(imported, text: str, times: list[int]) -> None:
-    assert format_of(text.splitlines(), Origin(node="n1")) == "dmon"
+    assert format_of(text.splitlines(), Origin(node="n1")) == "dmon or pmon"
     found = imported(read, text)
     assert [
         (row["ts"], row["pcie_rx_bytes_per_second"], row["pcie_tx_bytes_per_second"])
@@ -108,7 +102,7 @@ GPM = """\
 
 def test_metrics_of_gpm_are_activities(imported) -> None:
     """As an H200 with driver 580.159 printed them under a matrix product."""
-    assert format_of(GPM.splitlines(), Origin(node="n1")) == "dmon"
+    assert format_of(GPM.splitlines(), Origin(node="n1")) == "dmon or pmon"
     found = imported(read, GPM)
     assert not found.tally.skipped and not found.tally.unmapped
     row = found["gpu_detail_samples"][-1]
@@ -154,7 +148,7 @@ def test_ratios_of_dcgmi_are_percent_and_processes_may_have_blanks(imported) -> 
     assert [
         (r["gpu"], r["pid"], r["process_type"], r["process_name"]) for r in found["process_samples"]
     ] == [
-        (0, 7, "compute", "My  App   v.exe"),
+        (0, 7, "compute", 'My "App", v.exe'),
         (1, 7, "compute", "x"),
     ]
 

@@ -128,7 +128,7 @@ def test_a_table_is_recognised_by_its_shape(
 |   0  NVIDIA H100 80GB HBM3          On  |   00000000:1B:00.0 Off |                    0 |
 | N/A   34C    P0             68W /  700W |       0MiB /  81559MiB |      5%      Default |
 """
-    assert format_of(page.splitlines(), Origin()) == "nvidia-smi table"
+    assert format_of(page.splitlines(), Origin()) == "nvidia-smi text"
     found = imported(read_pages, page)
     assert found["gpu_samples"][0]["util_percent"] == 5.0
     node = found.tables.get("nodes", [{}])[0]

@@ -6,9 +6,8 @@ from pathlib import Path
 from gpuwarden_cli.parser import Commands, add_command, add_url
 
 FORMATS = (
-    "nvidia-smi CSV", "nvidia-smi XML", "nvidia-smi -q", "nvidia-smi table", "nvidia-smi -L", "nvidia-smi topo -m",
-    "dmon", "pmon", "dcgmi dmon", "rocm-smi JSON", "rocm-smi CSV", "amd-smi JSON", "amd-smi CSV",
-    "dcgm-exporter text", "Prometheus JSON", "kernel log", "fabric manager log", "CSV of a table", "Parquet of a table",
+    "nvidia-smi CSV", "nvidia-smi XML", "nvidia-smi -q", "nvidia-smi text", "dmon or pmon", "rocm-smi JSON",
+    "amd-smi JSON", "dcgm-exporter text", "kernel log", "fabric manager log", "CSV of a table", "Parquet of a table",
 )  # fmt: skip
 """All that is read, by the names of `gpuwarden_importing.detect`, which needs Arrow."""
 

@@ -68,9 +68,10 @@ def lines(
 def _notes(tally: ImportTally, *, is_verbose: bool) -> Iterator[str]:
     for note in tally.notes:
         yield f"  {note}"
-    for reason, skipped in sorted(tally.skipped.items(), key=lambda each: -each[1].count):
-        where = f", first in line {skipped.line:,}" if skipped.line else ""
-        yield f"  skipped: {reason} ({skipped.count:,}{where})"
+    for word, counts in (("skipped", tally.skipped), ("ignored", tally.ignored)):
+        for reason, skipped in sorted(counts.items(), key=lambda each: -each[1].count):
+            where = f", first in line {skipped.line:,}" if skipped.line else ""
+            yield f"  {word}: {reason} ({skipped.count:,}{where})"
     if not tally.unmapped:
         return
     named = [f"{name} ({count:,})" for name, count in sorted(tally.unmapped.items())]
@@ -87,7 +88,9 @@ def _span(totals: Totals, now_ms: int) -> Iterator[str]:
     if not sum(batcher.rows.values()):
         yield "nothing to import"
         return
-    nodes = ", ".join(sorted(batcher.nodes)[:4]) + (" ..." if len(batcher.nodes) > 4 else "")
+    nodes = ", ".join(sorted(map(str, batcher.nodes))[:4]) + (
+        " ..." if len(batcher.nodes) > 4 else ""
+    )
     gpus = f"{len(batcher.gpus):,} GPU{'' if len(batcher.gpus) == 1 else 's'}"
     line = f"{gpus} of {nodes}"
     if batcher.first_ms is not None and batcher.last_ms is not None:

@@ -17,12 +17,12 @@ from gpuwarden_client.http import CallError, collector_url
 from gpuwarden_importing.batches import Batcher, ImportBatch
 from gpuwarden_importing.detect import read
 from gpuwarden_importing.instants import Instants
-from gpuwarden_importing.model import Origin, UnreadableError
+from gpuwarden_importing.model import Origin, TableRow, UnreadableError
 from gpuwarden_importing.sources import DAMAGE, STDIN, found, opened
 
 
 def run(args: argparse.Namespace, clock: Clock | None = None) -> int:
-    """Import the files; 1 when one could not be read. Raises CallError, ValueError."""
+    """Import the files; 1 when one, or a part of it, could not be read. Raises CallError, ValueError."""
     clock = clock or SystemClock()
     now_ms = to_ms(clock.now())
     origin = _origin(args, now_ms)
@@ -44,7 +44,7 @@ def run(args: argparse.Namespace, clock: Clock | None = None) -> int:
             for batch in _batches_of(path, report, origin, batcher, now_ms):
                 bar.text = f"{sum(one.rows for one in reports):,} rows  {report.name}"
                 sending.take(batch)
-        for batch in batcher.flush(reports[-1].tally) if reports else ():
+        for batch in batcher.flush():
             sending.take(batch)
         sending.finish()
     totals = Totals(batcher, delivery.known, args.dry_run)
@@ -53,7 +53,8 @@ def run(args: argparse.Namespace, clock: Clock | None = None) -> int:
     # Other files in a folder are listed, but are not a failure.
     named = {str(path) for path in args.files} | {"standard input"}
     failed = any(report.trouble and (report.form or report.name in named) for report in reports)
-    return 1 if failed or not any(report.form for report in reports) else 0
+    lost = any(report.tally.skipped for report in reports)
+    return 1 if failed or lost or not any(report.form for report in reports) else 0
 
 
 class _Sending:
@@ -82,15 +83,19 @@ def _batches_of(
 ) -> Iterator[ImportBatch]:
     try:
         source = opened(path)
-        report.form, blocks = read(source, path, _of_file(origin, path, now_ms), report.tally)
-        for rows in blocks:
-            report.rows += rows.count
-            yield from batcher.add(rows, report.tally)
+        report.form, rows = read(source, path, _of_file(origin, path, now_ms), report.tally)
+        yield from batcher.add(_counted(rows, report), report.tally)
         report.trouble = source.trouble
     except UnreadableError as error:
         report.trouble = str(error)
     except DAMAGE as error:
         report.trouble = f"it is damaged, or was deleted, from here on: {error}"
+
+
+def _counted(rows: Iterator[TableRow], report: FileReport) -> Iterator[TableRow]:
+    for row in rows:
+        report.rows += 1
+        yield row
 
 
 def _of_file(origin: Origin, path: Path, now_ms: int) -> Origin:

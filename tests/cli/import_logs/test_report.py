@@ -4,7 +4,7 @@ from collections import Counter
 
 from gpuwarden_cli.import_logs.report import FileReport, Totals, lines
 from gpuwarden_importing.batches import Batcher
-from gpuwarden_importing.model import ImportedRows, ImportTally
+from gpuwarden_importing.model import ImportTally
 
 DAY_MS = 86_400_000
 
@@ -12,9 +12,8 @@ DAY_MS = 86_400_000
 def said(*, is_dry=False, is_verbose=False, known=0) -> str:
     batcher, tally = Batcher(100 * DAY_MS), ImportTally()
     row = {"ts": 99 * DAY_MS, "node": "n1", "gpu_uuid": "GPU-1", "util_percent": 5.0}
-    list(
-        batcher.add(ImportedRows.of("gpu_samples", [row, row | {"ts": 99 * DAY_MS + 5000}]), tally)
-    )
+    rows = [row, row | {"ts": 99 * DAY_MS + 5000}]
+    list(batcher.add([("gpu_samples", row) for row in rows], tally))
     tally.skip("other text", 7, 3)
     tally.note("timestamps are taken as UTC")
     tally.unmapped.update({f"field{n}": 2 for n in range(12)})
@@ -51,7 +50,7 @@ def test_a_log_with_less_than_a_reading_a_minute_is_said_to_be_one() -> None:
                 {"ts": 90 * DAY_MS + 1000 * seconds * n, "node": "n1", "gpu_uuid": f"GPU-{gpu}", "util_percent": 5.0}
                 for gpu in range(2)
             ]  # fmt: skip
-            list(batcher.add(ImportedRows.of("gpu_samples", block), ImportTally()))
+            list(batcher.add([("gpu_samples", row) for row in block], ImportTally()))
         return "\n".join(lines([], Totals(batcher, Counter(), False)))
 
     assert "a reading every 5 min: in `waste` each counts until the next" in told(300)

@@ -110,6 +110,15 @@ def test_a_dry_run_sends_nothing(tmp_path, capsys) -> None:
     assert "keep_samples_days" in out
 
 
+def test_a_line_that_is_lost_changes_the_exit_code(tmp_path, capsys) -> None:
+    file = tmp_path / "smi.csv"
+    file.write_text(log(2) + "2025/02/03 04:00:02.000, 0, GPU-0, 5 bananas, 70.25 W\n")
+    assert main(["import", str(file), "--node", "n1", "--dry-run"]) == 1
+    out = capsys.readouterr().out
+    assert "gpu_samples  5" in out
+    assert "skipped: utilization.gpu has an unknown unit (1, first in line 6)" in out
+
+
 def test_standard_input_is_a_file(monkeypatch, capsys) -> None:
     stream = io.TextIOWrapper(io.BytesIO(log(2).encode()))
     monkeypatch.setattr("sys.stdin", stream)

@@ -17,7 +17,6 @@ from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from typing import Any, Self
 
-from bench.store import remote_write
 from bench.store.batches import BATCH_S, Fleet, simulated
 from bench.store.data_clock import DataClock
 
@@ -42,8 +41,6 @@ class Setup:
     """Simulated nodes whose batches the agents send."""
     rounds: int = 24
     """Batches of each until its readings begin again."""
-    is_remote_write: bool = False
-    """Send the same samples as Prometheus would."""
     clock: DataClock | None = None
     """Is set to the time of what is sent."""
     batch_s: int = BATCH_S
@@ -146,23 +143,19 @@ class _Agents:
             number, agent = divmod(self._made, self._setup.agents)
             template = self._fleet.template(agent, number)
             shift_ms = self._fleet.shift_ms(number, self._setup.begin_ms)
-            if self._setup.is_remote_write:
-                body = remote_write.body(template, agent, shift_ms)
-                head = _head(remote_write.PATH, remote_write.HEADERS, body)
-            else:
-                body = template.stamped(agent, shift_ms)
-                name = f"{self._setup.name}-{agent}"
-                batch = BatchId(name, "boot", number + 1, number + 1 - min(number, 64))
-                head = _head(INGEST_PATH, {**_HEADERS, **headers_of(batch)}, body)
+            body = template.stamped(agent, shift_ms)
+            name = f"{self._setup.name}-{agent}"
+            batch = BatchId(name, "boot", number + 1, number + 1 - min(number, 64))
+            head = _head({**_HEADERS, **headers_of(batch)}, body)
             end_ms = self._setup.begin_ms + (number + 1) * self._fleet.batch_s * 1000
             made = _Sending(0.0, end_ms, [head, body], template.rows, template.values)
             self.ready.append(made)
             self._made += 1
 
 
-def _head(path: str, headers: Mapping[str, str], body: bytes) -> bytes:
+def _head(headers: Mapping[str, str], body: bytes) -> bytes:
     every = {"Host": "127.0.0.1", "Content-Length": str(len(body)), **headers}
-    lines = [f"POST {path} HTTP/1.1", *(f"{name}: {value}" for name, value in every.items())]
+    lines = [f"POST {INGEST_PATH} HTTP/1.1", *(f"{name}: {value}" for name, value in every.items())]
     return ("\r\n".join(lines) + "\r\n\r\n").encode()
 
 

@@ -1,4 +1,4 @@
-"""Measures the store: ingest over HTTP, seals, sizes and queries, beside VictoriaMetrics and Prometheus.
+"""Measures the store: ingest over HTTP, seals, sizes and queries.
 
     python -m bench.store.run [--quick | --full] [--json FILE] [--data DIR]
     python -m bench.store.run --rate 700
@@ -6,7 +6,7 @@
 The second sends so many batches a second, for 20 s after 3 s, and prints how long acknowledgements took.
 The first prints a table and writes the same as JSON. The load generator has the same cores as what it
 measures; bodies are made before the clock starts. What is counted as a value is a metric that is
-there (not NULL), in every table of the agents' batches. A database that is not installed is named.
+there (not NULL), in every table of the agents' batches.
 """
 
 import argparse
@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from bench.store import others, ours
+from bench.store import ours
 from bench.store.batches import BATCH_S
 from bench.store.data_clock import DataClock
 from bench.store.load import Setup, Tally, load
@@ -51,21 +51,26 @@ class Plan:
     stored_rows: tuple[int, ...] = (10_000_000,)
     agents_stored: int = 1_000
     """Agents of the loads into stores that hold rows already."""
-    same_nodes: int = 16
-    same_rounds: int = 72
-    """Batches of each of those nodes in the data that all databases get."""
+    sealed_nodes: int = 16
+    sealed_rounds: int = 72
+    """Batches of each of those nodes in the data that is sealed and queried."""
     queries: int = 5
     batch_s: int = BATCH_S
     """Seconds of samples in a batch; a loaded collector asks agents for up to 30."""
 
 
 QUICK = Plan(
-    agents=(1_000,), seconds=16, batches=32_000, stored_rows=(1_000_000,), same_rounds=24, queries=3
+    agents=(1_000,),
+    seconds=16,
+    batches=32_000,
+    stored_rows=(1_000_000,),
+    sealed_rounds=24,
+    queries=3,
 )
-FULL = Plan(seconds=30, batches=60_000, stored_rows=(10_000_000, 100_000_000), same_rounds=240)
+FULL = Plan(seconds=30, batches=60_000, stored_rows=(10_000_000, 100_000_000), sealed_rounds=240)
 TINY = Plan(
     agents=(4,), seconds=0.4, batches=40, connections=4, nodes=1, rounds=2, seal_bytes=1024 * 1024,
-    stored_rows=(), same_nodes=1, same_rounds=2, queries=1,
+    stored_rows=(), sealed_nodes=1, sealed_rounds=2, queries=1,
 )  # fmt: skip
 """For the test that the whole of it works."""
 
@@ -198,76 +203,27 @@ def measure_stored(plan: Plan, parent: Path | None) -> list[Row]:
     return rows
 
 
-@dataclass(frozen=True)
-class Questions:
-    """The queries of all databases, in their languages."""
-
-    sql: dict[str, str]
-    promql: dict[str, str]
-
-    @classmethod
-    def about(cls, plan: Plan) -> "Questions":
-        """Questions about the data that all databases get."""
-        uuid = "GPU-00000000-4c5d-4e6f-8a7b-000000000000"
-        seconds = plan.same_rounds * 5
-        return cls(
-            {
-                "one GPU": "SELECT ts, util_percent FROM gpu_samples "
-                f"WHERE gpu_uuid = '{uuid}' ORDER BY ts",
-                "nodes now": "SELECT node, avg(util) FROM (SELECT node, gpu_uuid, "
-                "arg_max(util_percent, ts) AS util FROM gpu_samples "
-                "WHERE ts > (SELECT max(ts) FROM gpu_samples) - INTERVAL 1 MINUTE "
-                "GROUP BY ALL) GROUP BY node",
-                "full scan": "SELECT avg(power_watts) FROM gpu_samples",
-            },
-            {
-                "one GPU": f'gpu_samples_util_percent{{gpu_uuid="{uuid}"}}[{seconds}s]',
-                "nodes now": "avg by (node) (gpu_samples_util_percent)",
-                "full scan": f"avg(avg_over_time(gpu_samples_power_watts[{seconds}s]))",
-            },
-        )
+def _questions() -> dict[str, str]:
+    """Queries of the data that is sealed."""
+    uuid = "GPU-00000000-4c5d-4e6f-8a7b-000000000000"
+    return {
+        "one GPU": f"SELECT ts, util_percent FROM gpu_samples WHERE gpu_uuid = '{uuid}' ORDER BY ts",
+        "nodes now": "SELECT node, avg(util) FROM (SELECT node, gpu_uuid, "
+        "arg_max(util_percent, ts) AS util FROM gpu_samples "
+        "WHERE ts > (SELECT max(ts) FROM gpu_samples) - INTERVAL 1 MINUTE "
+        "GROUP BY ALL) GROUP BY node",
+        "full scan": "SELECT avg(power_watts) FROM gpu_samples",
+    }
 
 
-def measure_same(plan: Plan, parent: Path | None) -> list[Row]:
-    """CPU, bytes and query times of all three for the same data, sent in the same order."""
-    begin_ms = _begin_ms(0) - plan.same_rounds * 5000
-    rows = [_ours_same(plan, parent, begin_ms)]
-    for other in (others.VICTORIA, others.PROMETHEUS):
-        if other.binary() is None:
-            rows.append({"name": other.name, "missing": f"{other.binaries[0]} is not installed"})
-        else:
-            rows.append(_other_same(plan, parent, begin_ms, other))
-        _say(f"{rows[-1]}")
-    return rows
-
-
-def _send_same(
-    plan: Plan,
-    port: int,
-    begin_ms: int,
-    *,
-    is_remote_write: bool = False,
-    clock: DataClock | None = None,
-) -> Tally:
-    batches = plan.same_nodes * plan.same_rounds
-    setup = Setup(
-        port, plan.same_nodes, begin_ms, nodes=plan.same_nodes, rounds=plan.same_rounds,
-        is_remote_write=is_remote_write, clock=clock,
-    )  # fmt: skip
-    with load(setup) as sender:
-        sender.make(batches)
-        # The samples of a series must come in order, which takes one connection.
-        tally = sender.run(1 if is_remote_write else 512, 600)
-    assert tally.batches == batches
-    return tally
-
-
-def _ours_same(plan: Plan, parent: Path | None, begin_ms: int) -> Row:
-    questions = Questions.about(plan).sql
+def measure_sealed(plan: Plan, parent: Path | None) -> Row:
+    """CPU, bytes and query times of the same data, before and after it is sealed."""
+    begin_ms = _begin_ms(0) - plan.sealed_rounds * 5000
+    questions = _questions()
     with folder_in(parent) as folder:
         with collecting(Plan(), folder, begin_ms) as (child, clock):
             cpu_s = child.cpu_s()
-            tally = _send_same(plan, child.port, begin_ms, clock=clock)
+            tally = _send_to_seal(plan, child.port, begin_ms, clock)
             used_s = child.cpu_s() - cpu_s
             hot = _timed(plan, questions, child.query)
         hot_bytes = ours.size_bytes(folder / "store" / "segments")
@@ -278,8 +234,7 @@ def _ours_same(plan: Plan, parent: Path | None, begin_ms: int) -> Row:
             seal_cpu_s = child.cpu_s() - cpu_s
             sealed = _timed(plan, questions, child.query)
         sealed_bytes = ours.size_bytes(folder / "store" / "lake" / "data")
-    return {
-        "name": "gpuwarden",
+    row = {
         "values": tally.values,
         "values_per_cpu_s": tally.values / used_s,
         "values_per_cpu_s_sealed": tally.values / (used_s + seal_cpu_s),
@@ -288,24 +243,21 @@ def _ours_same(plan: Plan, parent: Path | None, begin_ms: int) -> Row:
         "queries_ms": sealed,
         "hot_queries_ms": hot,
     }
+    _say(f"{row}")
+    return row
 
 
-def _other_same(plan: Plan, parent: Path | None, begin_ms: int, other: others.Other) -> Row:
-    with folder_in(parent) as folder, others.running(other, folder / "store") as server:
-        cpu_s = server.cpu_s()
-        tally = _send_same(plan, server.port, begin_ms, is_remote_write=True)
-        used_s = server.cpu_s() - cpu_s
-        stored_bytes = ours.size_bytes(server.flush())
-        at_s = begin_ms / 1000 + plan.same_rounds * 5 - 1
-        queries = _timed(plan, Questions.about(plan).promql, lambda text: server.query(text, at_s))
-        return {
-            "name": other.name,
-            "values": tally.values,
-            "values_per_cpu_s": tally.values / used_s,
-            "bytes_per_value": stored_bytes / tally.values,
-            "queries_ms": queries,
-            "rss_mib": server.rss_mib(),
-        }
+def _send_to_seal(plan: Plan, port: int, begin_ms: int, clock: DataClock) -> Tally:
+    batches = plan.sealed_nodes * plan.sealed_rounds
+    setup = Setup(
+        port, plan.sealed_nodes, begin_ms, nodes=plan.sealed_nodes, rounds=plan.sealed_rounds,
+        clock=clock,
+    )  # fmt: skip
+    with load(setup) as sender:
+        sender.make(batches)
+        tally = sender.run(512, 600)
+    assert tally.batches == batches
+    return tally
 
 
 def _timed(
@@ -364,18 +316,16 @@ def tables(results: Row) -> Iterator[str]:
             for row in (stored["sealing"] for stored in results["stored"])
         ],
     )  # fmt: skip
-    questions = list(results["same"][0]["queries_ms"])
+    sealed = results["sealed"]
     yield from _table(
-        ["same data", "values/CPU-s", "bytes/value", "before sealing", *questions],
+        ["", "values/CPU-s", "bytes/value", *sealed["queries_ms"]],
         [
-            [row["name"], row["missing"], *[""] * (2 + len(questions))]
-            if "missing" in row
-            else [
-                row["name"], _number(row["values_per_cpu_s"], 0),
-                _number(row["bytes_per_value"], 2), _number(row.get("hot_bytes_per_value"), 2),
-                *(f"{row['queries_ms'][name]:.1f} ms" for name in questions),
+            [
+                when, _number(sealed[f"values_per_cpu_s{after}"], 0),
+                _number(sealed[f"{before}bytes_per_value"], 2),
+                *(f"{took_ms:.1f} ms" for took_ms in sealed[f"{before}queries_ms"].values()),
             ]
-            for row in results["same"]
+            for when, before, after in (("before sealing", "hot_", ""), ("sealed", "", "_sealed"))
         ],
     )  # fmt: skip
 
@@ -429,7 +379,7 @@ def main(given: Sequence[str] | None = None) -> None:
     results: Row = {
         "machine": {"cpus": os.cpu_count(), "load_before": os.getloadavg()[0]},
         "metrics": sum(map(len, METRICS.values())),
-        "same": measure_same(plan, options.data),
+        "sealed": measure_sealed(plan, options.data),
         "agents": measure_agents(plan, options.data),
         "stored": measure_stored(plan, options.data),
     }

@@ -22,7 +22,6 @@ from gpuwarden.incident import IncidentStore
 from gpuwarden.query import ExpectedQuery, Querier
 from gpuwarden_collector import stages
 from gpuwarden_collector.auth.access_control import AccessControl
-from gpuwarden_collector.forwarding.port import Forwarding
 from gpuwarden_collector.http.annotations import annotation_routes
 from gpuwarden_collector.http.app import Api, node_routes
 from gpuwarden_collector.http.bursts import BurstDesk
@@ -110,14 +109,13 @@ async def running(
     duties: Callable[[], Duties] = Duties,
     front: Front | None = None,
     http_fronts: Sequence[HttpFront] = (),
-    forwarding: Forwarding | None = None,
     sample_front: SampleFront | None = None,
 ) -> AsyncIterator[Collector]:
     """Run a collector until the end of the block, and store all batches that it has received.
 
     `more_metrics` returns Prometheus text that /metrics adds to the collector's own; `duties` the state of the
-    process's other duties. `front` listens on `postgres_port`, `forwarding` sends rows to `remote_write_file`'s
-    receivers, if these are set; `http_fronts` and `sample_front` add routes.
+    process's other duties. `front` listens on `postgres_port`, if that is set; `http_fronts` and `sample_front` add
+    routes.
 
     Raises StartError when it cannot start. If the writer fails, the block ends with WriterFailedError.
     """
@@ -131,7 +129,6 @@ async def running(
         writer, ended = stages.start_writer(stack, settings, store, stats, clock, clock_check)
         timetable = await stages.start_timetable(stack, access)
         queriers = await stages.start_queriers(stack, settings, store, timetable, stats, clock, stages.dialects_of(front, http_fronts))  # fmt: skip
-        forwarder = await stages.forward_rows(stack, settings, store, forwarding, queriers, timetable, clock)  # fmt: skip
         await stages.start_storage(stack, store, writer, timetable, clock_check)
         disk = stages.watch_disk(timetable, settings, store, queriers)
 
@@ -143,7 +140,7 @@ async def running(
         pacing = stages.start_pacing(timetable, stats, clock)
 
         # Observe the collector itself.
-        levels = partial(stages.levels_of, store, writer, timetable, disk, clock_check, bodies, decode_pool, pacing, quota, access, forwarder)  # fmt: skip
+        levels = partial(stages.levels_of, store, writer, timetable, disk, clock_check, bodies, decode_pool, pacing, quota, access)  # fmt: skip
         state, querier = store.frames.state, queriers.clients
         readiness = Readiness(querier, stats, clock, levels, duties)
         health = Health(state.collector, writer, stats, clock, querier, levels, disk.budget, duties, readiness.look)  # fmt: skip

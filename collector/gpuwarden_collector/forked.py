@@ -1,10 +1,8 @@
-"""Runs the fork server of the collector's processes: queries of clients, of rules and of teams, storage and
-forwarding."""
+"""Runs the fork server of the collector's processes: queries of clients, of rules and of teams, and storage."""
 
 from collections.abc import Mapping
 
 from gpuwarden_collector.processes.forkserver import (
-    FORWARDING,
     QUERY,
     RULES,
     STORAGE,
@@ -20,7 +18,6 @@ def works() -> Mapping[bytes, Work]:
     import pyarrow.compute
     import pyarrow.dataset  # noqa: F401
 
-    from gpuwarden_collector.forwarding import process as forwarding
     from gpuwarden_collector.query import worker
     from gpuwarden_collector.storage import process, views
 
@@ -29,7 +26,6 @@ def works() -> Mapping[bytes, Work]:
         QUERY: worker.work,
         RULES: worker.work,
         STORAGE: process.work,
-        FORWARDING: forwarding.work,
         TEAM: worker.work_for_team,
         TEAM_ROWS: worker.work_on_rows,
     }

@@ -175,10 +175,6 @@ class CollectorSettings:
         None,
         "TOML file of prices by node, label and instance, for owned hardware and energy (docs/money.md).",
     )
-    remote_write_file: Path | None = setting(
-        None,
-        "TOML file of receivers of Prometheus' remote write (docs/remote-write.md); none: rows are not forwarded.",
-    )
     rules_dirs: tuple[Path, ...] = setting(
         (), "Folders of your own rules and overrides.yaml, in addition to the built-in pack."
     )

@@ -19,12 +19,6 @@ from gpuwarden.clock import Clock
 from gpuwarden.lifecycle import StartError
 from gpuwarden_collector.auth.access_control import RELOAD_S, AccessControl
 from gpuwarden_collector.auth.gate import GRANT, node_of, sender_of
-from gpuwarden_collector.forwarding.feed import begin_positions
-from gpuwarden_collector.forwarding.forwarder import LOOK_S as FORWARDING_LOOK_S
-from gpuwarden_collector.forwarding.forwarder import Forwarder
-from gpuwarden_collector.forwarding.minutes import begin_minutes
-from gpuwarden_collector.forwarding.port import CommitPosition, Forwarding
-from gpuwarden_collector.forwarding.process import ForwardingSettings
 from gpuwarden_collector.http.bodies import BodyReader, Busy
 from gpuwarden_collector.ingest.admission import Admission
 from gpuwarden_collector.ingest.clock_check import CHECK_INTERVAL_S as CLOCK_CHECK_INTERVAL_S
@@ -72,7 +66,6 @@ from gpuwarden_collector.storage.database import make_data_dir, starting
 from gpuwarden_collector.storage.disk import Budget, DiskMonitor
 from gpuwarden_collector.storage.engine import EngineLimits
 from gpuwarden_collector.storage.errors import RowsRefusedError, StoreUnavailableError
-from gpuwarden_collector.storage.kept_segments import begin_keeping, end_keeping
 from gpuwarden_collector.storage.newest_rows import FOLDER as LATEST
 from gpuwarden_collector.storage.newest_rows import LatestRows
 from gpuwarden_collector.storage.process import DISK_LOOK_S, StorageSettings
@@ -80,8 +73,6 @@ from gpuwarden_collector.storage.retention import Tier
 from gpuwarden_collector.storage.running_waste import RunningWaste
 from gpuwarden_collector.storage.seal import SealPolicy
 from gpuwarden_collector.storage.second_copy import SecondCopy, Standby
-from gpuwarden_collector.storage.segment import FOLDER as SEGMENTS
-from gpuwarden_collector.storage.segment import read_header, segment_path
 from gpuwarden_collector.storage.segment_log import SegmentLog
 from gpuwarden_collector.storage.supervisor import LOOK_S as STORAGE_LOOK_S
 from gpuwarden_collector.storage.supervisor import StorageProcess
@@ -379,44 +370,6 @@ def _follow(
     frames.follow(take, start_again)
 
 
-async def forward_rows(
-    stack: AsyncExitStack,
-    settings: CollectorSettings,
-    store: OpenStore,
-    forwarding: Forwarding | None,
-    queriers: Queriers,
-    timetable: Timetable,
-    clock: Clock,
-) -> Forwarder | None:
-    """Forward rows that are committed from now on, and those behind the positions of an earlier run, if
-    `remote_write_file` is set. Raises StartError."""
-    try:
-        if settings.remote_write_file is None:
-            if kept := end_keeping(settings.data_dir):
-                log.warning("rows are not forwarded any more", extra={"segments_deleted": kept})
-            return None
-        if forwarding is None:
-            raise StartError("remote_write_file is set, but this process cannot forward rows")
-        plan = forwarding.load(settings.remote_write_file)
-        begin_keeping(settings.data_dir)
-        number = store.frames.segment_number
-        header = read_header(segment_path(settings.data_dir / SEGMENTS, number))
-        now = CommitPosition(number, store.frames.end, header.salt)
-        begin_positions(settings.data_dir, plan.names, now)
-        begin_minutes(settings.data_dir, plan.names)
-    except OSError as error:
-        raise StartError(f"{settings.data_dir}: {error}: check that the disk has space") from error
-    group = await stack.enter_async_context(task_group())
-    wanted = ForwardingSettings(
-        settings.data_dir, plan, forwarding.work, 2 * settings.disk_free_bytes_min, clock,
-        log.getEffectiveLevel(), clock.now(),
-    )  # fmt: skip
-    forwarder = Forwarder(wanted, queriers.clients.background.exported, group)
-    stack.push_async_callback(forwarder.stop)
-    timetable.every("forwarding", FORWARDING_LOOK_S, forwarder.look, late_s=None)
-    return forwarder
-
-
 async def start_storage(
     stack: AsyncExitStack,
     store: OpenStore,
@@ -685,7 +638,6 @@ def levels_of(
     pacing: Pacing,
     quota: SenderQuota,
     access: AccessControl,
-    forwarder: Forwarder | None,
 ) -> Levels:
     """The current levels of all stages, for /metrics, readiness and the doctor."""
     return Levels(
@@ -706,6 +658,4 @@ def levels_of(
         disk_refusal=disk.refusal,
         certificate_ends_at=access.certificate_ends_at,
         authority_ends_at=access.authority_ends_at,
-        receivers=forwarder.states if forwarder else {},
-        forwarding_restarts=forwarder.restarts if forwarder else 0,
     )

@@ -4,12 +4,10 @@ import logging
 import threading
 import traceback
 from collections import Counter, deque
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
 
-from gpuwarden_collector.forwarding.port import ReceiverState
 from gpuwarden_collector.storage.disk import Usage
 from gpuwarden_collector.storage.stats import Histogram, StorageStats
 
@@ -167,9 +165,5 @@ class Levels:
     """End of the server's certificate; None: no TLS."""
     authority_ends_at: datetime | None = None
     """End of the certificate of the authority that nodes trust; None: there is none."""
-    receivers: Mapping[str, ReceiverState] = field(default_factory=dict)
-    """State of each receiver that rows are forwarded to."""
-    forwarding_restarts: int = 0
-    """Forwarding processes that failed and were replaced."""
     batch_s: int = 0
     """Seconds of samples that agents are asked to put into a batch; 0: agents decide."""

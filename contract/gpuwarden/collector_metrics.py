@@ -13,9 +13,6 @@ MINUTE_MS = 60_000
 LABEL_NAMES = {"table_name": "table"}
 """Names of labels that differ from their columns."""
 
-_OWN_S, _AGENTS_S, _ROLLED_S = 30.0, 60.0, 200.0
-"""`settled_s` of the collector's own rows, of agents' rows, and of minutes that are rolled up."""
-
 
 @dataclass(frozen=True, slots=True)
 class CollectorMetric:
@@ -40,8 +37,6 @@ class MetricSource:
     metrics: tuple[CollectorMetric, ...]
     series_max: str
     """What bounds the number of series."""
-    settled_s: float
-    """How long after an instant its rows may still come, if no agent is late."""
 
     def between(self, after: str, until: str) -> str:
         """The SELECT for a time span, whose ends are SQL literals."""
@@ -119,7 +114,6 @@ SOURCES: Mapping[str, MetricSource] = {
             ),
         ),
         f"GPUs times their owners in an hour times {len(LABELS)} labels",
-        _ROLLED_S,
     ),
     "jobs_metrics": MetricSource(
         ("job", "username", "team", "simulated"),
@@ -141,7 +135,6 @@ SOURCES: Mapping[str, MetricSource] = {
             ),
         ),
         "jobs that ran in an hour",
-        _ROLLED_S,
     ),
     "gpu_minutes_metrics": MetricSource(
         ("node", "gpu", "gpu_uuid", "mig_instance", "simulated"),
@@ -166,7 +159,6 @@ SOURCES: Mapping[str, MetricSource] = {
             ),
         ),
         "GPUs",
-        _ROLLED_S,
     ),
     "allocations_metrics": MetricSource(
         _ALLOCATION_LABELS,
@@ -180,7 +172,6 @@ SOURCES: Mapping[str, MetricSource] = {
             ),
         ),
         "GPUs times the owners that share them",
-        _AGENTS_S,
     ),
     "diagnoses_metrics": MetricSource(
         _DIAGNOSIS_LABELS,
@@ -210,7 +201,6 @@ SOURCES: Mapping[str, MetricSource] = {
             ),
         ),
         "GPUs and jobs times the verdicts that they had",
-        _OWN_S,
     ),
     "incidents_metrics": MetricSource(
         _INCIDENT_LABELS,
@@ -225,7 +215,6 @@ SOURCES: Mapping[str, MetricSource] = {
             ),
         ),
         "incidents of the time span",
-        _OWN_S,
     ),
     "alerts_metrics": MetricSource(
         _ALERT_LABELS,
@@ -240,7 +229,6 @@ SOURCES: Mapping[str, MetricSource] = {
             ),
         ),
         "alerts of the time span",
-        _OWN_S,
     ),
     "coverage_metrics": MetricSource(
         ("node", "gpu", "gpu_uuid", "probe", "table_name", "simulated"),
@@ -259,7 +247,6 @@ SOURCES: Mapping[str, MetricSource] = {
             )
         ),
         "probes of each node",
-        _AGENTS_S,
     ),
     "collector_metrics": MetricSource(
         ("collector", "host", "version"),
@@ -327,7 +314,6 @@ SOURCES: Mapping[str, MetricSource] = {
             ),
         ),
         "collectors",
-        _OWN_S,
     ),
 }
 """Sources by name, which no table has."""

@@ -72,8 +72,6 @@ DATA_FOLDER = (
               "secrets: as `tokens.json`"),
     DataEntry(RECEIVED, "samples of Prometheus for about ten seconds, until they are rows", False,
               "these seconds are missing"),
-    DataEntry("forwarding/", "positions of [remote write](remote-write.md), and segments that it still reads", False,
-              "sending begins at the restore"),
     DataEntry("copies/", "[second copies](cluster.md#a-second-copy) of other collectors' segments", False,
               "those send them again while they are there"),
     DataEntry("agent/", "batches of the agent of `gpuwarden up` that wait", False, "they are missing"),

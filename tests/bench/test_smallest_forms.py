@@ -62,8 +62,6 @@ SLOW = (
     ),
     Form("bench.dashboards.tasks", "--state many --tasks sick weeks", r"2 tasks done"),
     Form("bench.promql.dashboard", "--gpus 16 --hours 1 --runs 1", r"all at once +[\d.]+"),
-    Form("bench.remote_write", "--gpus 8 --seconds 10 --rounds 1", r"as rows come +[\d.]+"),
-    Form("bench.remote_write_minutes", "--gpus 8 --runs 1", r"all +[1-9]\d+ +[\d.]+"),
     Form("bench.rest", "--gpus 1 --warm 12 --seconds 1", r"[1-9]\d* evaluations of rules"),
     Form("bench.rollups", "--agents 2 --minutes 1", r'"hour_us_a_batch": \d+'),
     Form("bench.sql", "--gpus 8 --days 0.05 --fleet 16 --runs 2", r"top ten nodes +[\d.]+"),

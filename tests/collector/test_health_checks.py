@@ -33,14 +33,6 @@ def sample(**change: Any) -> dict[str, Any]:
     return {"sample": SAMPLE | change}
 
 
-def receiver(**change: Any) -> dict[str, Any]:
-    well = {
-        "failing_s": 0.0, "problem": None, "waiting_s": 0.0, "lost_rows": 0, "skipped_minutes": 0,
-        "minutes_waiting_s": 0.0, "query_problem": None,
-    }  # fmt: skip
-    return {"receivers": {"r": well | change}}
-
-
 def test_a_healthy_collector_passes_every_check() -> None:
     found = list(health_checks(WELL, SETTINGS))
     assert worst(found) == OK
@@ -59,12 +51,6 @@ def test_a_healthy_collector_passes_every_check() -> None:
         (sample(rules_failing="gpu_lost"), "rules", FAIL, "gpu_lost"),
         ({"unjudged": "Not judged yet, since 12:00."}, "rules", WARN, "Not judged yet"),
         (sample(receivers_failing="chat, mail"), "notify", FAIL, "the last message to chat, mail failed"),
-        (receiver(failing_s=121.0, problem="it answers 404"), "remote write", FAIL, "404"),
-        (receiver(failing_s=60.0, problem="it answers 503"), "remote write", OK, "all samples"),
-        (receiver(lost_rows=5), "remote write", WARN, "5 rows were not sent to r"),
-        (receiver(waiting_s=600.0), "remote write", WARN, "10 min behind"),
-        (receiver(skipped_minutes=3), "remote write", WARN, "3 minutes of the collector's metrics were not sent to r"),
-        (receiver(minutes_waiting_s=600.0, query_problem="no lake"), "remote write", WARN, "10 min behind: no lake"),
         (sample(messages_waiting=101), "notify", WARN, "101 messages wait"),
         (sample(messages_waiting=None), "notify", OK, "notifications are off"),
         ({"nodes": [{"nodes": 0, "silent": 0, "silent_names": None}]}, "agents", WARN, "no agent"),

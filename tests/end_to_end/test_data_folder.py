@@ -19,9 +19,6 @@ def test_a_drained_node_is_opened_by_a_restored_collector_and_no_file_is_forgott
 ) -> None:
     store, copy = world.folder / "store", world.folder / "copy"
     with hooked() as (address, _):
-        receivers = world.folder / "remote-write.toml"
-        receivers.write_text(f'[[receiver]]\nname = "hook"\nurl = "{address}"\n')
-        world.env["GPUWARDEN_COLLECTOR_REMOTE_WRITE_FILE"] = str(receivers)
         scene = Scene(world, address, "1s", DRAINS)
         scene.look()
         send_scrape(world, int(time.time()))

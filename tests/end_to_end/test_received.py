@@ -13,8 +13,9 @@ from pathlib import Path
 import pytest
 from bench.this_host import free_port
 from tests.end_to_end.conftest import World
+from tests.remote_write import encode
 
-from gpuwarden_prometheus.remote_write.messages import encode, new_request
+from gpuwarden_prometheus.received.messages import new_request
 
 NODE = "far-away"
 COLUMNS = {

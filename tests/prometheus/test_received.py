@@ -17,6 +17,7 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
     ExportMetricsServiceRequest,
 )
 from tests.collector.conftest import wire_maker  # noqa: F401  a fixture
+from tests.remote_write import compressed, encode
 from tests.served import Served
 
 from gpuwarden.clock import ManualClock, to_ms
@@ -26,7 +27,7 @@ from gpuwarden_collector.settings import CollectorSettings
 from gpuwarden_prometheus.front import PROMETHEUS
 from gpuwarden_prometheus.received import endpoints
 from gpuwarden_prometheus.received.front import RECEIVED
-from gpuwarden_prometheus.remote_write.messages import compressed, encode, new_request
+from gpuwarden_prometheus.received.messages import new_request
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 WRITE = {"Content-Type": "application/x-protobuf", "Content-Encoding": "snappy"}

@@ -20,7 +20,6 @@ from gpuwarden_cli.composition.supervision import (
 from gpuwarden_cli.mcp.http import McpEndpoint
 from gpuwarden_collector.auth.access_control import has_sign_in
 from gpuwarden_collector.daemon import Collector, running
-from gpuwarden_collector.forwarding.port import Forwarding
 from gpuwarden_collector.query.port import Front
 from gpuwarden_collector.settings import CollectorSettings
 from gpuwarden_dashboards.routes import routes as page_routes
@@ -64,7 +63,6 @@ async def collecting(
         duties=rules.duties,
         front=_postgres(settings),
         http_fronts=[PROMETHEUS],
-        forwarding=_forwarding(settings),
         sample_front=RECEIVED,
     ) as collector:
         rules.start(collector)
@@ -87,15 +85,6 @@ def _postgres(settings: CollectorSettings) -> Front | None:
     from gpuwarden_postgres.front import POSTGRES
 
     return POSTGRES
-
-
-def _forwarding(settings: CollectorSettings) -> Forwarding | None:
-    """Prometheus' remote write, if the settings name its file."""
-    if settings.remote_write_file is None:
-        return None
-    from gpuwarden_prometheus.remote_write.sender import REMOTE_WRITE
-
-    return REMOTE_WRITE
 
 
 def run_collector(settings: CollectorSettings, load: Callable[[], CollectorSettings]) -> int:

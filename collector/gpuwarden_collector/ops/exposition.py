@@ -6,7 +6,6 @@ Import it on the first request only: prometheus_client takes 0.9 MiB, its import
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
-from operator import attrgetter
 
 from prometheus_client import generate_latest
 from prometheus_client.core import (
@@ -44,8 +43,6 @@ class _CollectorMetrics(Collector):
             yield from _disk(self._levels.disk)
         if self._stats.lake is not None:
             yield from _lake(self._stats.lake)
-        if self._levels.receivers:
-            yield from _forwarding(self._levels)
         yield from _histograms(self._stats)
 
 
@@ -168,50 +165,6 @@ def _levels(stats: Stats, levels: Levels) -> Iterator[Metric]:
     if stats.ingest_lag_seconds is not None:
         meaning = "Age of the newest row of the last stored batch."
         yield _gauge("ingest_lag_seconds", meaning, stats.ingest_lag_seconds)
-
-
-def _forwarding(levels: Levels) -> Iterator[Metric]:
-    meaning = "Forwarding processes that failed and were replaced."
-    yield _counter("forwarding_restarts", meaning, levels.forwarding_restarts)
-    refused = CounterMetricFamily(
-        f"{_PREFIX}remote_write_refused_samples",
-        "Samples that a receiver refused permanently.",
-        labels=["receiver", "reason"],
-    )
-    for name, state in levels.receivers.items():
-        for reason, count in sorted(state.refused.items()):
-            refused.add_metric([name, reason], count)
-    yield refused
-    for name, meaning, values in (
-        ("samples", "Samples that a receiver accepted.", attrgetter("sent")),
-        ("failures", "Requests that failed and were repeated.", attrgetter("failures")),
-        ("lost_rows", "Rows that were not sent and are not kept.", attrgetter("lost_rows")),
-        (
-            "skipped_minutes",
-            "Minutes of a source of the collector's metrics that were not sent.",
-            attrgetter("skipped_minutes"),
-        ),
-    ):
-        counter = CounterMetricFamily(
-            _PREFIX + "remote_write_" + name, meaning, labels=["receiver"]
-        )
-        for receiver, state in levels.receivers.items():
-            counter.add_metric([receiver], values(state))
-        yield counter
-    for name, meaning, values in (
-        ("waiting_seconds", "Age of the oldest commit that was not sent.", attrgetter("waiting_s")),
-        (
-            "minutes_waiting_seconds",
-            "Time from the last minute of the collector's metrics that was sent to the last one that could be.",
-            attrgetter("minutes_waiting_s"),
-        ),
-        ("failing_seconds", "Time since requests fail; 0: they do not.", attrgetter("failing_s")),
-        ("kept_bytes", "Size of sealed segments kept for receivers.", attrgetter("waiting_bytes")),
-    ):
-        gauge = GaugeMetricFamily(_PREFIX + "remote_write_" + name, meaning, labels=["receiver"])
-        for receiver, state in levels.receivers.items():
-            gauge.add_metric([receiver], values(state))
-        yield gauge
 
 
 def _disk(disk: Usage) -> Iterator[Metric]:

@@ -160,25 +160,13 @@ class Health:
 
     async def document(self) -> dict[str, Any]:
         """The answer to the doctor, with values that JSON has."""
-        now, levels, ready = self._clock.now(), self._levels(), await self._ready()
+        now, ready = self._clock.now(), await self._ready()
         return {
             "version": __version__,
             "url": self.url,
             "schema_version": SCHEMA_VERSION,
             "not_ready": {check.name: reason for check, reason in not_ready(ready).items()},
             "unjudged": self._duties().unjudged,
-            "receivers": {
-                name: {
-                    "failing_s": state.failing_s,
-                    "problem": state.problem,
-                    "waiting_s": state.waiting_s,
-                    "lost_rows": state.lost_rows,
-                    "skipped_minutes": state.skipped_minutes,
-                    "minutes_waiting_s": state.minutes_waiting_s,
-                    "query_problem": state.query_problem,
-                }
-                for name, state in levels.receivers.items()
-            },
             "sample": {name: _plain(value) for name, value in self.row(now).items()},
             **{name: await self._asked(sql, now) for name, sql in QUESTIONS.items()},
         }

@@ -43,8 +43,6 @@ def health_checks(document: Mapping[str, Any], settings: CollectorSettings) -> I
     yield _jobs(document["sample"])
     yield _rules(document["sample"], document.get("unjudged"))
     yield _notifications(document["sample"])
-    if receivers := document.get("receivers"):
-        yield _remote_write(receivers)
 
 
 def _version(document: Mapping[str, Any]) -> Check:
@@ -158,31 +156,3 @@ def _notifications(sample: Mapping[str, Any]) -> Check:
             "notify", WARN, f"{waiting} messages wait", "journalctl -u gpuwarden-collector"
         )
     return Check("notify", OK, f"every receiver takes messages; {waiting} wait")
-
-
-def _waiting_s(state: Mapping[str, Any]) -> float:
-    return max(float(state["waiting_s"]), float(state["minutes_waiting_s"]))
-
-
-def _remote_write(receivers: Mapping[str, Mapping[str, Any]]) -> Check:
-    """Check the receivers of remote write."""
-    remedy = "docs/remote-write.md"
-    for name, state in receivers.items():
-        if state["failing_s"] > FAILING_S_MAX:
-            minutes = state["failing_s"] / 60
-            finding = f"{name} has taken no samples for {minutes:.0f} min: {state['problem']}"
-            return Check("remote write", FAIL, finding, remedy)
-    for name, state in receivers.items():
-        if state["lost_rows"]:
-            finding = f"{state['lost_rows']:,} rows were not sent to {name} and are not kept for it"
-            return Check("remote write", WARN, finding, remedy)
-        if state["skipped_minutes"]:
-            finding = f"{state['skipped_minutes']:,} minutes of the collector's metrics were not sent to {name}"
-            return Check("remote write", WARN, finding, remedy)
-    slowest = max(receivers, key=lambda name: _waiting_s(receivers[name]))
-    waiting_s = _waiting_s(receivers[slowest])
-    if waiting_s > FAILING_S_MAX:
-        problem = receivers[slowest]["query_problem"]
-        finding = f"{slowest} is {waiting_s / 60:.0f} min behind{f': {problem}' if problem else ''}"
-        return Check("remote write", WARN, finding, remedy)
-    return Check("remote write", OK, f"{', '.join(receivers)}: all samples are sent")

@@ -34,19 +34,18 @@ FORK_S = 5.0
 """Longest time for a later fork; a fork server that takes longer is stopped, or hangs, and is replaced."""
 END_S = 5.0
 """Longest wait for its end after it was killed."""
-QUERY, RULES, STORAGE, FORWARDING, TEAM, TEAM_ROWS = b"q", b"r", b"s", b"f", b"t", b"w"
+QUERY, RULES, STORAGE, TEAM, TEAM_ROWS = b"q", b"r", b"s", b"t", b"w"
 """Kinds of processes in requests."""
 _NAMES = {
     QUERY: "gpuwarden-query",
     RULES: "gpuwarden-query",
     STORAGE: "gpuwarden-store",
-    FORWARDING: "gpuwarden-send",
     TEAM: "gpuwarden-team",
     TEAM_ROWS: "gpuwarden-rows",
 }
-_NICE = {RULES: 2, STORAGE: 5, FORWARDING: 5, QUERY: 10, TEAM: 10, TEAM_ROWS: 10}
+_NICE = {RULES: 2, STORAGE: 5, QUERY: 10, TEAM: 10, TEAM_ROWS: 10}
 """Niceness added to that of the process that acknowledges samples, so that it gets a core first: then queries of
-rules, the storage and forwarding processes, and last queries of people."""
+rules, the storage process, and last queries of people."""
 _ENDS_MAX = 2
 """Most sockets that a process gets."""
 KEPT = (

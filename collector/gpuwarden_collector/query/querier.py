@@ -60,8 +60,6 @@ IDLE_S = 60.0
 """Time without a query after which a process is ended."""
 LAKE_LOOK_S = 10.0
 """Interval at which an unreadable lake is tried again."""
-EXPORT_ROWS_MAX, EXPORT_BYTES_MAX = 1 << 40, 256 * 1024 * 1024
-"""Limits of an exported background query, besides the rows of the settings."""
 REFUSE_S = 1.0
 """How long no process is started after one could not open the store."""
 
@@ -916,20 +914,6 @@ class BackgroundQuerier:
     async def arrow(self, sql: str) -> ResultRows:
         """Run a query; its rows as an Arrow table."""
         return await self.querier.arrow(sql, rank=Rank.BACKGROUND)
-
-    async def exported(self, sql: str) -> AsyncIterator[bytes]:
-        """Run a query; parts of an Arrow stream of all its rows, of at most EXPORT_BYTES_MAX. Raises QueryError."""
-        size = 0
-        async with self.querier.stream(
-            "arrow", sql, row_limit=EXPORT_ROWS_MAX, rank=Rank.BACKGROUND
-        ) as rows:
-            async for part in rows:
-                size += len(part)
-                if size > EXPORT_BYTES_MAX:
-                    raise QueryError(f"the rows have more than {EXPORT_BYTES_MAX // 2**20} MiB")
-                yield bytes(part)
-            if rows.truncated:
-                raise QueryError(f"there are more than {rows.rows} rows")
 
 
 def _bindable(params: Mapping[str, Any]) -> dict[str, Any]:

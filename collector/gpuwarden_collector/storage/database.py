@@ -26,7 +26,6 @@ from gpuwarden_collector.storage.engine import Engine, EngineLimits
 from gpuwarden_collector.storage.errors import StoreUnavailableError, one_line, translating
 from gpuwarden_collector.storage.hot import Damage, Tail, read_tail
 from gpuwarden_collector.storage.joined_rows import remove_joined
-from gpuwarden_collector.storage.kept_segments import delete_or_keep
 from gpuwarden_collector.storage.lake_files import set_aside
 from gpuwarden_collector.storage.segment import (
     FOLDER,
@@ -115,10 +114,10 @@ class Store:
         return progress_of(self.state, tail)
 
     def drop(self, until: int) -> None:
-        """Delete segments that the lake holds, up to a number, or keep them for receivers. Raises StoreUnavailableError."""
+        """Delete segments that the lake holds, up to a number. Raises StoreUnavailableError."""
         for number in self.frozen:
             if number <= until:
-                delete_or_keep(self.data_dir, number)
+                segment_path(self._folder, number).unlink(missing_ok=True)
         self._engine.forget(until)
         with suppress(OSError):
             remove_joined(self._folder, until)

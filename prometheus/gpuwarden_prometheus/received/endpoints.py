@@ -19,7 +19,7 @@ from gpuwarden_prometheus.received.mapping import (
     SeriesMap,
     TooManyRowsError,
 )
-from gpuwarden_prometheus.remote_write.messages import (
+from gpuwarden_prometheus.received.messages import (
     BadWriteRequestError,
     decode,
     label_pairs,

@@ -12,6 +12,7 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
     ExportMetricsServiceRequest,
 )
 from tests.contract.test_gpu_test import RUN
+from tests.remote_write import encode
 
 from gpuwarden.access import Scope, Token
 from gpuwarden.clock import ManualClock, to_ms
@@ -22,7 +23,7 @@ from gpuwarden_collector.daemon import Collector, running
 from gpuwarden_collector.settings import CollectorSettings
 from gpuwarden_prometheus.received.endpoints import OTLP_PATH, WRITE_PATH
 from gpuwarden_prometheus.received.front import RECEIVED
-from gpuwarden_prometheus.remote_write.messages import encode, new_request
+from gpuwarden_prometheus.received.messages import new_request
 
 ENDPOINTS = [key for key, need in NEEDS.items() if need is Scope.INGEST]
 Answer = tuple[int, str]

@@ -7,18 +7,17 @@ import cramjam
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from tests.remote_write import compressed, encode
 
-from gpuwarden_prometheus.remote_write.messages import (
-    STALE_NAN_BITS,
+from gpuwarden_prometheus.received.messages import (
     BadWriteRequestError,
-    compressed,
     decode,
-    encode,
     label_pairs,
     new_request,
 )
 
 ROOM = 1 << 20
+STALE_NAN_BITS = 0x7FF0000000000002
 _TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
 _TIMES = st.integers(-(2**63), 2**63 - 1)
 _SAMPLES = st.lists(st.tuples(st.floats(width=64), _TIMES), max_size=4)

@@ -1,4 +1,4 @@
-"""Encodes and decodes the messages of Prometheus' remote write, versions 1.0 and 2.0.
+"""Decodes the messages of Prometheus' remote write, versions 1.0 and 2.0.
 
 Sources: https://prometheus.io/docs/specs/prw/remote_write_spec/ and remote_write_spec_2_0/. A body is a
 protobuf message, compressed as one Snappy block. What is received is bounded before it is decompressed.
@@ -11,14 +11,6 @@ from typing import Any
 import cramjam
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.message import DecodeError
-
-MEDIA_TYPES = {
-    1: "application/x-protobuf;proto=prometheus.WriteRequest",
-    2: "application/x-protobuf;proto=io.prometheus.write.v2.Request",
-}
-"""Content-Type by version; without `proto` it is version 1."""
-STALE_NAN_BITS = 0x7FF0000000000002
-"""The NaN whose bits say that a series has ended; other NaNs are values."""
 
 _F = descriptor_pb2.FieldDescriptorProto
 _KINDS = {
@@ -156,16 +148,6 @@ _CLASSES = {
 def new_request(version: int) -> Any:
     """An empty message: `prometheus.WriteRequest` for 1, `io.prometheus.write.v2.Request` for 2."""
     return _CLASSES[version]()
-
-
-def compressed(message: bytes) -> bytes:
-    """One Snappy block of a serialized message."""
-    return bytes(cramjam.snappy.compress_raw(message))
-
-
-def encode(message: Any) -> bytes:
-    """The body of a request."""
-    return compressed(message.SerializeToString())
 
 
 def decode(version: int, body: bytes, bytes_max: int) -> Any:

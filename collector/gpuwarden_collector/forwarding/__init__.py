@@ -1,1 +1,0 @@
-"""Forwards committed rows to other systems, from a process of its own."""

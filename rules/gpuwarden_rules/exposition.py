@@ -83,18 +83,6 @@ def notifier_exposition(notifier: "Notifier") -> str:
         for receiver in sorted(stats):
             family.add_metric([receiver], values.get(receiver, 0))
         families.append(family)
-    kept = {one.name: len(one.not_carried) for one in notifier.syncs}
-    stuck = {one.name: one.failing is not None for one in notifier.syncs}
-    for name, meaning, values in (
-        ("not_carried", "Silences that are on one side only.", kept),
-        ("failing", "1 if silences were not carried in the last round.", stuck),
-    ):
-        family = GaugeMetricFamily(
-            f"gpuwarden_notify_silences_{name}", meaning, labels=["receiver"]
-        )
-        for receiver, number in sorted(values.items()):
-            family.add_metric([receiver], number)
-        families.append(family)
     for name, meaning, value in (
         ("unrouted", "Open incidents that match no route.", notifier.unrouted),
         ("muted", "Open incidents that are muted.", notifier.muted),

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from gpuwarden_rules.notify.receivers.receiver import Receiver
     from gpuwarden_rules.notify.reports import Claim
     from gpuwarden_rules.notify.settings import Notify
-    from gpuwarden_rules.notify.silence_service import OwnSilences
     from gpuwarden_rules.policies.service import OwnerWords
 
 log = logging.getLogger(__name__)
@@ -83,12 +82,11 @@ class Notifications:
     async def run(
         self,
         incidents: "IncidentService",
-        silences: "OwnSilences",
         querier: "Querier",
         stop: asyncio.Event,
         claim: "Claim",
     ) -> None:
-        """Notify until `stop`. `silences`: those of the rules; `claim`: decides which collector of a lake reports."""
+        """Notify until `stop`. `claim`: decides which collector of a lake reports."""
         if self._asked is None:
             return
         async with asyncio.TaskGroup() as group:
@@ -96,7 +94,7 @@ class Notifications:
             while not stop.is_set():
                 self._ending = asyncio.Event()
                 before = self._notifier
-                self._notifier = self._notifier_of(incidents, silences, querier, claim)
+                self._notifier = self._notifier_of(incidents, querier, claim)
                 self._notifier.leave(self._elsewhere)
                 self._notifier.offer(self._offered)
                 if before:
@@ -111,16 +109,13 @@ class Notifications:
     def _notifier_of(
         self,
         incidents: "IncidentService",
-        silences: "OwnSilences",
         querier: "Querier",
         claim: "Claim",
     ) -> "Notifier":
         from gpuwarden_cli.money_report import mailed
         from gpuwarden_rules.notify.notifier import Notifier
         from gpuwarden_rules.notify.outbox import FILE_NAME, Outbox
-        from gpuwarden_rules.notify.receivers.alertmanager_silences import AlertmanagerSilences
         from gpuwarden_rules.notify.reports import ScheduledReports
-        from gpuwarden_rules.notify.silence_service import SilenceSync
 
         assert self._asked is not None
         notify, receivers = self._asked
@@ -131,11 +126,6 @@ class Notifications:
             lambda: incidents.view,
             querier,
             self._clock,
-            [
-                SilenceSync(plan.name, AlertmanagerSilences(plan.target), silences, self._clock)
-                for plan in notify.receivers
-                if plan.shares_silences
-            ],
             ScheduledReports(notify.reports, partial(mailed, querier, notify.style.link), claim),
         )
 

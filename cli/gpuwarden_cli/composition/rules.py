@@ -132,7 +132,7 @@ class RuleServices:
             group.create_task(running.incidents.run(stop), name="incidents")
             group.create_task(running.backtester.run(stop), name="backtests")
             group.create_task(
-                notifications.run(running.incidents, running.engine, querier, stop, running.claim),
+                notifications.run(running.incidents, querier, stop, running.claim),
                 name="notify",
             )
             if running.policies is not None:

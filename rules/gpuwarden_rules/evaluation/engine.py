@@ -170,11 +170,6 @@ class RuleEngine:
         """Silences that have not ended."""
         return [s for s in self._silences if s.ends_at > self._clock.now()]
 
-    @property
-    def label_names(self) -> Mapping[str, Collection[str]]:
-        """Labels of alerts by the name of their rule."""
-        return {rule.name: rule.labels for rule in self.all_rules}
-
     async def recent_silences(self, since: datetime) -> Sequence[Silence]:
         """Silences that end after an instant, also those that have ended. Raises QueryError and TimeoutError."""
         async with asyncio.timeout(SAVE_TIMEOUT_S):

@@ -33,8 +33,6 @@ from gpuwarden_rules.notify.receivers.receiver import (
 )
 from gpuwarden_rules.notify.reports import ScheduledReports, due
 from gpuwarden_rules.notify.settings import Notify
-from gpuwarden_rules.notify.silence_service import SilenceSync
-from gpuwarden_rules.notify.silence_sync import SyncState
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -71,10 +69,9 @@ class Notifier:
         view: Callable[[], IncidentView | None],
         querier: Querier,
         clock: Clock,
-        syncs: Sequence[SilenceSync] = (),
         reports: ScheduledReports | None = None,
     ) -> None:
-        """`view`: the current incidents; None: not known yet. `syncs`: Alertmanagers whose silences are ours, too."""
+        """`view`: the current incidents; None: not known yet."""
         self._notify = notify
         self._receivers = receivers
         self.outbox = outbox
@@ -83,7 +80,6 @@ class Notifier:
         self._querier = querier
         self._clock = clock
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="notify")
-        self.syncs = syncs
         self._changed = asyncio.Event()
         self._news = {name: asyncio.Event() for name in receivers}
         self._state: dict[str, IncidentNotice] = {}
@@ -129,10 +125,6 @@ class Notifier:
                     group.create_task(self._send_to(name, receiver, stop), name=f"notify {name}")
                     for name, receiver in self._receivers.items()
                 ]
-                syncing = [
-                    group.create_task(self._sync(one, stop), name=f"silences of {one.name}")
-                    for one in self.syncs
-                ]
                 looking = group.create_task(
                     repeat(self._update_again, self._changed, stop, self._clock), name="notify"
                 )
@@ -140,8 +132,7 @@ class Notifier:
                 self._changed.set()
                 for event in self._news.values():
                     event.set()
-                tasks = [looking, *senders, *syncing]
-                _, late = await asyncio.wait(tasks, timeout=STOP_TIMEOUT_S)
+                _, late = await asyncio.wait([looking, *senders], timeout=STOP_TIMEOUT_S)
                 for task in late:
                     task.cancel()
         finally:
@@ -149,17 +140,6 @@ class Notifier:
                 await receiver.close()
             await self._on_thread(self.outbox.close)
             self._thread.shutdown(wait=False)
-
-    async def _sync(self, sync: SilenceSync, stop: asyncio.Event) -> None:
-        """Keep the silences of an Alertmanager equal to ours until `stop` is set."""
-
-        async def load() -> SyncState | None:
-            return await self._on_thread(partial(self.outbox.sync_state, sync.name))
-
-        async def save(state: SyncState) -> None:
-            await self._on_thread(partial(self.outbox.save_sync, sync.name, state))
-
-        await sync.run(load, save, stop)
 
     async def update(self) -> datetime | None:
         """Plan messages once; returns when to plan again if nothing changes. Raises OutboxError."""

@@ -6,7 +6,6 @@ One SQLite file `notify.sqlite` (WAL, synchronous=FULL) in the data folder:
     notices   key, body: the planner's state, `planner.IncidentNotice` as JSON
     handles   receiver, grp, handle, made_ms: a receiver's handle of a message that can be replaced
     digests   name, done_ms: when the last of each digest and report was due, or when it was first seen
-    silences  receiver, body: which silences an Alertmanager has, `silence_sync.SyncState` as JSON
 
 Invariants
 - Messages and the new state of the planner are stored in one transaction. After a crash before it, they are
@@ -33,7 +32,6 @@ from gpuwarden.lifecycle import StartError
 from gpuwarden.sqlite_file import NOTIFICATIONS, move_aside, transaction
 from gpuwarden_rules.notify.message import Notification, from_json, to_json
 from gpuwarden_rules.notify.planner import IncidentNotice, NoticeState
-from gpuwarden_rules.notify.silence_sync import SyncState
 
 log = logging.getLogger(__name__)
 
@@ -66,8 +64,6 @@ CREATE TABLE room (filler BLOB);
 PRAGMA user_version = {FORMAT_VERSION};
 COMMIT;
 """
-_SILENCES = "CREATE TABLE IF NOT EXISTS silences (receiver TEXT PRIMARY KEY, body BLOB NOT NULL) WITHOUT ROWID"
-"""Made at each start: earlier files have no such table, and older programs do not read it."""
 _HEAD = """
 SELECT sequence, body FROM messages m
 WHERE receiver = ? AND NOT EXISTS (
@@ -132,24 +128,6 @@ class Outbox:
     def digests(self) -> dict[str, int]:
         """When the last of each digest and report was due, or when it was first seen, in ms since the epoch, by name."""
         return dict(self._db.execute("SELECT name, done_ms FROM digests"))
-
-    def sync_state(self, receiver: str) -> SyncState | None:
-        """Which silences an Alertmanager has; None: none was carried yet. Raises OutboxError."""
-        with self._guarded():
-            query = "SELECT body FROM silences WHERE receiver = ?"
-            row = self._db.execute(query, (receiver,)).fetchone()
-        try:
-            return None if row is None else msgspec.json.decode(row[0], type=SyncState)
-        except ValueError as error:
-            raise OutboxError(f"the silences of {receiver} cannot be read: {error}") from error
-
-    def save_sync(self, receiver: str, state: SyncState) -> None:
-        """Store which silences an Alertmanager has, durably. Raises OutboxError."""
-        with self._transaction():
-            self._db.execute(
-                "INSERT OR REPLACE INTO silences VALUES (?, ?)",
-                (receiver, msgspec.json.encode(state)),
-            )
 
     def commit(
         self,
@@ -325,7 +303,6 @@ def _connect(path: str) -> sqlite3.Connection:
             raise sqlite3.DatabaseError(found)
         if version == 0:
             db.executescript(_SCHEMA)
-        db.execute(_SILENCES)
         _reserve(db)
     except BaseException:
         db.close()

@@ -142,7 +142,7 @@ class _File(YamlReader):
         nodes = self.fields(
             node,
             required=("name",),
-            optional=(*KINDS, "secret", "token", "format", "resolved", "silences"),
+            optional=(*KINDS, "secret", "token", "format", "resolved"),
         )
         name = self._name(nodes.get("name"))
         kinds = [kind for kind in KINDS if kind in nodes]
@@ -166,8 +166,6 @@ class _File(YamlReader):
                 "slack needs the `token` of a bot (xoxb-...) with the scope chat:write; without one,"
                 " use an incoming webhook: apprise: slack://...",
             )
-        if "silences" in nodes and kind != "alertmanager":
-            self.note(nodes["silences"], "only an alertmanager has silences")
         return ReceiverPlan(
             name=name,
             kind=kind,
@@ -175,7 +173,6 @@ class _File(YamlReader):
             secret=secret,
             form=self._form(kind, nodes.get("format")),
             wants_resolved=self.boolean(nodes.get("resolved")) is not False,
-            shares_silences=self.boolean(nodes.get("silences")) is True,
         )
 
     def _name(self, node: Node | None) -> str:

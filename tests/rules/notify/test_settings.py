@@ -93,10 +93,6 @@ def test_without_routes_all_is_told_to_all() -> None:
         ("receivers:\n  - {name: a, teams: x}", "n.yaml:2:15: unknown key 'teams'"),
         ("receivers:\n  - {name: a, slack: x}", "n.yaml:2:5: slack needs the `token` of a bot"),
         ("receivers:\n  - {name: a, slack: x, token: xoxp-1}", "n.yaml:2:32: slack needs the `token`"),
-        (
-            "receivers:\n  - {name: a, stdout: true, silences: true}",
-            "n.yaml:2:39: only an alertmanager has silences",
-        ),
         ("receivers:\n  - {name: a, stdout: true, token: x}", "n.yaml:2:36: only slack has a token"),
         ("receivers:\n  - {name: a}", "n.yaml:2:5: a receiver has exactly one of apprise, slack, webhook"),
         (

@@ -25,8 +25,6 @@ class ReceiverPlan:
     """The signing secret of a webhook, or the token of Slack."""
     form: str = "text"
     wants_resolved: bool = True
-    shares_silences: bool = False
-    """Whether silences of an Alertmanager are ours, and ours are its."""
 
 
 def receiver_of(plan: ReceiverPlan, style: Style, clock: Clock) -> Receiver:

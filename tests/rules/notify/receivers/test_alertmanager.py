@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, timedelta
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 import pytest
@@ -89,6 +90,29 @@ async def test_a_real_alertmanager_hears_of_begin_and_end(tmp_path) -> None:
             assert isinstance(await receiver.send(test), Delivered)
             assert (await active(session, url)).keys() == {"", "1"}
         await receiver.close()
+
+
+@pytest.mark.skipif(shutil.which(NAME) is None, reason=f"{NAME} is not on the PATH")
+async def test_grouped_by_incident_it_has_one_group_of_an_incident(tmp_path) -> None:
+    now = SystemClock().now()
+    alerts = [make_alert(gpu=gpu, at=now) for gpu in range(4)]
+    first, second = message_of(*alerts[:3], at=now), message_of(alerts[3], at=now)
+    assert first.incident is not None and second.incident is not None
+    second = replace(second, incident=replace(second.incident, id="another"))
+    with running_alertmanager(tmp_path) as url:
+        receiver = Alertmanager(url, STYLE)
+        groups: list[Any] = []
+        async with aiohttp.ClientSession() as session, asyncio.timeout(DEADLINE_S):
+            for message in (first, second):
+                while isinstance(await receiver.send(message), DeliveryDelayed):  # noqa: ASYNC110
+                    await asyncio.sleep(0.1)
+            while sum(len(group["alerts"]) for group in groups) < 4:
+                await asyncio.sleep(0.1)
+                async with session.get(f"{url}/api/v2/alerts/groups") as answer:
+                    groups = await answer.json()
+        await receiver.close()
+    sizes = {group["labels"]["incident"]: len(group["alerts"]) for group in groups}
+    assert sizes == {first.incident.id: 3, "another": 1}
 
 
 async def test_an_alertmanager_that_is_away_is_later(tmp_path) -> None:

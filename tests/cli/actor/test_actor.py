@@ -27,13 +27,15 @@ from gpuwarden_collector.processes.sandbox import landlock_version
 NOW = datetime(2026, 3, 4, 12, tzinfo=UTC)
 SLURM = (
     f"#!{sys.executable}\n"
-    + """import json, pathlib, sys
+    + """import json, os, pathlib, sys
 state = pathlib.Path(__file__).with_name("cluster.json")
 known = json.loads(state.read_text())
 known["calls"].append([pathlib.Path(sys.argv[0]).name, *sys.argv[1:]])
 name, job = pathlib.Path(sys.argv[0]).name, known["jobs"]
 def end(code=0, said=""):
-    state.write_text(json.dumps(known)); print(said, file=sys.stderr if code else sys.stdout); sys.exit(code)
+    # Whole, as the test reads it meanwhile.
+    new = state.with_suffix(f".{os.getpid()}"); new.write_text(json.dumps(known)); new.replace(state)
+    print(said, file=sys.stderr if code else sys.stdout); sys.exit(code)
 if name == "squeue":
     wanted = [a for a in sys.argv if a.startswith("--jobs=")][0][7:]
     end(*((0, "|".join(job[wanted])) if wanted in job else (1, "slurm_load_jobs error: Invalid job id specified")))

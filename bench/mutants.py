@@ -98,39 +98,39 @@ CORES = (
     _core(f"{_RULES}.policies.language", "tests/rules/policies/test_language.py"),
     _core(
         f"{_COLLECTOR}.ingest.deduplicate",
-        "tests/collector/test_doubt.py tests/collector/test_deduplicate.py tests/collector/test_senders.py",
+        "tests/collector/test_doubt.py tests/collector/ingest/test_deduplicate.py tests/collector/ingest/test_senders.py",
     ),
     _core(
         f"{_COLLECTOR}.ingest.admit",
-        "tests/collector/test_admit.py tests/collector/test_wire_format.py",
+        "tests/collector/ingest/test_admit.py tests/collector/ingest/test_wire_format.py",
     ),
     _core(
         f"{_COLLECTOR}.ingest.commit_plan",
-        "tests/collector/test_commit_plan.py tests/collector/test_gpu_owners.py"
-        " tests/collector/test_node_owners.py tests/collector/test_departures.py"
-        " tests/collector/test_xid_gpus.py tests/collector/test_senders.py"
-        " tests/collector/test_replaced_boards.py",
+        "tests/collector/ingest/test_commit_plan.py tests/collector/ingest/test_gpu_owners.py"
+        " tests/collector/ingest/test_node_owners.py tests/collector/ingest/test_departures.py"
+        " tests/collector/ingest/test_xid_gpus.py tests/collector/ingest/test_senders.py"
+        " tests/collector/ingest/test_replaced_boards.py",
     ),
-    _core(f"{_COLLECTOR}.storage.retention", "tests/collector/test_retention.py"),
-    _core(f"{_COLLECTOR}.storage.seal", "tests/collector/test_sealing.py", "next_step"),
+    _core(f"{_COLLECTOR}.storage.retention", "tests/collector/storage/test_retention.py"),
+    _core(f"{_COLLECTOR}.storage.seal", "tests/collector/storage/test_sealing.py", "next_step"),
     _core(
         f"{_COLLECTOR}.storage.rollup_schedule",
-        "tests/collector/test_rolling.py",
+        "tests/collector/storage/test_rolling.py",
         "next_step next_late_count",
     ),
     _core(
         f"{_COLLECTOR}.storage.maintenance",
-        "tests/collector/test_maintenance.py",
+        "tests/collector/storage/test_maintenance.py",
         "next_task key_of _due",
     ),
     _core(
         f"{_COLLECTOR}.query.guard",
-        "tests/collector/test_guard.py tests/collector/test_names.py"
-        " tests/collector/access/test_own_queries.py",
+        "tests/collector/query/test_guard.py tests/collector/query/test_allowed_names.py"
+        " tests/collector/ops/test_query_log.py",
     ),
     _core(
         f"{_COLLECTOR}.query.fair_queue",
-        "tests/collector/test_fair_queue.py tests/collector/test_turns.py",
+        "tests/collector/query/test_fair_queue.py tests/collector/query/test_ranks.py",
     ),
     _core("gpuwarden.wire", "tests/contract/test_wire.py"),
     _core("gpuwarden.gpu_test", "tests/contract/test_gpu_test.py"),

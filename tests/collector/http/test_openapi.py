@@ -13,7 +13,7 @@ from gpuwarden_collector.auth.scopes import NEEDS
 from gpuwarden_collector.http.openapi import ENDPOINTS
 from gpuwarden_collector.settings import CollectorSettings
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 def test_the_document_has_each_endpoint_that_has_a_scope_and_a_text() -> None:

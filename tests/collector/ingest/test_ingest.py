@@ -26,13 +26,13 @@ from gpuwarden_collector.ingest.admit import window
 from gpuwarden_collector.ingest.decode import Decoded, RefusedBody
 from gpuwarden_collector.ingest.decode_pool import Body, admit
 
-SCRIPT = Path(__file__).with_name("serve_collector.py")
+SCRIPT = Path(__file__).parents[1] / "serve_collector.py"
 
 
 @contextmanager
 def served(data_dir: Path, port: int = 0) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
     """A collector in a process of its own: its URL and the process."""
-    paths = [str(Path(__file__).parents[2] / part) for part in ("contract", "collector")]
+    paths = [str(Path(__file__).parents[3] / part) for part in ("contract", "collector")]
     process = subprocess.Popen(
         [sys.executable, str(SCRIPT), str(data_dir), str(port)],
         stdin=subprocess.PIPE,

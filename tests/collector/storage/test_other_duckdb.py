@@ -13,7 +13,7 @@ from gpuwarden_collector.storage.engine import EngineLimits
 from gpuwarden_collector.storage.segment import SCHEMAS, Frame
 from gpuwarden_collector.storage.views import hot_table
 
-PAGE = Path(__file__).parents[2] / "docs/store.md"
+PAGE = Path(__file__).parents[3] / "docs/store.md"
 
 # Extensions come from the packages that this test has, as the network may be away.
 READER = """

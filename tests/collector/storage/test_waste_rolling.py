@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from tests.collector.made_up_store import put
-from tests.collector.test_rolling import HOUR, Fleet, fleet, gpu_rows
+from tests.collector.storage.test_rolling import HOUR, Fleet, fleet, gpu_rows
 
 from gpuwarden.alert import Alert, AlertState, Severity
 from gpuwarden.waste import WASTE_1H

@@ -14,7 +14,7 @@ import aiohttp
 import psutil
 import pytest
 
-SERVER = Path(__file__).with_name("serve_collector.py")
+SERVER = Path(__file__).parents[1] / "serve_collector.py"
 STUBBORN = b"SELECT bitstring('1', 2000000000)"
 
 

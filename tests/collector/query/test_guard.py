@@ -450,7 +450,7 @@ def test_each_built_in_rule_may_ask_what_it_asks(database: Database, rule: Rule)
 
 
 def test_each_query_that_a_page_or_remedy_gives_may_be_asked(database: Database) -> None:
-    root = Path(__file__).parents[2]
+    root = Path(__file__).parents[3]
     pages = [root / "README.md", *(root / "docs").rglob("*.md"), *builtin_paths()]
     asked = [
         sql for page in pages for sql in re.findall(r'gpuwarden sql "(.+?)"', page.read_text())

@@ -1,7 +1,7 @@
 """The wire format as promised: the golden batch decodes as it always did, and the docs are true.
 
 Golden files are made once per wire version and then never change:
-`python tests/collector/test_wire_format.py` writes them again while a version is being made.
+`python tests/collector/ingest/test_wire_format.py` writes them again while a version is being made.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ from gpuwarden_collector.ingest.decode import WIRE_SCHEMAS, Decoded, decode
 from gpuwarden_collector.ingest.ipc_messages import FRAMES_MAX, MESSAGES_MAX
 
 GOLDEN = Path(__file__).parent / "golden"
-WIRE_DOC = Path(__file__).parents[2] / "docs" / "wire.md"
+WIRE_DOC = Path(__file__).parents[3] / "docs" / "wire.md"
 CONNECT_DOC = WIRE_DOC.with_name("connect.md")
 TS_MS = 1_772_366_400_000  # 2026-03-01T12:00:00Z
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.collector.processes import children
+from tests.collector.child_processes import children
 
 from gpuwarden.alert import Alert, AlertState, Severity
 from gpuwarden.clock import Clock, ManualClock, SystemClock, to_ms

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.collector.processes import children
+from tests.collector.child_processes import children
 from tests.collector.slow_lake import SlowLake
 
 from gpuwarden.lifecycle import StartError

@@ -14,7 +14,7 @@ import pytest
 from aiohttp import web
 from joserfc import jwt
 from joserfc.jwk import RSAKey
-from tests.collector.access.provider import CLIENT, SECRET, Provider, providing
+from tests.collector.auth.provider import CLIENT, SECRET, Provider, providing
 from tests.each import each
 
 from gpuwarden.access import COOKIE, Scope

@@ -13,7 +13,6 @@ from functools import partial
 
 from gpuwarden import __version__
 from gpuwarden.clock import Clock
-from gpuwarden_agent.burst_requests import BurstRunner
 from gpuwarden_agent.counters import Counters
 from gpuwarden_agent.events.recorder import EventRecorder
 from gpuwarden_agent.exporter.latest import Latest
@@ -167,16 +166,6 @@ def _stages(
         flusher=flusher,
         last_ts_ms=spool.last_run.last_ts_ms,
     )
-    bursts = BurstRunner(
-        node,
-        probes,
-        clock,
-        batch,
-        counters,
-        recorder,
-        is_allowed=settings.bursts,
-        gpu_index=inventory.gpu_index,
-    )
     shipper = Shipper(
         spool,
         worker,
@@ -186,13 +175,11 @@ def _stages(
         sealed=sealed,
         on_refused=events.batch_refused,
         on_batch_seconds=sampler.batch_at_least,
-        on_bursts=bursts.take,
-        node=node,
         request_timeout_s=settings.request_timeout_s,
         backoff_max_s=settings.backoff_max_s,
         is_quiet=is_quiet,
     )
-    return Stages(sampler, batch, flusher, spool, shipper, events, counters, bursts)
+    return Stages(sampler, batch, flusher, spool, shipper, events, counters)
 
 
 def _write_event(batch: OpenBatch, counters: Counters, row: Row) -> None:

@@ -76,10 +76,6 @@ class AgentSettings:
         False,
         "Whether the metadata service of AWS, Google, Azure or Oracle is asked for type of instance, region and spot.",
     )
-    bursts: bool = setting(
-        True,
-        "Whether the collector may ask for bursts: a GPU read up to 50 times a second for at most a minute.",
-    )
     ipmi: bool = setting(
         False,
         "Whether ipmitool asks the BMC each minute for the node's power and its power supplies; needs /dev/ipmi0.",

@@ -14,7 +14,6 @@ from typing import Any
 
 from gpuwarden.clock import Clock
 from gpuwarden.lifecycle import feed_watchdog, notify, until
-from gpuwarden_agent.burst_requests import BurstRunner
 from gpuwarden_agent.counters import Counters
 from gpuwarden_agent.queue.batch import OpenBatch
 from gpuwarden_agent.queue.flusher import Flusher
@@ -48,7 +47,6 @@ class Stages:
     shipper: Shipper
     events: RunEvents
     counters: Counters
-    bursts: BurstRunner
 
 
 class Supervisor:
@@ -88,7 +86,6 @@ class Supervisor:
                     _end_in_time(stop, sealing, self._seal_timeout_s), name="end of sealing"
                 )
                 sources.create_task(self._count(stop), name="count")
-                sources.create_task(stages.bursts.run(stop), name="bursts")
                 if rediscovering is not None:
                     sources.create_task(rediscovering(), name="rediscover")
                 if not self._is_in_fleet:

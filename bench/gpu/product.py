@@ -172,10 +172,11 @@ class Work:
         with self.working("pulses") as (shop,):
             time.sleep(1.0)
             shop.take()
-            self.texts["gpuwarden burst"] = self.product.run("burst", self.name, "--hz", f"{BURST_HZ:g}", "--seconds", seconds)  # fmt: skip
+            flags = ["--hz", f"{BURST_HZ:g}", "--seconds", seconds, "--format", "json"]
+            flags += ["--backend", "simulator"] if self.simulated else []
+            samples = json.loads(self.product.run("agent", "burst", str(self.gpu["gpu"]), *flags))
             pulses = [line["pulse_us"] for line in shop.take() if "pulse_us" in line]
-        (named,) = self.product.rows("SELECT any_value(burst) AS burst FROM burst_samples")
-        return {**named, "pulses_us": pulses, "seconds": float(seconds)}
+        return {"samples": samples, "pulses_us": pulses, "seconds": float(seconds)}
 
     def transformer(self) -> Mapping[str, Any]:
         """A job that reports its tokens."""
@@ -220,7 +221,7 @@ class Work:
         """What was stored over all."""
         for command in (("agent", "doctor"), ("gpus", "list"), ("why", self.name)):
             self.texts[f"gpuwarden {' '.join(command)}"] = self.product.run(*command)
-        tables = ("gpu_samples", "gpu_detail_samples", "gpu_health_samples", "process_samples", "host_samples", "burst_samples", "progress_samples")  # fmt: skip
+        tables = ("gpu_samples", "gpu_detail_samples", "gpu_health_samples", "process_samples", "host_samples", "progress_samples")  # fmt: skip
         counts = {table: self.product.rows(f"SELECT count(*) AS n FROM {table}")[0]["n"] for table in tables}  # fmt: skip
         events = self.product.rows("SELECT kind, severity, message FROM events ORDER BY ts")
         return {"rows": counts, "events": events}
@@ -272,12 +273,11 @@ class Judge:
 
     def pulses(self, known: Mapping[str, Any]) -> None:
         """Each pulse is seen, where a second's mean sees half the load."""
-        rows = self.product.rows(
-            "SELECT metric, source, list([epoch_us(ts), value] ORDER BY ts) AS samples FROM burst_samples"
-            " WHERE burst = $burst GROUP BY ALL",
-            burst=known["burst"],
-        )
-        found = {(row["metric"], row["source"]): row["samples"] for row in rows}
+        found: dict[tuple[str, str], list[tuple[int, float]]] = {}
+        for row in known["samples"]:
+            found.setdefault((row["metric"], row["source"]), []).append(
+                (row["at_us"], row["value"])
+            )
         self.figures["samples of the burst"] = {" ".join(name): len(s) for name, s in found.items()}
         power = found.get(("power_watts", "buffer")) or found["power_watts", "polled"]
         self.add("samples of power a second", len(power) / known["seconds"], "10", "or more", holds=len(power) >= 10 * known["seconds"])  # fmt: skip

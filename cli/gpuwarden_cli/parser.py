@@ -40,7 +40,6 @@ EXAMPLES: dict[str, str] = {
     "alerts ack": "gpuwarden alerts ack nvlink_down --for 1d",
     "alerts unsilence": "gpuwarden alerts unsilence 3f9k2m",
     "nodes forget": "gpuwarden nodes forget n1 n2",
-    "burst": "gpuwarden burst n1/3 --hz 50 --seconds 20",
     "actor run": "gpuwarden actor run --allow cancel_job --url https://collector.example:8750",
     "policies list": "gpuwarden policies list",
     "policies stop": "gpuwarden policies stop",

@@ -24,7 +24,6 @@ from gpuwarden_collector import stages
 from gpuwarden_collector.auth.access_control import AccessControl
 from gpuwarden_collector.http.annotations import annotation_routes
 from gpuwarden_collector.http.app import Api, node_routes
-from gpuwarden_collector.http.bursts import BurstDesk
 from gpuwarden_collector.http.copies import copy_routes
 from gpuwarden_collector.http.dashboards import DashboardEndpoints
 from gpuwarden_collector.http.gpu_tests import gpu_test_routes
@@ -149,16 +148,15 @@ async def running(
 
         # Answer requests: HTTP, and the front's protocol.
         queries = stages.query_service(settings, store, writer, querier, timetable, stats, clock)
-        bursts = BurstDesk(clock)
         audit = stages.start_audit(store, writer, timetable, access, clock)
         api = Api(
             ingest, stats, clock, levels, readiness, body_timeout_s=settings.body_timeout_s, more_metrics=more_metrics,
-            pacing=pacing, middlewares=(audit.middleware, access.middleware), asking=bursts.header,
+            pacing=pacing, middlewares=(audit.middleware, access.middleware),
         )  # fmt: skip
         sql = SqlEndpoint(queries, bodies, send_s=settings.query_send_s)
         fronts = stages.front_routes(http_fronts, queries, bodies, clock, settings, stats)
         own = (*access.routes, access.enrolment(store.known.nodes), *sql.routes(), *fronts, *node_routes(writer), *gpu_test_routes(admission, clock), *copy_routes(CopyFolder(settings.data_dir), bodies, lambda: disk.refusal), *receiving)  # fmt: skip
-        app = _application(api, [*own, *_routes_of_people(state, clock, bursts), *routes(queriers.callers)])  # fmt: skip
+        app = _application(api, [*own, *_routes_of_people(state, clock), *routes(queriers.callers)])  # fmt: skip
         url = health.url = await serve(stack, settings, app, access, stats)
         postgres = await stages.listen_beside(stack, settings, front, queries, access, stats)
         # This runs first at the end: a client that waits for an answer would delay the end of the server.
@@ -189,14 +187,11 @@ async def running(
     log.info("collector stopped", extra={"batches": stats.batches, "rows": stats.rows_total})
 
 
-def _routes_of_people(
-    state: StateFile, clock: Clock, bursts: BurstDesk
-) -> Iterable[web.AbstractRouteDef]:
-    """Routes of what people save: queries, dashboards, annotations; and of what they ask agents for."""
+def _routes_of_people(state: StateFile, clock: Clock) -> Iterable[web.AbstractRouteDef]:
+    """Routes of what people save: queries, dashboards, annotations."""
     yield from query_routes(state, clock)
     yield from DashboardEndpoints(state, clock).routes()
     yield from annotation_routes(state, clock)
-    yield from bursts.routes()
 
 
 def _application(api: Api, routes: Iterable[web.AbstractRouteDef]) -> web.Application:

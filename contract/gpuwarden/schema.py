@@ -133,15 +133,6 @@ PROGRESS_SAMPLES = Table("progress_samples", "value that a job reports, when it 
     Column("value", Type.FLOAT64, "The value.", required=True),
 ))
 
-BURST_SAMPLES = Table("burst_samples", "value of a GPU in a burst that somebody asked for", ("gpu_uuid", "burst", "metric", "source", "ts"), (
-    Column("ts", Type.TIMESTAMP, "When the value was, UTC, to the millisecond.", required=True),
-    NODE, GPU, GPU_UUID, SIMULATED,
-    Column("burst", Type.STRING, "Identity of the burst.", required=True),
-    Column("metric", Type.STRING, "Column of gpu_samples that it is a value of: power_watts.", required=True),
-    Column("source", Type.STRING, "polled: read at that time; buffer: from the driver's own samples.", required=True),
-    Column("value", Type.FLOAT64, "The value, in the unit of that column.", required=True),
-))
-
 SLURM_JOB_SAMPLES = Table("slurm_job_samples", "Slurm job on a node, ten seconds, start and end; and change that the controller reports", ("slurm_job_id", "node", "ts"), (
     TS, NODE, SIMULATED,
     Column("source", Type.STRING, "Origin of the row: node (prolog, epilog, cgroups) or controller (squeue).", required=True),
@@ -300,7 +291,7 @@ WIRE_TABLES: dict[str, Table] = {
     table.name: table
     for table in (
         GPU_SAMPLES, GPU_DETAIL_SAMPLES, GPU_HEALTH_SAMPLES, LINK_SAMPLES, HOST_SAMPLES, INFINIBAND_SAMPLES, PROCESS_SAMPLES,
-        ALLOCATION_SAMPLES, PROGRESS_SAMPLES, BURST_SAMPLES, SLURM_JOB_SAMPLES, SLURM_NODE_SAMPLES, COVERAGE, EVENTS, NODES, GPUS,
+        ALLOCATION_SAMPLES, PROGRESS_SAMPLES, SLURM_JOB_SAMPLES, SLURM_NODE_SAMPLES, COVERAGE, EVENTS, NODES, GPUS,
     )
 }
 """Tables that agents may send."""

@@ -60,7 +60,6 @@ _VISIBLE: Mapping[str, str] = {
     "process_samples": _POD,
     "allocation_samples": "{node} OR {user} OR {pod} OR {namespace} OR {team}",
     "progress_samples": _POD,
-    "burst_samples": _NODE,
     "slurm_job_samples": "{node} OR {user} OR {account}",
     # One node, the controller's, reports all others.
     "slurm_node_samples": "slurm_node IN (FROM {own})",

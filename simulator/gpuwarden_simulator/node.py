@@ -219,11 +219,6 @@ class SimulatedNode:
         """The source that its columns are of; None: NVML or amdgpu."""
         return self._source
 
-    @property
-    def gpu_uuids(self) -> Sequence[str]:
-        """Identities of its GPUs."""
-        return [device.uuid for device in self._devices]
-
     def burst(self) -> "SimulatedBurst":
         """Quick readings around the state of the last second."""
         return SimulatedBurst(self, f"burst/{self._identity}")

@@ -48,7 +48,7 @@ def database():
     made.insert("events", [
         {**of_gpu, "ts": NOW - DAY, "kind": "xid", "severity": "critical", "message": "Xid 79 on GPU 3", "details": '{"xid": 79}'},
         {**of_gpu, "ts": NOW - 2 * DAY, "kind": "xid", "severity": "critical", "message": "Xid 79 on GPU 3", "details": '{"xid": 79}'},
-        {**of_gpu, "ts": NOW - DAY, "kind": "burst_done", "severity": "info", "message": "a burst"},
+        {**of_gpu, "ts": NOW - DAY, "kind": "agent_started", "severity": "info", "message": "an agent started"},
         {**of_gpu, "gpu": 4, "gpu_uuid": "GPU-b", "ts": NOW, "kind": "xid", "severity": "critical", "message": "Xid 48", "details": '{"xid": 48}'},
         {**of_gpu, "gpu": None, "gpu_uuid": None, "ts": NOW, "kind": "driver_mismatch", "severity": "critical", "message": "versions differ"},
         {**of_gpu, "gpu": None, "gpu_uuid": None, "ts": NOW, "kind": "disk_filling", "severity": "critical", "message": "disk of eve"},
@@ -84,7 +84,7 @@ async def test_a_board_has_its_identity_counters_xids_and_reasons(database) -> N
     assert ["serial", "165"] in rows and ["driver_version", "580.1"] in rows
     assert ["remap_failed", "no", "yes"] in rows
     assert [row for row in rows if row[:2] == ["79", "2"]], "Xids are counted"
-    assert "versions differ" in said and "Xid 48" not in said and "a burst" not in said
+    assert "versions differ" in said and "Xid 48" not in said and "an agent started" not in said
     assert ["temperature_celsius_max", "91"] in rows and ["busy_hours", "0.5"] in rows
 
 

@@ -78,7 +78,6 @@ FIELDS = (
     ("/v1/annotations", {"text": "x", "node": "n"}, ("at", "until", "gpu")),
     ("/v1/backtests", {"rule": "gpu_hot"}, ("since",)),
     ("/v1/sql", {"sql": "SELECT 1"}, ("row_limit",)),
-    ("/v1/bursts", {"node": "n", "gpu_uuid": "g"}, ("hz", "seconds")),
 )  # fmt: skip
 
 

@@ -10,8 +10,6 @@ KINDS: dict[str, str] = {
     "agent_started": "info",
     "agent_stopped": "info",
     "agent_gap": "warning",
-    "burst_done": "info",
-    "burst_refused": "info",
     "clock_stepped": "warning",
     "ticks_missed": "warning",
     "probe_stuck": "warning",

@@ -19,9 +19,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import assert_never
-from urllib.parse import quote
 
-from gpuwarden.burst import BURSTS_HEADER, NODE_HEADER
 from gpuwarden.clock import Clock, to_ms
 from gpuwarden.lifecycle import until
 from gpuwarden.wire import (
@@ -75,8 +73,6 @@ class Answered:
     reason: str = ""
     batch_s: int = 0
     """Seconds of samples that it asks for in a batch; 0: not told."""
-    bursts: str | None = None
-    """The header with bursts that it asks for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,8 +193,6 @@ class Shipper:
         sealed: asyncio.Event,
         on_refused: Callable[[str], None],
         on_batch_seconds: Callable[[int], None] = lambda seconds: None,
-        on_bursts: Callable[[str | None], None] = lambda header: None,
-        node: str = "",
         request_timeout_s: float = 10.0,
         backoff_max_s: float = 30.0,
         rng: random.Random | None = None,
@@ -206,7 +200,7 @@ class Shipper:
     ) -> None:
         """`worker`: the spool's thread. `transports`: one for each collector of the lake.
         `on_batch_seconds` gets, with each accepted batch, the seconds of samples that the collector
-        asks for in a batch; 0: none. `on_bursts` gets the header with bursts, `node` is named for them. `is_quiet`: log changes of state at level debug only."""
+        asks for in a batch; 0: none. `is_quiet`: log changes of state at level debug only."""
         self._spool = spool
         self._worker = worker
         self._aim(transports)
@@ -219,8 +213,6 @@ class Shipper:
         self._sealed = sealed
         self._on_refused = on_refused
         self._on_batch_seconds = on_batch_seconds
-        self._on_bursts = on_bursts
-        self._node_header = {NODE_HEADER: quote(node)} if node else {}
         self._request_timeout_s = request_timeout_s
         self._backoff_max_s = backoff_max_s
         self._rng = rng or random.Random()
@@ -339,7 +331,6 @@ class Shipper:
         outcome = await self._post(batch, place)
         if isinstance(outcome, Answered) and outcome.status == 204:
             self._on_batch_seconds(outcome.batch_s)
-            self._on_bursts(outcome.bursts)
         if may_be_stored(outcome):
             self._maybe_stored.add(batch.sequence)
         if _is_about_the_batch(outcome):
@@ -371,7 +362,6 @@ class Shipper:
             "Content-Type": CONTENT_TYPE,
             "Content-Encoding": "zstd",
             NOW_HEADER: str(to_ms(self._clock.now())),
-            **self._node_header,
         }
         try:
             answer = await self._transports[place].post(
@@ -390,7 +380,6 @@ class Shipper:
             answer.headers.get("retry-after"),
             _reason(answer.body),
             batch_seconds_of(answer.headers.get(BATCH_SECONDS_HEADER.lower())),
-            answer.headers.get(BURSTS_HEADER.lower()),
         )
 
     async def _settle(self, batch: SealedBatch, action: Action, place: int, attempt: int) -> None:

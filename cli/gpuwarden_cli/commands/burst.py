@@ -1,19 +1,15 @@
-"""Samples GPUs quickly for a short time: `gpuwarden agent burst` on their host, `gpuwarden burst` by the collector."""
+"""Samples this host's GPUs quickly for a short time: `gpuwarden agent burst`."""
 
 import argparse
 import sys
-import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import groupby
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from gpuwarden import logs
-from gpuwarden.burst import EXPIRES_S
 from gpuwarden.clock import SystemClock
 from gpuwarden.lifecycle import StartError
 from gpuwarden_cli.output import counted, render
-from gpuwarden_cli.parser import Commands, add_command, add_format, add_url
-from gpuwarden_client.http import CallError, ask, call, timestamp_param
 
 if TYPE_CHECKING:
     from gpuwarden_agent.burst import Burst, BurstSample
@@ -36,102 +32,6 @@ def add_flags(made: argparse.ArgumentParser) -> None:
         choices=("table", "json", "csv"),
         default="table",
         help="summary and graphs, or every sample (default table)",
-    )
-
-
-def add_commands(commands: Commands) -> None:
-    """Add `gpuwarden burst` to the parser."""
-    made = add_command(
-        commands, "burst", ask_for, "have a GPU sampled up to 50 times a second for a short time",
-        "The agent of its node reads it; the samples are in burst_samples, too.",
-    )  # fmt: skip
-    made.add_argument("gpu", metavar="NODE/GPU", help="node and index, or a GPU's UUID")
-    made.add_argument("--hz", type=float, default=20.0, help="readings a second, 1 to 50 (default 20)")  # fmt: skip
-    made.add_argument("--seconds", type=float, default=30.0, metavar="S", help="at most 60 (default 30)")  # fmt: skip
-    add_format(made)
-    add_url(made)
-
-
-def ask_for(args: argparse.Namespace) -> int:
-    """Run `gpuwarden burst`. Raises CallError."""
-    node, gpu_uuid, name = _gpu(args.gpu, args.url)
-    wanted = {"node": node, "gpu_uuid": gpu_uuid, "hz": args.hz, "seconds": args.seconds}
-    asked = call("POST", "/v1/bursts", wanted, url=args.url)
-    print(
-        f"gpuwarden: burst {asked['id']}: {name}, {args.seconds:g} s at {args.hz:g} Hz",
-        file=sys.stderr,
-        flush=True,
-    )
-    left_out = _wait(asked, args)
-    answer = ask(_SAMPLES, {"burst": asked["id"]}, url=args.url)
-    from gpuwarden_agent.burst import Burst, BurstSample
-
-    samples = [
-        BurstSample(at, gpu, metric, value, source)
-        for at, gpu, metric, value, source in answer.rows
-    ]
-    burst = Burst(samples, ticks=len({one.at_us for one in samples}), missed=left_out)
-    if args.format == "table":
-        print(report(burst, args.hz))
-        if answer.truncated:
-            print(f"The collector stopped at {len(samples):,} samples: burst_samples has all.")
-    else:
-        rows = [[getattr(one, name) for name in ROW_COLUMNS] for one in samples]
-        print(render(ROW_COLUMNS, rows, args.format), end="")
-    return 0
-
-
-_GPU = """
-SELECT node, gpu, gpu_uuid, coalesce(model, 'GPU') AS model FROM gpus
-WHERE (gpu_uuid = $wanted OR (node || '/' || gpu = $wanted AND mig_instance IS NULL)) AND replaced_by IS NULL
-ORDER BY last_seen_at DESC NULLS LAST LIMIT 1
-"""
-_ENDED = """
-SELECT kind, message, coalesce(json_extract(details, '$.left_out')::BIGINT, 0) AS left_out FROM events
-WHERE kind IN ('burst_done', 'burst_refused') AND json_extract_string(details, '$.burst') = $burst
-    AND ts > $since::TIMESTAMP - INTERVAL 5 MINUTE
-LIMIT 1
-"""
-_SAMPLES = """
-SELECT epoch_us(ts) AS at_us, gpu, metric, value, source FROM burst_samples WHERE burst = $burst
-ORDER BY gpu, metric, source, ts
-"""
-POLL_S = 1.0
-SPARE_S = 30.0
-"""For the agent's last batches, after a burst must be over."""
-
-
-def _gpu(text: str, url: str | None) -> tuple[str, str, str]:
-    """Node, UUID and name for people. Raises CallError."""
-    rows = ask(_GPU, {"wanted": text}, url=url).rows
-    if not rows:
-        raise CallError(
-            f"there is no GPU {text!r}; write node/0, or a UUID: gpuwarden ask gpus-now"
-        )
-    node, gpu, gpu_uuid, model = rows[0]
-    return node, gpu_uuid, f"GPU {gpu} of {node} ({model})"
-
-
-def _wait(asked: Mapping[str, Any], args: argparse.Namespace) -> int:
-    """Wait for the end of the burst; how many readings were left out. Raises CallError."""
-    clock = SystemClock()
-    params = {"burst": asked["id"], "since": timestamp_param(clock.now())}
-    ends_s = clock.monotonic() + EXPIRES_S + args.seconds + SPARE_S
-    while clock.monotonic() < ends_s:
-        if rows := ask(_ENDED, params, url=args.url).rows:
-            kind, message, left_out = rows[0]
-            if kind == "burst_refused":
-                raise CallError(f"{asked['node']}: {message}")
-            return int(left_out)
-        state = call("GET", f"/v1/bursts/{asked['id']}", url=args.url)["state"]
-        if state == "expired":
-            raise CallError(
-                f"the agent of {asked['node']} sent no batch to this collector within {EXPIRES_S:g} s, so it does not"
-                " know of the request; in a cluster, ask the collector that it ships to"
-            )
-        time.sleep(POLL_S)
-    raise CallError(
-        f"no end of burst {asked['id']} was reported: did the agent of {asked['node']} stop?"
     )
 
 

@@ -5,14 +5,13 @@ Every error is answered with `{"error": "one sentence", "status": n}`, where a b
 
 import html
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, assert_never
 
 from aiohttp import web
 
 from gpuwarden.clock import Clock
 from gpuwarden.wire import BATCH_SECONDS_HEADER, INGEST_PATH
-from gpuwarden_collector.auth.gate import node_of
 from gpuwarden_collector.http.bodies import Busy, LateBodyError, within_time
 from gpuwarden_collector.http.receive import Ingest
 from gpuwarden_collector.ingest.commit_plan import Rejected, RetryLater, Stored
@@ -49,16 +48,10 @@ class Api:
         more_metrics: Callable[[], str],
         pacing: Pacing,
         middlewares: Sequence[Any],
-        asking: Callable[
-            [Mapping[str, str], str | None], dict[str, str]
-        ] = lambda headers, node: {},
     ) -> None:
         """`body_timeout_s`: for bodies that `BodyReader` does not read. `middlewares`: those within the one that answers
         errors, such as the gate.
-        `asking`: headers of the answer to a batch with such headers of a sender that may be bound to a node: by them
-        agents are asked for bursts.
         """
-        self._asking = asking
         self._ingest = ingest
         self._stats = stats
         self._clock = clock
@@ -90,10 +83,7 @@ class Api:
         outcome = await self._ingest.take(request)
         match outcome:
             case Stored():
-                asked = _asking(self._pacing.batch_s) | self._asking(
-                    request.headers, node_of(request)
-                )
-                return web.Response(status=204, headers=asked)
+                return web.Response(status=204, headers=_asking(self._pacing.batch_s))
             case RefusedBody(status, reason):
                 answer = error_response(status, reason, _RETRY_AFTER_S if status == 503 else None)
             case Rejected(reason, status):

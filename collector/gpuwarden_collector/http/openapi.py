@@ -12,7 +12,7 @@ from typing import Any
 
 from aiohttp import web
 
-from gpuwarden import __version__, burst
+from gpuwarden import __version__
 from gpuwarden.clock import INSTANT_MAX_MS
 from gpuwarden.gpu_test import FAIL, GPU_TESTS_PATH, OK, RESULTS_MAX, SKIPPED, TESTS, GpuTestResult
 from gpuwarden.query import ARROW_TYPE, NDJSON_TYPE, PARQUET_TYPE
@@ -211,12 +211,6 @@ _RPC_ERROR = {
     ]
 }
 _NAMED = {"name": {"type": "string", "minLength": 1, "maxLength": 80}}
-_BURST_NAME = {"type": "string", "minLength": 1, "maxLength": burst.NAME_CHARACTERS_MAX}
-_BURST = _object(
-    ["node", "gpu_uuid"], node=_BURST_NAME, gpu_uuid=_BURST_NAME,
-    hz={"type": "number", "minimum": burst.HZ_MIN, "maximum": burst.HZ_MAX},
-    seconds={"type": "number", "minimum": burst.SECONDS_MIN, "maximum": burst.SECONDS_MAX},
-) | {"additionalProperties": False}  # fmt: skip
 _SILENCE = _object(
     [],
     matchers={"type": "array", "items": _TEXT_SCHEMA},
@@ -348,11 +342,6 @@ ENDPOINTS: Mapping[tuple[str, str], Endpoint] = {
         "Stores the results of a run of gpuwarden agent test-gpus.", status=201, errors=(400, 403, 413, 415, 422, 429, 503),
         bodies={_JSON: _GPU_TESTS},
     ),
-    ("POST", "/v1/bursts"): Endpoint(
-        "Asks for a burst of a GPU.", status=201, errors=(400, 409, 413, 415),
-        bodies={_JSON: _BURST},
-    ),
-    ("GET", "/v1/bursts/{id}"): Endpoint("A burst that was asked for.", errors=(404,)),
     ("GET", "/v1/annotations"): Endpoint(
         "Annotations of a time range.", errors=(400, 503),
         query=(_texts("node", 0, 256), QueryParameter("gpu", _WHOLE), _texts("job", 0, 20), "begin", "end"),
@@ -371,7 +360,6 @@ ENDPOINTS: Mapping[tuple[str, str], Endpoint] = {
     ),
     ("GET", PATH): Endpoint("This document."),
     ("GET", "/v1/judgement"): Endpoint("How far the rules have judged the fleet."),
-    ("GET", "/v1/gpus/{gpu_uuid}/bursts"): Endpoint("The newest bursts of a GPU.", errors=(503,)),
     ("GET", "/v1/gpus/{gpu_uuid}/unable-rules"): Endpoint(
         "Rules that cannot judge a GPU.", errors=(404, 503)
     ),

@@ -39,7 +39,6 @@ ACTIONS: Mapping[tuple[str, str], str] = {
     ("DELETE", "/v1/annotations/{id}"): "delete_annotation",
     ("POST", "/v1/queries"): "save_query",
     ("DELETE", "/v1/queries/{name}"): "delete_query",
-    ("POST", "/v1/bursts"): "burst",
     ("POST", "/v1/policies/stop"): "stop_policies",
     ("POST", "/v1/policies/start"): "start_policies",
     ("POST", "/v1/policies/{name}/seen"): "see_policy",
@@ -73,7 +72,7 @@ NOT_AUDITED = frozenset(
         ("POST", "/prometheus/api/v1/query_exemplars"),
     }
 )
-_WITH_ANSWER = frozenset({"silence", "end_silence", "annotate", "burst", "enroll", "reload_rules", "save_dashboard", "save_query", "backtest", "report_act"})  # fmt: skip
+_WITH_ANSWER = frozenset({"silence", "end_silence", "annotate", "enroll", "reload_rules", "save_dashboard", "save_query", "backtest", "report_act"})  # fmt: skip
 """Actions whose answer says what was made, without secrets."""
 _SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
 A_MINUTE_MAX = 120

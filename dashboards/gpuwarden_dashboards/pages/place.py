@@ -21,7 +21,6 @@ from gpuwarden_dashboards.http import (
     whole,
 )
 from gpuwarden_dashboards.pages.page import JudgementOf, Page, judged
-from gpuwarden_dashboards.read.bursts import read_bursts
 from gpuwarden_dashboards.read.health import read_health
 from gpuwarden_dashboards.read.live import LIVE_SECONDS_MAX, LiveRows, live_sources, read_live
 from gpuwarden_dashboards.read.model_band import band_span, read_model_band
@@ -79,7 +78,6 @@ class PlacePages(Page):
             web.get("/v1/health", self._health),
             web.get("/v1/coverage", self._coverage),
             web.get("/v1/topology", self._topology),
-            web.get("/v1/gpus/{gpu_uuid}/bursts", self._bursts),
         ]
 
     def render(self, place: PlaceNow) -> str:
@@ -169,11 +167,6 @@ class PlacePages(Page):
         place, span = _place_of(request), self._span_of(request)
         tables = await read_coverage(self._querier, place, span)
         return data({**_span_document(span), "tables": [asdict(table) for table in tables]})
-
-    async def _bursts(self, request: web.Request) -> web.Response:
-        wanted, now = request.match_info["gpu_uuid"], self._clock.now()
-        found = await read_bursts(self._querier, wanted, now)
-        return data({"bursts": [asdict(one) for one in found]})
 
     async def _topology(self, request: web.Request) -> web.Response:
         node = request.query.get("node")

@@ -2,7 +2,6 @@
 
 import { Annotations } from "./annotations.js";
 import { askBeside, showBeside } from "./beside.js";
-import { showBursts } from "./bursts.js";
 import { Chart, Shared } from "./chart.js";
 import { folded, make } from "./elements.js";
 import { lineName, shortName } from "./lines.js";
@@ -528,8 +527,6 @@ async function listUnable() {
   unable.replaceChildren(unable.firstElementChild, make("p.soft", {}, said), ...(rows.length ? [plain("Rules that cannot judge this GPU", ["rule", "severity", "not read"], rows, 2)] : []));
 }
 unable?.addEventListener("toggle", listUnable);
-const burstList = document.querySelector("#bursts");
-if (burstList) showBursts(burstList, { node: page.dataset.node, gpu_uuid: page.dataset.gpuUuid });
 addEventListener("zonechange", () => {
   forgetSlow();
   remember();

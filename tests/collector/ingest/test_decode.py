@@ -64,13 +64,6 @@ def a_row_of_each_table(wire: Any) -> dict[str, dict[str, Any]]:
             "name": "tokens",
             "value": 5e9,
         },
-        "burst_samples": {
-            **gpu,
-            "burst": "b1",
-            "metric": "power_watts",
-            "source": "polled",
-            "value": 1.5,
-        },
         "coverage": {
             **gpu,
             "probe": "gpu0",

@@ -144,7 +144,6 @@ class State:
     asked: Request | None = None
     """The request in flight."""
     asked_at_s: float = 0.0
-    answered_at_s: float | None = None
     pace_s: float = 0.0
     """Interval of refreshes: longer than `every_s` if the source is slow."""
     next_at_s: float = 0.0
@@ -363,7 +362,7 @@ def _soon(state: State, now_s: float) -> State:
 
 
 def _answered(state: State, request: Request, answer: Answer, now_s: float) -> State:
-    state = replace(state, asked=None, problem=None, answered_at_s=now_s)
+    state = replace(state, asked=None, problem=None)
     if isinstance(answer, WhyAnswer):
         if state.overlay is None or not isinstance(request, WhyRequest) or request.name != state.why:  # fmt: skip
             return replace(state, why=None)

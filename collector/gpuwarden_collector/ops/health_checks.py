@@ -15,8 +15,6 @@ COVERAGE_PERCENT_MIN = 90.0
 NODE_PERCENT_MIN = 75.0
 """Rules need three quarters of their window."""
 MESSAGES_MAX = 100
-FAILING_S_MAX = 120.0
-"""A receiver that restarts fails for less."""
 
 
 def health_checks(document: Mapping[str, Any], settings: CollectorSettings) -> Iterator[Check]:

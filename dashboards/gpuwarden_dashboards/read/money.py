@@ -4,7 +4,6 @@ All figures are sums of the view `waste`. Simulated GPUs count only if there are
 """
 
 import math
-from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta, tzinfo
@@ -89,10 +88,6 @@ class MoneyQuestion:
             found.append(at.replace(minute=0, second=0, microsecond=0))
         # The last one is the end if clocks skip its time.
         return [at for at in found if at < self.end]
-
-    def bucket_of(self, ts: datetime) -> int:
-        """The number of the bar that has this instant."""
-        return bisect_right(self.limits, ts) - 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,6 @@
 import io
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 from gpuwarden_importing import (
@@ -32,54 +31,54 @@ _AMD_WORD = re.compile(
 _DCGM = re.compile(r"^\s*(?:#\s*(?:HELP|TYPE)\s+)?DCGM_[A-Z0-9_]+[\s{]", re.MULTILINE)
 
 
-@dataclass(frozen=True, slots=True)
-class _Format:
-    """A format that is read."""
-
-    reader: Reader
-    is_in: Callable[[list[str], str], bool]
-    """Whether lines, and the same as one text, have what only this format has."""
+_Mark = Callable[[list[str], str], bool]
+"""Whether lines, and the same as one text, have what only one format has."""
 
 
-def _any(*shapes: Callable[[str], object]) -> Callable[[list[str], str], bool]:
+def _any(*shapes: Callable[[str], object]) -> _Mark:
     """Whether a line has one of the shapes."""
     return lambda head, _text: any(shape(line) for line in head for shape in shapes)
 
 
-def _in(*words: str | re.Pattern[str]) -> Callable[[list[str], str], bool]:
+def _in(*words: str | re.Pattern[str]) -> _Mark:
     """Whether all are in the text."""
     return lambda _head, text: all(re.search(word, text) for word in words)
 
 
-FORMATS: dict[str, _Format] = {
-    "nvidia-smi CSV": _Format(smi_csv.read, lambda head, _: _csv_format(head) == "nvidia-smi CSV"),
-    "nvidia-smi XML": _Format(smi_xml.read, _in(r"<nvidia_smi_log[\s>]")),
-    "nvidia-smi -q": _Format(smi_text.read_query, _in(smi_text.QUERY)),
-    "nvidia-smi text": _Format(
-        smi_text.read_pages,
-        _any(
-            smi_text.TABLE.search,
-            smi_text.GPU_LINE.match,
-            smi_text.LISTED.match,
-            smi_text.TOPOLOGY.match,
-        ),
-    ),
-    "dmon or pmon": _Format(monitor.read, _any(monitor.columns_of)),
-    "rocm-smi JSON": _Format(rocm.read, _in(r'"card\d{1,4}"\s*:')),
-    "amd-smi JSON": _Format(amd_smi.read, _in(_AMD_GPU, _AMD_WORD)),
-    "dcgm-exporter text": _Format(dcgm.read, _in(_DCGM)),
-    "kernel log": _Format(kernel_log.read, lambda head, _: kernel_log.is_kernel_log(head)),
-    "fabric manager log": _Format(
-        kernel_log.read_fabric_manager, _any(kernel_log.FABRIC_LINE.match)
-    ),
-    "CSV of a table": _Format(
-        catalogue.read_csv, lambda head, _: _csv_format(head) == "CSV of a table"
-    ),
+READERS: dict[str, Reader] = {
+    "nvidia-smi CSV": smi_csv.read,
+    "nvidia-smi XML": smi_xml.read,
+    "nvidia-smi -q": smi_text.read_query,
+    "nvidia-smi text": smi_text.read_pages,
+    "dmon or pmon": monitor.read,
+    "rocm-smi JSON": rocm.read,
+    "amd-smi JSON": amd_smi.read,
+    "dcgm-exporter text": dcgm.read,
+    "kernel log": kernel_log.read,
+    "fabric manager log": kernel_log.read_fabric_manager,
+    "CSV of a table": catalogue.read_csv,
 }
+_MARKS: dict[str, _Mark] = {
+    "nvidia-smi XML": _in(r"<nvidia_smi_log[\s>]"),
+    "nvidia-smi -q": _in(smi_text.QUERY),
+    "nvidia-smi text": _any(
+        smi_text.TABLE.search,
+        smi_text.GPU_LINE.match,
+        smi_text.LISTED.match,
+        smi_text.TOPOLOGY.match,
+    ),
+    "dmon or pmon": _any(monitor.columns_of),
+    "rocm-smi JSON": _in(r'"card\d{1,4}"\s*:'),
+    "amd-smi JSON": _in(_AMD_GPU, _AMD_WORD),
+    "dcgm-exporter text": _in(_DCGM),
+    "kernel log": lambda head, _text: kernel_log.is_kernel_log(head),
+    "fabric manager log": _any(kernel_log.FABRIC_LINE.match),
+}
+"""Marks of all formats but CSV, whose headers `_csv_format` tells apart."""
 
 _OTHERS: tuple[tuple[str, str, str], ...] = (
     (r"^nvidia-bug-report\.sh|Start of NVIDIA bug report", "a bug report of NVIDIA", "the kernel's log (journalctl -k) and `nvidia-smi -q -x`"),
-    (r"^index\s*,.*\.aip\b", "hl-smi CSV", "the agent, which reads hl-smi"),
+    (r"^.*,.*(?:\.aip\b|\bHL-[23]\d\d)", "hl-smi CSV", "the agent, which reads hl-smi"),
     (r"^device,.*\(", "CSV of rocm-smi", "`rocm-smi -a --json`"),
     (r"^(timestamp,)?gpu,", "CSV of amd-smi", "`amd-smi metric --json`"),
     (r'"resultType"\s*:', "JSON of Prometheus", "text of dcgm-exporter"),
@@ -130,12 +129,14 @@ def _csv_format(head: list[str]) -> str | None:
 
 def format_of(head: list[str], origin: Origin) -> str | None:
     """The format of a file that begins with these lines; None: unknown. Raises UnreadableError."""
-    if origin.fields or origin.table:
-        return "nvidia-smi CSV" if origin.fields else "CSV of a table"
     text = "\n".join(head)
     if _NOT_OURS.search(text):
         return None
-    names = [name for name, form in FORMATS.items() if form.is_in(head, text)]
+    names = [name for name, mark in _MARKS.items() if mark(head, text)]
+    if origin.fields or origin.table:
+        names = names or ["nvidia-smi CSV" if origin.fields else "CSV of a table"]
+    elif (csv := _csv_format(head)) is not None:
+        names.append(csv)
     if len(names) > 1:
         raise UnreadableError(f"it may be {' or '.join(names)}: put each in a file of its own")
     if not names and any(map(smi_csv.looks_headless, head[:20])):
@@ -155,7 +156,7 @@ def read(
             raise UnreadableError("it is empty, or damaged")
         instead = _instead("\n".join(source.head_lines()[:500]))
         raise UnreadableError(instead or "unknown format: docs/import.md lists the formats")
-    return found, FORMATS[found].reader(source.lines(), origin, tally)
+    return found, READERS[found](source.lines(), origin, tally)
 
 
 def _parquet(

@@ -3,8 +3,7 @@
 import pytest
 
 from gpuwarden_cli.commands.import_logs import FORMATS
-from gpuwarden_importing.detect import FORMATS as READ
-from gpuwarden_importing.detect import format_of, read
+from gpuwarden_importing.detect import READERS, format_of, read
 from gpuwarden_importing.model import ImportTally, Origin, UnreadableError
 from gpuwarden_importing.sources import opened
 
@@ -76,7 +75,7 @@ def test_columns_that_other_tools_have_too_make_no_other_tool_of_nvidia_smi() ->
     ("head", "said"),
     [
         (["GPU 0: X (UUID: GPU-5269b708-678a-b1a8-60f0-c90406537486)", "timestamp, uuid, power.draw [W]"],
-         "nvidia-smi CSV or nvidia-smi text"),
+         "nvidia-smi text or nvidia-smi CSV"),
         (['{"card0": {}, "gpu": 0, "asic": {}}'], "rocm-smi JSON or amd-smi JSON"),
         (["driver_version", "590.48.01"], "--fields or --table"),
         (["# gpu pwr", "[    1.000000] NVRM: x"], "dmon or pmon or kernel log"),
@@ -93,6 +92,7 @@ def test_a_file_that_may_be_two_formats_is_refused_with_both_names(head, said) -
         ('nvidia_smi_utilization_gpu_ratio{uuid="x"} 0.5\n', "nvidia_gpu_exporter.*--query-gpu"),
         ("[0] NVIDIA A100 | 30'C,   0 % |   0 / 40960 MB |\n", "gpustat.*--query-gpu"),
         ("======= ROCm System Management Interface =======\n", "rocm-smi -a --json"),
+        ("timestamp, name, memory.used [MiB]\n2026/07/14 09:00:44, HL-225, 5 MiB\n", "hl-smi CSV"),
         ("index, uuid, utilization.aip [%], memory.used [MiB]\n", "hl-smi CSV"),
         ("device,GPU use (%),Temperature (Sensor edge) (C)\ncard0,5,40\n", "rocm-smi -a --json"),
         ("gpu,gfx_activity,socket_power\n0,5,70\n", "amd-smi metric --json"),
@@ -111,4 +111,4 @@ def test_a_format_that_is_not_taken_is_named_with_what_to_use(tmp_path, text, sa
 
 
 def test_the_help_of_import_names_every_format_that_is_read() -> None:
-    assert set(FORMATS) == {*READ, "Parquet of a table"}
+    assert set(FORMATS) == {*READERS, "Parquet of a table"}

@@ -27,8 +27,7 @@ from bench.dashboards.states import STATES, in_state
 from bench.this_host import free_port
 from playwright.async_api import Browser, Page, Response, TimeoutError, async_playwright
 
-from gpuwarden_client.http import CallError, ask, call
-from gpuwarden_dashboards.pages.dashboards import example
+from gpuwarden_client.http import CallError, ask
 
 READY_S = 600
 QUIET_MS = 8000
@@ -78,7 +77,6 @@ def paths(url: str) -> dict[str, str]:
         "money-month": "/money?since=month&by=label",
         "report": "/money/report",
         "sql": "/sql?q=" + urllib.parse.quote("SELECT node, gpu, util_percent, power_watts FROM gpus_now ORDER BY power_watts DESC"),
-        "dashboards": "/dashboards",
         "collector": "/collector",
         "login": "/login",
         "login-refused": "/login?why=scope",
@@ -99,9 +97,6 @@ def paths(url: str) -> dict[str, str]:
     for name, (sql, path) in of_row.items():
         if value := first(sql):
             found[name] = path.format(value)
-    for board in call("GET", "/v1/dashboards", url=url)["dashboards"][:1]:
-        found["dashboard"] = f"/dashboards/{board['name']}?last=3600"
-        found["dashboard-wall"] = f"/dashboards/{board['name']}?wall=1"
     return found
 
 
@@ -165,8 +160,6 @@ async def simulated(gpus: int) -> AsyncIterator[str]:
         url = f"http://127.0.0.1:{port}"
         try:
             await asyncio.to_thread(_wait, url)
-            path = "/v1/dashboards/example?version=0"
-            await asyncio.to_thread(call, "PUT", path, example(), url=url)
             yield url
         finally:
             child.terminate()

@@ -111,20 +111,6 @@ async def weeks(hand: Hand) -> str:
     return await hand.read(".totals li", has="Spent")
 
 
-async def pin(hand: Hand) -> str:
-    """Pin the answer of a query to a dashboard."""
-    await hand.click("nav a:text('SQL')")
-    await hand.fill("#sql", "SELECT node, gpu, power_watts FROM gpus_now")
-    await hand.click("#run")
-    await hand.read("#outcome", has="rows")
-    await hand.click("button:text('pin to a dashboard')")
-    await hand.fill("dialog [name=title]", "Power of each GPU")
-    await hand.fill("dialog [name=fresh]", "Wall")
-    await hand.click("dialog button:text-is('pin')")
-    await hand.click("dialog a:text('open the dashboard')")
-    return await hand.read("main", has="Power of each GPU")
-
-
 async def report(hand: Hand) -> str:
     """The report of the week, to print or to send."""
     await hand.click("nav a:text('Money')")
@@ -141,7 +127,6 @@ TASKS: Mapping[str, Callable[[Hand], Awaitable[str]]] = {
     "price": price,
     "compare": compare,
     "weeks": weeks,
-    "pin": pin,
     "report": report,
 }
 

@@ -25,7 +25,6 @@ from gpuwarden_collector.auth.access_control import AccessControl
 from gpuwarden_collector.http.annotations import annotation_routes
 from gpuwarden_collector.http.app import Api, node_routes
 from gpuwarden_collector.http.copies import copy_routes
-from gpuwarden_collector.http.dashboards import DashboardEndpoints
 from gpuwarden_collector.http.gpu_tests import gpu_test_routes
 from gpuwarden_collector.http.listen import raise_descriptors, serve
 from gpuwarden_collector.http.openapi import openapi_routes
@@ -188,9 +187,8 @@ async def running(
 
 
 def _routes_of_people(state: StateFile, clock: Clock) -> Iterable[web.AbstractRouteDef]:
-    """Routes of what people save: queries, dashboards, annotations."""
+    """Routes of what people save: queries, annotations."""
     yield from query_routes(state, clock)
-    yield from DashboardEndpoints(state, clock).routes()
     yield from annotation_routes(state, clock)
 
 

@@ -50,7 +50,7 @@ class Scope(StrEnum):
     READ = "read"
     """Read: SQL, pages, rules, alerts, metrics."""
     EDIT = "edit"
-    """Read, and change dashboards and annotations."""
+    """Read, and change annotations."""
     OPERATE = "operate"
     """Edit, and make and end silences."""
     ADMIN = "admin"

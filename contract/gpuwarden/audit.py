@@ -7,7 +7,7 @@ DETAILS_CHARACTERS_MAX = 2_000
 """Longer texts are truncated."""
 
 # fmt: off
-AUDIT = Table("audit", "action of a person or program: sign-ins, silences, tokens, dashboards, notes, reloads, exports; other scopes than admin see those of their own token", ("collector", "ts", "number"), (
+AUDIT = Table("audit", "action of a person or program: sign-ins, silences, tokens, notes, reloads, exports; other scopes than admin see those of their own token", ("collector", "ts", "number"), (
     Column("ts", Type.TIMESTAMP, "When it was done or refused, UTC.", required=True),
     Column("collector", Type.STRING, "Identity of the collector's store.", required=True),
     Column("number", Type.INT64, "Counts actions since the collector began.", required=True),

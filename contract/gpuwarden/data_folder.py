@@ -51,7 +51,7 @@ class DataEntry:
 
 DATA_FOLDER = (
     DataEntry("segments/*.seg", "the newest rows: append-only files of Arrow frames", True),
-    DataEntry(STATE, "rows that are updated: nodes, GPUs, alerts, silences, diagnoses, saved queries, dashboards, the ledger"
+    DataEntry(STATE, "rows that are updated: nodes, GPUs, alerts, silences, diagnoses, saved queries, the ledger"
               " of stored batches, late windows", True),
     DataEntry(CATALOGUE, "the lake's catalogue: DuckLake on SQLite", True),
     DataEntry("lake/data/", "sealed rows, `main/TABLE/year=…/month=…/day=…/`: Parquet, zstd, sorted by the table's key", True),

@@ -12,7 +12,6 @@ from gpuwarden_dashboards.http import answering
 from gpuwarden_dashboards.pages.audit import AuditPage
 from gpuwarden_dashboards.pages.collector import CollectorPage
 from gpuwarden_dashboards.pages.compare import ComparePage
-from gpuwarden_dashboards.pages.dashboards import DashboardPages
 from gpuwarden_dashboards.pages.fleet import FleetPage
 from gpuwarden_dashboards.pages.incidents import IncidentPages
 from gpuwarden_dashboards.pages.job import JobPages
@@ -28,7 +27,7 @@ from gpuwarden_dashboards.pages.usage import UsagePages
 from gpuwarden_dashboards.templates import Templates
 
 _PAGES: Sequence[type[Page]] = (
-    AuditPage, FleetPage, PlacePages, RackPage, ComparePage, MoneyPage, JobPages, UsagePages, DashboardPages, CollectorPage, IncidentPages, PoliciesPage, RulePages, SqlPage,
+    AuditPage, FleetPage, PlacePages, RackPage, ComparePage, MoneyPage, JobPages, UsagePages, CollectorPage, IncidentPages, PoliciesPage, RulePages, SqlPage,
 )  # fmt: skip
 
 

@@ -28,7 +28,6 @@ MENU = (
     ("Fleet", "/"),
     ("Incidents", "/incidents"),
     ("Money", "/money"),
-    ("Dashboards", "/dashboards"),
     ("Rules", "/rules"),
     ("SQL", "/sql"),
     ("Collector", "/collector"),

@@ -65,7 +65,6 @@ NUMBERS = (
     "/v1/alerts/f/explanation?active_at={}",
     "/v1/annotations?begin={}",
     "/v1/fleet/past?since={}",
-    "/v1/dashboards/d?version={}",
     "/prometheus/api/v1/query?query=up&time={}",
     "/prometheus/api/v1/query?query=up&timeout={}",
     "/prometheus/api/v1/query?query=up&lookback_delta={}",

@@ -40,7 +40,6 @@ SAYS_NOT_ALL = frozenset(
         "POST /v1/queries",
         "POST /v1/enroll",
         "POST /v1/silences",
-        "PUT /v1/dashboards/{name}",
         "GET /v1/annotations",
         "POST /v1/annotations",
         "POST /v1/backtests",

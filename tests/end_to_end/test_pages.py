@@ -56,7 +56,6 @@ PAGES = {
     "/sql?q=SELECT kind, node, gpu FROM events WHERE kind = 'gpu_lost'": "sim-0003",
     "/incidents": "sim-0003",
     "/rules": "gpu_lost",
-    "/dashboards": "There is no dashboard yet",
     "/collector": "sim-0001",
     "/login": "token",
 }

@@ -99,13 +99,6 @@ NEEDS: dict[tuple[str, str], Need] = {
     ("GET", "/v1/queries"): Scope.READ,
     ("POST", "/v1/queries"): Scope.READ,  # their number and size are bounded
     ("DELETE", "/v1/queries/{name}"): Scope.READ,  # their own queries; an admin all
-    ("GET", "/dashboards"): Scope.READ,
-    ("GET", "/dashboards/{name}"): Scope.READ,
-    ("GET", "/v1/dashboards"): Scope.READ,
-    ("GET", "/v1/dashboards/{name}"): Scope.READ,
-    ("GET", "/v1/dashboards/{name}/versions"): Scope.READ,
-    ("PUT", "/v1/dashboards/{name}"): Scope.EDIT,
-    ("DELETE", "/v1/dashboards/{name}"): Scope.EDIT,
     ("GET", "/v1/annotations"): Scope.READ,
     ("POST", "/v1/annotations"): Scope.EDIT,
     ("DELETE", "/v1/annotations/{id}"): Scope.EDIT,
@@ -149,7 +142,7 @@ FOR_TEAMS = frozenset(
             for path in (
                 "/", "/nodes/{node}", "/gpus/{gpu_uuid}", "/racks/{rack}", "/compare", "/jobs/{name}", "/users/{name}",
                 "/money", "/money/report", "/v1/money.csv", "/sql", "/incidents", "/incidents/{id}", "/alerts",
-                "/alerts/{fingerprint}", "/dashboards", "/dashboards/{name}", "/v1/fleet", "/v1/fleet/past",
+                "/alerts/{fingerprint}", "/v1/fleet", "/v1/fleet/past",
                 "/v1/fleet/week", "/v1/map", "/v1/map/names", "/v1/map/nodes", "/v1/search", "/v1/series", "/v1/live",
                 "/v1/timeline", "/v1/health", "/v1/coverage", "/v1/series/model", "/v1/usual", "/v1/topology",
                 "/v1/alerts/{fingerprint}/explanation", "/v1/gpus/{gpu_uuid}/unable-rules",
@@ -178,9 +171,6 @@ FOR_TEAMS = frozenset(
         ("GET", "/v1/judgement"),
         ("GET", "/prometheus/api/v1/metadata"),
         ("GET", "/prometheus/api/v1/status/buildinfo"),
-        # Texts that people wrote for all; what they ask runs with the rights of who looks.
-        ("GET", "/v1/dashboards"),
-        ("GET", "/v1/dashboards/{name}"),
     }
 )  # fmt: skip
 """Endpoints that readers of one team may use; the others answer 403."""

@@ -1,4 +1,4 @@
-"""Serves `/v1/annotations`: texts on the time axis of charts; docs/dashboards.md describes them.
+"""Serves `/v1/annotations`: texts on the time axis of charts; docs/annotations.md describes them.
 
 They are rows of table `annotations`, so that SQL sees them as soon as the answer is sent.
 """

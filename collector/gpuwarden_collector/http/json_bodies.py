@@ -1,4 +1,4 @@
-"""Reads small JSON bodies of people's own objects, and answers their errors: saved queries, dashboards, annotations."""
+"""Reads small JSON bodies of people's own objects, and answers their errors: saved queries, annotations."""
 
 import asyncio
 import json

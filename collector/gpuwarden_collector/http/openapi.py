@@ -170,16 +170,6 @@ _QUERIES = _object(
     },
 )  # fmt: skip
 _WHOLE: Mapping[str, Any] = {"type": "integer", "minimum": 0}
-_VERSION_NUMBER: Mapping[str, Any] = {"type": "integer", "minimum": 0, "maximum": 999_999_999}
-_VERSION = QueryParameter("version", _VERSION_NUMBER)
-_DASHBOARD = _object(
-    ["title", "panels"], title=_TEXT_SCHEMA, panels={"type": "array", "items": {"type": "object"}, "maxItems": 60},
-) | {"additionalProperties": False}  # fmt: skip
-_DASHBOARD_VERSION: Mapping[str, Any] = {
-    "name": _TEXT_SCHEMA, "version": _WHOLE, "title": _TEXT_SCHEMA, "panels": _WHOLE, "author": _OR_NULL,
-    "saved_at": _TEXT_SCHEMA, "deleted": {"type": "boolean"},
-}  # fmt: skip
-_VERSIONS = {"type": "array", "items": _object([*_DASHBOARD_VERSION], **_DASHBOARD_VERSION)}
 _ANNOTATION = _object(
     ["text"],
     text=_TEXT_SCHEMA, at=_TEXT_SCHEMA, until=_TEXT_SCHEMA, node=_TEXT_SCHEMA, gpu=_WHOLE, job=_TEXT_SCHEMA,
@@ -321,23 +311,6 @@ ENDPOINTS: Mapping[tuple[str, str], Endpoint] = {
         bodies={_JSON: _object(["name", "sql"], sql=_TEXT_SCHEMA, **_NAMED)},
     ),
     ("DELETE", "/v1/queries/{name}"): Endpoint("Deletes a saved query.", (), 204, query=("saved_by",), errors=(404, 503)),
-    ("GET", "/v1/dashboards"): Endpoint(
-        "Dashboards, and deleted ones.", errors=(503,), answer=_object(["dashboards", "deleted"], dashboards=_VERSIONS, deleted=_VERSIONS),
-    ),
-    ("GET", "/v1/dashboards/{name}"): Endpoint(
-        "A dashboard, or an older version of it.", query=(_VERSION,), errors=(400, 404, 503),
-        answer=_object(["dashboard", "newest"], **_DASHBOARD_VERSION, newest=_WHOLE, dashboard=_DASHBOARD),
-    ),
-    ("GET", "/v1/dashboards/{name}/versions"): Endpoint(
-        "Versions of a dashboard, the newest first.", errors=(400, 404, 503), answer=_object(["versions"], versions=_VERSIONS),
-    ),
-    ("PUT", "/v1/dashboards/{name}"): Endpoint(
-        "Saves a dashboard, or a new version of it.", query=(QueryParameter("version", _VERSION_NUMBER, True),),
-        bodies={_JSON: _DASHBOARD}, errors=(400, 409, 413, 415, 422, 503),
-    ),
-    ("DELETE", "/v1/dashboards/{name}"): Endpoint(
-        "Deletes a dashboard; its versions stay for 30 days.", (), 204, query=(_VERSION,), errors=(400, 404, 409, 503),
-    ),
     ("POST", GPU_TESTS_PATH): Endpoint(
         "Stores the results of a run of gpuwarden agent test-gpus.", status=201, errors=(400, 403, 413, 415, 422, 429, 503),
         bodies={_JSON: _GPU_TESTS},
@@ -484,8 +457,6 @@ ENDPOINTS: Mapping[tuple[str, str], Endpoint] = {
     ),
     ("GET", "/policies"): _page("Policies, and what they did."),
     ("GET", "/audit"): _page("Who did what.", "who", "action", _integer("days", 1, 3_650)),
-    ("GET", "/dashboards"): _page("Dashboards of people's own."),
-    ("GET", "/dashboards/{name}"): _page("A dashboard."),
     ("GET", "/sql"): _page("SQL.", "q"),
     ("GET", "/login"): _page("Asks for a token.", "next", "why"),
     ("POST", "/login"): Endpoint(

@@ -33,8 +33,6 @@ ACTIONS: Mapping[tuple[str, str], str] = {
     ("DELETE", "/v1/silences/{id}"): "end_silence",
     ("POST", "/v1/rules/reload"): "reload_rules",
     ("DELETE", "/v1/nodes/{node}"): "forget_node",
-    ("PUT", "/v1/dashboards/{name}"): "save_dashboard",
-    ("DELETE", "/v1/dashboards/{name}"): "delete_dashboard",
     ("POST", "/v1/annotations"): "annotate",
     ("DELETE", "/v1/annotations/{id}"): "delete_annotation",
     ("POST", "/v1/queries"): "save_query",
@@ -72,7 +70,7 @@ NOT_AUDITED = frozenset(
         ("POST", "/prometheus/api/v1/query_exemplars"),
     }
 )
-_WITH_ANSWER = frozenset({"silence", "end_silence", "annotate", "enroll", "reload_rules", "save_dashboard", "save_query", "backtest", "report_act"})  # fmt: skip
+_WITH_ANSWER = frozenset({"silence", "end_silence", "annotate", "enroll", "reload_rules", "save_query", "backtest", "report_act"})  # fmt: skip
 """Actions whose answer says what was made, without secrets."""
 _SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
 A_MINUTE_MAX = 120

@@ -22,7 +22,6 @@ import pyarrow.compute as pc
 
 from gpuwarden import __version__
 from gpuwarden.clock import EPOCH
-from gpuwarden.dashboard import DashboardVersion
 from gpuwarden.data_folder import STATE
 from gpuwarden.lifecycle import StartError
 from gpuwarden.metrics import Type
@@ -73,18 +72,8 @@ CREATE TABLE IF NOT EXISTS saved_queries (
     saved_by TEXT NOT NULL, name TEXT NOT NULL, sql TEXT NOT NULL, author TEXT, saved_at INTEGER NOT NULL,
     PRIMARY KEY (saved_by, name)
 ) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS dashboards (
-    name TEXT NOT NULL, version INTEGER NOT NULL, title TEXT NOT NULL, panels INTEGER NOT NULL, author TEXT,
-    saved_at INTEGER NOT NULL, is_deleted INTEGER NOT NULL, size_bytes INTEGER NOT NULL, document BLOB NOT NULL,
-    PRIMARY KEY (name, version)
-);
 """
-_INDEXES = (
-    "CREATE INDEX IF NOT EXISTS annotation_times ON annotations (began_at)",
-    # Their sum is read from it, without the documents.
-    "CREATE INDEX IF NOT EXISTS dashboard_sizes ON dashboards (size_bytes)",
-)
-_VERSION_COLUMNS = "name, version, title, panels, author, saved_at, is_deleted, size_bytes"
+_ANNOTATION_TIMES = "CREATE INDEX IF NOT EXISTS annotation_times ON annotations (began_at)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,50 +236,6 @@ class StateFile:
             for saved_by, name, sql, author, at in rows
         ]
 
-    def dashboard_versions(self, name: str | None = None) -> list[DashboardVersion]:
-        """Kept versions of a dashboard, None: of all, sorted by name and version. Raises StoreUnavailableError."""
-        condition = "true" if name is None else "name = ?"
-        return self._versions(condition, [] if name is None else [name])
-
-    def newest_dashboards(self) -> list[DashboardVersion]:
-        """The newest version of each dashboard, deleted ones too, sorted by name. Raises StoreUnavailableError."""
-        newest = "SELECT name, max(version) FROM dashboards GROUP BY name"
-        return self._versions(f"(name, version) IN ({newest})", [])
-
-    def dashboard_bytes(self) -> int:
-        """The size of all versions of all dashboards. Raises StoreUnavailableError."""
-        with self._lock, translating():
-            row = self._connection.execute("SELECT sum(size_bytes) FROM dashboards").fetchone()
-        return int(row[0] or 0)
-
-    def _versions(self, condition: str, parameters: Sequence[str]) -> list[DashboardVersion]:
-        with self._lock, translating():
-            rows = self._connection.execute(
-                f"SELECT {_VERSION_COLUMNS} FROM dashboards WHERE {condition} ORDER BY name, version",
-                parameters,
-            ).fetchall()
-        return [
-            DashboardVersion(
-                of,
-                version,
-                title,
-                panels,
-                author,
-                EPOCH + timedelta(microseconds=at),
-                bool(gone),
-                size,
-            )
-            for of, version, title, panels, author, at, gone, size in rows
-        ]
-
-    def dashboard(self, name: str, version: int) -> bytes | None:
-        """The document of a version; None: it is not kept. Raises StoreUnavailableError."""
-        with self._lock, translating():
-            row = self._connection.execute(
-                "SELECT document FROM dashboards WHERE name = ? AND version = ?", [name, version]
-            ).fetchone()
-        return None if row is None else bytes(row[0])
-
     def annotations(self, begin: datetime, end: datetime, limit: int) -> list[dict[str, Any]]:
         """Annotations that touch a time range, the newest `limit`, sorted by time; instants in naive UTC.
         Raises StoreUnavailableError."""
@@ -358,8 +303,7 @@ class StateFile:
             raise newer_error(self.path, row[0])
         for name in _TABLES:
             _create_table(self._connection, name)
-        for statement in _INDEXES:
-            self._connection.execute(statement)
+        self._connection.execute(_ANNOTATION_TIMES)
         first = {
             "schema_version": SCHEMA_VERSION,
             "collector": self._first_identity,
@@ -467,23 +411,6 @@ class Writing:
             "DELETE FROM saved_queries WHERE saved_by = ? AND name = ?", [saved_by, name]
         )
         return bool(gone.rowcount)
-
-    def save_dashboard(self, version: DashboardVersion, document: bytes) -> None:
-        """Save a version of a dashboard, which is not there yet."""
-        self._connection.execute(
-            f"INSERT INTO dashboards ({_VERSION_COLUMNS}, document) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
-            (
-                *(version.name, version.version, version.title, version.panels, version.author),
-                *(to_us(version.saved_at), version.is_deleted, version.size_bytes, document),
-            ),
-        )
-
-    def forget_dashboards(self, versions: Iterable[DashboardVersion]) -> None:
-        """Delete versions of dashboards."""
-        self._connection.executemany(
-            "DELETE FROM dashboards WHERE name = ? AND version = ?",
-            ((one.name, one.version) for one in versions),
-        )
 
     def delete_annotation(self, name: str) -> bool:
         """Delete the annotation with this id; whether it was there."""

@@ -10,7 +10,6 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from gpuwarden.clock import from_ms, to_ms
-from gpuwarden.dashboard import CHART_METRICS, CHART_PREFIXES
 from gpuwarden.job_readings import job_is
 from gpuwarden.metrics import METRICS, Kind, Metric, Type
 from gpuwarden.query import Querier, Result, query_all
@@ -39,11 +38,8 @@ class Source:
     by: tuple[str, ...]
     part: str = "NULL"
     """SQL of a name for each of several lines of a GPU or node."""
-
-    @property
-    def prefix(self) -> str:
-        """What the names of its metrics begin with in requests."""
-        return CHART_PREFIXES[self.table]
+    prefix: str = ""
+    """What the names of its metrics begin with in requests."""
 
     @property
     def is_of_gpus(self) -> bool:
@@ -54,16 +50,18 @@ SOURCES: Sequence[Source] = (
     Source("gpu_samples", ("gpu_uuid",), "mig_instance"),
     Source("gpu_detail_samples", ("gpu_uuid",), "mig_instance"),
     Source("gpu_health_samples", ("gpu_uuid",)),
-    Source("link_samples", ("gpu_uuid", "link_type", "link"), "link_type || ' ' || link"),
-    Source("process_samples", ("gpu_uuid", "pid"), "concat_ws(' ', process_name, pid)"),
-    Source("host_samples", ("node",)),
-    Source("infiniband_samples", ("node", "device", "port"), "device || '/' || port"),
+    Source("link_samples", ("gpu_uuid", "link_type", "link"), "link_type || ' ' || link", "link."),
+    Source("process_samples", ("gpu_uuid", "pid"), "concat_ws(' ', process_name, pid)", "process."),
+    Source("host_samples", ("node",), prefix="host."),
+    Source(
+        "infiniband_samples", ("node", "device", "port"), "device || '/' || port", "infiniband."
+    ),
 )
 DRAWABLE: Mapping[str, tuple[Source, Metric]] = {
     source.prefix + metric.name: (source, metric)
     for source in SOURCES
     for metric in METRICS[source.table]
-    if source.prefix + metric.name in CHART_METRICS
+    if metric.kind is not Kind.FLAGS  # which strips show
 }
 """Source and metric by the name in requests."""
 

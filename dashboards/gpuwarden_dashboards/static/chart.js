@@ -213,7 +213,7 @@ export class Plot {
     [pen.fillStyle, pen.strokeStyle, pen.lineWidth] = [colour, colour, 1];
     pen.setLineDash([2, 3]);
     [pen.textAlign, pen.textBaseline] = ["left", "alphabetic"];
-    for (const one of this.annotations) {
+    for (const one of this.shared.annotations) {
       const [from, until] = [this.x(one.begin_ms), this.x(one.end_ms ?? one.begin_ms)];
       if (until < LEFT || from > right) continue;
       pen.globalAlpha = 0.1;
@@ -234,15 +234,9 @@ export class Plot {
     pen.restore();
   }
 
-  /** Those of the shared ones that are drawn here. */
-  get annotations() {
-    return this.shared.annotations;
-  }
-
   /** Annotations near the cursor, for the caption. */
   annotated() {
-    const { cursor, begin, end } = this.shared;
-    const { annotations } = this;
+    const { annotations, cursor, begin, end } = this.shared;
     if (cursor === null || !this.width) return [];
     const near = (4 * (end - begin)) / this.width;
     const there = annotations.filter((one) => one.begin_ms - near < cursor && cursor < (one.end_ms ?? one.begin_ms) + near);

@@ -34,7 +34,7 @@ export async function requestPage(path) {
 }
 
 /** An answer and its JSON, {} where it has none; without a token, the page to log in. */
-export function requestJson(path, options) {
+function requestJson(path, options) {
   const headers = { Accept: "application/json", ...options.headers };
   return request(path, { ...options, headers }, async (answer) => {
     if (answer.status === 401) logIn();
@@ -61,7 +61,7 @@ export async function change(method, path, document_) {
   return said;
 }
 
-/** Whether the reader's token may change dashboards and annotations. */
+/** Whether the reader's token may change annotations. */
 export function mayEdit() {
   return ["edit", "operate", "admin"].includes(document.documentElement.dataset.scope);
 }

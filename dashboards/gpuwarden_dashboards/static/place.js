@@ -7,7 +7,6 @@ import { folded, make } from "./elements.js";
 import { lineName, shortName } from "./lines.js";
 import { ask, live } from "./live.js";
 import { GPUS_MAX, LiveCharts } from "./livecharts.js";
-import { pinButton } from "./pin.js";
 import { Heat, Strips } from "./strips.js";
 import { clock, setField, stamp, timeIn, zoneName } from "./times.js";
 import { draw as drawTopology, fill, plain } from "./topology.js";
@@ -98,12 +97,6 @@ function add(title, metrics, added = false) {
   charts.set(title, { metrics, added, chart: new Chart(element, shared, title) });
   const described = meanings(metrics);
   element.append(described);
-  const chart = String(new URLSearchParams({ ...place, metrics: metrics.join(",") })).replaceAll("%2C", ",");
-  const pin = pinButton("pin", () => ({ title: [set.node, set.gpu && `GPU ${set.gpu}`, set.job && `job ${set.job}`, title].filter(Boolean).join(" ").slice(0, 80), kind: "chart", chart }));
-  if (pin) {
-    pin.setAttribute("aria-label", `pin the chart ${title} to a dashboard`);
-    element.append(pin);
-  }
   if (!added) return;
   described.open = true;
   const remove = () => {

@@ -6,7 +6,6 @@ import { Chart, Shared } from "./chart.js";
 import { facts, folded, make } from "./elements.js";
 import { linesOf, measuresOf } from "./lines.js";
 import { ask as askFor, change, logIn, request, ROWS_MS } from "./live.js";
-import { pinButton } from "./pin.js";
 import { table } from "./result.js";
 
 const SHOWN_MAX = 2000;
@@ -188,18 +187,6 @@ function offer() {
   const same = options.find((one) => one.value === before);
   if (same) measure.value = before;
 }
-
-/** The kind of panel that shows the result as this page does. */
-function kindNow() {
-  const at = measure.value === "" ? null : Number(measure.value);
-  if (!answer) return "table";
-  if (linesOf(answer.columns, answer.rows, at)) return "line";
-  if (answer.rows.length === 1 && at !== null) return "number";
-  return at !== null && barsOf(answer.columns, answer.rows, at) ? "bar" : "table";
-}
-
-const pinned = pinButton("pin to a dashboard", () => ({ title: "", kind: kindNow(), sql: editor.value }));
-if (pinned) document.querySelector("#share").after(pinned);
 
 let chart = null;
 

@@ -20,7 +20,6 @@ from multidict import CIMultiDict
 from tests.each import each
 from yarl import URL
 
-from gpuwarden.dashboard import CHART_METRICS, GPUS_MAX, METRICS_MAX
 from gpuwarden.doctor import FAIL
 from gpuwarden.logs import TextFormatter
 from gpuwarden.query import NDJSON_TYPE, QueryError
@@ -37,6 +36,7 @@ from gpuwarden_collector.doctor import examine
 from gpuwarden_collector.http.sql import Form
 from gpuwarden_collector.query.fair_queue import WAITING_MAX
 from gpuwarden_collector.settings import CollectorSettings
+from gpuwarden_dashboards.read.series import DRAWABLE, GPUS_MAX, METRICS_MAX
 
 ENDLESS = b"SELECT count(*) FROM range(1000000000) a, range(1000000000) b"
 
@@ -423,7 +423,7 @@ async def test_the_address_of_a_chart_with_256_gpus_is_read(
     start: Any, session: aiohttp.ClientSession
 ) -> None:
     uuids = "%2C".join(f"GPU-{uuid.UUID(int=number)}" for number in range(GPUS_MAX))
-    names = "%2C".join(sorted(CHART_METRICS, key=len)[-METRICS_MAX:])
+    names = "%2C".join(sorted(DRAWABLE, key=len)[-METRICS_MAX:])
     query = f"gpu_uuid={uuids}&metrics={names}&columns=1000&begin=1772359200000&end=1772362800000"
     async with start() as collector:
         where = URL(f"{collector.url}/healthz?{query}", encoded=True)

@@ -50,7 +50,7 @@ async def test_done_and_refused_actions_are_there_when_the_answer_comes(
         assert await asks("POST", "/v1/annotations", editor, json={"text": "deployed 2.3"}) == 201
         assert await asks("DELETE", "/v1/nodes/n1", editor) == 403
         assert await asks("DELETE", "/v1/nodes/n1", admin) == 404
-        assert await asks("PUT", "/v1/dashboards/one", editor, json={"title": "One"}) == 400
+        assert await asks("POST", "/v1/annotations", editor, json={"text": ""}) == 400
         found = [
             row
             for row in await rows(session, url, bearer(admin))
@@ -62,7 +62,7 @@ async def test_done_and_refused_actions_are_there_when_the_answer_comes(
             ("eve", "annotate", "done", 201, None),
             ("eve", "forget_node", "refused", 403, "n1"),
             ("ada", "forget_node", "refused", 404, "n1"),
-            ("eve", "save_dashboard", "refused", 400, "one"),
+            ("eve", "annotate", "refused", 400, None),
         ]
         assert json.loads(found[0]["details"])["text"] == "deployed 2.3"
         assert {row["address"] for row in found} == {"127.0.0.1"}

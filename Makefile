@@ -5,7 +5,7 @@ BIN := .venv/bin
 unexport PYTHONDONTWRITEBYTECODE
 TORCH_PYTHON ?= $(CURDIR)/$(BIN)/python
 
-.PHONY: help up test test-all test-systemd test-bundles test-images test-deploy test-slurm test-ansible bench-diagnosis mutants coverage check fix setup lock docs site wheel bundle deb rpm release images manifests dashboards clean
+.PHONY: help up test test-all test-systemd test-bundles test-images test-deploy test-slurm test-ansible bench-diagnosis mutants coverage check fix setup lock docs site wheel bundle deb rpm release images manifests clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | column -t -s "$$(printf '\t')"
@@ -164,9 +164,6 @@ images: setup ## build the container images of agent and collector into dist/ wi
 
 manifests: .venv/.deploy-stamp ## render the chart into deploy/kubernetes/
 	$(BIN)/python -m deploy.render
-
-dashboards: setup ## make Grafana's dashboards from deploy/grafana
-	$(BIN)/python -m deploy.grafana
 
 clean: ## remove the virtual environment and caches
 	rm -rf .venv dist build .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache .mutants

@@ -78,4 +78,4 @@ def test_the_installed_command_runs_away_from_the_checkout(wheel, tmp_path) -> N
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("rule,severity,")
-    assert (tmp_path / "grafana/dashboards/gpuwarden/prometheus/fleet.json").is_file()
+    assert (tmp_path / "grafana/dashboards/gpuwarden/fleet.json").is_file()

@@ -49,10 +49,10 @@ def fleet(querier: Any) -> Any:
 async def test_pages_of_nodes_gpus_and_jobs_link_to_their_dashboards(fleet: Any) -> None:
     found = await linked(fleet, f"{URL}/", "/nodes/n%201", "/gpus/GPU-1", "/jobs/7", "/users/ada")
     assert found == [
-        [f"{URL}/d/gpuwarden-prometheus-node?var-node=n+1"],
-        [f"{URL}/d/gpuwarden-prometheus-gpu?var-node=n+1&var-gpu=3"],
-        [f"{URL}/d/gpuwarden-prometheus-job?var-job=7"],
-        [f"{URL}/d/gpuwarden-prometheus-job?var-user=ada"],
+        [f"{URL}/d/gpuwarden-node?var-node=n+1"],
+        [f"{URL}/d/gpuwarden-gpu?var-node=n+1&var-gpu=3"],
+        [f"{URL}/d/gpuwarden-job?var-job=7"],
+        [f"{URL}/d/gpuwarden-job?var-user=ada"],
     ]
 
 

@@ -48,7 +48,6 @@ _READY = (
     "SELECT count(*) > 0 FROM waste_1h",
     "SELECT count(*) > 0 FROM diagnoses WHERE ended_at IS NULL AND advice IS NOT NULL AND node = 'sim-0001' AND gpu = 2",
     "SELECT count(*) > 1 FROM collector_samples",
-    "SELECT count(*) > 0 FROM query_log",
     "SELECT count(*) > 0 FROM link_errors",
     "SELECT count(DISTINCT node) = 2 FROM gpus_now",
     "SELECT max(ts) > now()::TIMESTAMP - INTERVAL 5 MINUTE FROM gpu_1m",

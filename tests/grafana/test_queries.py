@@ -3,7 +3,6 @@
 import json
 import math
 import re
-import time
 import urllib.error
 import urllib.parse
 import urllib.request
@@ -18,8 +17,6 @@ from tests.grafana.dashboard_queries import (
     every,
     promql,
     queries,
-    sql,
-    variables,
 )
 
 pytestmark = [
@@ -65,9 +62,9 @@ def result(base: str, query: AskedQuery, values: Mapping[str, str], now: datetim
 def test_every_query_in_promql_is_answered_with_series(fleet: WatchedFleet) -> None:
     now = datetime.now(UTC) - timedelta(seconds=30)
     wrong = {}
-    for query in queries("prometheus"):
+    for query in queries():
         values = {"node": NODE, "gpu": str(GPU)}
-        values |= {name: value for name, value in every(query.board).items() if value}
+        values |= every(query.board)
         found = result(fleet.prometheus, query, values, now)
         if isinstance(found, str) or not found:
             wrong[query.name] = found or "empty"
@@ -85,14 +82,12 @@ def test_a_prometheus_that_scrapes_an_agent_answers_all_that_needs_no_collector(
     base, node = prometheus
     now = datetime.now(UTC)
     wrong = {}
-    for query in queries("prometheus"):
+    for query in queries():
         needs = (*ONLY_COLLECTOR, *NOT_ON_EVERY_HOST)
-        if query.board.split("/")[1] in ("waste", "collector") or any(
-            n in query.text for n in needs
-        ):
+        if query.board in ("waste", "collector") or any(n in query.text for n in needs):
             continue
         values = {"node": node, "gpu": str(GPU)}
-        values |= {name: value for name, value in every(query.board).items() if value}
+        values |= every(query.board)
         found = result(base, query, values, now)
         if isinstance(found, str) or not found:
             wrong[query.name] = found or "empty"
@@ -136,53 +131,12 @@ def one_of(fleet: WatchedFleet, text: str) -> Any:
     return None if row is None else row[0]
 
 
-def values_of(fleet: WatchedFleet, board: str) -> dict[str, str]:
-    """Values of the variables of a dashboard in SQL."""
-    of_gpu = f"WHERE node = '{NODE}' AND gpu = {GPU}"
-    chosen = {
-        "node": NODE,
-        "gpu": one_of(fleet, f"SELECT gpu_uuid FROM gpus {of_gpu}"),
-        "job": one_of(fleet, f"SELECT job FROM gpu_holders_now {of_gpu}"),
-    }
-    found = {name: every(board).get(name) or chosen[name] for name in variables(board)}
-    return {name: str(value) for name, value in found.items()}
-
-
-EMPTY_COLUMNS: dict[str, set[str]] = {
-    "postgresql/job: Verdicts A (table)": {"ended_at"},
-}
-"""Columns without a value in this fleet, by query."""
-BY_HOUR = re.compile(r"\bFROM (gpu_usage|waste|waste_1h)\b")
-
-
-def test_every_query_in_sql_is_answered_with_rows_that_have_values(fleet: WatchedFleet) -> None:
-    now = datetime.now(UTC)
-    wrong: dict[str, Any] = {}
-    values = {query.board: {} for query in queries("postgresql")}
-    values = {board: values_of(fleet, board) for board in values}
-    with fleet.connect() as connection:
-        for query in queries("postgresql"):
-            # In the first minutes of an hour only the hour before is in tables by the hour.
-            span = 2 * SPAN if BY_HOUR.search(query.text) else SPAN
-            text = sql(query.text, values[query.board], now - span, now)
-            try:
-                cursor = connection.execute(text.encode())
-                rows = cursor.fetchall()
-            except Exception as error:  # noqa: BLE001  all that fail are named
-                wrong[query.name] = f"{error}: {text}"
-                continue
-            names = [column.name for column in cursor.description or ()]
-            empty = {name for n, name in enumerate(names) if all(row[n] is None for row in rows)}
-            if not rows or empty - EMPTY_COLUMNS.get(query.name, set()):
-                wrong[query.name] = f"{len(rows)} rows, without a value: {sorted(empty)}"
-    assert wrong == {}
-
-
-def answer(fleet: WatchedFleet, name: str, at: datetime) -> dict[tuple[str, ...], float]:
+def answer(
+    fleet: WatchedFleet, name: str, at: datetime, *, span: str = "3h"
+) -> dict[tuple[str, ...], float]:
     """Values of a query in PromQL at an instant, by the values of its labels."""
-    query = next(one for one in queries("prometheus") if one.name == name)
-    values = {key: value for key, value in every(query.board).items() if value}
-    text = promql(query.text, values)
+    query = next(one for one in queries() if one.name == name)
+    text = promql(query.text, every(query.board), span=span)
     found = asked(fleet.prometheus, "query", query=text, time=at.timestamp())["result"]
     return {tuple(sorted(one["metric"].values())): float(one["value"][1]) for one in found}
 
@@ -198,13 +152,13 @@ def newest(table: str, column: str, outer: str) -> str:
 
 _PROCESSES = "FROM process_samples WHERE ts > $at - INTERVAL 1 MINUTE AND ts <= $at"
 BY_SQL = {
-    "prometheus/fleet: Nodes A (stat)": newest("host_samples", "load_1m", "count(*)"),
-    "prometheus/fleet: GPUs A (stat)": newest("gpu_samples", "util_percent", "count(*)"),
-    "prometheus/fleet: Utilization A (stat)": newest("gpu_samples", "util_percent", "avg(x) / 100"),
-    "prometheus/fleet: Idle GPUs A (stat)": newest("gpu_samples", "util_percent", "count(*) FILTER (x < 5)"),
-    "prometheus/fleet: Idle and held A (stat)": newest("gpu_samples", "util_percent", "count(*) FILTER (x < 5 AND gpu_uuid IN "
+    "fleet: Nodes A (stat)": newest("host_samples", "load_1m", "count(*)"),
+    "fleet: GPUs A (stat)": newest("gpu_samples", "util_percent", "count(*)"),
+    "fleet: Utilization A (stat)": newest("gpu_samples", "util_percent", "avg(x) / 100"),
+    "fleet: Idle GPUs A (stat)": newest("gpu_samples", "util_percent", "count(*) FILTER (x < 5)"),
+    "fleet: Idle and held A (stat)": newest("gpu_samples", "util_percent", "count(*) FILTER (x < 5 AND gpu_uuid IN "
         f"(SELECT gpu_uuid {_PROCESSES} AND gpu_memory_bytes IS NOT NULL))"),
-    "prometheus/fleet: Power A (stat)": newest("gpu_samples", "power_watts", "sum(x)"),
+    "fleet: Power A (stat)": newest("gpu_samples", "power_watts", "sum(x)"),
 }  # fmt: skip
 """SQL over the samples that gives what a panel in PromQL shows."""
 
@@ -219,15 +173,15 @@ def test_numbers_in_promql_are_those_of_the_samples(fleet: WatchedFleet) -> None
         if len(found) != 1 or not math.isclose(found[0], float(wanted), rel_tol=1e-5):
             wrong[name] = found, wanted
     assert wrong == {}
-    (cost,) = answer(fleet, "prometheus/waste: Cost an hour now A (stat)", at).values()
+    (cost,) = answer(fleet, "waste: Cost an hour now A (stat)", at).values()
     assert cost == pytest.approx(one_of(fleet, "SELECT sum(usd_per_hour) FROM gpus"), rel=0.01)
-    (wasted,) = answer(fleet, "prometheus/waste: Wasted an hour now A (stat)", at).values()
+    (wasted,) = answer(fleet, "waste: Wasted an hour now A (stat)", at).values()
     assert 0 < wasted < cost
-    shares = answer(fleet, "prometheus/waste: GPUs by what they do A (timeseries)", at)
+    shares = answer(fleet, "waste: GPUs by what they do A (timeseries)", at)
     assert sum(shares.values()) == pytest.approx(
         one_of(fleet, "SELECT count(*) FROM gpus"), rel=0.01
     )
-    jobs = answer(fleet, "prometheus/job: Jobs now A (table)", at)
+    jobs = answer(fleet, "job: Jobs now A (table)", at)
     text = (
         "SELECT username, slurm_job_id, pod, count(DISTINCT gpu_uuid) "
         f"{_PROCESSES} AND gpu_memory_bytes IS NOT NULL GROUP BY ALL"
@@ -237,90 +191,18 @@ def test_numbers_in_promql_are_those_of_the_samples(fleet: WatchedFleet) -> None
     assert jobs == {tuple(sorted(t for t in row[:3] if t)): row[3] for row in rows}
 
 
-def shown(fleet: WatchedFleet, name: str, minute: datetime) -> dict[Any, Any]:
-    """What a chart in SQL shows of a minute: values by series, or by column."""
-    query = next(one for one in queries("postgresql") if one.name == name)
-    span = minute, minute + timedelta(minutes=1) - timedelta(milliseconds=1)
-    with fleet.connect() as connection:
-        text = sql(query.text, values_of(fleet, query.board), *span)
-        cursor = connection.execute(text.encode())
-        names = [column.name for column in cursor.description or ()]
-        rows = cursor.fetchall()
-    if "metric" in names:
-        return {row[1]: row[2] for row in rows}
-    return dict(zip(names, rows[0], strict=True)) if rows else {}
-
-
-def wrong_charts(fleet: WatchedFleet, minute: datetime) -> dict[str, Any]:
-    """What charts show of a minute, and what they should, where that differs."""
-    begin = f"'{minute:%Y-%m-%dT%H:%M:%S}'::TIMESTAMP"
-    during = f"ts >= {begin} AND ts < {begin} + INTERVAL 1 MINUTE"
-    with fleet.connect() as connection:
-
-        def by_sql(text: str) -> list[Any]:
-            return connection.execute(text.encode()).fetchall()
-
-        means = by_sql(
-            "SELECT node, avg(util), sum(watts) FROM (SELECT node, avg(util_percent) AS util, avg(power_watts) AS watts "
-            f"FROM gpu_samples WHERE {during} GROUP BY node, gpu_uuid) GROUP BY node"
-        )
-        ((grown,),) = by_sql(
-            f"SELECT (max(pcie_rx_bytes_total) - min(pcie_rx_bytes_total)) / 60 FROM gpu_samples WHERE node = '{NODE}' "
-            f"AND gpu = {GPU} AND ts >= {begin} - INTERVAL 1 SECOND AND ts < {begin} + INTERVAL 1 MINUTE"
-        )
-    assert len(means) == 2
-    wrong: dict[str, Any] = {}
-    for name, place in (("Utilization A", 1), ("Power A", 2)):
-        found = shown(fleet, f"postgresql/fleet: {name} (timeseries)", minute)
-        wanted = {row[0]: row[place] for row in means}
-        if found != pytest.approx(wanted, rel=1e-4):
-            wrong[name] = found, wanted
-    found = shown(fleet, "postgresql/gpu: PCIe and NVLink A (timeseries)", minute)
-    if found.get("PCIe in") != pytest.approx(float(grown), rel=0.02):
-        wrong["PCIe"] = found, grown
-    return wrong
-
-
-def test_charts_in_sql_are_those_of_the_samples(fleet: WatchedFleet) -> None:
-    """A minute whose last samples came late is rolled up again, which takes a minute or two."""
-    minute = (datetime.now(UTC) - timedelta(minutes=6)).replace(second=0, microsecond=0)
-    for _ in range(60):
-        wrong = wrong_charts(fleet, minute)
-        if not wrong:
-            return
-        time.sleep(4)
-    assert wrong == {}
-
-
 def test_parts_of_the_money_add_up(fleet: WatchedFleet) -> None:
     now = datetime.now(UTC)
 
-    def rows(name: str) -> list[Any]:
-        query = next(
-            one for one in queries("postgresql") if one.name == f"postgresql/waste: {name}"
-        )
-        text = sql(query.text, {}, now - timedelta(days=1), now)
-        with fleet.connect() as connection:
-            return connection.execute(text.encode()).fetchall()
+    def total(name: str) -> float:
+        return sum(answer(fleet, f"waste: {name}", now, span="1d").values())
 
-    ((cost,),), ((wasted,),), ((hours,),) = (
-        rows("Cost A (stat)"),
-        rows("Wasted A (stat)"),
-        rows("GPU hours A (stat)"),
-    )
+    cost, wasted, hours = total("Cost A (stat)"), total("Wasted A (stat)"), total("Users A (table)")
     assert 0 < wasted < cost
     near = {"rel": 0.01}  # the hour that runs grows between two queries
-    assert sum(
-        row[2] for row in rows("GPU hours by what they went to A (timeseries)")
-    ) == pytest.approx(hours, **near)
-    assert sum(row[2] for row in rows("Dollars wasted, by reason A (timeseries)")) == pytest.approx(
-        wasted, **near
-    )
     for by in ("user", "team", "model"):
-        assert sum(
-            row[1] for row in rows(f"Dollars wasted, by {by} A (bargauge)")
-        ) == pytest.approx(wasted, **near)
-    assert sum(row[3] for row in rows("Users A (table)")) == pytest.approx(cost, **near)
-    assert sum(row[4] or 0 for row in rows("Jobs A (table)")) == pytest.approx(wasted, **near)
+        assert total(f"Dollars wasted, by {by} A (bargauge)") == pytest.approx(wasted, **near)
+    assert total("Users B (table)") == pytest.approx(cost, **near)
+    assert total("Users C (table)") == pytest.approx(wasted, **near)
     price = one_of(fleet, "SELECT max(usd_per_hour) FROM gpus")
     assert cost == pytest.approx(hours * price, **near)

@@ -1,1 +1,1 @@
-"""Carries Grafana's dashboards: JSON that `make dashboards` makes, and the files that provision them."""
+"""Makes dashboards for Grafana, and the files that provision them."""

@@ -3,6 +3,7 @@
 from urllib.parse import urlencode, urlsplit
 
 from gpuwarden.lifecycle import StartError
+from gpuwarden_dashboards.grafana.dashboard import uid
 
 
 def checked_url(grafana_url: str | None) -> str | None:
@@ -18,6 +19,6 @@ def checked_url(grafana_url: str | None) -> str | None:
 
 
 def dashboard_url(grafana_url: str, name: str, **variables: object) -> str:
-    """Address of a dashboard that asks PromQL, which every collector answers."""
+    """Address of a dashboard of `gpuwarden grafana export`."""
     given = urlencode({f"var-{key}": value for key, value in variables.items()})
-    return f"{grafana_url}/d/gpuwarden-prometheus-{name}?{given}"
+    return f"{grafana_url}/d/{uid(name)}?{given}"

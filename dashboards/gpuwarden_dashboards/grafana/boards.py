@@ -1,12 +1,12 @@
-"""Defines the dashboards of the data source Prometheus: our PromQL, or a Prometheus that scrapes our exporters.
+"""Defines the dashboards for Grafana, in PromQL: of the collector, or of a Prometheus that scrapes our exporters.
 
 Waste, health and collector ask for metrics of the collector, which exporters have not.
 """
 
 from collections.abc import Sequence
 
-from deploy.grafana.model import GrafanaDashboard, Variable, choice
-from deploy.grafana.panels import (
+from gpuwarden_dashboards.grafana.dashboard import GrafanaDashboard, Variable, choice, uid
+from gpuwarden_dashboards.grafana.panels import (
     BYTES,
     BYTES_A_SECOND,
     CELSIUS,
@@ -18,7 +18,6 @@ from deploy.grafana.panels import (
     HERTZ,
     HOURS,
     PAGE,
-    PROMETHEUS,
     RATIO,
     SECONDS,
     WATTS,
@@ -45,13 +44,16 @@ GPU_NAME = "GPU {{gpu}} {{mig_instance}}"
 GPU_OF_NODE = "{{node}}/{{gpu}} {{mig_instance}}"
 USER_PAGE = PanelLink("Page of this user", f"{PAGE}/users/${{__value.text}}")
 JOB_PAGE = PanelLink("Page of this job", f"{PAGE}/jobs/${{__value.text}}")
+USER_FIELD = TableField("username", "User", links=(USER_PAGE,))
+SLURM_FIELD = TableField("slurm_job_id", "Slurm job", links=(JOB_PAGE,))
+POD_FIELD = TableField("pod", "Pod", links=(JOB_PAGE,))
 GPU_PAGE = PanelLink("Page of this GPU", f"{PAGE}/gpus/${{__field.labels.gpu_uuid}}")
 
 
 def of(name: str, **variables: str) -> str:
-    """Address of another dashboard of the set, for the same time and data source."""
+    """Address of another dashboard, for the same time and data source."""
     given = "".join(f"&var-{key}={value}" for key, value in variables.items())
-    return f"/d/{PROMETHEUS.uid(name)}?${{__url_time_range}}&${{datasource:queryparam}}{given}"
+    return f"/d/{uid(name)}?${{__url_time_range}}&${{datasource:queryparam}}{given}"
 
 
 NODE_LINKS = (
@@ -66,14 +68,12 @@ GPU_LINKS = (
 
 def nodes(*, is_multi: bool) -> Variable:
     """The variable `node`."""
-    asked = "label_values(gpuwarden_host_load_1m, node)"
-    return choice(
-        PROMETHEUS, "node", "Node", asked, is_multi=is_multi, every=".*" if is_multi else ""
-    )
+    query = "label_values(gpuwarden_host_load_1m, node)"
+    return choice("node", "Node", query, is_multi=is_multi)
 
 
 def boards() -> Sequence[GrafanaDashboard]:
-    """All dashboards of the set."""
+    """All dashboards."""
     return [fleet(), node(), gpu(), job(), waste(), health(), collector()]
 
 
@@ -81,7 +81,7 @@ def fleet() -> GrafanaDashboard:
     """Is the fleet up, busy, cool, and powered as expected; which node is not?"""
     about = "Is the fleet up, busy and cool? Which node is not?"
     return GrafanaDashboard(
-        PROMETHEUS, "fleet", "Fleet", about,
+        "fleet", "Fleet", about,
         [("Now", _fleet_now()), ("Over time", _fleet_charts()), ("Nodes", [_fleet_nodes()])],
         [nodes(is_multi=True)], since="now-1h",
     )  # fmt: skip
@@ -139,7 +139,7 @@ def _fleet_nodes() -> Panel:
         ),
     ]
     util = f"{GPU}util_ratio{FLEET}"
-    asked = {
+    queries = {
         "GPUs": f"count by (node) ({util})",
         "Idle": f"count by (node) ({util} < {IDLE})",
         "Utilization": f"avg by (node) ({util})",
@@ -149,14 +149,14 @@ def _fleet_nodes() -> Panel:
         "CPU": f"max by (node) ({HOST}cpu_util_ratio{FLEET})",
         "CPU waits for I/O": f"max by (node) ({HOST}cpu_iowait_ratio{FLEET})",
     }
-    return rows("Nodes", fields, asked, height=10, sort=("Hottest", True))
+    return rows("Nodes", fields, queries, height=10, sort=("Hottest", True))
 
 
 def node() -> GrafanaDashboard:
     """What do the GPUs of a node do, and does its host keep up?"""
     about = "What do the GPUs of this node do, and does its host keep up?"
     return GrafanaDashboard(
-        PROMETHEUS, "node", "Node", about,
+        "node", "Node", about,
         [("Now", _node_now()), ("GPUs", _node_gpus()), ("Host", _node_host())],
         [nodes(is_multi=False)], since="now-3h", page="/nodes/${node}",
     )  # fmt: skip
@@ -174,7 +174,7 @@ def _node_now() -> list[Panel]:
         TableField("SM clock", "SM clock", HERTZ),
     ]
     by = "max by (node, gpu, model)"
-    asked = {
+    queries = {
         "Utilization": f"{by} ({GPU}util_ratio{NODE})",
         "SMs active": f"{by} ({GPU}sm_active_ratio{NODE})",
         "Memory": f"{by} ({GPU}memory_used_bytes{NODE} / {GPU}memory_total_bytes{NODE})",
@@ -182,7 +182,7 @@ def _node_now() -> list[Panel]:
         "Temperature": f"{by} ({GPU}temperature_celsius{NODE})",
         "SM clock": f"{by} ({GPU}sm_clock_hertz{NODE})",
     }
-    return [rows("GPUs now", [TableField("node", "Node"), *fields], asked, sort=("GPU", False))]
+    return [rows("GPUs now", [TableField("node", "Node"), *fields], queries, sort=("GPU", False))]
 
 
 def _node_gpus() -> list[Panel]:
@@ -231,9 +231,9 @@ def _node_host() -> list[Panel]:
 def gpu() -> GrafanaDashboard:
     """What does a GPU do, what holds it back, who has it?"""
     about = "What does this GPU do, what holds it back, and who has it?"
-    index = choice(PROMETHEUS, "gpu", "GPU", f"label_values({GPU}power_watts{NODE}, gpu)")
+    index = choice("gpu", "GPU", f"label_values({GPU}power_watts{NODE}, gpu)")
     return GrafanaDashboard(
-        PROMETHEUS, "gpu", "GPU", about,
+        "gpu", "GPU", about,
         [("Now", _gpu_now()), ("Work", _gpu_work()), ("Limits and links", _gpu_limits())],
         [nodes(is_multi=False), index], since="now-3h", page="/nodes/${node}?gpu=${gpu}",
     )  # fmt: skip
@@ -313,11 +313,11 @@ def job() -> GrafanaDashboard:
         "Do these jobs use their GPUs, and what do they wait for? Choose by user, Slurm job or pod."
     )
     variables = [
-        choice(PROMETHEUS, name, label, f"label_values({HELD}, {of_label})", is_multi=True, every=".*")
+        choice(name, label, f"label_values({HELD}, {of_label})", is_multi=True)
         for name, label, of_label in (("user", "User", "username"), ("job", "Slurm job", "slurm_job_id"), ("pod", "Pod", "pod"))
     ]  # fmt: skip
     return GrafanaDashboard(
-        PROMETHEUS, "job", "Jobs", about,
+        "job", "Jobs", about,
         [("Now", [_jobs_now(), _verdicts()]), ("GPUs", _job_gpus()), ("Input", _job_input())],
         variables, since="now-3h", page="/money?by=job",
     )  # fmt: skip
@@ -330,17 +330,9 @@ def _per_job(metric: str) -> str:
 
 def _jobs_now() -> Panel:
     fields = [
-        TableField(
-            "username",
-            "User",
-            links=(USER_PAGE,),
-        ),
-        TableField(
-            "slurm_job_id",
-            "Slurm job",
-            links=(JOB_PAGE,),
-        ),
-        TableField("pod", "Pod", links=(JOB_PAGE,)),
+        USER_FIELD,
+        SLURM_FIELD,
+        POD_FIELD,
         TableField("GPUs", "GPUs", COUNT),
         TableField(
             "Utilization", "Utilization", RATIO, ((None, "red"), (IDLE, "orange"), (0.5, "green"))
@@ -351,7 +343,7 @@ def _jobs_now() -> Panel:
         TableField("Host memory", "Host memory", BYTES),
     ]
     process = "max by (node, pid, {}) ({}{})"
-    asked = {
+    queries = {
         "GPUs": f"count by ({BY_JOB}) (max by (gpu_uuid, {BY_JOB}) ({HELD}{JOB}))",
         "Utilization": f"avg by ({BY_JOB}) ({_per_job(f'{GPU}util_ratio')})",
         "GPU memory": f"sum by ({BY_JOB}) ({HELD}{JOB})",
@@ -360,13 +352,13 @@ def _jobs_now() -> Panel:
         "Host memory": f"sum by ({BY_JOB}) ({process.format(BY_JOB, 'gpuwarden_process_rss_bytes', JOB)})",
     }
     about = "Jobs with processes on GPUs. CPU: 100 % is one core. Power is that of the GPU, also where jobs share it."
-    return rows("Jobs now", fields, asked, about=about, height=9, sort=("Utilization", False))
+    return rows("Jobs now", fields, queries, about=about, height=9, sort=("Utilization", False))
 
 
 def _verdicts() -> Panel:
     fields = [
         TableField("job", "Job"),
-        TableField("username", "User", links=(USER_PAGE,)),
+        USER_FIELD,
         TableField("bottleneck", "Verdict"),
         TableField("GPUs", "GPUs", COUNT),
         TableField(
@@ -375,7 +367,7 @@ def _verdicts() -> Panel:
         TableField("Loss, $/h", "Loss, $/h", DOLLARS),
     ]
     by, mine = "by (job, username, bottleneck)", '{kind="gpu", username=~"$user"}'
-    asked = {
+    queries = {
         "GPUs": f"sum {by} (gpuwarden_diagnosis{mine})",
         "Does nothing": f"avg {by} (gpuwarden_diagnosis_stall_ratio{mine})",
         "Loss, $/h": f"sum {by} (gpuwarden_diagnosis_usd_per_hour{mine})",
@@ -383,7 +375,7 @@ def _verdicts() -> Panel:
     return rows(
         "Verdicts",
         fields,
-        asked,
+        queries,
         about="What holds each job's GPUs up now, by the collector's diagnosis. By user alone.",
     )
 
@@ -422,7 +414,7 @@ def waste() -> GrafanaDashboard:
     """What do the GPUs cost, how much of it is wasted, why, and by whom?"""
     about = "What do the GPUs cost, how much of it is wasted, why, and whose is it? By the hour; the hour that runs counts whole."
     return GrafanaDashboard(
-        PROMETHEUS, "waste", "Waste and money", about,
+        "waste", "Waste and money", about,
         [("Summary", _waste_summary()), ("Over time", _waste_charts()), ("Where to look", _waste_tables())],
         since="now-7d", refresh="15m", page="/money",
     )  # fmt: skip
@@ -465,35 +457,46 @@ def _waste_charts() -> list[Panel]:
 
 def _waste_tables() -> list[Panel]:
     def by(label: str) -> Panel:
-        asked = f"topk(20, sum by ({label}) (sum_over_time({USD}{WASTED}[$__range])))"
+        queries = f"topk(20, sum by ({label}) (sum_over_time({USD}{WASTED}[$__range])))"
         name = {"username": "user"}.get(label, label)
-        return bars(f"Dollars wasted, by {name}", DOLLARS, {f"{{{{{label}}}}}": asked}, width=8)
+        return bars(f"Dollars wasted, by {name}", DOLLARS, {f"{{{{{label}}}}}": queries}, width=8)
 
     held = [
         TableField("node", "Node", links=NODE_LINKS),
         TableField("gpu", "GPU", links=GPU_LINKS),
-        TableField("username", "User", links=(USER_PAGE,)),
-        TableField("slurm_job_id", "Slurm job", links=(JOB_PAGE,)),
-        TableField("pod", "Pod", links=(JOB_PAGE,)),
+        USER_FIELD,
+        SLURM_FIELD,
+        POD_FIELD,
         TableField("GPU memory", "GPU memory", BYTES),
     ]
     holders = f"sum by (node, gpu, {BY_JOB}) ({HELD} and on (gpu_uuid) {GPU}util_ratio < {IDLE})"
+    users = [
+        USER_FIELD,
+        TableField("GPU hours", "GPU hours", HOURS, decimals=1),
+        TableField("Cost", "Cost", DOLLARS),
+        TableField("Wasted", "Wasted", DOLLARS),
+    ]
+    of_users = {
+        name: f"sum by (username) (sum_over_time({metric}[$__range]))"
+        for name, metric in (("GPU hours", TIME), ("Cost", USD), ("Wasted", USD + WASTED))
+    }
     jobs = [
         TableField("job", "Job", links=(JOB_PAGE,)),
-        TableField("username", "User", links=(USER_PAGE,)),
+        USER_FIELD,
         TableField("GPU hours", "GPU hours", HOURS, decimals=1),
         TableField("Busy", "Busy", RATIO, ((None, "red"), (0.2, "orange"), (0.5, "green"))),
         TableField("Wasted", "Wasted", DOLLARS),
     ]
-    asked = {
+    queries = {
         "GPU hours": "sum by (job, username) (sum_over_time(gpuwarden_job_gpu_hours[$__range]))",
         "Busy": "avg by (job, username) (avg_over_time(gpuwarden_job_efficiency_ratio[$__range]))",
         "Wasted": f'sum by (job, username) (sum_over_time({USD}{{is_waste="true", job!=""}}[$__range]))',
     }
     return [
         by("username"), by("team"), by("model"),
-        rows("Idle GPUs that someone holds now", held, {"GPU memory": holders}, width=12),
-        rows("Jobs", jobs, asked, about="Busy: mean of its hours.", width=12, sort=("Wasted", True)),
+        rows("Users", users, of_users, width=12, sort=("Cost", True)),
+        rows("Jobs", jobs, queries, about="Busy: mean of its hours.", width=12, sort=("Wasted", True)),
+        rows("Idle GPUs that someone holds now", held, {"GPU memory": holders}),
     ]  # fmt: skip
 
 
@@ -501,7 +504,7 @@ def health() -> GrafanaDashboard:
     """Which hardware fails, what needs a person, what is not watched?"""
     about = "Which hardware fails or needs a person, and what is not watched?"
     return GrafanaDashboard(
-        PROMETHEUS, "health", "Health", about,
+        "health", "Health", about,
         [("Now", _health_now()), ("Incidents", _health_incidents()), ("Hardware", _health_hardware())],
         [nodes(is_multi=True)], since="now-24h", page="/incidents",
     )  # fmt: skip
@@ -544,13 +547,13 @@ def _health_incidents() -> list[Panel]:
         ),
         TableField("Open", "Open", COUNT),
     ]
-    asked = {
+    queries = {
         "$/h": f"{by} (gpuwarden_incident_usd_per_hour)",
         "Open": f"{by} (gpuwarden_incident_open)",
     }
     alerts = 'sum by ({}) (ALERTS{{alertstate="firing"}})'
     return [
-        rows("Open incidents", fields, asked, width=12, sort=("$/h", True)),
+        rows("Open incidents", fields, queries, width=12, sort=("$/h", True)),
         chart("Firing alerts", COUNT, {"{{severity}}": alerts.format("severity")}, width=12, is_stacked=True),
         chart("Firing alerts, by rule", COUNT, {"{{alertname}}": alerts.format("alertname")}, width=24, is_stacked=True),
     ]  # fmt: skip
@@ -582,7 +585,7 @@ def collector() -> GrafanaDashboard:
     """Does the collector keep up?"""
     about = "Does the collector store, keep room, judge and notify?"
     return GrafanaDashboard(
-        PROMETHEUS, "collector", "Collector", about,
+        "collector", "Collector", about,
         [("Now", _collector_now()), ("Over time", _collector_charts())],
         page="/collector",
     )  # fmt: skip

@@ -1,1 +1,0 @@
-"""Makes the Grafana dashboards that `gpuwarden grafana export` writes: `python -m deploy.grafana`."""

@@ -71,7 +71,7 @@ async def run(
     probes = list(probes)
     _check_names(probes)
     async with AsyncExitStack() as stack:
-        connections = CollectorTransports(clock)
+        connections = CollectorTransports()
         stack.push_async_callback(connections.close)
         if not transports:
             transports = await connections.open(settings)

@@ -42,8 +42,8 @@ from gpuwarden_agent.once import call_all
 from gpuwarden_agent.probe import Probe, ProbeError, Row
 from gpuwarden_agent.queue.spool import FILE_NAME, FORMAT_VERSION
 from gpuwarden_agent.settings import AgentSettings
+from gpuwarden_agent.ship.address import HttpAddress
 from gpuwarden_agent.ship.credentials import Access, Credentials, why_refused
-from gpuwarden_agent.ship.http1 import HttpAddress
 
 READS = 20
 GAP_S = 0.02

@@ -12,7 +12,6 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 
 from gpuwarden import logs
-from gpuwarden.clock import Clock
 from gpuwarden.lifecycle import StartError
 from gpuwarden.settings import SettingsError, changed
 from gpuwarden_agent.settings import AgentSettings
@@ -57,8 +56,7 @@ Use = Callable[[Sequence[Transport]], Awaitable[None]]
 class CollectorTransports:
     """Transports to the collectors, which can be replaced while batches are sent."""
 
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
+    def __init__(self) -> None:
         self._stack = AsyncExitStack()
 
     async def open(self, settings: AgentSettings) -> Sequence[Transport]:
@@ -83,7 +81,7 @@ class CollectorTransports:
         access = Access(settings.token_file, settings.tls_ca)
         async with AsyncExitStack() as stack:
             transports = [
-                await stack.enter_async_context(open_transport(url, self._clock, access=access))
+                await stack.enter_async_context(open_transport(url, access=access))
                 for url in settings.collectors
             ]
             return transports, stack.pop_all()

@@ -35,8 +35,9 @@ from gpuwarden.wire import AHEAD_S_MAX, CONTENT_TYPE
 from gpuwarden_agent.counters import Counters
 from gpuwarden_agent.queue.spool import FILE_NAME as SPOOL_FILE
 from gpuwarden_agent.queue.spool import Put, Reserve, Spool
-from gpuwarden_agent.ship.http1 import HttpAddress, HttpResponse, NoAnswerError, NoConnectionError
+from gpuwarden_agent.ship.address import HttpAddress
 from gpuwarden_agent.ship.shipper import Shipper
+from gpuwarden_agent.ship.transport import HttpResponse, NoAnswerError, NoConnectionError
 from gpuwarden_collector.http.bodies import Busy
 from gpuwarden_collector.http.receive import Ingest
 from gpuwarden_collector.ingest import writer as writer_module

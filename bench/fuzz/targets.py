@@ -309,19 +309,6 @@ def _command_line() -> Callable[[bytes], object]:
     return program_and_script
 
 
-def _answer() -> Callable[[bytes], object]:
-    from gpuwarden_agent.ship.http1 import Http1Codec, HttpAddress
-
-    address = HttpAddress.parse("http://collector:8750")
-
-    def run(data: bytes) -> object:
-        codec = Http1Codec(address, "fuzz")
-        codec.request("/v1/ingest", {}, b"x")
-        return codec.receive(data) or codec.receive(b"")
-
-    return run
-
-
 def _printable() -> Callable[[bytes], object]:
     from gpuwarden.untrusted_text import printable
 
@@ -393,7 +380,6 @@ TARGETS: dict[str, Target] = {
     "kernel_log": Target(_kernel_log, seeds=(b"6,1,100,-;NVRM: Xid (PCI:0000:01:00): 79, pid=1\n SUBSYSTEM=pci\n",)),
     "cgroups": Target(_cgroups, seeds=(b"0::/kubepods/pod1/x\n", b"30 1 0:2 / /sys/fs/cgroup rw - cgroup2 c rw\n")),
     "command_line": Target(_command_line, seeds=(b"curl\0-u\0a:b\0https://x?key=1\0", b"sh\0-c\0A=1 mysql -px\0")),
-    "answer": Target(_answer, ("NoAnswerError",), (b"HTTP/1.1 204 No Content\r\n\r\n", b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1\r\na\r\n0\r\n\r\n")),
     "printable": Target(_printable, seeds=("a\u202eb\x1b[31m".encode(),)),
     "fails": Target(_fails, seeds=(b"!",)),
 }  # fmt: skip

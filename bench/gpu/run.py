@@ -19,7 +19,6 @@ PACKAGES = {
     "psutil": "psutil",
     "aiohttp": "aiohttp",
     "backports.zstd": "backports.zstd",
-    "h11": "h11",
     "h2": "h2",
     "nanoarrow": "nanoarrow",
     "tomlkit": "tomlkit",

@@ -62,7 +62,7 @@ async def run_fleet(
 
     async with AsyncExitStack() as stack:
         access = Access(settings.token_file, settings.tls_ca)
-        opening = open_transport(collector_url, clock, connections=CONNECTIONS_MAX, access=access)
+        opening = open_transport(collector_url, connections=CONNECTIONS_MAX, access=access)
         transport = await stack.enter_async_context(opening)
         worker = Worker("spools", calls_max=max(64, 8 * len(nodes)))
         stack.callback(worker.close)

@@ -359,7 +359,7 @@ async def test_an_event_that_the_last_batch_gives_rise_to_is_sealed_as_well(
 
 TOO_HEAVY = (
     *("duckdb", "numpy", "pandas", "pyarrow", "google.protobuf", "grpc"),
-    *("aiohttp", "h2", "psutil", "email", "http.client", "csv", "unicodedata", "encodings.idna"),
+    *("aiohttp", "h2", "psutil", "csv", "unicodedata", "encodings.idna"),
     *("decimal", "fractions", "statistics", "importlib.metadata", "importlib.resources", "pickle"),
 )
 

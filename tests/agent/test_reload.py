@@ -69,7 +69,7 @@ class Case:
 @asynccontextmanager
 async def reloading(caplog: pytest.LogCaptureFixture) -> AsyncIterator[Case]:
     caplog.set_level(logging.INFO)
-    connections = CollectorTransports(SystemClock())
+    connections = CollectorTransports()
     await connections.open(BEFORE)
     case = Case(connections)
     async with asyncio.TaskGroup() as group:
@@ -127,7 +127,7 @@ async def test_token_and_authority_are_read_again_where_the_paths_are_the_same(
     async def use(transports: Sequence[Transport]) -> None:
         found.append(transports[0]._credentials.authorization)
 
-    connections = CollectorTransports(SystemClock())
+    connections = CollectorTransports()
     with pytest.raises(StartError):
         await connections.open(settings)
     for _ in range(2):
@@ -151,8 +151,8 @@ async def test_a_shipper_that_is_redirected_loses_nothing_and_sends_nothing_twic
         sealed.set()
 
     async with (
-        open_transport(stub_collector.url, SystemClock()) as one,
-        open_transport(other.url, SystemClock()) as two,
+        open_transport(stub_collector.url) as one,
+        open_transport(other.url) as two,
         asyncio.TaskGroup() as group,
     ):
         shipper = Shipper(
@@ -183,8 +183,8 @@ async def test_after_a_redirection_the_next_try_does_not_wait(
     spool.put(encode({"host_samples": [{"ts": 1, "node": "n", "simulated": False}]}), 1)
     sealed, counters = asyncio.Event(), Counters()
     async with (
-        open_transport("http://127.0.0.1:1", SystemClock()) as nobody,
-        open_transport(stub_collector.url, SystemClock()) as somebody,
+        open_transport("http://127.0.0.1:1") as nobody,
+        open_transport(stub_collector.url) as somebody,
         asyncio.TaskGroup() as group,
     ):
         shipper = Shipper(

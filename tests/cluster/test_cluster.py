@@ -194,7 +194,7 @@ async def shipping(number: int, to: list[Host]) -> AsyncIterator[tuple[Spool, as
         shipper = Shipper(
             spool,
             Worker("spool"),
-            [await stack.enter_async_context(open_transport(h.url, clock)) for h in to],
+            [await stack.enter_async_context(open_transport(h.url)) for h in to],
             clock=clock,
             counters=Counters(),
             sealed=sealed,

@@ -18,6 +18,7 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from email.utils import parsedate_to_datetime
 from typing import assert_never
 
 from gpuwarden.clock import Clock, to_ms
@@ -44,8 +45,7 @@ from gpuwarden_agent.ship.failover import (
     is_pause_due,
     preference,
 )
-from gpuwarden_agent.ship.http1 import NoAnswerError, NoConnectionError
-from gpuwarden_agent.ship.transport import Transport
+from gpuwarden_agent.ship.transport import NoAnswerError, NoConnectionError, Transport
 from gpuwarden_agent.worker import Worker
 
 log = logging.getLogger(__name__)
@@ -169,8 +169,6 @@ def _asked_s(retry_after: str | None, now: datetime) -> float | None:
     text = retry_after.strip()
     if text.isascii() and text.isdigit():
         return min(float(text[:9]), RETRY_AFTER_S_MAX)
-    from email.utils import parsedate_to_datetime  # costs a MiB, and few agents need it
-
     try:
         then = parsedate_to_datetime(text)
         seconds = (then - now).total_seconds()

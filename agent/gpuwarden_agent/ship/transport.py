@@ -1,59 +1,73 @@
-"""Makes requests to one address over a few open connections.
+"""Makes requests to one address over a few kept connections of `http.client`, each on a thread.
 
-Small on purpose: a general HTTP client costs the host 14 MiB more. It follows no redirects, keeps no
-cookies and uses no proxy. `http1.py` has the limits of an answer.
+A general client costs the host 10 MiB more: docs/decisions/056-the-agents-http-client-is-pythons.md.
+No redirect is followed, no cookie kept, no proxy used.
 """
 
 import asyncio
 import contextlib
+import http.client
 import os
+import select
 import socket
 import ssl
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
 
 from gpuwarden import __version__
-from gpuwarden.clock import Clock
 from gpuwarden.lifecycle import StartError
+from gpuwarden_agent.ship.address import HttpAddress
 from gpuwarden_agent.ship.credentials import Access, Credentials, why_refused
-from gpuwarden_agent.ship.http1 import (
-    Http1Codec,
-    HttpAddress,
-    HttpResponse,
-    NoAnswerError,
-    NoConnectionError,
-    may_ask_again,
-)
-from gpuwarden_agent.ship.resolver import DaemonResolver, Found
+from gpuwarden_agent.worker import Worker
 
 IDLE_S = 15.0
 """How long an idle connection is kept; routers and proxies may drop it after a longer time."""
 CONNECT_S = 3.0
 """Time limit to connect to one of several addresses."""
+ANSWER_BYTES_MAX = 4096
+"""Kept bytes of an answer's body; a connection with a longer answer is closed."""
 AGENT = f"gpuwarden-agent/{__version__}"
 _NO_ACCESS = Access()
+
+
+class NoAnswerError(Exception):
+    """No complete answer came. The message is one line for people, without the address."""
+
+
+class NoConnectionError(NoAnswerError):
+    """No connection was made, so nothing was sent."""
+
+
+@dataclass(frozen=True, slots=True)
+class HttpResponse:
+    """The answer of a server."""
+
+    status: int
+    headers: Mapping[str, str]
+    """By lower-case name."""
+    body: bytes
+    """Its first ANSWER_BYTES_MAX bytes."""
 
 
 class Transport:
     """A pool of connections to one address. Requests that wait for one are served in order."""
 
     def __init__(
-        self,
-        address: HttpAddress,
-        clock: Clock,
-        *,
-        connections: int = 8,
-        access: Access = _NO_ACCESS,
+        self, address: HttpAddress, *, connections: int = 8, access: Access = _NO_ACCESS
     ) -> None:
-        """`connections`: how many there may be at once. Raises StartError for files that cannot be used."""
+        """`connections`: how many there may be at once. Raises StartError for unusable files."""
         self.address = address
+        self.tls: ssl.SSLContext | None = None
+        self.good: tuple[int, tuple[Any, ...]] | None = None
+        """Where the last connection led: tried first, and alone where the name service fails."""
         self._credentials = Credentials(access)
-        self._tls = self._credentials.tls_context() if address.is_tls else None
-        self._resolver = DaemonResolver(address.host, address.port, clock)
+        if address.is_tls:
+            self.tls = self._credentials.tls_context()
         self._turn = asyncio.Semaphore(connections)
-        self._open: set[_Connection] = set()
-        self._idle: list[_Connection] = []
-        self._good: Found | None = None
+        self._idle: list[_Lane] = []
+        self._busy: set[_Lane] = set()
 
     async def post(
         self,
@@ -64,21 +78,54 @@ class Transport:
         timeout_s: float,
         again: Mapping[str, str] | None = None,
     ) -> HttpResponse:
-        """Send a body and wait for the answer. `again`: headers to add when it is sent a second time,
-        because the server had closed a kept connection.
+        """Send a body and wait for the answer. `again`: headers to add when it is sent a second
+        time, because the server had closed a kept connection.
 
-        Raises NoAnswerError, of which NoConnectionError says that nothing was sent, or TimeoutError after
-        `timeout_s`. Cancelling closes the connection.
+        Raises NoAnswerError, of which NoConnectionError says that nothing was sent, or TimeoutError
+        after `timeout_s`. Cancelling closes the connection.
         """
-        if (authorization := self._credentials.authorization) is not None:
-            headers = {**headers, "Authorization": authorization}
+        headers = {"Host": self.address.authority, "User-Agent": AGENT, **headers}
+        if (
+            authorization := self._credentials.authorization or self.address.authorization
+        ) is not None:
+            headers["Authorization"] = authorization
         async with asyncio.timeout(timeout_s), self._turn:
-            answer = await self._asked(path, headers, body, timeout_s, again or {})
+            # The one used last, so that the others can expire.
+            lane = self._idle.pop() if self._idle else _Lane(self)
+            self._busy.add(lane)
+            try:
+                answer = await lane.post(path, headers, body, timeout_s, again or {})
+            finally:
+                self._busy.discard(lane)
+                if lane.rest():
+                    self._idle.append(lane)
         if answer.status in (401, 403):
             self._credentials.reread()
         return answer
 
-    async def _asked(
+    def distrust(self, error: OSError) -> None:
+        """Load the authorities again: a certificate that is refused may have a new one."""
+        if isinstance(error, ssl.SSLCertVerificationError):
+            with contextlib.suppress(StartError):
+                self.tls = self._credentials.tls_context()
+
+    def close(self) -> None:
+        """Close all connections, those in use as well."""
+        for lane in [*self._idle, *self._busy]:
+            lane.end()
+        self._idle.clear()
+
+
+class _Lane:
+    """A thread with one connection, which is kept from request to request."""
+
+    def __init__(self, transport: Transport) -> None:
+        self._http = _Connection(transport)
+        self._worker = Worker("collector")
+        self._call: asyncio.Future[HttpResponse] | None = None
+        self._expiry: asyncio.TimerHandle | None = None
+
+    async def post(
         self,
         path: str,
         headers: Mapping[str, str],
@@ -86,177 +133,175 @@ class Transport:
         timeout_s: float,
         again: Mapping[str, str],
     ) -> HttpResponse:
-        kept = self._kept()
-        connection = kept or await self._connected(timeout_s)
+        self._wake()
+        self._http.timeout = timeout_s
+        self._call = self._worker.submit(self._http.ask, path, headers, body, again)
+        return await self._call
+
+    def rest(self) -> bool:
+        """Wait for the next request; false, and the end, where the thread is still in the last."""
+        assert self._call is not None
+        if self._call.cancelled() or self._http.is_aborted:
+            self.end()
+            return False
+        if self._http.sock is not None:
+            loop = asyncio.get_running_loop()
+            # Bytes without a request: the server is out of step, or closes.
+            loop.add_reader(self._http.sock, self._drop)
+            self._expiry = loop.call_later(IDLE_S, self._drop)
+        return True
+
+    def _wake(self) -> None:
+        if self._expiry is not None:
+            self._expiry.cancel()
+            self._expiry = None
+            asyncio.get_running_loop().remove_reader(self._http.sock)
+
+    def _drop(self) -> None:
+        self._wake()
+        self._http.close()
+
+    def end(self) -> None:
+        """Close the connection, also in the middle of a request, and let the thread end."""
+        self._worker.close()
+        if self._expiry is not None:
+            self._drop()
+        self._http.abort()
+
+
+class _Connection(http.client.HTTPConnection):
+    """Used by one thread at a time, except for `abort`."""
+
+    def __init__(self, transport: Transport) -> None:
+        super().__init__(transport.address.host, transport.address.port)
+        self._transport = transport
+        self.is_aborted = False
+
+    def ask(
+        self, path: str, headers: Mapping[str, str], body: bytes, again: Mapping[str, str]
+    ) -> HttpResponse:
+        """Send a request and read its answer; once more where a kept connection ends without one.
+
+        The server may then get it twice, which is harmless: a batch has an identity. Raises
+        NoAnswerError, or TimeoutError.
+        """
+        target = self._transport.address.path + path
+        if self.sock is None:
+            self.connect()
+            return self._ask(target, headers, body)
         try:
-            return await connection.ask(path, headers, body)
-        except NoAnswerError:
-            has_begun = connection.codec.has_answer_begun
-            if not may_ask_again(was_kept=kept is not None, has_answer_begun=has_begun):
-                raise
+            return self._ask(target, headers, body)
+        except _ClosedError:
+            pass
         try:
-            connection = await self._connected(timeout_s)
+            self.connect()
         except NoConnectionError as error:
             # It may have arrived over the kept connection.
             raise NoAnswerError(str(error)) from error
-        return await connection.ask(path, {**headers, **again}, body)
+        return self._ask(target, {**headers, **again}, body)
 
-    def _kept(self) -> "_Connection | None":
-        """The connection used last, so that the others can expire."""
-        while self._idle:
-            connection = self._idle.pop()
-            if connection.is_open:
-                return connection
-        return None
-
-    async def _connected(self, timeout_s: float) -> "_Connection":
+    def _ask(self, target: str, headers: Mapping[str, str], body: bytes) -> HttpResponse:
+        response, is_sent, is_reusable = None, False, False
         try:
-            found = await self._resolver.resolve()
+            self.sock.settimeout(self.timeout)
+            # An answer may come before all is sent: a proxy's 413, which cuts the rest off.
+            with contextlib.suppress(OSError, _EarlyAnswerError):
+                self.request("POST", target, body, headers)
+                is_sent = True
+            response = self.getresponse()
+            content = response.read(ANSWER_BYTES_MAX + 1)
+            if response.length and len(content) <= ANSWER_BYTES_MAX:
+                raise http.client.IncompleteRead(content, response.length)
+            is_reusable = is_sent and response.isclosed()
+        except TimeoutError:
+            raise
         except OSError as error:
-            raise NoConnectionError(f"{self.address.host}: {_why(error)}") from error
-        limit_s = min(CONNECT_S, timeout_s / len(found)) if len(found) > 1 else timeout_s
+            raise (_ClosedError if response is None else NoAnswerError)(_why(error)) from error
+        except http.client.IncompleteRead as error:
+            why = "the server closed the connection in the middle of its answer"
+            raise NoAnswerError(why) from error
+        except http.client.HTTPException as error:
+            raise NoAnswerError(f"what it answers is not HTTP: {error}"[:200]) from error
+        finally:
+            if not is_reusable:
+                self.close()
+        fields = {name.lower(): value for name, value in response.getheaders()}
+        return HttpResponse(response.status, fields, content[:ANSWER_BYTES_MAX])
+
+    def send(self, data: Any) -> None:
+        """Send bytes. Raises OSError, or _EarlyAnswerError once an answer comes (not over TLS,
+        where bytes of the protocol may come at any time).
+        """
+        left = memoryview(data)
+        while left:
+            if not isinstance(self.sock, ssl.SSLSocket):
+                poll = select.poll()
+                poll.register(self.sock, select.POLLIN | select.POLLOUT)
+                if any(event & select.POLLIN for _, event in poll.poll(1000 * (self.timeout or 0))):
+                    raise _EarlyAnswerError
+            left = left[self.sock.send(left) :]
+
+    def connect(self) -> None:
+        """Connect to the first of the host's addresses that takes it. Raises NoConnectionError."""
+        address, timeout_s = self._transport.address, self.timeout or 0.0
+        places: list[tuple[int, tuple[Any, ...]]]
+        try:
+            # Bytes: str would load the codec of international names, a MiB of tables.
+            name = address.host.encode("ascii")
+            found = socket.getaddrinfo(name, address.port, type=socket.SOCK_STREAM)
+            places = list(dict.fromkeys((family, place) for family, _, _, _, place in found))
+        except OSError as error:
+            if self._transport.good is None:
+                raise NoConnectionError(f"{address.host}: {_why(error)}") from error
+            places = [self._transport.good]
+        places.sort(key=lambda where: where != self._transport.good)
+        limit_s = min(CONNECT_S, timeout_s / len(places)) if len(places) > 1 else timeout_s
         reasons = []
-        for where in sorted(found, key=lambda where: where != self._good):
+        for family, place in places:
             try:
-                async with asyncio.timeout(limit_s):
-                    connection = await self._connected_to(where)
+                self._connect_to(family, place, limit_s)
             except OSError as error:
+                self.close()
                 reasons.append(_why(error))
-                self._distrust(error)
+                self._transport.distrust(error)
                 continue
-            self._good = where
-            return connection
+            self._transport.good = family, place
+            return
         raise NoConnectionError("; ".join(dict.fromkeys(reasons)))
 
-    async def _connected_to(self, where: Found) -> "_Connection":
-        loop = asyncio.get_running_loop()
-        sock = socket.socket(where.family, socket.SOCK_STREAM)
-        try:
-            sock.setblocking(False)
-            await loop.sock_connect(sock, where.sockaddr)
-        except BaseException:
-            sock.close()
-            raise
-        _, connection = await loop.create_connection(
-            lambda: _Connection(self),
-            sock=sock,
-            ssl=self._tls,
-            server_hostname=self.address.host if self._tls else None,
-        )
-        return connection
-
-    def _distrust(self, error: OSError) -> None:
-        """Load the authorities again: a certificate that is not trusted may have a new authority."""
-        if getattr(error, "verify_code", None) is None:
-            return
-        with contextlib.suppress(StartError):
-            self._tls = self._credentials.tls_context()
-
-    def opened(self, connection: "_Connection") -> None:
-        """Called when a connection is open."""
-        self._open.add(connection)
-
-    def rested(self, connection: "_Connection") -> None:
-        """Called when a connection may be used again."""
-        self._idle.append(connection)
-
-    def closed(self, connection: "_Connection") -> None:
-        """Called when a connection is closed."""
-        self._open.discard(connection)
-        if connection in self._idle:
-            self._idle.remove(connection)
-
-    async def close(self) -> None:
-        """Close all connections, those in use as well."""
-        self._resolver.close()
-        for connection in list(self._open):
-            connection.abort()
-        await asyncio.sleep(0)  # lets the loop close the sockets
-
-
-class _Connection(asyncio.Protocol):
-    """One connection. It reads by callbacks: an answer that came before the server closed the
-    connection counts, where a stream would report the close alone."""
-
-    def __init__(self, pool: Transport) -> None:
-        self._pool = pool
-        self.codec = Http1Codec(pool.address, AGENT)
-        self._transport: asyncio.Transport | None = None
-        self._answer: asyncio.Future[HttpResponse] | None = None
-        self._expiry: asyncio.TimerHandle | None = None
-
-    @property
-    def is_open(self) -> bool:
-        return self._transport is not None and not self._transport.is_closing()
-
-    async def ask(self, path: str, headers: Mapping[str, str], body: bytes) -> HttpResponse:
-        assert self._transport is not None and self._answer is None
-        loop = asyncio.get_running_loop()
-        if self._expiry is not None:
-            self._expiry.cancel()
-        answer: asyncio.Future[HttpResponse] = loop.create_future()
-        self._answer = answer
-        is_reusable = False
-        try:
-            head = self.codec.request(path, headers, body)
-            if not self.is_open:
-                raise NoAnswerError("the server closed the connection")
-            # Does not wait until all is sent: the answer may come before.
-            self._transport.writelines((head, body))
-            done = await answer
-            is_unsent = self._transport.get_write_buffer_size() > 0
-            is_reusable = self.codec.is_reusable and not is_unsent and self.is_open
-            return done
-        finally:
-            self._answer = None
-            if is_reusable:
-                self._expiry = loop.call_later(IDLE_S, self.abort)
-                self._pool.rested(self)
-            else:
-                self.abort()
+    def _connect_to(self, family: int, place: tuple[Any, ...], limit_s: float) -> None:
+        self.sock = socket.socket(family, socket.SOCK_STREAM)
+        self.sock.settimeout(limit_s)
+        if not self.is_aborted:
+            self.sock.connect(place)
+            self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if self._transport.tls is not None:
+                self.sock = self._transport.tls.wrap_socket(
+                    self.sock, server_hostname=self.host, do_handshake_on_connect=False
+                )
+                self.sock.do_handshake()
+        if self.is_aborted:
+            raise ConnectionAbortedError("given up")
 
     def abort(self) -> None:
-        """Close at once, without sending the rest."""
-        if self._transport is not None:
-            self._transport.abort()
+        """End what the thread does, which then closes the socket. Called from another thread."""
+        self.is_aborted = True
+        if (sock := self.sock) is not None:
+            with contextlib.suppress(OSError):
+                socket.socket.shutdown(sock, socket.SHUT_RDWR)
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
-        self._pool.opened(self)
 
-    def data_received(self, data: bytes) -> None:
-        if self._answer is None or self._answer.done():
-            self.abort()  # bytes without a request: the server is out of step, or about to close
-        else:
-            self._take(data)
+class _ClosedError(NoAnswerError):
+    """The connection ended before an answer began."""
 
-    def eof_received(self) -> None:
-        if self._answer is not None and not self._answer.done():
-            self._take(b"")
 
-    def connection_lost(self, exc: Exception | None) -> None:
-        if self._expiry is not None:
-            self._expiry.cancel()
-        self._pool.closed(self)
-        if self._answer is not None and not self._answer.done():
-            why = exc if isinstance(exc, OSError) else ConnectionResetError()
-            self._answer.set_exception(NoAnswerError(_why(why)))
-
-    def _take(self, data: bytes) -> None:
-        assert self._answer is not None
-        try:
-            answer = self.codec.receive(data)
-        except NoAnswerError as error:
-            self._answer.set_exception(error)
-            return
-        if answer is not None:
-            self._answer.set_result(answer)
+class _EarlyAnswerError(Exception):
+    """The server answers before it has all of the request."""
 
 
 @asynccontextmanager
 async def open_transport(
-    url: str, clock: Clock, *, connections: int = 8, access: Access = _NO_ACCESS
+    url: str, *, connections: int = 8, access: Access = _NO_ACCESS
 ) -> AsyncIterator[Transport]:
     """Open a transport to a collector until the block is left. Raises StartError for a wrong address, and
     for files of `access` that cannot be used."""
@@ -272,11 +317,11 @@ async def open_transport(
         raise StartError(
             "collector_url has a password in it, and there is a token_file: use one of them"
         )
-    transport = Transport(address, clock, connections=connections, access=access)
+    transport = Transport(address, connections=connections, access=access)
     try:
         yield transport
     finally:
-        await transport.close()
+        transport.close()
 
 
 def _why(error: OSError) -> str:
@@ -287,6 +332,8 @@ def _why(error: OSError) -> str:
         return "it does not speak TLS; if it speaks HTTP, its address begins with http://"
     if reason is not None:
         return f"TLS failed: {reason}"
+    if isinstance(error, http.client.RemoteDisconnected):
+        return "the server closed the connection without an answer"
     if error.errno and error.errno > 0:
         return os.strerror(error.errno)
     if isinstance(error, TimeoutError):

@@ -7,7 +7,6 @@ import pytest
 import trustme
 
 from gpuwarden.access import Scope, Token
-from gpuwarden.clock import SystemClock
 from gpuwarden.lifecycle import StartError
 from gpuwarden_agent.ship.credentials import Access, Credentials, why_refused
 from gpuwarden_agent.ship.transport import open_transport
@@ -76,7 +75,5 @@ async def test_a_password_in_the_address_and_a_token_are_one_too_many(tmp_path: 
     path = tmp_path / "t"
     path.write_text(Token.new(Scope.INGEST).text)
     with pytest.raises(StartError, match="use one of them"):
-        async with open_transport(
-            "http://u:p@127.0.0.1:1", SystemClock(), access=Access(token_file=path)
-        ):
+        async with open_transport("http://u:p@127.0.0.1:1", access=Access(token_file=path)):
             pass

@@ -66,8 +66,8 @@ async def shipping(
     sealed.set()
     by_url = {stub.url + "/v1/ingest": stub for stub in stubs}
     async with (
-        open_transport(stubs[0].url, SystemClock()) as one,
-        open_transport(stubs[1].url, SystemClock()) as two,
+        open_transport(stubs[0].url) as one,
+        open_transport(stubs[1].url) as two,
         asyncio.TaskGroup() as group,
     ):
         shipper = Shipper(

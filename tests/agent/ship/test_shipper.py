@@ -47,7 +47,7 @@ async def test_a_password_in_the_address_is_not_in_the_log(
     spool, counters = Spool(None, bytes_max=10**6, clock=SystemClock()), Counters()
     spool.put(b"x", 1)
     url = "http://user:secret@127.0.0.1:1/prefix"
-    async with open_transport(url, SystemClock()) as transport:
+    async with open_transport(url) as transport:
         shipper = Shipper(
             spool,
             Worker("spool"),
@@ -179,7 +179,7 @@ class Rig:
 
 @asynccontextmanager
 async def shipping(url: str, **more: Any) -> AsyncIterator[Rig]:
-    async with open_transport(url, SystemClock()) as transport, asyncio.TaskGroup() as group:
+    async with open_transport(url) as transport, asyncio.TaskGroup() as group:
         rig = Rig(transport, **more)
         task = group.create_task(rig.shipper.run())
         yield rig

@@ -5,6 +5,8 @@ import os
 import socket
 import ssl
 import struct
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -14,10 +16,15 @@ import pytest
 import trustme
 from aiohttp import web
 
-from gpuwarden.clock import SystemClock
 from gpuwarden.lifecycle import StartError
-from gpuwarden_agent.ship.http1 import HttpResponse, NoAnswerError, NoConnectionError
-from gpuwarden_agent.ship.transport import Transport, open_transport
+from gpuwarden_agent.ship.transport import (
+    ANSWER_BYTES_MAX,
+    HttpResponse,
+    NoAnswerError,
+    NoConnectionError,
+    Transport,
+    open_transport,
+)
 
 NO_CONTENT = b"HTTP/1.1 204 No Content\r\n\r\n"
 BODY = b"body of a batch"
@@ -85,7 +92,7 @@ async def talking(talk: Talk, **more: Any) -> AsyncIterator[tuple[Transport, Raw
     server = RawServer(talk)
     async with (
         server.running() as url,
-        open_transport(url, SystemClock(), **more) as transport,
+        open_transport(url, **more) as transport,
     ):
         yield transport, server
 
@@ -117,7 +124,7 @@ async def test_a_real_server_gets_path_headers_and_body_and_is_heard() -> None:
     await web.TCPSite(runner, "127.0.0.1", 0).start()
     port = runner.addresses[0][1]
     url = f"http://me:secret@localhost:{port}/prefix/"
-    async with open_transport(url, SystemClock()) as transport:
+    async with open_transport(url) as transport:
         answers = [await post(transport, os.urandom(size)) for size in (0, 10, 3_000_000)]
     await runner.cleanup()
     assert {(a.status, a.body, a.headers["retry-after"]) for a in answers} == {
@@ -226,7 +233,7 @@ async def test_a_server_that_takes_a_request_and_goes_may_have_it() -> None:
 
     listening = await asyncio.start_server(take_and_go, "127.0.0.1", 0)
     host, port = listening.sockets[0].getsockname()
-    async with open_transport(f"http://{host}:{port}", SystemClock()) as transport:
+    async with open_transport(f"http://{host}:{port}") as transport:
         assert (await post(transport)).status == 204
         with pytest.raises(NoAnswerError, match="refused") as raised:
             await post(transport)
@@ -315,7 +322,8 @@ async def test_an_endless_answer_is_cut_off() -> None:
             await writer.drain()
 
     async with talking(flood) as (transport, server):
-        assert (await post(transport)).status == 500
+        answer = await post(transport)
+        assert (answer.status, len(answer.body)) == (500, ANSWER_BYTES_MAX)
         await asyncio.wait_for(server.gone.wait(), 5)
 
 
@@ -346,20 +354,71 @@ async def test_closing_the_transport_ends_what_is_under_way(until_true: Any) -> 
     async def end(transport: Transport, server: RawServer) -> None:
         await until_true(lambda: server.connections == 1)
         await asyncio.sleep(0.01)
-        await transport.close()
+        transport.close()
 
     async with talking(hang) as (transport, server):
         outcome, _ = await asyncio.gather(
             post(transport), end(transport, server), return_exceptions=True
         )
-    assert str(outcome) == "the server closed the connection"
+    assert isinstance(outcome, NoAnswerError)
+
+
+@pytest.mark.parametrize(
+    ("raw", "why"),
+    [
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nhalf", "in the middle of its answer"),
+        (
+            b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n9\r\nhalf",
+            "in the middle of its answer",
+        ),
+        (b"SSH-2.0-OpenSSH_9.2\r\n", "what it answers is not HTTP"),
+        (b"HTTP/1.1 one OK\r\n\r\n", "what it answers is not HTTP"),
+        (b"HTTP/1.1 200 OK\r\n" + b"X: y\r\n" * 1_000, "what it answers is not HTTP"),
+        (b"", "the server closed the connection without an answer"),
+    ],
+)
+async def test_half_an_answer_and_garbage_are_none(raw: bytes, why: str) -> None:
+    async def half(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await read_request(reader)
+        writer.write(raw)
+        writer.close()
+
+    async with talking(half) as (transport, server):
+        with pytest.raises(NoAnswerError, match=why):
+            await post(transport)
+    assert server.connections == 1
+
+
+async def test_an_answer_means_the_same_in_chunks_and_its_connection_is_kept() -> None:
+    async def chunked(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while True:
+            await read_request(reader)
+            head = b"HTTP/1.1 429 No\r\nTransfer-Encoding: chunked\r\nRetry-After: 3\r\n\r\n"
+            for piece in (
+                b"HTTP/1.1 100 Continue\r\n\r\n",
+                head,
+                b"3\r\nrea\r\n",
+                b"3\r\nson\r\n0\r\n\r\n",
+            ):
+                writer.write(piece)
+                await asyncio.sleep(0.01)
+
+    async with talking(chunked) as (transport, server):
+        for _ in range(2):
+            answer = await post(transport)
+            assert (answer.status, answer.body, answer.headers["retry-after"]) == (
+                429,
+                b"reason",
+                "3",
+            )
+    assert server.connections == 1
 
 
 async def test_what_does_not_answer_is_told_in_one_line() -> None:
-    async with open_transport("http://127.0.0.1:1", SystemClock()) as transport:
+    async with open_transport("http://127.0.0.1:1") as transport:
         with pytest.raises(NoAnswerError, match="^Connection refused$"):
             await post(transport)
-    async with open_transport("http://no.such.host.invalid", SystemClock()) as transport:
+    async with open_transport("http://no.such.host.invalid") as transport:
         with pytest.raises(NoAnswerError, match=r"^no.such.host.invalid: \w"):
             await post(transport)
 
@@ -367,13 +426,13 @@ async def test_what_does_not_answer_is_told_in_one_line() -> None:
 @pytest.mark.parametrize("url", ["", "127.0.0.1:8750", "http://", "http://h:port", "ftp://h"])
 async def test_a_bad_address_is_a_start_error(url: str) -> None:
     with pytest.raises(StartError, match="is not an address of a collector"):
-        async with open_transport(url, SystemClock()):
+        async with open_transport(url):
             pass
 
 
 async def test_a_password_in_a_bad_address_is_not_told() -> None:
     with pytest.raises(StartError, match="^collector_url = …@h:port is not an address") as caught:
-        async with open_transport("http://user:secret@h:port", SystemClock()):
+        async with open_transport("http://user:secret@h:port"):
             pass
     assert "secret" not in str(caught.value)
 
@@ -393,26 +452,46 @@ async def test_addresses_are_tried_one_after_the_other_and_the_good_one_first_ne
     hosts = ["127.0.0.4", "127.0.0.2", "127.0.0.3"]
     answers = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (host, port)) for host in hosts]
     monkeypatch.setattr(socket, "getaddrinfo", lambda *a, **k: answers)  # the outside world
-    loop, tried = asyncio.get_running_loop(), []
-    connect = loop.sock_connect
+    tried = []
+    connect = socket.socket.connect
 
-    async def sock_connect(sock: socket.socket, address: Any) -> None:
+    def noted_connect(sock: socket.socket, address: Any) -> None:
         tried.append(address[0])
-        await connect(sock, address)
+        connect(sock, address)
 
-    monkeypatch.setattr(loop, "sock_connect", sock_connect)
+    monkeypatch.setattr(socket.socket, "connect", noted_connect)
+    monkeypatch.setattr("gpuwarden_agent.ship.transport.IDLE_S", 0.01)
     url = f"http://collector.example:{port}"
-    async with open_transport(url, SystemClock()) as transport:
+    async with open_transport(url) as transport:
         assert (await post(transport, timeout_s=1.5)).status == 204
         assert tried == hosts
-        for connection in list(transport._open):
-            connection.abort()
-        await asyncio.sleep(0)
+        await asyncio.wait_for(server.gone.wait(), 5)
         assert (await post(transport)).status == 204
     assert tried == [*hosts, "127.0.0.3"]
     for sock in (full, *fillers):
         sock.close()
     listening.close()
+
+
+async def test_where_the_name_service_fails_the_last_known_address_serves_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def once(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await read_request(reader)
+        writer.write(NO_CONTENT)
+        writer.close()
+
+    def fail(*args: Any, **more: Any) -> Any:
+        raise socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution")
+
+    async with talking(once) as (transport, server):
+        assert (await post(transport)).status == 204
+        monkeypatch.setattr(socket, "getaddrinfo", fail)  # the outside world
+        assert (await post(transport)).status == 204
+    assert server.connections == 2
+    async with open_transport("http://collector.example") as transport:
+        with pytest.raises(NoConnectionError, match="^collector.example: Temporary failure"):
+            await post(transport)
 
 
 AUTHORITY = trustme.CA()
@@ -439,7 +518,7 @@ async def post_over_tls(tls: ssl.SSLContext, talk: Talk = answer_all) -> list[Ht
     server = RawServer(talk)
     async with (
         server.running(tls) as url,
-        open_transport(url, SystemClock()) as transport,
+        open_transport(url) as transport,
     ):
         answers = [await post(transport, bytes(1_000_000)) for _ in range(2)]
         assert server.connections == 1
@@ -448,6 +527,25 @@ async def post_over_tls(tls: ssl.SSLContext, talk: Talk = answer_all) -> list[Ht
 
 async def test_https_is_kept_open_too(trusted: None, certified: Any) -> None:
     assert [a.status for a in await post_over_tls(certified("127.0.0.1"))] == [204, 204]
+
+
+async def test_an_answer_over_tls_before_the_body_is_read_counts(
+    trusted: None, certified: Any
+) -> None:
+    async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 413 Too Large\r\nContent-Length: 3\r\n\r\nbig")
+        await writer.drain()
+        await asyncio.sleep(0.05)
+        reset(writer)
+
+    server = RawServer(refuse)
+    async with (
+        server.running(certified("127.0.0.1")) as url,
+        open_transport(url) as transport,
+    ):
+        answer = await post(transport, bytes(20_000_000))
+    assert (answer.status, answer.body) == (413, b"big")
 
 
 async def test_a_certificate_for_another_name_is_refused(trusted: None, certified: Any) -> None:
@@ -470,7 +568,7 @@ async def test_https_to_a_server_without_tls_is_told(trusted: None) -> None:
     server = RawServer(plain)
     async with (
         server.running() as url,
-        open_transport(url.replace("http:", "https:"), SystemClock()) as transport,
+        open_transport(url.replace("http:", "https:")) as transport,
     ):
         with pytest.raises(NoAnswerError, match="^it does not speak TLS"):
             await post(transport)
@@ -480,7 +578,7 @@ async def test_http_to_a_server_with_tls_is_told(certified: Any) -> None:
     server = RawServer(answer_all)
     async with (
         server.running(certified("127.0.0.1")) as url,
-        open_transport(url.replace("https:", "http:"), SystemClock()) as transport,
+        open_transport(url.replace("https:", "http:")) as transport,
     ):
         with pytest.raises(NoAnswerError, match=r"closed|reset|not HTTP"):
             await post(transport)
@@ -493,8 +591,48 @@ async def test_a_handshake_that_never_ends_is_given_up(trusted: None) -> None:
     server = RawServer(mute)
     async with (
         server.running() as url,
-        open_transport(url.replace("http:", "https:"), SystemClock()) as transport,
+        open_transport(url.replace("http:", "https:")) as transport,
     ):
         with pytest.raises(TimeoutError):
             await post(transport, timeout_s=0.1)
         await asyncio.wait_for(server.gone.wait(), 5)
+
+
+AGENT = """
+import asyncio, socket, sys, threading
+from pathlib import Path
+from gpuwarden.clock import SystemClock
+from gpuwarden_agent.daemon import run
+from gpuwarden_agent.settings import AgentSettings
+
+stop, asked = asyncio.Event(), threading.Event()
+
+def never(*args, **more):
+    asked.set()
+    threading.Event().wait()
+
+socket.getaddrinfo = never  # the outside world: a name server that does not answer
+settings = AgentSettings(node="n", collector_url="http://collector.example:8750",
+                         state_dir=Path(sys.argv[1]), stop_timeout_s=0.1)
+
+async def main():
+    async with asyncio.TaskGroup() as group:
+        group.create_task(run(settings, SystemClock(), stop, probes=[]))
+        while not asked.is_set():
+            await asyncio.sleep(0.01)
+        stop.set()
+
+asyncio.run(main())
+print("over")
+"""
+
+
+def test_a_name_server_that_never_answers_does_not_hold_a_stopped_agent(tmp_path) -> None:
+    out = subprocess.run(
+        [sys.executable, "-c", AGENT, str(tmp_path)],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=True,
+    )
+    assert out.stdout == "over\n"

@@ -215,7 +215,7 @@ async def shipping(
             shipper = Shipper(
                 spool,
                 Worker("spool"),
-                [await stack.enter_async_context(open_transport(url, clock))],
+                [await stack.enter_async_context(open_transport(url))],
                 clock=clock,
                 counters=Counters(),
                 sealed=asyncio.Event(),

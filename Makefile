@@ -8,7 +8,7 @@ TORCH_PYTHON ?= $(CURDIR)/$(BIN)/python
 .PHONY: help up test test-all test-systemd test-bundles test-images test-deploy test-slurm test-ansible bench-diagnosis mutants coverage check fix setup lock docs site wheel bundle deb rpm release images manifests clean
 
 help: ## list the targets
-	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | column -t -s "$$(printf '\t')"
+	@sed -n 's/^\([a-z -]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | column -t -s "$$(printf '\t')"
 
 up: .venv/.run-stamp ## run collector, rules, page and this host's agent; ARGS="--simulate 16" passes flags on
 	@$(BIN)/gpuwarden up $(ARGS)
@@ -111,6 +111,13 @@ UNUSED := release/unused.txt
 	@$(BIN)/python -c "$$IMPORT_ALL"
 	@touch $@
 
+# What makes bundles and packages: uv fetches what goes into them.
+.venv/.release-stamp: requirements-release.lock
+	@echo "installing uv, nfpm and hatchling into .venv"
+	@$(PYTHON) -m venv .venv
+	@$(INSTALL) --require-hashes --requirement requirements-release.lock
+	@touch $@
+
 .venv/.dev-stamp: .venv/.run-stamp requirements-dev.lock
 	@$(PYTHON) -m venv .venv
 	$(INSTALL) --require-hashes --requirement requirements-dev.lock
@@ -130,8 +137,8 @@ RESOLVE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --gen
 	--no-emit-index-url pyproject.toml
 
 lock: setup ## resolve pyproject.toml again: requirements.lock to run, requirements-dev.lock for all else too
-	$(INSTALL) uv
-	$(RESOLVE) --group setup --extra dev --output-file requirements-dev.lock
+	$(RESOLVE) --group release --extra dev --output-file requirements-dev.lock
+	$(RESOLVE) --group release --constraint requirements-dev.lock --output-file requirements-release.lock
 	$(RESOLVE) --group setup --extra simulator --extra collector --constraint requirements-dev.lock \
 		--output-file requirements.lock
 	$(RESOLVE) --extra deploy --constraint requirements-dev.lock --output-file requirements-deploy.lock
@@ -144,22 +151,19 @@ docs: setup ## regenerate the generated pages under docs/
 site: .venv/.docs-stamp ## build the documentation as a site into build/site, strictly: every link is checked
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
 
-wheel: setup ## build the wheel into dist/
-	$(BIN)/python -m build --wheel --no-isolation
+wheel: .venv/.release-stamp ## build the wheel into dist/
+	$(BIN)/python -m hatchling build --target wheel
 
-bundle: setup ## build the offline bundles of a GPU host and a collector host into dist/ (root; the first time builds Python and packs, 10 minutes); ARGS="--host-python" carries none
+bundle: .venv/.release-stamp ## build the offline bundles of a GPU host and a collector host into dist/ (root; the first time builds Python and packs, 10 minutes); ARGS="--host-python" carries none
 	$(BIN)/python release/bundle.py $(ARGS)
 
-deb: bundle ## build the Debian packages into dist/
-	$(BIN)/python release/deb.py dist/*.run
+deb rpm: bundle ## build the packages of Debian or Red Hat into dist/
+	$(BIN)/python release/nfpm.py $@ dist/*.run
 
-rpm: bundle ## build the RPMs into dist/ (rpmbuild)
-	$(BIN)/python release/rpm.py dist/*.run
-
-release: setup ## build wheel, bundles, packages and SHA256SUMS into dist/, the same bytes each time, and list the steps of docs/releasing.md
+release: .venv/.release-stamp ## build wheel, bundles, packages and SHA256SUMS into dist/, the same bytes each time
 	$(BIN)/python release/release.py $(ARGS)
 
-images: setup ## build the container images of agent and collector into dist/ with buildah
+images: .venv/.release-stamp ## build the container images of agent and collector into dist/ with buildah
 	$(BIN)/python release/images.py $(ARGS)
 
 manifests: .venv/.deploy-stamp ## render the chart into deploy/kubernetes/

@@ -10,8 +10,8 @@ from pathlib import Path
 
 EPOCH_MIN = 315_532_800
 """1980-01-01, the first instant that a zip file can name."""
-FORM = 1
-"""Version of the output of `pack` and `packages.lay_out`; another number is another cache."""
+FORM = 2
+"""Version of the output of `pack` and of what it is given; another number is another cache."""
 _DICTIONARY_BYTES = 32 << 20
 
 
@@ -23,7 +23,7 @@ def source_date_epoch() -> int:
 def pack(folder: Path, machine: str) -> bytes:
     """A .tar.xz of the folders, files and links in `folder`, sorted by name."""
     made = io.BytesIO()
-    lzma2 = {"id": lzma.FILTER_LZMA2, "preset": 9, "dict_size": _DICTIONARY_BYTES}
+    lzma2 = {"id": lzma.FILTER_LZMA2, "preset": 1, "dict_size": _DICTIONARY_BYTES}
     branches = [{"id": lzma.FILTER_X86}] if machine == "x86_64" else []
     with (
         lzma.open(made, "wb", filters=[*branches, lzma2]) as compressed,

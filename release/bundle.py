@@ -1,7 +1,7 @@
 """Makes a bundle: one file with all that a GPU host or a collector host needs, its own Python and the installer.
 
 It is a shell script with a zip file behind it: the script checks the file and unpacks Python, which runs the
-zip file. Packages are the part's closure of the locked requirements, by hash. With `--host-python` it is a zip
+zip file. Packages are what the part needs of the locked requirements, by hash. With `--host-python` it is a zip
 file alone (`zipapp`), for hosts that have the Python that this runs on.
 
 Two builds of one tree are the same bytes: entries are sorted, and dated SOURCE_DATE_EPOCH.
@@ -18,15 +18,16 @@ import tempfile
 import time
 import tomllib
 import zipfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import archive
 import interpreter
 from archive import EPOCH_MIN, source_date_epoch
-from interpreter import CannotBuild, Interpreter
-from packages import EXTRAS, HERE, LEFT_OUT, UNUSED, Target, lay_out, needed
+from interpreter import CannotBuild, Interpreter, say
+from packages import EXTRAS, HERE, LOCK, UNUSED, Target, install_packages, install_wheel
 from paths import CACHE, ROOT
 
 PACKAGES = (
@@ -47,9 +48,30 @@ HEADER = Path(__file__).with_name("header.sh")
 PYTHON, UNPACK = "python.tar.xz", "unpack"
 
 
+@dataclass(frozen=True, slots=True)
+class Packages:
+    """The packages of a part, packed."""
+
+    archive: bytes
+    """A .tar.xz of a site-packages folder."""
+    bytes: int
+    """What it takes unpacked."""
+    versions: Mapping[str, str]
+
+
 def build_wheel(out: Path, root: Path = ROOT) -> Path:
-    """The wheel of gpuwarden that `root` holds the source of."""
-    argv = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(out), "."]
+    """Build the wheel of gpuwarden that `root` holds the source of."""
+    out.mkdir(parents=True, exist_ok=True)
+    argv = [
+        sys.executable,
+        "-m",
+        "hatchling",
+        "build",
+        "--target",
+        "wheel",
+        "--directory",
+        str(out.absolute()),
+    ]
     done = subprocess.run(argv, cwd=root, capture_output=True, text=True, check=False)
     if done.returncode:
         sys.exit(done.stdout + done.stderr)
@@ -57,50 +79,72 @@ def build_wheel(out: Path, root: Path = ROOT) -> Path:
     return out / f"gpuwarden-{version}-py3-none-any.whl"
 
 
+def packages_of(part: str, target: Target, *, lock: Path = LOCK) -> Packages:
+    """The packages that `part` needs beside gpuwarden's own, packed once for each lock."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    inputs = (target, EXTRAS[part], project["optional-dependencies"], UNUSED, archive.FORM)
+    key = archive.digest({"lock": lock.read_bytes(), "inputs": repr(inputs).encode()})
+    path = CACHE / "packages" / f"{part}-{target.machine}-{key[:16]}.tar.xz"
+    about = path.with_suffix(".json")
+    if not about.is_file():
+        with tempfile.TemporaryDirectory() as scratch:
+            say(f"{part}: packages for Python {target.python} on {target.machine}")
+            versions = install_packages(part, target, Path(scratch), lock=lock)
+            unpacked = archive.unpacked_bytes(Path(scratch))
+            say(f"{part}: compressing {unpacked // 1_000_000} MB of {len(versions)} packages, once")
+            path.parent.mkdir(parents=True, exist_ok=True)
+            _write(path, archive.pack(Path(scratch), target.machine))
+        _write(about, json.dumps({"bytes": unpacked, "versions": versions}).encode())
+    return Packages(path.read_bytes(), **json.loads(about.read_text()))
+
+
 def bundle(
-    part: str, wheel: Path, others: Iterable[Path], out: Path, carried: Interpreter | None = None
+    part: str, wheel: Path, packages: Packages, out: Path, carried: Interpreter | None = None
 ) -> Path:
-    """Write the bundle of `part`, with this wheel of gpuwarden and the others, into `out`.
+    """Write the bundle of `part`, with this wheel of gpuwarden and these packages, into `out`.
 
     Without `carried` it is for the Python of this process.
     """
-    machine = carried.machine if carried else HERE.machine
-    python = interpreter.VERSION if carried else HERE.python
+    target = target_of(carried)
     version = wheel.name.split("-")[1]
-    others = list(others)
-    packages, packages_bytes = _packages(others, machine)
-    own, own_bytes = _packed([wheel], machine, LEFT_OUT[part])
-    entries = {"packages.tar.xz": packages, "gpuwarden.tar.xz": own}
+    with tempfile.TemporaryDirectory() as scratch:
+        install_wheel(part, Path(scratch), wheel)
+        own_bytes = archive.unpacked_bytes(Path(scratch))
+        own = archive.pack(Path(scratch), target.machine)
+    entries = {"packages.tar.xz": packages.archive, "gpuwarden.tar.xz": own}
     if carried:
         entries |= {PYTHON: carried.python, UNPACK: carried.unpack}
     entries |= dict(_installer_files()) | dict(_host_files(part))
     manifest = {
         "part": part,
         "version": version,
-        "python": python,
-        "machine": machine,
+        **asdict(target),
         "carried": carried.about if carried else None,
         "digest": archive.digest(entries),
-        "bytes": packages_bytes + own_bytes + int(carried.about["bytes"] if carried else 0),
+        "bytes": packages.bytes + own_bytes + int(carried.about["bytes"] if carried else 0),
         "archives": {
             name: hashlib.sha256(data).hexdigest()
             for name, data in sorted(entries.items())
             if name.endswith(".tar.xz")
         },
-        "wheels": {
-            path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(others)
-        },
+        "packages": packages.versions,
     }
     entries["manifest.json"] = json.dumps(manifest, indent=1).encode() + b"\n"
     out.mkdir(parents=True, exist_ok=True)
     if carried:
-        path = out / f"gpuwarden-{part}-{version}-{machine}.run"
-        words = {"part": part, "version": version, "machine": machine}
+        path = out / f"gpuwarden-{part}-{version}-{target.machine}.run"
+        words = {"part": part, "version": version, "machine": target.machine}
         write_runnable(path, entries, words, room_bytes=int(carried.about["bytes"]))
     else:
-        path = out / f"gpuwarden-{part}-{version}-cp{python.replace('.', '')}-{machine}.pyz"
+        tag = f"cp{target.python.replace('.', '')}-{target.machine}"
+        path = out / f"gpuwarden-{part}-{version}-{tag}.pyz"
         _write(path, SHEBANG + zipped(entries, len(SHEBANG)), 0o755)
     return path
+
+
+def target_of(carried: Interpreter | None) -> Target:
+    """What packages beside this Python are for."""
+    return Target(interpreter.VERSION, carried.machine) if carried else HERE
 
 
 def manifest_of(path: Path) -> dict[str, Any]:
@@ -108,26 +152,6 @@ def manifest_of(path: Path) -> dict[str, Any]:
     with zipfile.ZipFile(path) as made:
         manifest: dict[str, Any] = json.loads(made.read("manifest.json"))
     return manifest
-
-
-def _packages(wheels: list[Path], machine: str) -> tuple[bytes, int]:
-    """The archive of these wheels, which is made once, and its size unpacked."""
-    recipe = {path.name: path.read_bytes() for path in wheels}
-    recipe["/form"] = repr((archive.FORM, UNUSED)).encode()
-    path = CACHE / "packages" / f"{machine}-{archive.digest(recipe)[:16]}.tar.xz"
-    size = path.with_suffix(".bytes")
-    if not size.is_file():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        data, unpacked = _packed(wheels, machine)
-        _write(path, data)
-        _write(size, str(unpacked).encode())
-    return path.read_bytes(), int(size.read_text())
-
-
-def _packed(wheels: Iterable[Path], machine: str, *left_out: tuple[str, ...]) -> tuple[bytes, int]:
-    with tempfile.TemporaryDirectory() as scratch:
-        unpacked = lay_out(wheels, Path(scratch), *left_out)
-        return archive.pack(Path(scratch), machine), unpacked
 
 
 def _installer_files() -> Iterator[tuple[str, bytes]]:
@@ -204,7 +228,6 @@ def carried_for(machine: str, *, host_python: bool) -> Interpreter | None:
 def add_flags(parser: argparse.ArgumentParser) -> None:
     """Options that `bundle.py` and `release.py` share."""
     parser.add_argument("--out", type=Path, default=ROOT / "dist")
-    parser.add_argument("--lock", type=Path, help="default requirements-dev.lock")
     parser.add_argument(
         "--machine", default=HERE.machine, help="x86_64, aarch64; default this one's"
     )
@@ -218,17 +241,16 @@ def main() -> None:
     """Make bundles from the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("parts", nargs="*", default=[*EXTRAS], help="agent, collector; both")
-    parser.add_argument("--wheel", type=Path, help="a wheel of gpuwarden; none: it is built")
     add_flags(parser)
     args = parser.parse_args()
     unknown = set(args.parts) - EXTRAS.keys()
     if unknown:
         parser.error(f"{', '.join(sorted(unknown))}: a part is agent or collector")
     carried = carried_for(args.machine, host_python=args.host_python)
-    target = Target(interpreter.VERSION, args.machine) if carried else HERE
-    wheel = args.wheel or build_wheel(args.out)
+    wheel = build_wheel(args.out)
     for part in args.parts:
-        path = bundle(part, wheel, needed(part, target, lock=args.lock), args.out, carried)
+        packages = packages_of(part, target_of(carried))
+        path = bundle(part, wheel, packages, args.out, carried)
         print(f"{path} ({path.stat().st_size / 1e6:.1f} MB)")
 
 

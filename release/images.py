@@ -1,6 +1,6 @@
 """Makes container images of agent and collector as OCI archives: lays out their files, and has buildah build them.
 
-The files are the locked wheels, by hash, and gpuwarden's own; `deploy/images/Containerfile` copies them onto an image
+The files are those of the locked packages and gpuwarden's own; `deploy/images/Containerfile` copies them onto an image
 with Python.
 """
 
@@ -16,13 +16,12 @@ from pathlib import Path
 
 from archive import source_date_epoch
 from bundle import build_wheel
-from packages import EXTRAS, HERE, LEFT_OUT, UNUSED, Target, lay_out, needed
+from interpreter import ARCHITECTURES
+from packages import EXTRAS, HERE, Target, install_packages, install_wheel
 from paths import ROOT
 
 IMAGES = ROOT / "deploy" / "images"
 BASE = f"docker.io/library/python:{HERE.python}-slim-bookworm"
-MACHINES = {"x86_64": "amd64", "aarch64": "arm64"}
-"""Architectures of images by machine."""
 PROGRAMS = {"gpuwarden": "start.py", "gpuwarden-health": "health.py"}
 
 
@@ -36,9 +35,9 @@ def lay_out_files(parts: Sequence[str], machines: Sequence[str], folder: Path) -
     wheel = build_wheel(folder / "wheel")
     for machine in machines:
         for part in parts:
-            site = folder / MACHINES[machine] / part
-            lay_out(needed(part, Target(HERE.python, machine)), site)
-            lay_out([wheel], site, (*UNUSED, *LEFT_OUT[part]))
+            site, target = folder / ARCHITECTURES[machine] / part, Target(HERE.python, machine)
+            install_packages(part, target, site)
+            install_wheel(part, site, wheel)
             # Images cannot be written, and their files have one date: bytecode needs no look at its source.
             argv = ["-m", "compileall", "-q", "-s", str(site), "-p", "/opt/gpuwarden/site"]
             argv += ["--invalidation-mode", "unchecked-hash", str(site)]
@@ -51,7 +50,7 @@ def build(part: str, machines: Sequence[str], base: str, folder: Path, out: Path
     name = f"gpuwarden-{part}:{project['version']}"
     # Of no name that a loaded image has.
     images = f"localhost/{folder.name.replace('_', '0')}-{part}"
-    only = f"-{MACHINES[machines[0]]}" if len(machines) == 1 else ""
+    only = f"-{ARCHITECTURES[machines[0]]}" if len(machines) == 1 else ""
     path = out / f"gpuwarden-{part}-{project['version']}{only}.oci.tar"
     labels = {
         "title": f"gpuwarden {part}",
@@ -60,7 +59,7 @@ def build(part: str, machines: Sequence[str], base: str, folder: Path, out: Path
     }
     _buildah(
         "build", f"--file={IMAGES / 'Containerfile'}", f"--target={part}", f"--build-arg=BASE={base}",
-        f"--platform={','.join(f'linux/{MACHINES[one]}' for one in machines)}", f"--manifest={images}",
+        f"--platform={','.join(f'linux/{ARCHITECTURES[one]}' for one in machines)}", f"--manifest={images}",
         f"--timestamp={source_date_epoch()}",
         *(f"--label=org.opencontainers.image.{key}={value}" for key, value in labels.items()), str(folder),
     )  # fmt: skip
@@ -85,13 +84,13 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=ROOT / "dist")
     parser.add_argument("--base", default=BASE, help=f"image with Python; default {BASE}")
     parser.add_argument(
-        "--machine", action="append", choices=[*MACHINES],
+        "--machine", action="append", choices=[*ARCHITECTURES],
         help="of the image; several: one archive that holds an image of each; default this one's",
     )  # fmt: skip
     args = parser.parse_args()
     machines = sorted(set(args.machine or [platform.machine()]))
-    if unknown := [name for name in machines if name not in MACHINES]:
-        sys.exit(f"images are made for {', '.join(MACHINES)}, this is {unknown[0]}")
+    if unknown := [name for name in machines if name not in ARCHITECTURES]:
+        sys.exit(f"images are made for {', '.join(ARCHITECTURES)}, this is {unknown[0]}")
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
         lay_out_files(args.parts, machines, folder)

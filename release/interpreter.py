@@ -168,7 +168,7 @@ def build(machine: str, out: Path) -> None:
     with tempfile.TemporaryDirectory(dir=out.parent) as scratch:
         root, made = Path(scratch, "root"), Path(scratch, "made")
         files = {name: [fetch(one) for one in sources] for name, sources in SOURCES.items()}
-        _say(f"Python {VERSION} for {machine}: a Debian {SUITE} to build in")
+        say(f"Python {VERSION} for {machine}: a Debian {SUITE} to build in")
         _make_root(root, machine)
         for name, (upstream, debian) in files.items():
             (root / "src" / name).mkdir(parents=True)
@@ -176,7 +176,7 @@ def build(machine: str, out: Path) -> None:
             shutil.copy(debian, root / "src" / name / "debian.tar.xz")
         for path in RECIPE.iterdir():
             shutil.copy(path, root / "src")
-        _say("building (4 minutes on two cores)")
+        say("building (4 minutes on two cores)")
         jobs = str(os.cpu_count() or 1)
         argv = ["sh", "/src/build.sh", machine, jobs]
         _run("unshare", "--net", "--mount", "--pid", "--fork", "chroot", str(root), *argv)
@@ -184,7 +184,7 @@ def build(machine: str, out: Path) -> None:
         about = {name: debian.version for name, (_, debian) in SOURCES.items()}
         about |= dict(line.split("=", 1) for line in (root / "out/about").read_text().splitlines())
         about["bytes"] = str(archive.unpacked_bytes(root / "out/python"))
-        _say("packing")
+        say("packing")
         (made / "python.tar.xz").write_bytes(archive.pack(root / "out/python", machine))
         shutil.copy(root / "out/unpack", made / "unpack")
         (made / "about.json").write_text(json.dumps(about, indent=1) + "\n")
@@ -245,7 +245,8 @@ def _run(*argv: str) -> None:
         raise CannotBuild(f"{argv[0]} exited with {done.returncode}; its last lines are above")
 
 
-def _say(line: str) -> None:
+def say(line: str) -> None:
+    """Print what goes on, where nobody reads it as a result."""
     print(line, file=sys.stderr, flush=True)
 
 

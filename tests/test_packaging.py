@@ -26,16 +26,7 @@ PACKAGES = {
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory) -> Path:
     out = tmp_path_factory.mktemp("wheel")
-    command = [
-        sys.executable,
-        "-m",
-        "build",
-        "--wheel",
-        "--no-isolation",
-        "--outdir",
-        str(out),
-        ".",
-    ]
+    command = [sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", out]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return next(out.glob("*.whl"))

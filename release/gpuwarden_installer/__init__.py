@@ -1,1 +1,1 @@
-"""The installer that travels in a bundle: Python's standard library, and `installer` to lay out wheels."""
+"""The installer that travels in a bundle: Python's standard library alone."""

@@ -16,25 +16,18 @@ import bundle
 import pytest
 from packages import HERE
 from paths import ROOT
-from tests.release.wheels import carried_python, make_wheel, own_wheel
+from tests.release.wheels import PACKAGES, carried_python, own_wheel
 
 MACHINE = platform.machine()
 SAYS = "echo carried >&2"
 
 
 @pytest.fixture
-def cache(tmp_path, monkeypatch) -> Path:
-    monkeypatch.setattr(bundle, "CACHE", tmp_path / "cache")
-    return tmp_path / "cache"
-
-
-@pytest.fixture
-def runnable(cache, tmp_path) -> Path:
+def runnable(tmp_path) -> Path:
     """A bundle of the agent; its Python is that of this process, behind a script."""
     if shutil.which("xz") is None or shutil.which("tar") is None:
         pytest.skip("xz or tar is not installed")
-    other = make_wheel(tmp_path, "one", {"one.py": ""})
-    return bundle.bundle("agent", own_wheel(tmp_path), [other], tmp_path, carried_python(MACHINE))
+    return bundle.bundle("agent", own_wheel(tmp_path), PACKAGES, tmp_path, carried_python(MACHINE))
 
 
 def run(path: Path, *words: str, **environ: str) -> subprocess.CompletedProcess[str]:
@@ -88,9 +81,8 @@ def test_an_archive_is_the_same_bytes_whenever_and_by_whomever_it_was_laid_out(t
         assert tar.getmember("link").linkname == "a"
 
 
-def test_a_bundle_for_the_python_of_the_host_is_a_zip_file_alone(cache, tmp_path) -> None:
-    other = make_wheel(tmp_path, "one", {"one.py": ""})
-    path = bundle.bundle("agent", own_wheel(tmp_path), [other], tmp_path)
+def test_a_bundle_for_the_python_of_the_host_is_a_zip_file_alone(tmp_path) -> None:
+    path = bundle.bundle("agent", own_wheel(tmp_path), PACKAGES, tmp_path)
     tag = f"cp{HERE.python.replace('.', '')}-{MACHINE}"
     assert path.name == f"gpuwarden-agent-1.2.3-{tag}.pyz"
     with zipfile.ZipFile(path) as made:
@@ -100,7 +92,7 @@ def test_a_bundle_for_the_python_of_the_host_is_a_zip_file_alone(cache, tmp_path
         for name, digest in manifest["archives"].items():
             assert hashlib.sha256(made.read(name)).hexdigest() == digest
     assert manifest["carried"] is None
-    assert manifest["wheels"] == {other.name: hashlib.sha256(other.read_bytes()).hexdigest()}
+    assert manifest["packages"] == PACKAGES.versions
     assert {"__main__.py", "gpuwarden_installer/plan.py", "packages.tar.xz"} <= names
     assert not {"python.tar.xz", "unpack"} & names
     assert unit == (ROOT / "systemd/gpuwarden-agent.service").read_text()
@@ -147,16 +139,16 @@ def test_a_bundle_with_one_other_byte_says_so_and_runs_nothing(runnable) -> None
 
 def made_with(tmp_path: Path, machine: str = MACHINE, **parts: str | bytes) -> Path:
     carried = carried_python(machine, **parts)  # type: ignore[arg-type]
-    return bundle.bundle("agent", own_wheel(tmp_path), [], tmp_path, carried)
+    return bundle.bundle("agent", own_wheel(tmp_path), PACKAGES, tmp_path, carried)
 
 
-def test_a_bundle_for_another_machine_says_so(cache, tmp_path) -> None:
+def test_a_bundle_for_another_machine_says_so(tmp_path) -> None:
     done = run(made_with(tmp_path, "pdp11"), "install")
     assert done.stderr.endswith(f"this bundle is for pdp11, and this is {MACHINE}\n")
     assert (done.returncode, done.stderr.count("\n")) == (1, 1)
 
 
-def test_a_folder_without_room_or_programs_is_passed_over_for_the_next(cache, tmp_path) -> None:
+def test_a_folder_without_room_or_programs_is_passed_over_for_the_next(tmp_path) -> None:
     picky = b"""#!/bin/sh
 case $1 in *scratch/*) echo "bin/python3: No space left on device" >&2; exit 1 ;; esac
 exec tar -xJf - -C "$1"
@@ -166,7 +158,7 @@ exec tar -xJf - -C "$1"
     assert (done.returncode, done.stderr, left(path)) == (0, "", [])
 
 
-def test_where_no_folder_will_do_it_says_why_of_each(cache, tmp_path) -> None:
+def test_where_no_folder_will_do_it_says_why_of_each(tmp_path) -> None:
     path = made_with(tmp_path, unpack=b"#!/bin/sh\necho 'no room' >&2\nexit 1\n")
     done = run(path, "install")
     assert done.returncode == 1 and left(path) == []
@@ -174,7 +166,7 @@ def test_where_no_folder_will_do_it_says_why_of_each(cache, tmp_path) -> None:
     assert f"{tmp_path}/scratch: no room" in done.stderr and "name one as TMPDIR" in done.stderr
 
 
-def test_a_host_whose_libraries_are_too_old_is_told_what_is_needed(cache, tmp_path) -> None:
+def test_a_host_whose_libraries_are_too_old_is_told_what_is_needed(tmp_path) -> None:
     path = made_with(tmp_path, script="echo 'version GLIBC_2.30 not found' >&2; exit 1")
     done = run(path, "install")
     assert done.stderr == (
@@ -183,8 +175,19 @@ def test_a_host_whose_libraries_are_too_old_is_told_what_is_needed(cache, tmp_pa
     assert (done.returncode, left(path)) == (1, [])
 
 
-def test_packages_are_packed_once_for_the_same_wheels(cache, tmp_path, monkeypatch) -> None:
-    wheels = [make_wheel(tmp_path, "one", {"one.py": ""})]
-    first = bundle._packages(wheels, MACHINE)
-    monkeypatch.setattr(archive, "pack", lambda *_: pytest.fail("packed again"))
-    assert bundle._packages(wheels, MACHINE) == first
+def test_packages_are_packed_once_for_the_same_lock(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(bundle, "CACHE", tmp_path / "cache")
+    lock = tmp_path / "lock"
+    lock.write_text("one==1.0\n")
+
+    def install(part, target, site, lock) -> dict[str, str]:
+        (site / "one.py").write_text("")
+        return {"one": lock.read_text().strip().rpartition("=")[2]}
+
+    monkeypatch.setattr(bundle, "install_packages", install)
+    first = bundle.packages_of("agent", HERE, lock=lock)
+    with monkeypatch.context() as patch:
+        patch.setattr(bundle, "install_packages", lambda *_, **__: pytest.fail("installed again"))
+        assert bundle.packages_of("agent", HERE, lock=lock) == first
+    lock.write_text("one==1.1\n")
+    assert bundle.packages_of("agent", HERE, lock=lock).versions == {"one": "1.1"}

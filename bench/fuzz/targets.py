@@ -221,16 +221,6 @@ def _durations() -> Callable[[bytes], object]:
     return lambda data: instant_before(_NOW, text_of(data), "since")
 
 
-def _signature() -> Callable[[bytes], object]:
-    from gpuwarden.minisign import PublicKey, verify
-
-    def run(data: bytes) -> object:
-        key, _, signature = text_of(data).partition("\0")
-        return verify(PublicKey.parse(key), signature, b"content")
-
-    return run
-
-
 def _import() -> Callable[[bytes], object]:
     from gpuwarden_importing.detect import read
     from gpuwarden_importing.model import ImportTally, Origin
@@ -362,7 +352,6 @@ TARGETS: dict[str, Target] = {
     "collector_settings": Target(_collector_settings, ("SettingsError",), (b"port = 8750\nhost = '::'\n",)),
     "agent_settings": Target(_agent_settings, ("SettingsError",), (b"collector_url = 'http://a'\nlabels = {a = 'b'}\n",)),
     "durations": Target(_durations, ("ValueError",), (b"1h30m", b"2026-03-01T00:00:00Z")),
-    "signature": Target(_signature, ("SignatureError",), (b"RWQ\0untrusted comment: x\nRWQ=\ntrusted comment: y\nAAAA\n",)),
     "import": Target(
         _import,
         ("UnreadableError",),

@@ -30,17 +30,18 @@ def add_commands(commands: Commands) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Verify the files. Raises StartError for the first that is not of the release."""
-    from gpuwarden.minisign import PublicKey, SignatureError, verify
+    from minisign import Error, PublicKey, Signature
 
     sums = args.sums or args.files[0].parent / SUMS
     content = _read(sums)
-    signature = _read(sums.with_name(f"{sums.name}.minisig")).decode("utf-8", "replace")
     try:
-        key = PublicKey.parse(
-            args.key if args.key.startswith("RW") else _read(Path(args.key)).decode()
-        )
-        comment = verify(key, signature, content)
-    except SignatureError as error:
+        signature = Signature.from_bytes(_read(sums.with_name(f"{sums.name}.minisig")))
+        if args.key.startswith("RW"):
+            key = PublicKey.from_base64(args.key)
+        else:
+            key = PublicKey.from_bytes(_read(Path(args.key)))
+        key.verify(content, signature)
+    except Error as error:
         raise StartError(f"{sums}: {error}: install nothing of it") from error
     known = sums_in(content.decode())
     for path in args.files:
@@ -49,7 +50,7 @@ def run(args: argparse.Namespace) -> int:
             raise StartError(f"{path}: {sums} has no file of this name: do not install it")
         if _sha256(path) != wanted:
             raise StartError(f"{path} is not what was signed: do not install it; fetch it again")
-        print(f"{path}: ok, {comment}")
+        print(f"{path}: ok, {signature.trusted_comment}")
     return 0
 
 

@@ -65,9 +65,7 @@ async def serve(data_dir: Path, fork_server: str, **settings: Any) -> None:
     `fork_server`: the module that its fork server runs.
     """
     forkserver._server = forkserver.ForkServer(fork_server, os.environ.keys())
-    chosen = CollectorSettings(
-        port=0, data_dir=data_dir, threads=1, commit_interval_s=0.02, seal_interval_s=1, **settings
-    )
+    chosen = CollectorSettings(port=0, data_dir=data_dir, threads=1, seal_interval_s=1, **settings)
     async with daemon.running(chosen, SystemClock()) as collector:
         print(collector.url, flush=True)
         reader = asyncio.StreamReader()

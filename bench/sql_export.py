@@ -258,9 +258,7 @@ def _compare(args: argparse.Namespace) -> None:
         hours = max(1, round(args.rows / args.gpus / 3600))
         fill(folder, args.gpus, hours / 24)
         rows, port = args.gpus * 3600 * hours, free_port()
-        with ours.collector(
-            folder, query_timeout_s=300, query_export_rows_max=rows, postgres_port=port
-        ) as child:
+        with ours.collector(folder, query_timeout_s=300, postgres_port=port) as child:
             child.query("SELECT 1")
             sizes = {f: checked_bytes(child.url, rows, f) for f in args.form if f in ACCEPT}
             _wait_idle(child, args.idle)

@@ -142,7 +142,7 @@ async def serve(
     bodies = BodyReader(in_flight_bytes_max=2**24, timeout_s=10)
     query_log = QueryLog("bench", Nowhere(), clock)  # type: ignore[arg-type]
     queries = QueryService(querier, QueryQueue(2), query_log, stats)
-    sql = SqlEndpoint(queries, bodies, send_s=30)
+    sql = SqlEndpoint(queries, bodies)
     notes = annotation_routes(database.state, clock)
     app.add_routes([*routes(querier, clock), *sql.routes(), *notes])
     runner = web.AppRunner(app)

@@ -108,12 +108,13 @@ async def running(
     front: Front | None = None,
     http_fronts: Sequence[HttpFront] = (),
     sample_front: SampleFront | None = None,
+    rule_processes: int = 2,
 ) -> AsyncIterator[Collector]:
     """Run a collector until the end of the block, and store all batches that it has received.
 
     `more_metrics` returns Prometheus text that /metrics adds to the collector's own; `duties` the state of the
     process's other duties. `front` listens on `postgres_port`, if that is set; `http_fronts` and `sample_front` add
-    routes.
+    routes. `rule_processes`: queries of rules, and then of the diagnosis, that run at the same time.
 
     Raises StartError when it cannot start. If the writer fails, the block ends with WriterFailedError.
     """
@@ -126,7 +127,7 @@ async def running(
         clock_check = stages.clock_check_of(store.frames, clock)
         writer, ended = stages.start_writer(stack, settings, store, stats, clock, clock_check)
         timetable = await stages.start_timetable(stack, access)
-        queriers = await stages.start_queriers(stack, settings, store, timetable, stats, clock, stages.dialects_of(front, http_fronts))  # fmt: skip
+        queriers = await stages.start_queriers(stack, settings, store, timetable, stats, clock, stages.dialects_of(front, http_fronts), rule_processes)  # fmt: skip
         await stages.start_storage(stack, store, writer, timetable, clock_check)
         disk = stages.watch_disk(timetable, settings, store, queriers)
 
@@ -149,11 +150,11 @@ async def running(
         queries = stages.query_service(settings, store, writer, querier, timetable, stats, clock)
         audit = stages.start_audit(store, writer, timetable, access, clock)
         api = Api(
-            ingest, stats, clock, levels, readiness, body_timeout_s=settings.body_timeout_s, more_metrics=more_metrics,
+            ingest, stats, clock, levels, readiness, more_metrics=more_metrics,
             pacing=pacing, middlewares=(audit.middleware, access.middleware),
         )  # fmt: skip
-        sql = SqlEndpoint(queries, bodies, send_s=settings.query_send_s)
-        fronts = stages.front_routes(http_fronts, queries, bodies, clock, settings, stats)
+        sql = SqlEndpoint(queries, bodies)
+        fronts = stages.front_routes(http_fronts, queries, bodies, clock, stats)
         own = (*access.routes, access.enrolment(store.known.nodes), *sql.routes(), *fronts, *node_routes(writer), *gpu_test_routes(admission, clock), *copy_routes(CopyFolder(settings.data_dir), bodies, lambda: disk.refusal), *receiving)  # fmt: skip
         app = _application(api, [*own, *_routes_of_people(state, clock), *routes(queriers.callers)])  # fmt: skip
         url = health.url = await serve(stack, settings, app, access, stats)

@@ -69,7 +69,7 @@ def examine(settings: CollectorSettings, clock: Clock, config: Path | None) -> l
         *_check_tls(settings, clock),
         *_check_tokens(settings, clock),
         *_check_extensions(settings),
-        *(health_checks(reply.document, settings) if reply.document else ()),
+        *(health_checks(reply.document) if reply.document else ()),
     ]
     return [check for check in found if check is not None]
 

@@ -4,7 +4,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpuwarden.settings import setting
-from gpuwarden.wire import AHEAD_S_MAX
 
 MIB = 1024 * 1024
 
@@ -49,44 +48,19 @@ class CollectorSettings:
     data: str | None = setting(
         None, "Files of the lake: s3://bucket/prefix or a folder; none: in data_dir."
     )
-    commit_interval_s: float = setting(
-        0.05, "Least seconds between two group commits.", least=0.001, most=10
-    )
-    body_bytes_in_flight_max: int = setting(
-        256 * MIB, "Most bytes of request bodies in memory at once; above it 429.", least=MIB
-    )
-    queue_bytes_max: int = setting(
-        256 * MIB, "Most bytes of decoded batches waiting for the writer; above it 429.", least=MIB
-    )
     agent_bytes_per_day_max: int = setting(
         32 * 1024 * MIB,
         "Most bytes of rows, in memory, that an agent may send in a day; above it 429. The default is thirty times what"
         " an agent with eight GPUs sends; 0: no limit.",
         least=0,
     )
-    body_timeout_s: float = setting(
-        30.0, "Most seconds that a request body may take to arrive.", least=0.1, most=600
-    )
     memory_limit: str = setting("2GiB", "Most memory that DuckDB uses, such as 512MiB or 8GiB.")
-    temp_limit: str = setting(
-        "10GiB",
-        "Most disk space that large queries may use for spilling; disk_free_bytes_min stays free.",
-    )
-    spill_dir: Path | None = setting(
-        None, "Folder that large queries spill to; none: spill in data_dir."
-    )
     threads: int = setting(0, "Threads of DuckDB; 0: one for every two CPUs.", least=0, most=1024)
     query_timeout_s: float = setting(
         30.0, "Most seconds that a query may take.", least=0.1, most=3600
     )
     query_rows_max: int = setting(
         100_000, "Most rows that a query returns, unless it asks for more.", least=1
-    )
-    query_export_rows_max: int = setting(
-        20_000_000, "Most rows that a query may ask for, as `row_limit`.", least=1
-    )
-    query_send_s: float = setting(
-        60.0, "Most seconds that a client may take to receive its rows.", least=1, most=3600
     )
     query_processes: int = setting(
         2,
@@ -95,23 +69,10 @@ class CollectorSettings:
         least=1,
         most=64,
     )
-    rule_processes: int = setting(
-        2,
-        "Queries of rules, and then of the diagnosis, that run at the same time, each in a process.",
-        least=1,
-        most=64,
-    )
     query_memory_limit: str | None = setting(
         None,
         "Most memory that DuckDB uses for a query, such as 512MiB; none: an eighth of the memory, at most 1GiB.",
     )
-    query_memory_bytes_max: int | None = setting(
-        None,
-        "Most private memory of a query process, enforced by the kernel; 0: no limit; none: 2.5 times"
-        " query_memory_limit plus 256 MiB.",
-        least=0,
-    )
-    query_threads: int = setting(1, "Threads of a query.", least=1, most=1024)
     seal_interval_s: float = setting(
         3600.0, "Seconds after which samples move from their segment to the lake.", least=1
     )
@@ -148,25 +109,6 @@ class CollectorSettings:
     )
     standby_tls_ca: Path | None = setting(
         None, "PEM file of the authority of the standby's certificate; none: the system's."
-    )
-    ts_past_max_s: float = setting(
-        14 * 86_400.0, "Most seconds that an admitted sample may be old.", least=60
-    )
-    ts_future_max_s: float = setting(
-        float(AHEAD_S_MAX),
-        "Most seconds that an admitted sample may be ahead of the collector's clock.",
-        least=0,
-    )
-    received_open_s: float = setting(
-        10.0,
-        "Seconds that a row of a sender that is not an agent waits for further series; in a backlog at least 60.",
-        least=0.1,
-        most=300,
-    )
-    received_bytes_max: int = setting(
-        64 * MIB,
-        "Most bytes on disk of received series that are no rows yet, and of rows that wait to be stored; above it 503.",
-        least=MIB,
     )
     prices: dict[str, float] = setting(
         {}, "USD per GPU-hour by the model's catalogue name, a prefix of it, or the driver's name."

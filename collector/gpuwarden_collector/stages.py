@@ -17,6 +17,8 @@ from typing import Any, NamedTuple
 
 from gpuwarden.clock import Clock
 from gpuwarden.lifecycle import StartError
+from gpuwarden.query import QUERY_SEND_S
+from gpuwarden.wire import AHEAD_S_MAX, PAST_S_MAX
 from gpuwarden_collector.auth.access_control import RELOAD_S, AccessControl
 from gpuwarden_collector.auth.gate import GRANT, node_of, sender_of
 from gpuwarden_collector.http.bodies import BodyReader, Busy
@@ -104,7 +106,7 @@ async def open_store(
     """Open the store after the last segment in the lake, with the prices of the settings. Raises StartError."""
     prices = load_book(settings.prices_file, settings.prices)
     address = _address(settings)
-    frames, spill_dir = _frames(stack, settings)
+    frames, spill_dir = _frames(stack, settings.data_dir)
     storage = await _storage(stack, settings, address, spill_dir, stats, clock)
     known = await _first_segment(stack, settings, frames, storage, address, prices, clock)
     return OpenStore(frames, storage, known, address, spill_dir, prices)
@@ -117,15 +119,15 @@ def _address(settings: CollectorSettings) -> LakeAddress:
         raise StartError(str(error)) from error
 
 
-def _frames(stack: AsyncExitStack, settings: CollectorSettings) -> tuple[SegmentLog, Path]:
+def _frames(stack: AsyncExitStack, data_dir: Path) -> tuple[SegmentLog, Path]:
     """The segments that batches are appended to, and the folder to which this run's processes spill."""
-    make_data_dir(settings.data_dir)
-    with starting(settings.data_dir):
-        frames = SegmentLog(settings.data_dir)
+    make_data_dir(data_dir)
+    with starting(data_dir):
+        frames = SegmentLog(data_dir)
     stack.callback(frames.close)
-    spill_dir = spill.begin(settings.data_dir, settings.spill_dir)
+    spill_dir = spill.begin(data_dir)
     stack.callback(spill.end, spill_dir)
-    spill.empty_others(settings.data_dir, spill_dir)
+    spill.empty_others(spill_dir)
     return frames, spill_dir
 
 
@@ -141,7 +143,7 @@ async def _storage(
     wanted = StorageSettings(
         settings.data_dir,
         address,
-        EngineLimits(settings.memory_limit, settings.temp_limit, settings.threads),
+        EngineLimits(settings.memory_limit, threads=settings.threads),
         spill_dir / "storage",
         SealPolicy(settings.seal_interval_s, settings.seal_bytes_max),
         _maintenance(settings),
@@ -192,7 +194,7 @@ def _maintenance(settings: CollectorSettings) -> maintenance.MaintenancePolicy:
         Tier.HOURS: settings.keep_hours_days,
         Tier.EVENTS: settings.keep_events_days,
     }
-    return maintenance.MaintenancePolicy(days, settings.query_timeout_s + settings.query_send_s)
+    return maintenance.MaintenancePolicy(days, settings.query_timeout_s + QUERY_SEND_S)
 
 
 def clock_check_of(frames: SegmentLog, clock: Clock) -> ClockCheck:
@@ -228,8 +230,6 @@ def start_writer(
         store.known,
         stats,
         clock,
-        commit_interval_s=settings.commit_interval_s,
-        queue_bytes_max=settings.queue_bytes_max,
         prices=store.prices,
         copy=_second_copy(stack, settings, store.frames, clock),
         trusts_clock=lambda: clock_check.is_trusted,
@@ -286,6 +286,7 @@ async def start_queriers(
     stats: Stats,
     clock: Clock,
     dialects: Mapping[str, str],
+    rule_processes: int,
 ) -> Queriers:
     """Start the query processes, with the dialects of fronts, and keep for them the newest rows and the waste of the current hours."""
     newest_dir = store.spill_dir / LATEST
@@ -297,7 +298,7 @@ async def start_queriers(
     clients = await make(worker, settings.query_processes + SPARE, running)
     # Rules compute the cost of alerts from the rows themselves, not from the kept waste.
     keeping = replace(worker, recent_bytes_max=recent_bytes_max(worker.limits.memory))
-    rules = await make(keeping, settings.rule_processes, None, RULES)
+    rules = await make(keeping, rule_processes, None, RULES)
     timetable.every(
         "running_waste", RUNNING_LOOK_S, partial(label_running, running, rules.background)
     )
@@ -311,13 +312,11 @@ async def start_queriers(
 def _worker(
     settings: CollectorSettings, store: OpenStore, dialects: Mapping[str, str]
 ) -> WorkerSettings:
-    memory, data_bytes_max = memory_limits(
-        settings.query_memory_limit, settings.query_memory_bytes_max
-    )
+    memory, data_bytes_max = memory_limits(settings.query_memory_limit)
     return WorkerSettings(
         settings.data_dir,
         store.address,
-        EngineLimits(memory, settings.temp_limit, settings.query_threads),
+        EngineLimits(memory, threads=1),
         store.spill_dir,
         data_bytes_max,
         newest=store.spill_dir / LATEST,
@@ -343,8 +342,6 @@ async def _querier(
         queries_max=queries_max,
         timeout_s=settings.query_timeout_s,
         rows_max=settings.query_rows_max,
-        export_rows_max=settings.query_export_rows_max,
-        take_s=settings.query_send_s,
         latest=latest,
         running=running,
         kind=kind,
@@ -418,15 +415,10 @@ def watch_disk(
     return disk
 
 
-def start_decode_pool(
-    stack: AsyncExitStack, settings: CollectorSettings, clock: Clock, stats: Stats
-) -> DecodePool:
+def start_decode_pool(stack: AsyncExitStack, clock: Clock, stats: Stats) -> DecodePool:
     """Start the threads that decode batches."""
     decode_pool = DecodePool(
-        clock,
-        ts_past_max_s=settings.ts_past_max_s,
-        ts_future_max_s=settings.ts_future_max_s,
-        stats=stats,
+        clock, ts_past_max_s=PAST_S_MAX, ts_future_max_s=AHEAD_S_MAX, stats=stats
     )
     stack.callback(decode_pool.close)
     return decode_pool
@@ -457,8 +449,8 @@ def start_intake(
     stats: Stats,
 ) -> Intake:
     """Start the threads that decode batches, and bound what is received."""
-    bodies = BodyReader(settings.body_bytes_in_flight_max, settings.body_timeout_s)
-    decode_pool = start_decode_pool(stack, settings, clock, stats)
+    bodies = BodyReader()
+    decode_pool = start_decode_pool(stack, clock, stats)
     quota = SenderQuota(settings.agent_bytes_per_day_max, clock)
     admission = Admission(writer, quota, stats, lambda: disk.refusal)
     return Intake(bodies, decode_pool, quota, admission)
@@ -477,12 +469,6 @@ def start_receiver(
     Raises StartError."""
     if front is None:
         return ()
-    limits = ReceiverLimits(
-        round(settings.received_open_s * 1000),
-        settings.received_bytes_max,
-        settings.ts_past_max_s,
-        settings.ts_future_max_s,
-    )
     try:
         receiver = SampleReceiver(
             settings.data_dir,
@@ -491,7 +477,7 @@ def start_receiver(
             intake.decode_pool,
             stats,
             clock,
-            limits,
+            ReceiverLimits(past_max_s=PAST_S_MAX, future_max_s=AHEAD_S_MAX),
         )
     except (OSError, sqlite3.Error) as error:
         raise StartError(f"{settings.data_dir}: {error}: check that the disk has space") from error
@@ -503,8 +489,8 @@ def start_receiver(
         clock,
         body_access(intake.bodies),
         lambda request: RequestSender(sender_of(request), node_of(request)),
-        settings.ts_past_max_s,
-        settings.ts_future_max_s,
+        PAST_S_MAX,
+        AHEAD_S_MAX,
     )
     return [*front.routes(context)]
 
@@ -554,7 +540,6 @@ def front_routes(
     queries: QueryService,
     bodies: BodyReader,
     clock: Clock,
-    settings: CollectorSettings,
     stats: Stats,
 ) -> Sequence[Any]:
     """Routes of the protocols that are served over HTTP."""
@@ -564,7 +549,6 @@ def front_routes(
         clock,
         lambda request: request.get(GRANT),
         lambda request: f"{grant.entry.id} {grant.team}" if (grant := request.get(GRANT)) else "",
-        settings.query_send_s,
         lambda: (stats.rolled_until, stats.hours_rolled_until),
     )
     return [route for front in fronts for route in front.routes(context)]

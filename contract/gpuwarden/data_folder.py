@@ -83,7 +83,7 @@ DATA_FOLDER = (
     DataEntry("segments/*.new", "a file that is being written", False, "made again"),
     DataEntry("lake/backup/", "copies that `backup` is making", False, "of no use"),
     DataEntry("restoring/", "what `restore` is copying", False, "of no use"),
-    DataEntry("spill/", "what queries have no memory for; `spill_dir` puts it elsewhere", False, "made again"),
+    DataEntry("spill/", "what queries have no memory for", False, "made again"),
     DataEntry(CONTROL, "for `backup` and `maintain`", False, "made again"),
     DataEntry("lock", "which process has the store", False, "made again"),
 )  # fmt: skip

@@ -16,6 +16,9 @@ TRUNCATED = "gpuwarden.truncated"
 ERROR = "gpuwarden.error"
 """Key of the last line of NDJSON that ended with an error."""
 
+QUERY_SEND_S = 60.0
+"""Most time for a client to receive the rows of a query."""
+
 _First = TypeVar("_First")
 _Second = TypeVar("_Second")
 Record = dict[str, Any]

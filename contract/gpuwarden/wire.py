@@ -41,6 +41,8 @@ DECODED_BYTES_MAX = 64 * 1024 * 1024
 ROWS_MAX = 200_000
 """Most rows of a batch, all tables together; above it 413."""
 
+PAST_S_MAX = 14 * 86_400
+"""Most seconds that a sample may be old."""
 AHEAD_S_MAX = 300
 """How far ahead of the collector's clock a sample may be; agents further ahead start again."""
 

@@ -37,17 +37,16 @@ def routes(
     judgement: JudgementOf = judged,
     grafana_url: str | None = None,
     query_timeout_s: float = 30.0,
-    query_send_s: float = 60.0,
     has_sign_in: bool = False,
 ) -> Iterable[web.AbstractRouteDef]:
-    """Pages, assets and their data. `grafana_url`: where pages of nodes, GPUs and jobs link to. The other two are the
-    collector's settings: scripts wait a little longer, so that its own words come first. `has_sign_in`: whether people
+    """Pages, assets and their data. `grafana_url`: where pages of nodes, GPUs and jobs link to. `query_timeout_s`: the
+    collector's: scripts wait a little longer, so that its own words come first. `has_sign_in`: whether people
     can sign in without a token.
 
     Raises StartError if that is not an address.
     """
     assets = load_assets()
-    templates = Templates(assets, checked_url(grafana_url), query_timeout_s, query_send_s)
+    templates = Templates(assets, checked_url(grafana_url), query_timeout_s)
     pages = [page(templates, querier, clock, judgement) for page in _PAGES]
     return [
         web.get(PATH, assets.serve),

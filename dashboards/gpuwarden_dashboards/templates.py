@@ -16,6 +16,7 @@ from markupsafe import Markup, escape
 from gpuwarden import __version__
 from gpuwarden.access import CALLER, LOGIN_PATH
 from gpuwarden.durations import readable
+from gpuwarden.query import QUERY_SEND_S
 from gpuwarden.waste import LABELS, TITLES
 from gpuwarden_dashboards.assets import Assets
 from gpuwarden_dashboards.grafana.links import dashboard_url
@@ -49,7 +50,6 @@ class Templates:
         assets: Assets,
         grafana_url: str | None = None,
         query_timeout_s: float = 30.0,
-        query_send_s: float = 60.0,
     ) -> None:
         self.version = assets.version
         self._environment = Environment(
@@ -67,7 +67,7 @@ class Templates:
             at="",
             spans=SPANS,
             query_timeout_s=query_timeout_s,
-            query_send_s=query_send_s,
+            query_send_s=QUERY_SEND_S,
             login_path=LOGIN_PATH,
             grafana=partial(dashboard_url, grafana_url) if grafana_url else None,
         )

@@ -17,7 +17,7 @@ from aiohttp import web
 
 from gpuwarden import __version__
 from gpuwarden.parameters import whole_number_of
-from gpuwarden.query import LakeAwayError, QueryError, QueryTimeoutError
+from gpuwarden.query import QUERY_SEND_S, LakeAwayError, QueryError, QueryTimeoutError
 from gpuwarden_collector.query.port import HttpFrontContext, Refusal, RowStream
 from gpuwarden_prometheus.kept_answers import (
     ANSWER_CHARACTERS_MAX,
@@ -310,7 +310,7 @@ class PrometheusApi:
             return web.Response(body=first, headers=headers)
         answer = web.StreamResponse(headers=headers)
         try:
-            async with asyncio.timeout(self._context.send_s):
+            async with asyncio.timeout(QUERY_SEND_S):
                 await answer.prepare(request)
                 await answer.write(first)
                 while following:

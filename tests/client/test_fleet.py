@@ -27,9 +27,7 @@ GPUS = 2
 
 @pytest.fixture
 async def collector(data_dir) -> AsyncIterator[Collector]:
-    settings = CollectorSettings(
-        port=0, data_dir=data_dir, threads=1, commit_interval_s=0.01, query_rows_max=50
-    )
+    settings = CollectorSettings(port=0, data_dir=data_dir, threads=1, query_rows_max=50)
     async with running(settings, SystemClock()) as found:
         yield found
 

@@ -179,13 +179,13 @@ Start = Callable[..., AbstractAsyncContextManager[Collector]]
 
 @pytest.fixture
 def start(data_dir: Path, clock: ManualClock) -> Start:
-    """Run a collector on a free port: `async with start(queue_bytes_max=...) as collector`."""
+    """Run a collector on a free port: `async with start(query_processes=...) as collector`."""
 
     @asynccontextmanager
     async def started(
         *, routes: Any = None, clock: ManualClock = clock, **settings: Any
     ) -> AsyncIterator[Collector]:
-        chosen = {"port": 0, "data_dir": data_dir, "threads": 1, "commit_interval_s": 0.01}
+        chosen = {"port": 0, "data_dir": data_dir, "threads": 1}
         more = {"front": POSTGRES, **({} if routes is None else {"routes": routes})}
         async with running(CollectorSettings(**{**chosen, **settings}), clock, **more) as running_:
             yield running_

@@ -2,6 +2,7 @@
 
 import asyncio
 import socket
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,9 @@ import pytest
 
 from gpuwarden.clock import ManualClock
 from gpuwarden.lifecycle import StartError
+from gpuwarden_collector import stages
 from gpuwarden_collector.daemon import running
+from gpuwarden_collector.ingest.writer import Writer
 from gpuwarden_collector.settings import CollectorSettings
 from gpuwarden_collector.storage.state import FILE_NAME
 from gpuwarden_collector.supervision import WriterFailedError
@@ -47,9 +50,15 @@ async def test_an_ipv6_url_can_be_used_as_it_is(start: Any, session: Any) -> Non
 
 @pytest.mark.slow
 async def test_requests_in_flight_are_answered_before_it_stops(
-    start: Any, wire: Any, post: Any, eventually: Any, tmp_path: Path
+    start: Any,
+    wire: Any,
+    post: Any,
+    eventually: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async with asyncio.TaskGroup() as group, start(commit_interval_s=2) as collector:
+    monkeypatch.setattr(stages, "Writer", partial(Writer, commit_interval_s=2))
+    async with asyncio.TaskGroup() as group, start() as collector:
         assert (await post(collector.url, wire.stream("gpu_samples", []), encoding=None))[0] == 204
         sent = [
             group.create_task(

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -12,7 +13,10 @@ from yarl import URL
 
 from gpuwarden.clock import SystemClock
 from gpuwarden_cli.composition.collector import collecting
+from gpuwarden_collector import daemon, stages
 from gpuwarden_collector.daemon import Collector
+from gpuwarden_collector.http.app import Api
+from gpuwarden_collector.http.bodies import BodyReader
 from gpuwarden_collector.http.openapi import ENDPOINTS
 from gpuwarden_collector.settings import CollectorSettings
 
@@ -81,8 +85,10 @@ FIELDS = (
 
 
 @pytest.fixture
-async def collector(tmp_path: Path) -> AsyncIterator[Collector]:
-    settings = CollectorSettings(port=0, data_dir=tmp_path, threads=1, body_timeout_s=BODY_S)
+async def collector(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Collector]:
+    monkeypatch.setattr(stages, "BodyReader", partial(BodyReader, timeout_s=BODY_S))
+    monkeypatch.setattr(daemon, "Api", partial(Api, body_timeout_s=BODY_S))
+    settings = CollectorSettings(port=0, data_dir=tmp_path, threads=1)
     async with collecting(settings, SystemClock()) as found:
         yield found
 

@@ -32,7 +32,6 @@ def address(
         postgres_port=0,
         data_dir=tmp_path_factory.mktemp("postgres"),
         threads=1,
-        commit_interval_s=0.01,
     )
     served = Served(settings, ManualClock(wire.now), front=POSTGRES)
     served.begin()

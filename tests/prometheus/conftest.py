@@ -23,7 +23,6 @@ def served(
         port=0,
         data_dir=tmp_path_factory.mktemp("prometheus"),
         threads=1,
-        commit_interval_s=0.01,
     )
     served = Served(settings, ManualClock(wire.now), http_fronts=[PROMETHEUS])
     served.begin()

@@ -8,6 +8,7 @@ import urllib.parse
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,8 @@ import pytest
 from tests import served as serving
 
 from gpuwarden.clock import SystemClock
+from gpuwarden_collector import stages
+from gpuwarden_collector.http.bodies import BodyReader
 from gpuwarden_collector.settings import CollectorSettings
 from gpuwarden_prometheus.api import FORM_BYTES_MAX
 from gpuwarden_prometheus.front import PROMETHEUS
@@ -244,8 +247,11 @@ def test_a_form_is_counted_while_it_is_in_memory(served: Served) -> None:
     assert body_bytes_in_flight(url) == 0
 
 
-def test_a_form_that_is_late_may_be_sent_again(tmp_path: Path) -> None:
-    settings = CollectorSettings(port=0, data_dir=tmp_path, threads=1, body_timeout_s=0.2)
+def test_a_form_that_is_late_may_be_sent_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stages, "BodyReader", partial(BodyReader, timeout_s=0.2))
+    settings = CollectorSettings(port=0, data_dir=tmp_path, threads=1)
     late = serving.Served(settings, SystemClock(), http_fronts=[PROMETHEUS])
     late.begin()
     assert late.collector is not None

@@ -8,6 +8,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,9 @@ from tests.served import Served
 
 from gpuwarden.clock import ManualClock, to_ms
 from gpuwarden.wire import INGEST_PATH
+from gpuwarden_collector import stages
 from gpuwarden_collector.ingest.received_store import FILE_NAME
+from gpuwarden_collector.ingest.receiver import ReceiverLimits
 from gpuwarden_collector.settings import CollectorSettings
 from gpuwarden_prometheus.front import PROMETHEUS
 from gpuwarden_prometheus.received import endpoints
@@ -45,10 +48,12 @@ class Receiving:
 
     def begin(self) -> None:
         settings = CollectorSettings(
-            port=0, data_dir=self.folder, threads=1, commit_interval_s=0.01, received_bytes_max=2**20
+            port=0, data_dir=self.folder, threads=1
         )  # fmt: skip
         self._served = Served(settings, self.clock, http_fronts=[PROMETHEUS], sample_front=RECEIVED)
-        self._served.begin()
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(stages, "ReceiverLimits", partial(ReceiverLimits, bytes_max=2**20))
+            self._served.begin()
 
     def end(self) -> None:
         self._served.end()

@@ -34,11 +34,12 @@ async def collecting(
     *,
     on_change: Callable[[Alert], None] = lambda alert: None,
     reload: asyncio.Event | None = None,
+    rule_processes: int = 2,
 ) -> AsyncIterator[Collector]:
     """Run a collector with rules and page while the block runs. Raises StartError.
 
     `on_change` is called with each alert that changes. When `reload` is set, rules, receivers and prices are read
-    again.
+    again. `rule_processes`: as of `running`.
     """
     rules = RuleServices(settings, clock, on_change)
     assistants = McpEndpoint(clock, rules.judgement)
@@ -50,7 +51,6 @@ async def collecting(
             rules.judgement,
             settings.grafana_url,
             settings.query_timeout_s,
-            settings.query_send_s,
             has_sign_in(settings),
         )
         return [*pages, *assistants.routes(querier), *rules.routes(querier)]
@@ -64,6 +64,7 @@ async def collecting(
         front=_postgres(settings),
         http_fronts=[PROMETHEUS],
         sample_front=RECEIVED,
+        rule_processes=rule_processes,
     ) as collector:
         rules.start(collector)
         stop = asyncio.Event()

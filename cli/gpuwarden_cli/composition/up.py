@@ -68,7 +68,10 @@ def run_up(
 
     async def main(stop: asyncio.Event) -> None:
         clock, printer = SystemClock(), AlertPrinter()
-        async with collecting(settings, clock, on_change=printer.on_change) as collector:
+        # One process of rules is enough for one machine's GPUs, and takes 60 MiB.
+        async with collecting(
+            settings, clock, on_change=printer.on_change, rule_processes=1
+        ) as collector:
             agent = _agent_settings(collector.url, data)
             _greet(collector, data, f"{agent.node_name} (this host): {found.message}", fleet)
             await _say_firing(collector)
@@ -101,7 +104,6 @@ def _collector_settings(port: int, data: Path) -> CollectorSettings:
         tls_cert=None,
         tls_key=None,
         require_tokens=False,
-        rule_processes=1,  # enough for one machine's GPUs, and a process is 60 MiB
     )
 
 

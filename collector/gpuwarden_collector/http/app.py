@@ -12,7 +12,7 @@ from aiohttp import web
 
 from gpuwarden.clock import Clock
 from gpuwarden.wire import BATCH_SECONDS_HEADER, INGEST_PATH
-from gpuwarden_collector.http.bodies import Busy, LateBodyError, within_time
+from gpuwarden_collector.http.bodies import BODY_S, Busy, LateBodyError, within_time
 from gpuwarden_collector.http.receive import Ingest
 from gpuwarden_collector.ingest.commit_plan import Rejected, RetryLater, Stored
 from gpuwarden_collector.ingest.decode import RefusedBody
@@ -44,7 +44,7 @@ class Api:
         levels: Callable[[], Levels],
         readiness: Readiness,
         *,
-        body_timeout_s: float,
+        body_timeout_s: float = BODY_S,
         more_metrics: Callable[[], str],
         pacing: Pacing,
         middlewares: Sequence[Any],

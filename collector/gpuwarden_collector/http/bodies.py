@@ -9,6 +9,11 @@ from aiohttp import StreamReader, web
 
 from gpuwarden_collector.ingest.decode import RefusedBody
 
+IN_FLIGHT_BYTES_MAX = 256 * 1024 * 1024
+"""Most bytes of bodies in memory at once; above it 429."""
+BODY_S = 30.0
+"""Most time for a body to arrive."""
+
 
 @dataclass(frozen=True, slots=True)
 class Busy:
@@ -45,7 +50,9 @@ def within_time(request: web.Request, seconds: float) -> Iterator[None]:
 class BodyReader:
     """Reads bodies. Call `release` for each one when its request is answered."""
 
-    def __init__(self, in_flight_bytes_max: int, timeout_s: float) -> None:
+    def __init__(
+        self, in_flight_bytes_max: int = IN_FLIGHT_BYTES_MAX, timeout_s: float = BODY_S
+    ) -> None:
         self._in_flight_bytes_max = in_flight_bytes_max
         self._timeout_s = timeout_s
         self.in_flight_bytes = 0

@@ -17,6 +17,7 @@ from gpuwarden.query import (
     ERROR,
     NDJSON_TYPE,
     PARQUET_TYPE,
+    QUERY_SEND_S,
     LakeAwayError,
     QueryError,
     QueryTimeoutError,
@@ -117,11 +118,9 @@ def _param(name: str, value: Any) -> Any:
 class SqlEndpoint:
     """Runs queries of requests and sends their rows."""
 
-    def __init__(self, queries: QueryService, bodies: BodyReader, *, send_s: float) -> None:
-        """`send_s`: time limit for a client to receive its rows."""
+    def __init__(self, queries: QueryService, bodies: BodyReader) -> None:
         self._queries = queries
         self._bodies = bodies
-        self._send_s = send_s
 
     def routes(self) -> Iterable[web.AbstractRouteDef]:
         """The routes for the application."""
@@ -157,7 +156,7 @@ class SqlEndpoint:
         """Send the answer as its rows come, within the query's turn, so that unread answers cannot pile up.
         Raises QueryError if nothing is sent yet."""
         form, first = asked.form.name.lower(), bytearray()
-        sending = _Sending(request, self._send_s, note)
+        sending = _Sending(request, QUERY_SEND_S, note)
         async with self._queries.answering(
             note, request.get(GRANT), form, asked.sql, asked.params, row_limit=asked.row_limit
         ) as rows:

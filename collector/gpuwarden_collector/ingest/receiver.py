@@ -70,12 +70,12 @@ _LOG_INTERVAL_S = 60.0
 class ReceiverLimits:
     """Bounds of what is received."""
 
-    open_ms: int
-    """How long a row waits for further parts."""
-    bytes_max: int
-    """Bytes on disk of open rows and of batches that wait; above it requests are refused for a while."""
     past_max_s: float
     future_max_s: float
+    open_ms: int = 10_000
+    """How long a row waits for further parts; in a backlog at least 60 s."""
+    bytes_max: int = 64 * 1024 * 1024
+    """Bytes on disk of open rows and of batches that wait; above it requests are refused for a while."""
 
 
 @dataclass(slots=True)
@@ -140,7 +140,7 @@ class SampleReceiver:
             return _refusal(no_room)
         if self.bytes_waiting >= self._limits.bytes_max:
             reason = (
-                f"{self.bytes_waiting} bytes of samples wait to be stored, and received_bytes_max is"
+                f"{self.bytes_waiting} bytes of samples wait to be stored, more than"
                 f" {self._limits.bytes_max}: send them again later"
             )
             return Refusal(503, reason, _RETRY_AFTER_S)

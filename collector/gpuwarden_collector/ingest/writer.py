@@ -53,6 +53,10 @@ from gpuwarden_collector.storage.segment_log import FrameLog
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 
+COMMIT_INTERVAL_S = 0.05
+"""Least time between two group commits."""
+QUEUE_BYTES_MAX = 256 * 1024 * 1024
+"""Most bytes of decoded batches that wait; above it 429."""
 GROUP_BYTES_MAX = 128 * 1024 * 1024
 """Decoded bytes at which a group is committed without waiting for the commit interval."""
 IDLE_S = 1.0
@@ -129,8 +133,8 @@ class Writer:
         stats: Stats,
         clock: Clock,
         *,
-        commit_interval_s: float = 0.05,
-        queue_bytes_max: int = 256 * 1024 * 1024,
+        commit_interval_s: float = COMMIT_INTERVAL_S,
+        queue_bytes_max: int = QUEUE_BYTES_MAX,
         prices: PriceBook | None = None,
         copy: Callable[[], None] = lambda: None,
         trusts_clock: Callable[[], bool] = lambda: True,

@@ -6,7 +6,7 @@ from typing import Any
 
 from gpuwarden import __version__
 from gpuwarden.doctor import FAIL, OK, WARN, Check
-from gpuwarden_collector.settings import CollectorSettings
+from gpuwarden_collector.ingest.writer import QUEUE_BYTES_MAX
 
 LAG_S_MAX = 60.0
 """Rows are five seconds old when an agent sends them; if they are older than this, something is behind."""
@@ -17,10 +17,10 @@ NODE_PERCENT_MIN = 75.0
 MESSAGES_MAX = 100
 
 
-def health_checks(document: Mapping[str, Any], settings: CollectorSettings) -> Iterator[Check]:
+def health_checks(document: Mapping[str, Any]) -> Iterator[Check]:
     """Checks of versions, lag, fleet, rules and notifications."""
     yield _version(document)
-    yield _lag(document["sample"], settings)
+    yield _lag(document["sample"])
     answers = {
         "agents": ("nodes", _agents),
         "versions": ("versions", _versions),
@@ -51,12 +51,10 @@ def _version(document: Mapping[str, Any]) -> Check:
     return Check("version", WARN, finding, "systemctl restart gpuwarden-collector")
 
 
-def _lag(sample: Mapping[str, Any], settings: CollectorSettings) -> Check:
+def _lag(sample: Mapping[str, Any]) -> Check:
     lag_s, queue = sample["ingest_lag_seconds"], sample["queue_bytes"]
-    if queue > QUEUE_MAX * settings.queue_bytes_max:
-        finding = (
-            f"{queue:,} bytes wait for the writer, of queue_bytes_max {settings.queue_bytes_max:,}"
-        )
+    if queue > QUEUE_MAX * QUEUE_BYTES_MAX:
+        finding = f"{queue:,} bytes wait for the writer, of at most {QUEUE_BYTES_MAX:,}"
         return Check(
             "lag", WARN, finding, "give it a faster disk, or another collector (docs/cluster.md)"
         )

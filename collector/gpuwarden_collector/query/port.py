@@ -293,8 +293,6 @@ class HttpFrontContext:
     """The grant of a request, for `Queries.run`."""
     reader_of: Callable[[Any], str]
     """Equal for requests that may see the same rows."""
-    send_s: float
-    """Time limit for a client to receive an answer."""
     rolled_until: Callable[[], tuple[datetime | None, datetime | None]]
     """Ends of the last minute and hour that are rolled up, naive UTC; None: none is."""
 

@@ -25,7 +25,14 @@ import pyarrow as pa
 
 from gpuwarden.access import CALLER, Scope
 from gpuwarden.clock import Clock, naive_utc
-from gpuwarden.query import ExpectedQuery, LakeAwayError, QueryError, QueryTimeoutError, Result
+from gpuwarden.query import (
+    QUERY_SEND_S,
+    ExpectedQuery,
+    LakeAwayError,
+    QueryError,
+    QueryTimeoutError,
+    Result,
+)
 from gpuwarden.teams import Team
 from gpuwarden_collector.processes.channel import Channel, ChannelError, packed
 from gpuwarden_collector.processes.forkserver import QUERY, TEAM, TEAM_ROWS, ProcessHandle, spawn
@@ -56,6 +63,8 @@ _FAULT = (
     "in another way"
 )
 _FAULT_CHARACTERS_MAX = 4_000
+EXPORT_ROWS_MAX = 20_000_000
+"""Most rows that a query may ask for."""
 IDLE_S = 60.0
 """Time without a query after which a process is ended."""
 LAKE_LOOK_S = 10.0
@@ -372,15 +381,12 @@ class SqlQuerier:
         queries_max: int = 2,
         timeout_s: float = 30.0,
         rows_max: int = 100_000,
-        export_rows_max: int = 20_000_000,
-        take_s: float = 60.0,
         latest: LatestRows | None = None,
         running: RunningWaste | None = None,
         kind: bytes = QUERY,
     ) -> None:
         """`settings`: of its processes, which spill to folders within `settings.spill`. `rows_max`: row limit of
-        `query` and `arrow`, and default of `stream`, whose largest limit is `export_rows_max`. `take_s`: most time
-        that a stream waits for its rows to be taken. `latest`, `running`: newest rows and waste of the current hours,
+        `query` and `arrow`, and default of `stream`, whose largest limit is EXPORT_ROWS_MAX. `latest`, `running`: newest rows and waste of the current hours,
         which queries may read from files. `kind`: of its processes in the fork server."""
         self._settings = settings
         self._stats = stats
@@ -388,8 +394,6 @@ class SqlQuerier:
         self._queries_max = queries_max
         self._timeout_s = timeout_s
         self._rows_max = rows_max
-        self._export_rows_max = max(rows_max, export_rows_max)
-        self._take_s = take_s
         self._latest = latest
         self._running = running
         self._kind = kind
@@ -528,12 +532,12 @@ class SqlQuerier:
         """Run a query; its rows as they come, encoded as `form` (see QueryRequest). Leaving the block early
         interrupts it.
 
-        `timeout_s`: at most the limit of the settings; `row_limit`: at most `export_rows_max`. `log_of`: the token
+        `timeout_s`: at most the limit of the settings; `row_limit`: at most EXPORT_ROWS_MAX. `log_of`: the token
         whose own rows of admins' tables it may read, `ALL`, or `NOBODY`; `dialect`: of the SQL, one of
         `WorkerSettings.dialects`; "": DuckDB's; `team`: whose rows it may see; None: all. Raises QueryError, here and
         from the stream.
         """
-        rows = min(self._rows_max if row_limit is None else row_limit, self._export_rows_max)
+        rows = min(self._rows_max if row_limit is None else row_limit, EXPORT_ROWS_MAX)
         is_own_limit = row_limit == rows
         request = self._request(
             form,
@@ -611,11 +615,11 @@ class SqlQuerier:
             raise
         loop = asyncio.get_running_loop()
         # A forgotten stream must not keep its process, nor the lake's files for its transaction.
-        last = loop.call_later(limit_s + self._take_s + INTERRUPT_S, process.kill)
+        last = loop.call_later(limit_s + QUERY_SEND_S + INTERRUPT_S, process.kill)
         stream = QueryStream(
             process,
             limit_s,
-            self._take_s,
+            QUERY_SEND_S,
             partial(self._ended, asked),
             partial(self._give_back, process, rank),
         )

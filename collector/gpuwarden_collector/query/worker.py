@@ -456,8 +456,8 @@ _RECENT_BYTES_MAX = 128 * 1024 * 1024
 _SIZE = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*(B|[KMGT]I?B?)\s*", re.IGNORECASE)
 
 
-def limits(memory_limit: str | None, data_bytes_max: int | None) -> tuple[str, int]:
-    """DuckDB's and the kernel's memory limit of a query process, from the settings or from this machine's memory.
+def limits(memory_limit: str | None) -> tuple[str, int]:
+    """DuckDB's and the kernel's memory limit of a query process, from the setting or from this machine's memory.
 
     DuckDB's limit covers buffers, but not a single list or text, nor the result as Python's values. The kernel's
     higher limit covers these. Raises StartError.
@@ -465,9 +465,7 @@ def limits(memory_limit: str | None, data_bytes_max: int | None) -> tuple[str, i
     if memory_limit is None:
         size = max(_LIMIT_BYTES_MIN, min(_LIMIT_BYTES_MAX, machine_bytes() // _SHARE))
         memory_limit = f"{size >> 20}MiB"
-    if data_bytes_max is None:
-        data_bytes_max = IDLE_BYTES + int(_DATA_FACTOR * size_bytes(memory_limit))
-    return memory_limit, data_bytes_max
+    return memory_limit, IDLE_BYTES + int(_DATA_FACTOR * size_bytes(memory_limit))
 
 
 def recent_bytes_max(memory_limit: str) -> int:

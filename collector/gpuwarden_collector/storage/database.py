@@ -272,9 +272,9 @@ class Database(Store):
         with ExitStack() as opened:
             self._log = SegmentLog(data_dir)
             opened.callback(self._log.close)
-            spill_dir = spill.begin(data_dir, limits.spill_dir)
+            spill_dir = spill.begin(data_dir)
             opened.callback(spill.end, spill_dir)
-            spill.empty_others(data_dir, spill_dir)
+            spill.empty_others(spill_dir)
             address = address or local_address(data_dir)
             super().__init__(data_dir, limits, address, self._log.state, spill_dir)
             opened.callback(super().close)

@@ -60,9 +60,8 @@ class EngineLimits:
 
     memory: str = "2GiB"
     temp: str = "10GiB"
+    """Most disk space for spilling; `limit_spill` may lower it."""
     threads: int = 0
-    spill_dir: Path | None = None
-    """Where queries spill to; None: a folder in the data folder."""
 
 
 @contextmanager

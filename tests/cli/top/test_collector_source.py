@@ -192,9 +192,7 @@ async def test_why_of_an_unknown_name_is_said_and_no_error(fleet: MemoryDatabase
 
 
 async def test_the_application_shows_a_real_collector_and_finds_it_again(tmp_path: Path) -> None:
-    settings = CollectorSettings(
-        port=0, data_dir=tmp_path / "store", threads=1, commit_interval_s=0.01
-    )
+    settings = CollectorSettings(port=0, data_dir=tmp_path / "store", threads=1)
     stop, listening = asyncio.Event(), asyncio.get_running_loop().create_future()
 
     async def live() -> None:

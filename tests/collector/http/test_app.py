@@ -8,6 +8,7 @@ import json
 import logging
 import uuid
 from collections.abc import AsyncIterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,8 +33,10 @@ from gpuwarden.wire import (
     BatchId,
     headers_of,
 )
+from gpuwarden_collector import stages
 from gpuwarden_collector.doctor import examine
 from gpuwarden_collector.http.sql import Form
+from gpuwarden_collector.ingest.writer import Writer
 from gpuwarden_collector.query.fair_queue import WAITING_MAX
 from gpuwarden_collector.settings import CollectorSettings
 from gpuwarden_dashboards.read.series import DRAWABLE, GPUS_MAX, METRICS_MAX
@@ -107,11 +110,12 @@ async def test_a_hundred_megabytes_are_refused_without_being_read(start: Any, po
 
 
 async def test_when_the_queue_is_full_the_agent_is_told_when_to_come_back(
-    start: Any, wire: Any, post: Any
+    start: Any, wire: Any, post: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bodies = [wire.stream("gpu_samples", wire.gpu_rows(1000, [second])) for second in range(12)]
-    settings = {"queue_bytes_max": 1024 * 1024, "commit_interval_s": 1.0}
-    async with start(**settings) as collector:
+    small = partial(Writer, queue_bytes_max=1024 * 1024, commit_interval_s=1.0)
+    monkeypatch.setattr(stages, "Writer", small)
+    async with start() as collector:
         answers = await asyncio.gather(
             *(post(collector.url, b, n, encoding=None) for n, b in enumerate(bodies, 1))
         )
@@ -384,11 +388,13 @@ async def test_rows_that_are_cut_after_they_were_begun_say_so_at_their_end(
 
 
 async def test_a_client_that_does_not_take_its_rows_loses_them(
-    start: Any, session: aiohttp.ClientSession
+    start: Any, session: aiohttp.ClientSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("gpuwarden_collector.http.sql.QUERY_SEND_S", 1)
+    monkeypatch.setattr("gpuwarden_collector.query.querier.QUERY_SEND_S", 1)
     sql = b"SELECT repeat('x', 10000) FROM range(3000)"
     head = b"POST /v1/sql HTTP/1.1\r\nHost: localhost\r\nAccept: text/csv\r\nContent-Length: %d\r\n\r\n"
-    async with start(query_processes=1, query_send_s=1) as collector:
+    async with start(query_processes=1) as collector:
         port = int(collector.url.rpartition(":")[2])
         reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1024)
         writer.write(head % len(sql) + sql)

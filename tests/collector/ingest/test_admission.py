@@ -4,6 +4,7 @@ import asyncio
 import itertools
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,10 @@ from gpuwarden.access import Scope, Token
 from gpuwarden.clock import ManualClock, to_ms
 from gpuwarden.gpu_test import GPU_TESTS_PATH
 from gpuwarden.wire import INGEST_PATH
+from gpuwarden_collector import stages
 from gpuwarden_collector.auth.scopes import NEEDS
 from gpuwarden_collector.daemon import Collector, running
+from gpuwarden_collector.ingest.receiver import ReceiverLimits
 from gpuwarden_collector.settings import CollectorSettings
 from gpuwarden_prometheus.received.endpoints import OTLP_PATH, WRITE_PATH
 from gpuwarden_prometheus.received.front import RECEIVED
@@ -99,14 +102,14 @@ Collecting = Callable[..., AbstractAsyncContextManager[Collector]]
 
 
 @pytest.fixture
-def collecting(data_dir: Path, clock: ManualClock) -> Collecting:
+def collecting(data_dir: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> Collecting:
     """A collector with every endpoint of scope ingest."""
+    monkeypatch.setattr(stages, "ReceiverLimits", partial(ReceiverLimits, open_ms=100))
 
     @asynccontextmanager
     async def started(**more: Any) -> AsyncIterator[Collector]:
         settings = CollectorSettings(
-            port=0, data_dir=data_dir, threads=1, commit_interval_s=0.01, require_tokens=True,
-            received_open_s=0.1, **more,
+            port=0, data_dir=data_dir, threads=1, require_tokens=True, **more
         )  # fmt: skip
         async with running(settings, clock, sample_front=RECEIVED) as collector:
             yield collector

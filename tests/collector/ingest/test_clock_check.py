@@ -343,6 +343,7 @@ async def test_nothing_is_dropped_by_age_before_the_clock_is_confirmed(
     post: Any,
     clock: Any,
     data_dir: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     body = wire.zstd(wire.stream("gpu_samples", wire.gpu_rows(1, [0])))
     events = wire.zstd(wire.stream("events", []))
@@ -351,7 +352,8 @@ async def test_nothing_is_dropped_by_age_before_the_clock_is_confirmed(
         await collector.seal()
         await collector.alerts.save([resolved(wire)])
     clock.step(YEAR_S)
-    async with start(ts_past_max_s=2 * YEAR_S) as collector:
+    monkeypatch.setattr("gpuwarden_collector.stages.PAST_S_MAX", 2 * YEAR_S)
+    async with start() as collector:
         now = {NOW_HEADER: str(to_ms(clock.now()))} if is_confirmed else {}
         for number in (1, 2):  # the second after the clock was judged
             agent = f"agent-2-{number}"
@@ -411,11 +413,13 @@ async def test_what_the_sender_s_own_clock_would_admit_waits(
     clock: Any,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """However close the clocks are, and however narrow the settings."""
+    """However close the clocks are, and however narrow the bounds."""
     monkeypatch.setattr("gpuwarden_collector.stages.kernel_synchronised", lambda: kernel)
     now = {} if ahead_s is None else {NOW_HEADER: str(to_ms(clock.now()) + int(ahead_s * 1000))}
     body = wire.zstd(wire.stream("gpu_samples", [wire.gpu_row(second=row_s)]))
-    async with start(ts_future_max_s=10, ts_past_max_s=120) as collector:
+    monkeypatch.setattr("gpuwarden_collector.stages.AHEAD_S_MAX", 10)
+    monkeypatch.setattr("gpuwarden_collector.stages.PAST_S_MAX", 120)
+    async with start() as collector:
         got, text, headers = await post(collector.url, body, headers=now)
         if ahead_s is None and kernel is None:
             assert (

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,11 @@ from gpuwarden.clock import ManualClock
 from gpuwarden.models import model_named
 from gpuwarden_agent.probe import Row
 from gpuwarden_agent.queue.encode import encode
+from gpuwarden_collector import stages
 from gpuwarden_collector.ingest import quota
 from gpuwarden_collector.ingest.decode import Decoded, decode
 from gpuwarden_collector.ingest.quota import DAY_S, SenderQuota, Used, charged, given_back, used_at
+from gpuwarden_collector.ingest.writer import Writer
 from gpuwarden_collector.processes import control_socket as control
 from gpuwarden_collector.settings import CollectorSettings
 from gpuwarden_simulator import SimulatedNode, default_workloads
@@ -121,16 +124,17 @@ def test_two_weeks_of_a_node_with_eight_gpus_pass_at_once() -> None:
 
 
 async def test_batches_that_a_full_queue_refuses_use_nothing_up(
-    start: Any, wire: Any, post: Any
+    start: Any, wire: Any, post: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bodies = {
         second: wire.stream("gpu_samples", wire.gpu_rows(1000, [second])) for second in range(1, 13)
     }
     # Room for what is sent, and not for what is sent again.
     most = sum(map(len, bodies.values())) + 1
-    settings = {"queue_bytes_max": 1024 * 1024, "commit_interval_s": 0.5}
+    small = partial(Writer, queue_bytes_max=1024 * 1024, commit_interval_s=0.5)
+    monkeypatch.setattr(stages, "Writer", small)
     refused = 0
-    async with start(agent_bytes_per_day_max=most, **settings) as collector:
+    async with start(agent_bytes_per_day_max=most) as collector:
         async with asyncio.timeout(60):
             while bodies:
                 answers = await asyncio.gather(

@@ -75,7 +75,7 @@ async def test_a_job_that_does_not_end_is_in_the_row_and_in_the_doctors_document
                 await asyncio.sleep(0.05)
         finally:
             may_go.set()
-        (check,) = (c for c in health_checks(found, CollectorSettings()) if c.name == "jobs")
+        (check,) = (c for c in health_checks(found) if c.name == "jobs")
         assert (check.status, "do not end" in check.finding, "disk" in check.finding) == (
             WARN,
             True,

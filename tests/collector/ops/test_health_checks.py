@@ -6,10 +6,9 @@ import pytest
 
 from gpuwarden import __version__
 from gpuwarden.doctor import FAIL, OK, WARN, worst
+from gpuwarden_collector.ingest.writer import QUEUE_BYTES_MAX
 from gpuwarden_collector.ops.health_checks import health_checks
-from gpuwarden_collector.settings import CollectorSettings
 
-SETTINGS = CollectorSettings()
 SAMPLE = {
     "ingest_lag_seconds": 3.2,
     "queue_bytes": 0,
@@ -34,7 +33,7 @@ def sample(**change: Any) -> dict[str, Any]:
 
 
 def test_a_healthy_collector_passes_every_check() -> None:
-    found = list(health_checks(WELL, SETTINGS))
+    found = list(health_checks(WELL))
     assert worst(found) == OK
     assert {check.remedy for check in found} == {""}
 
@@ -45,7 +44,7 @@ def test_a_healthy_collector_passes_every_check() -> None:
         ({"version": "0.0.9"}, "version", WARN, "0.0.9 runs"),
         (sample(ingest_lag_seconds=61.0), "lag", WARN, "61 s old"),
         (sample(ingest_lag_seconds=None), "lag", OK, "no rows came"),
-        (sample(queue_bytes=SETTINGS.queue_bytes_max), "lag", WARN, "wait for the writer"),
+        (sample(queue_bytes=QUEUE_BYTES_MAX), "lag", WARN, "wait for the writer"),
         (sample(clock_confirmed=False), "clock", WARN, "nothing is dropped by age"),
         (sample(rules=None), "rules", WARN, "none run"),
         (sample(rules_failing="gpu_lost"), "rules", FAIL, "gpu_lost"),
@@ -68,7 +67,7 @@ def test_a_healthy_collector_passes_every_check() -> None:
     ],
 )  # fmt: skip
 def test_what_is_wrong_is_named(change: dict[str, Any], name: str, status: str, says: str) -> None:
-    found = {check.name: check for check in health_checks(WELL | change, SETTINGS)}
+    found = {check.name: check for check in health_checks(WELL | change)}
     check = found[name]
     assert says in check.finding
     assert (check.status, bool(check.remedy)) == (status, status != OK)

@@ -26,13 +26,12 @@ def test_sizes_are_read_as_duckdb_reads_them(text: str, size: int) -> None:
 
 def test_what_is_no_size_is_refused_with_an_example() -> None:
     with pytest.raises(StartError, match="query_memory_limit is '80%': give a size such as 512MiB"):
-        limits("80%", None)
+        limits("80%")
 
 
-def test_chosen_limits_are_kept_and_the_others_follow() -> None:
-    assert limits("400MiB", 0) == ("400MiB", 0)
-    assert limits("400MiB", None) == ("400MiB", IDLE_BYTES + 1000 * MIB)
-    memory, data_bytes_max = limits(None, None)
+def test_a_chosen_limit_is_kept_and_the_kernel_s_follows() -> None:
+    assert limits("400MiB") == ("400MiB", IDLE_BYTES + 1000 * MIB)
+    memory, data_bytes_max = limits(None)
     assert 64 * MIB <= size_bytes(memory) <= 1024 * MIB
     assert data_bytes_max == IDLE_BYTES + size_bytes(memory) * 5 // 2
 

@@ -25,7 +25,7 @@ from gpuwarden_agent.reload import CollectorTransports, Reload, keep_reloading
 from gpuwarden_agent.run_events import RunEvents
 from gpuwarden_agent.sampling.rediscovery import Rediscovery, keep_rediscovering
 from gpuwarden_agent.sampling.sampler import Cadence, Sampler
-from gpuwarden_agent.settings import AgentSettings
+from gpuwarden_agent.settings import TIMING, AgentSettings, Timing
 from gpuwarden_agent.ship.shipper import Shipper
 from gpuwarden_agent.ship.transport import Transport
 from gpuwarden_agent.supervision import Stages, Supervisor
@@ -58,8 +58,9 @@ async def run(
     rediscover: Rediscovery | None = None,
     on_ready: Callable[[Counters], None] | None = None,
     reload: Reload | None = None,
+    timing: Timing = TIMING,
 ) -> Counters:
-    """Watch one node until `stop`; then seal and send the rest, within `stop_timeout_s`.
+    """Watch one node until `stop`; then seal and send the rest, within `timing.stop_timeout_s`.
 
     Closes the probes; opens and closes `spool` and `transports` unless they are given. `fleet`: this
     is one of many simulated agents in the process. `backfill_from_ms`: simulated probes first
@@ -86,7 +87,7 @@ async def run(
             stack.push_async_callback(close_spool, spool, worker)
         has_page = settings.exporter_port is not None and fleet is None
         latest = Latest(clock, interval_s=settings.interval_s) if has_page else None
-        stages = _stages(settings, clock, probes, spool, worker, transports, latest, fleet)
+        stages = _stages(settings, timing, clock, probes, spool, worker, transports, latest, fleet)
         if latest is not None:
             # Imported here: the HTTP server costs memory that most agents need not spend.
             from gpuwarden_agent.exporter.server import exporting
@@ -106,7 +107,10 @@ async def run(
         if reload is not None:
             redirect = stages.shipper.redirect
             reloading = partial(keep_reloading, reload, settings, connections, redirect)
-        await Supervisor(stages, settings, clock, fleet_nodes=fleet.nodes if fleet else None).run(
+        fleet_nodes = fleet.nodes if fleet else None
+        await Supervisor(
+            stages, settings, clock, fleet_nodes=fleet_nodes, stop_timeout_s=timing.stop_timeout_s
+        ).run(
             stop,
             sampling,
             rediscovering=rediscovering,
@@ -118,6 +122,7 @@ async def run(
 
 def _stages(
     settings: AgentSettings,
+    timing: Timing,
     clock: Clock,
     probes: list[Probe],
     spool: Spool,
@@ -156,7 +161,7 @@ def _stages(
         Cadence(
             interval_ms=settings.interval_ms,
             batch_ms=settings.batch_ms,
-            deadline_s=settings.probe_deadline_s,
+            deadline_s=timing.probe_deadline_s,
         ),
         clock=clock,
         counters=counters,
@@ -175,8 +180,8 @@ def _stages(
         sealed=sealed,
         on_refused=events.batch_refused,
         on_batch_seconds=sampler.batch_at_least,
-        request_timeout_s=settings.request_timeout_s,
-        backoff_max_s=settings.backoff_max_s,
+        request_timeout_s=timing.request_timeout_s,
+        backoff_max_s=timing.backoff_max_s,
         is_quiet=is_quiet,
     )
     return Stages(sampler, batch, flusher, spool, shipper, events, counters)

@@ -19,6 +19,23 @@ class PodLabelNames:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Timing:
+    """Limits of time that no operator changes."""
+
+    probe_deadline_s: float = 2.0
+    """After it a probe's call counts as stuck."""
+    request_timeout_s: float = 10.0
+    """How long the collector has to answer."""
+    backoff_max_s: float = 30.0
+    """Longest pause between tries while the collector is away."""
+    stop_timeout_s: float = 5.0
+    """Time on stop to send what waits; the rest stays in the spool."""
+
+
+TIMING = Timing()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AgentSettings:
     """Settings of the agent of one node."""
 
@@ -88,25 +105,11 @@ class AgentSettings:
         1024**3, "Bytes of batches that wait for the collector; above it the oldest is dropped.",
         least=1024**2,
     )  # fmt: skip
-    probe_deadline_s: float = setting(
-        2.0, "Seconds after which a probe's call counts as stuck.", least=0.05, most=600
-    )
-    request_timeout_s: float = setting(
-        10.0, "Seconds that the collector has to answer.", least=0.1, most=300
-    )
-    backoff_max_s: float = setting(
-        30.0, "Longest pause between tries while the collector is away.", least=0.1, most=3600
-    )
-    stop_timeout_s: float = setting(
-        5.0, "Seconds on stop to send what waits; the rest stays in the spool.", least=0, most=300
-    )
     simulate_gpus: int = setting(8, "GPUs of the simulated node.", least=1, most=64)
     simulate_model: str = setting("H100-SXM-80GB", "GPU model of the simulated node.")
-    simulate_seed: int = setting(1, "Seed of the simulated node: the same seed, the same samples.")
     replay_file: Path | None = setting(
         None, "Recording that backend replay plays (gpuwarden agent record makes one)."
     )
-    replay_loop: bool = setting(True, "Whether a recording begins again at its end.")
     simulate_script: Path | None = setting(
         None, "TOML file of faults of the simulated node (docs/simulator.md)."
     )
@@ -127,12 +130,6 @@ class AgentSettings:
     )
     progress_socket: Path | None = setting(
         None, "Unix socket on which jobs report tokens and steps as StatsD's datagrams; none: off."
-    )
-    progress_port: int | None = setting(
-        None,
-        "Port of loopback for the same; any user may then report for any job; none: off.",
-        least=0,
-        most=65535,
     )
     log_level: str = setting(
         "info", "Least level that is logged.", choices=("debug", "info", "warning", "error")

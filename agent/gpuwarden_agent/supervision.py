@@ -53,11 +53,18 @@ class Supervisor:
     """Runs the stages of one agent."""
 
     def __init__(
-        self, stages: Stages, settings: AgentSettings, clock: Clock, *, fleet_nodes: int | None
+        self,
+        stages: Stages,
+        settings: AgentSettings,
+        clock: Clock,
+        *,
+        fleet_nodes: int | None,
+        stop_timeout_s: float,
     ) -> None:
         """`fleet_nodes`: how many agents the process has, if several; these are silent towards log and systemd."""
         self._stages = stages
         self._settings = settings
+        self._stop_timeout_s = stop_timeout_s
         self._clock = clock
         self._is_in_fleet = fleet_nodes is not None
         self._seal_timeout_s = SEAL_TIMEOUT_S + SEAL_TIMEOUT_PER_NODE_S * (fleet_nodes or 0)
@@ -124,7 +131,7 @@ class Supervisor:
     async def _drain(self) -> None:
         is_drained = False
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(self._settings.stop_timeout_s):
+            async with asyncio.timeout(self._stop_timeout_s):
                 is_drained = await self._stages.shipper.drain()
         self._refresh()
         if self._is_in_fleet:

@@ -1,7 +1,7 @@
 """Reads what a job reported of its progress: tokens and steps a second, and what one of them cost in dollars and joules.
 
 A total counts from its first report in the time, so that rates are of the time between first and last report. Reports count
-if their owner is a user of the job, or is not known (datagrams on loopback). The uids of a pod are its own, so that its
+if their owner is a user of the job. The uids of a pod are its own, so that its
 reports count without that check. Except for the SQL, all is pure.
 """
 
@@ -87,7 +87,7 @@ FROM (
     SELECT ts, node, source, sender, name, value, lag(value) OVER (PARTITION BY node, source, sender, name ORDER BY ts) AS before
     FROM progress_samples
     WHERE ts >= $begin::TIMESTAMP AND ts < $end::TIMESTAMP AND {mine} AND name IN ({names})
-        AND (pod IS NOT NULL OR username IS NULL OR username IN (SELECT unnest($users)))
+        AND (pod IS NOT NULL OR username IN (SELECT unnest($users)))
 )
 GROUP BY name ORDER BY name DESC
 """

@@ -123,7 +123,7 @@ PROGRESS_COUNTED = ("tokens", "steps", "samples")
 """Names of `progress_samples` that are totals."""
 PROGRESS_SAMPLES = Table("progress_samples", "value that a job reports, when it changed, ten seconds", ("node", "source", "sender", "name", "ts"), (
     TS, NODE, SIMULATED,
-    Column("source", Type.STRING, "How it came: file, unix (a socket that knows its sender) or udp (loopback).", required=True),
+    Column("source", Type.STRING, "How it came: file, or unix (a socket that knows its sender).", required=True),
     Column("sender", Type.STRING, "Name of the file, pid of the process, or job and rank of the datagram.", required=True),
     Column("username", Type.STRING, "Owner of the file or process; NULL: udp."),
     Column("slurm_job_id", Type.STRING, "Slurm job, by the file's name, the process' cgroup or the datagram's tag."),

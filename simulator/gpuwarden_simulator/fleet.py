@@ -18,7 +18,7 @@ from gpuwarden_agent.counters import Counters, total
 from gpuwarden_agent.daemon import FleetShare, close_spool, run
 from gpuwarden_agent.probe import Probe
 from gpuwarden_agent.queue.spool import Spool, open_spool
-from gpuwarden_agent.settings import AgentSettings
+from gpuwarden_agent.settings import TIMING, AgentSettings, Timing
 from gpuwarden_agent.ship.credentials import Access
 from gpuwarden_agent.ship.transport import open_transport
 from gpuwarden_agent.worker import Worker
@@ -46,6 +46,7 @@ async def run_fleet(
     state_dir: Path | None = None,
     history_s: float = 0,
     settings: AgentSettings | None = None,
+    timing: Timing = TIMING,
     on_counters: Callable[[Counters], None] = lambda counters: None,
 ) -> Counters:
     """Run one agent for each (name, its probe or probes) until `stop`, or for `duration_s`. Returns the sum
@@ -89,6 +90,7 @@ async def run_fleet(
                             fleet=fleet,
                             backfill_from_ms=backfill_from_ms,
                             on_ready=running.append,
+                            timing=timing,
                         ),
                         name=f"agent {name}",
                     )

@@ -24,7 +24,7 @@ from gpuwarden_agent.counters import Counters
 from gpuwarden_agent.daemon import run
 from gpuwarden_agent.queue.spool import Put, Spool, open_spool
 from gpuwarden_agent.sampling.rediscovery import keep_rediscovering
-from gpuwarden_agent.settings import AgentSettings
+from gpuwarden_agent.settings import AgentSettings, Timing
 from gpuwarden_agent.supervision import SEAL_TIMEOUT_S
 
 
@@ -36,8 +36,6 @@ def settings(url: str, state_dir: Path, **more: Any) -> AgentSettings:
             "state_dir": state_dir,
             "interval_s": 0.1,
             "batch_s": 0.3,
-            "backoff_max_s": 0.2,
-            "stop_timeout_s": 2.0,
         }
         | more
     )
@@ -54,7 +52,8 @@ async def run_until(
     """Run an agent until the condition holds, then stop it in good order."""
     stop = asyncio.Event()
     async with asyncio.TaskGroup() as group:
-        agent = group.create_task(run(*args, SystemClock(), stop, **more))
+        timing = {"timing": Timing(backoff_max_s=0.2, stop_timeout_s=2.0)}
+        agent = group.create_task(run(*args, SystemClock(), stop, **timing | more))
         await until_true(condition)
         stop.set()
     return agent.result()
@@ -180,7 +179,8 @@ async def test_a_stuck_driver_stops_neither_shipping_nor_the_end(
                     and len(stub_collector.rows("host_samples")) >= 5
                 ),
                 until_true,
-                settings(stub_collector.url, tmp_path, probe_deadline_s=0.2),
+                settings(stub_collector.url, tmp_path),
+                timing=Timing(probe_deadline_s=0.2),
                 probes=[hung, fake_probe("host", blocking=True)],
             )
     finally:
@@ -328,7 +328,8 @@ async def test_a_disk_that_hangs_does_not_keep_the_agent_from_stopping(
         await run_until(
             hung.is_set,
             until_true,
-            settings(stub_collector.url, tmp_path, stop_timeout_s=0.2),
+            settings(stub_collector.url, tmp_path),
+            timing=Timing(stop_timeout_s=0.2),
             probes=[fake_probe()],
             spool=spool,
         )
@@ -347,7 +348,8 @@ async def test_an_event_that_the_last_batch_gives_rise_to_is_sealed_as_well(
     counters = await run_until(
         lambda: len(probe.read_at) == 1,
         until_true,
-        settings(stub_collector.url, tmp_path, batch_s=60, stop_timeout_s=0),
+        settings(stub_collector.url, tmp_path, batch_s=60),
+        timing=Timing(stop_timeout_s=0),
         probes=[probe],
         spool=spool,
     )
@@ -381,7 +383,7 @@ import asyncio, sys
 from pathlib import Path
 from gpuwarden.clock import SystemClock
 from gpuwarden_agent.daemon import run
-from gpuwarden_agent.settings import AgentSettings
+from gpuwarden_agent.settings import AgentSettings, Timing
 
 class Host:
     name, tables, simulated, blocking, gpu_uuid = (
@@ -391,8 +393,9 @@ class Host:
     def close(self): pass
 
 settings = AgentSettings(node="n1", collector_url=sys.argv[1], state_dir=Path(sys.argv[2]),
-                         interval_s=0.1, batch_s=0.5, backoff_max_s=0.2)
-asyncio.run(run(settings, SystemClock(), asyncio.Event(), probes=[Host()]))
+                         interval_s=0.1, batch_s=0.5)
+asyncio.run(run(settings, SystemClock(), asyncio.Event(), probes=[Host()],
+                timing=Timing(backoff_max_s=0.2)))
 """
 
 

@@ -13,7 +13,7 @@ from aiohttp import web
 from gpuwarden.access import Scope, Token
 from gpuwarden.clock import SystemClock
 from gpuwarden.models import model_named
-from gpuwarden_agent.settings import AgentSettings
+from gpuwarden_agent.settings import AgentSettings, Timing
 from gpuwarden_cli.composition.collector import collecting
 from gpuwarden_collector.auth.token_file import NAME, edit
 from gpuwarden_collector.auth.token_store import TokenEntry
@@ -88,7 +88,8 @@ async def collector_of(folder: Path):
             duration_s=1,
             history_s=60,
             state_dir=None,
-            settings=AgentSettings(backend="simulator", token_file=sending, stop_timeout_s=60),
+            settings=AgentSettings(backend="simulator", token_file=sending),
+            timing=Timing(stop_timeout_s=60),
         )
         yield collector
 

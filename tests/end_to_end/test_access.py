@@ -23,7 +23,7 @@ from gpuwarden.clock import SystemClock
 from gpuwarden.models import model_named
 from gpuwarden_agent import daemon as agent_daemon
 from gpuwarden_agent.counters import Counters
-from gpuwarden_agent.settings import AgentSettings
+from gpuwarden_agent.settings import AgentSettings, Timing
 from gpuwarden_collector.auth.token_file import NAME, edit
 from gpuwarden_collector.auth.token_store import TokenEntry
 from gpuwarden_collector.daemon import Collector, running
@@ -70,8 +70,6 @@ class Site:
             state_dir=self.folder / "state",
             batch_s=0.5,
             interval_s=0.25,
-            backoff_max_s=0.5,
-            stop_timeout_s=10,
         )
 
 
@@ -103,7 +101,12 @@ async def shipping(settings: AgentSettings) -> AsyncIterator[Counters]:
     async with asyncio.TaskGroup() as group:
         group.create_task(
             agent_daemon.run(
-                settings, SystemClock(), stop, probes=[node], on_ready=ready.set_result
+                settings,
+                SystemClock(),
+                stop,
+                probes=[node],
+                on_ready=ready.set_result,
+                timing=Timing(backoff_max_s=0.5, stop_timeout_s=10),
             )
         )
         try:

@@ -50,6 +50,7 @@ def add_flags(made: argparse.ArgumentParser) -> None:
 
 def run_record(settings: "AgentSettings", args: argparse.Namespace) -> int:
     """Run `gpuwarden agent record`. Raises StartError."""
+    from gpuwarden_agent.settings import TIMING
     from gpuwarden_cli.composition.agent import sources_of
     from gpuwarden_cli.composition.supervision import run_until_signalled
     from gpuwarden_simulator.recordings.pseudonyms import Pseudonyms
@@ -70,7 +71,7 @@ def run_record(settings: "AgentSettings", args: argparse.Namespace) -> int:
         file,
         SystemClock(),
         interval_ms=settings.interval_ms,
-        deadline_s=settings.probe_deadline_s,
+        deadline_s=TIMING.probe_deadline_s,
         label=args.label,
         pseudonyms=Pseudonyms() if args.without_identity else None,
     )

@@ -58,7 +58,7 @@ def sources_of(settings: AgentSettings, *, is_agent: bool = False) -> Sources:
     name, gpus = settings.node_name, settings.simulate_gpus
     path = settings.simulate_script
     script = load_script(path, {name: gpus}, model).get(name, ()) if path else ()
-    node = SimulatedNode(name, gpus, model, settings.simulate_seed, host=False, script=script)
+    node = SimulatedNode(name, gpus, model, 1, host=False, script=script)
     message = f"{settings.simulate_gpus} simulated {model.name} GPUs"
     slurm = slurm_probes(node.bus_ids(), SystemClock(), controller=settings.slurm_controller)
     progress = progress_probes(settings, SystemClock())

@@ -17,7 +17,7 @@ def replayed(settings: AgentSettings) -> tuple[list[Probe], str]:
     if settings.replay_file is None:
         raise StartError("backend replay needs replay_file: a recording to play")
     recording = open_recording(settings.replay_file)
-    play = Play(recording, settings.node_name, is_looped=settings.replay_loop)
+    play = Play(recording, settings.node_name)
     return [*play.probes()], recording_line(recording)
 
 

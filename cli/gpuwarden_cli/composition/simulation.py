@@ -5,7 +5,6 @@ import itertools
 import os
 import sys
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -15,7 +14,7 @@ from gpuwarden.lifecycle import StartError
 from gpuwarden.models import models_named
 from gpuwarden_agent.counters import Counters
 from gpuwarden_agent.probe import Probe
-from gpuwarden_agent.settings import AgentSettings
+from gpuwarden_agent.settings import TIMING, AgentSettings, Timing
 from gpuwarden_cli.composition.replay import replay_nodes
 from gpuwarden_cli.composition.supervision import run_until_signalled, say
 from gpuwarden_cli.output import counted
@@ -130,9 +129,9 @@ def run_simulation(
         token_file=Path(token) if token else None,
         tls_ca=Path(ca) if ca else None,
     )
-    if duration_s is not None and state_dir is None:
-        # A run of fixed length should deliver all its rows, also if the collector is restarting.
-        settings = replace(settings, stop_timeout_s=60)
+    # A run of fixed length should deliver all its rows, also if the collector is restarting.
+    is_short = duration_s is not None and state_dir is None
+    timing = Timing(stop_timeout_s=60) if is_short else TIMING
     names = partial(free_names, nodes, in_use=names_in_use(collector_url), state_dir=state_dir)
     fleet, message = _fleet(nodes, gpus_per_node, model_names, seed, replay, script, names)
 
@@ -154,6 +153,7 @@ def run_simulation(
                 history_s=history_s,
                 state_dir=state_dir,
                 settings=settings,
+                timing=timing,
                 on_counters=_shown_by(bar, clock),
             )
         _say_counts(counters)

@@ -238,7 +238,6 @@ class Play:
 
     recording: Recording
     node: str
-    is_looped: bool = True
     began_ms: int | None = None
     """The first tick; None: not yet."""
     _uuids: dict[str, str] = field(default_factory=dict)
@@ -311,12 +310,9 @@ class ReplayProbe:
     def read(self, ts_ms: int, due: Collection[str] | None = None) -> Reading:
         """The rows recorded since the last read: the newest of each due table, and all events.
 
-        Raises ProbeError if the recorded probe failed, and after the end of a recording that is played
-        once.
+        Raises ProbeError if the recorded probe failed.
         """
         cycle, at_ms = self._play.position(ts_ms)
-        if cycle and not self._play.is_looped:
-            raise ProbeError("the recording is over")
         self._advance(cycle, at_ms)
         if self._trouble is not None:
             raise ProbeError(self._play.text(self._trouble.message), kind=self._trouble.kind)

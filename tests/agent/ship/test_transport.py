@@ -603,7 +603,7 @@ import asyncio, socket, sys, threading
 from pathlib import Path
 from gpuwarden.clock import SystemClock
 from gpuwarden_agent.daemon import run
-from gpuwarden_agent.settings import AgentSettings
+from gpuwarden_agent.settings import AgentSettings, Timing
 
 stop, asked = asyncio.Event(), threading.Event()
 
@@ -613,11 +613,12 @@ def never(*args, **more):
 
 socket.getaddrinfo = never  # the outside world: a name server that does not answer
 settings = AgentSettings(node="n", collector_url="http://collector.example:8750",
-                         state_dir=Path(sys.argv[1]), stop_timeout_s=0.1)
+                         state_dir=Path(sys.argv[1]))
 
 async def main():
     async with asyncio.TaskGroup() as group:
-        group.create_task(run(settings, SystemClock(), stop, probes=[]))
+        group.create_task(run(settings, SystemClock(), stop, probes=[],
+                              timing=Timing(stop_timeout_s=0.1)))
         while not asked.is_set():
             await asyncio.sleep(0.01)
         stop.set()

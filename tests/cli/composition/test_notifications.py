@@ -55,7 +55,7 @@ def test_a_wrong_file_stops_the_start_with_one_line(tmp_path) -> None:
 
 async def test_without_a_file_nobody_is_told(tmp_path) -> None:
     notifications = Notifications(None, tmp_path, SystemClock())
-    await notifications.run(None, None, None, asyncio.Event(), always)
+    await notifications.run(None, None, asyncio.Event(), always)
     assert notifications.figures() == ""
     assert list(tmp_path.iterdir()) == []
 
@@ -81,7 +81,7 @@ async def running(
     async with asyncio.TaskGroup() as group:
         group.create_task(engine.run(stop))
         group.create_task(incidents.run(stop))
-        group.create_task(notifications.run(incidents, engine, database, stop, always))
+        group.create_task(notifications.run(incidents, database, stop, always))
         try:
             yield
         finally:

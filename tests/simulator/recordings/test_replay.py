@@ -224,14 +224,6 @@ def test_events_all_come_with_their_instants_and_names_of_this_node(tmp_path: Pa
     assert [row["ts"] for row in probe.read(NOW_MS + 5000)["events"]] == [NOW_MS + 3700, NOW_MS + 4900]  # fmt: skip
 
 
-def test_played_once_it_is_over(tmp_path: Path) -> None:
-    entries = [sample(n, util_percent=1.0) for n in range(2)]
-    probe = playing(write(tmp_path / "r", [entries]), is_looped=False)
-    assert values(probe, range(2), "util_percent") == [1.0, 1.0]
-    with pytest.raises(ProbeError, match="the recording is over"):
-        probe.read(NOW_MS + 2000)
-
-
 def test_a_long_pause_is_not_played_out(tmp_path: Path) -> None:
     entries = [sample(n, util_percent=float(n), energy_joules_total=float(n)) for n in range(4)]
     probe = playing(write(tmp_path / "r", [entries]))

@@ -1,4 +1,4 @@
-"""Reads what jobs report of their progress every ten seconds; off unless a setting names a folder, socket or port.
+"""Reads what jobs report of their progress every ten seconds; off unless a setting names a folder or a socket.
 
 A line that cannot be taken is counted, and an event names why, at most one a minute. It never fails the probe.
 """
@@ -22,12 +22,14 @@ EVENT_EVERY_S = 60.0
 def progress_probes(settings: AgentSettings, clock: Clock) -> "Sequence[ProgressProbe]":
     """The probe of the settings; none if they name no source."""
     streams = ProgressStreams()
-    places = (settings.progress_socket, settings.progress_port)
     folder = (
         None if settings.progress_dir is None else ProgressFolder(settings.progress_dir, streams)
     )
-    sockets = [ProgressSocket(place, streams, clock) for place in places if place is not None]
-    return [ProgressProbe(streams, clock, folder, sockets)] if folder or sockets else []
+    path = settings.progress_socket
+    progress_socket = None if path is None else ProgressSocket(path, streams, clock)
+    if folder is None and progress_socket is None:
+        return []
+    return [ProgressProbe(streams, clock, folder, progress_socket)]
 
 
 class ProgressProbe(HostedProbe):
@@ -41,14 +43,14 @@ class ProgressProbe(HostedProbe):
         streams: ProgressStreams,
         clock: Clock,
         folder: ProgressFolder | None,
-        sockets: Sequence[ProgressSocket],
+        progress_socket: ProgressSocket | None,
     ) -> None:
         self.failed: Counter[str] = Counter()
         """Lines and files that were refused, by reason."""
         self._streams = streams
         self._clock = clock
         self._folder = folder
-        self._sockets = sockets
+        self._socket = progress_socket
         self._unsaid: Counter[str] = Counter()
         self._said_s = float("-inf")
 
@@ -66,20 +68,20 @@ class ProgressProbe(HostedProbe):
         return {**reading, "events": events} if events else reading
 
     def close(self) -> None:
-        for one in self._sockets:
-            one.close()
+        if self._socket is not None:
+            self._socket.close()
 
     def _look(self) -> list[str]:
-        """Read the folder, and open sockets that are not open; what cannot be."""
+        """Read the folder, and open the socket unless it is open; what failed."""
         problems = []
         if self._folder is not None:
             try:
                 self._folder.read(self._clock.monotonic())
             except OSError as error:
                 problems.append(f"progress_dir {self._folder.path}: {error.strerror}")
-        for one in self._sockets:
+        if self._socket is not None:
             try:
-                one.open()
+                self._socket.open()
             except OSError as error:
                 problems.append(f"the socket of progress cannot be opened: {error.strerror}")
         return problems

@@ -13,16 +13,13 @@ NAMES_A_READING = 10_000
 COUNT_EVERY_S = 60.0
 _NAMES_KEPT_S = 3600.0
 NAMELESS = "users without a name on this host"
-LOOPBACK = "senders on loopback"
 
 T = TypeVar("T")
 _NOBODY = object()
 
 
-def share_of(username: str | None) -> str:
+def share_of(username: str) -> str:
     """The user of a share. All uids without an account have one together: a user can have thousands (subuid)."""
-    if username is None:
-        return LOOPBACK
     return NAMELESS if username.isdigit() else username
 
 

@@ -1,7 +1,6 @@
-"""Receives StatsD datagrams of progress, on a Unix socket or on loopback.
+"""Receives StatsD datagrams of progress on a Unix socket.
 
-Of a Unix socket the kernel tells pid and uid of the sender, so that its cgroup names its job. Of a datagram on loopback nobody
-knows the sender: its tag `job` is believed, and no user is set.
+The kernel tells pid and uid of the sender, so that its cgroup names its job.
 """
 
 import socket
@@ -15,7 +14,7 @@ from pathlib import Path
 
 from gpuwarden.clock import Clock
 from gpuwarden_agent.collect.processes.owner import slurm_job_of, user_name
-from gpuwarden_agent.collect.progress.lines import BadLineError, ProgressValue, parse_line
+from gpuwarden_agent.collect.progress.lines import BadLineError, parse_line
 from gpuwarden_agent.collect.progress.streams import ProgressSender, ProgressStreams
 
 DATAGRAM_MAX = 8192
@@ -25,7 +24,6 @@ BUFFER_BYTES = 1 << 20
 _CREDENTIALS = struct.Struct("3i")
 _SO_PASSCRED, _SCM_CREDENTIALS = 16, 2
 """Linux's numbers; the socket module has them on Linux alone."""
-_LOOPBACK = "127.0.0.1"
 LOOK_S = 0.5
 
 
@@ -34,15 +32,14 @@ class ProgressSocket:
 
     def __init__(
         self,
-        place: Path | int,
+        path: Path,
         streams: ProgressStreams,
         clock: Clock,
         *,
         name_of: Callable[[int], str] = user_name,
         proc: Path = Path("/proc"),
     ) -> None:
-        """`place`: path of a Unix socket, or a port of loopback (0: any)."""
-        self._place = place
+        self._path = path
         self._streams = streams
         self._clock = clock
         self._name_of = name_of
@@ -50,21 +47,11 @@ class ProgressSocket:
         self._socket: socket.socket | None = None
         self._stop = threading.Event()
 
-    @property
-    def port(self) -> int:
-        """The port of loopback."""
-        assert self._socket is not None
-        return int(self._socket.getsockname()[1])
-
     def open(self) -> None:
         """Bind and begin to read, unless it is open. Raises OSError."""
         if self._socket is not None:
             return
-        made = (
-            self._bound_path(self._place)
-            if isinstance(self._place, Path)
-            else _bound_port(self._place)
-        )
+        made = _bound(self._path)
         made.settimeout(LOOK_S)
         with suppress(OSError):
             made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, BUFFER_BYTES)
@@ -76,23 +63,8 @@ class ProgressSocket:
         self._stop.set()
         if self._socket is not None:
             self._socket.close()
-            if isinstance(self._place, Path):
-                with suppress(OSError):
-                    self._place.unlink()
-
-    def _bound_path(self, path: Path) -> socket.socket:
-        with suppress(FileNotFoundError):
-            if stat.S_ISSOCK(path.lstat().st_mode):
-                path.unlink()  # of a run before
-        made = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-        try:
-            made.setsockopt(socket.SOL_SOCKET, _SO_PASSCRED, 1)
-            made.bind(str(path))
-            path.chmod(0o666)
-        except BaseException:
-            made.close()
-            raise
-        return made
+            with suppress(OSError):
+                self._path.unlink()
 
     def _run(self, made: socket.socket) -> None:
         while not self._stop.is_set():
@@ -119,14 +91,12 @@ class ProgressSocket:
             self._take(data, credentials)
 
     def _take(self, data: bytes, credentials: tuple[int, ...] | None) -> None:
-        origin = None
-        if isinstance(self._place, Path):
-            if credentials is None:
-                self._streams.refuse("a datagram has no credentials")
-                return
-            pid, uid, _ = credentials
-            origin = ProgressSender("unix", f"pid {pid}", self._name_of(uid), self._job_of(pid))
-        if not self._streams.admits(origin.username if origin else None, data.count(b"\n") + 1):
+        if credentials is None:
+            self._streams.refuse("a datagram has no credentials")
+            return
+        pid, uid, _ = credentials
+        origin = ProgressSender("unix", f"pid {pid}", self._name_of(uid), self._job_of(pid))
+        if not self._streams.admits(origin.username, data.count(b"\n") + 1):
             return
         lines = data.splitlines()
         if len(lines) > LINES_MAX:
@@ -135,7 +105,8 @@ class ProgressSocket:
             try:
                 said = parse_line(line, in_file=False)
                 if said is not None:
-                    self._streams.take(_sender(said, origin), said, self._clock.monotonic())
+                    sender = replace(origin, job=origin.job or said.job, rank=said.rank)
+                    self._streams.take(sender, said, self._clock.monotonic())
             except BadLineError as error:
                 self._streams.refuse(str(error))
 
@@ -148,21 +119,16 @@ class ProgressSocket:
             return None
 
 
-def _sender(said: ProgressValue, origin: ProgressSender | None) -> ProgressSender:
-    """The sender of a line. `origin`: as the kernel knows it; None: on loopback."""
-    if origin is not None:
-        return replace(origin, job=origin.job or said.job, rank=said.rank)
-    if said.job is None:
-        raise BadLineError("a datagram on loopback has no tag job")
-    rank = "" if said.rank is None else f" rank {said.rank}"
-    return ProgressSender("udp", f"{said.job}{rank}", None, said.job, said.rank)
-
-
-def _bound_port(port: int) -> socket.socket:
-    made = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+def _bound(path: Path) -> socket.socket:
+    with suppress(FileNotFoundError):
+        if stat.S_ISSOCK(path.lstat().st_mode):
+            path.unlink()  # of a run before
+    bound = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
     try:
-        made.bind((_LOOPBACK, port))
+        bound.setsockopt(socket.SOL_SOCKET, _SO_PASSCRED, 1)
+        bound.bind(str(path))
+        path.chmod(0o666)
     except BaseException:
-        made.close()
+        bound.close()
         raise
-    return made
+    return bound

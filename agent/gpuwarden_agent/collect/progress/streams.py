@@ -26,10 +26,10 @@ class ProgressSender:
     """Who reports: a file or a process."""
 
     source: str
-    """file, unix or udp."""
+    """file or unix."""
     sender: str
     """Name of the file, pid of the process, or job and rank of the tags."""
-    username: str | None = None
+    username: str
     job: str | None = None
     """Slurm's id, or namespace/pod."""
     rank: int | None = None
@@ -55,7 +55,7 @@ class ProgressStreams:
         """Lines by user since the last reading."""
         self._refused: Counter[str] = Counter()
 
-    def admits(self, username: str | None, lines: int) -> bool:
+    def admits(self, username: str, lines: int) -> bool:
         """Whether the user may send these lines before the next reading; counts them."""
         user = share_of(username)
         with self._lock:

@@ -24,7 +24,7 @@ from gpuwarden_agent.collect.progress.lines import (
     parse_line,
 )
 from gpuwarden_agent.collect.progress.probe import ProgressProbe, progress_probes
-from gpuwarden_agent.collect.progress.shares import FILES_MAX, LOOPBACK, NAMELESS
+from gpuwarden_agent.collect.progress.shares import FILES_MAX, NAMELESS
 from gpuwarden_agent.collect.progress.sockets import ProgressSocket
 from gpuwarden_agent.collect.progress.streams import (
     NAMES_MAX,
@@ -138,7 +138,7 @@ class Watched:
         self.clock = ManualClock(SystemClock().now())
         self.streams = ProgressStreams()
         folder = ProgressFolder(path, self.streams, name_of)
-        self.probe = ProgressProbe(self.streams, self.clock, folder, [])
+        self.probe = ProgressProbe(self.streams, self.clock, folder, None)
 
     def read(self) -> dict[tuple[Any, ...], Any]:
         """Values by job and name."""
@@ -303,12 +303,12 @@ def test_who_has_most_senders_makes_room_for_others() -> None:
     for number in range(SENDERS_MAX + 1):
         streams.take(ProgressSender("unix", f"pid {number}", "ada"), tokens, float(number))
     for number in range(3):
-        streams.take(ProgressSender("udp", f"{number}"), tokens, 0.0)
+        streams.take(ProgressSender("unix", f"pid {90_000 + number}", "carl"), tokens, 0.0)
     streams.take(ProgressSender("unix", "pid 9999", "bob"), tokens, 0.0)
     streams.take(ProgressSender("unix", "pid 9998", "ada"), tokens, 2000.0)
     rows = streams.rows()
     assert ("bob", "pid 9999") in {(row["username"], row["sender"]) for row in rows}
-    assert len([row for row in rows if row["source"] == "udp"]) == 3
+    assert len([row for row in rows if row["username"] == "carl"]) == 3
     assert streams.refused() == {
         f"{SENDERS_MAX} senders report already": 2,
         f"ada: more senders than a share of {SENDERS_MAX}": 4,
@@ -321,12 +321,11 @@ def test_lines_of_one_user_are_limited_and_those_of_others_count(
     monkeypatch.setattr(streams_module, "LINES_MAX", 10)
     streams = ProgressStreams()
     assert streams.admits("ada", 10) and not streams.admits("ada", 2)
-    assert streams.admits("bob", 10) and streams.admits(None, 10) and not streams.admits(None, 1)
+    assert streams.admits("bob", 10)
     streams.rows()
     assert streams.admits("ada", 10)
     assert streams.refused() == {
         "ada: more than 10 lines between two readings": 2,
-        f"{LOOPBACK}: more than 10 lines between two readings": 1,
     }
 
 
@@ -355,10 +354,14 @@ def test_limits_of_streams() -> None:
     }
     streams.rows()
     streams.take(
-        ProgressSender("unix", "pid 9999"), ProgressValue("tokens", 1, is_increase=True), 4000.0
+        ProgressSender("unix", "pid 9999", "ada"),
+        ProgressValue("tokens", 1, is_increase=True),
+        4000.0,
     )
     streams.take(
-        ProgressSender("unix", "pid 9999"), ProgressValue("tokens", 2, is_increase=True), 4000.0
+        ProgressSender("unix", "pid 9999", "ada"),
+        ProgressValue("tokens", 2, is_increase=True),
+        4000.0,
     )
     assert [row["value"] for row in streams.rows()] == [3], (
         "who said nothing for an hour makes room"
@@ -422,23 +425,15 @@ def test_a_unix_socket_knows_who_sends(at_path: Path, streams: ProgressStreams) 
     assert at_path.stat().st_mode & 0o777 == 0o666
 
 
-def test_loopback_believes_the_tag(streams: ProgressStreams) -> None:
-    made = ProgressSocket(0, streams, SystemClock())
-    made.open()
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as client:
-        client.connect(("127.0.0.1", made.port))
+def test_a_datagram_has_limits(at_path: Path, streams: ProgressStreams) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as client:
+        client.connect(str(at_path))
         client.send(b"tokens:5|g\n" * 60)
         client.send(b"x" * 9000)
-        client.send(b"tokens:5|g|#job:ml/bert-0,rank:3")
-    (row,) = until(streams.rows)
-    made.close()
-    assert row == {
-        "source": "udp", "sender": "ml/bert-0 rank 3", "username": None, "slurm_job_id": None, "pod": "ml/bert-0",
-        "rank": 3, "name": "tokens", "value": 5.0,
-    }  # fmt: skip
+        client.send(b"steps:7|g")
+    until(lambda: [row for row in streams.rows() if row["name"] == "steps"])
     assert streams.refused() == {
         "a datagram has more than 50 lines": 1,
-        "a datagram on loopback has no tag job": 50,
         "a datagram has more than 8192 bytes": 1,
     }
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 EPOCH_MIN = 315_532_800
 """1980-01-01, the first instant that a zip file can name."""
-FORM = 2
+FORM = 3
 """Version of the output of `pack` and of what it is given; another number is another cache."""
 _DICTIONARY_BYTES = 32 << 20
 

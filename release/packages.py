@@ -20,7 +20,7 @@ UNUSED = (*Path(__file__).with_name("unused.txt").read_text().split(), "*/tests"
 """Files of other packages that nothing loads; a third of them are their tests."""
 _RECORDS = (
     "bin", ".lock",
-    *(f"*.dist-info/{name}" for name in ("RECORD", "INSTALLER", "REQUESTED", "*.json")),
+    *(f"*.dist-info/{name}" for name in ("RECORD", "INSTALLER", "REQUESTED", "direct_url.json", "uv_*.json")),
 )  # fmt: skip
 """For tools that change what is installed: an installed version is never changed."""
 GLIBC = "2.31"

@@ -32,7 +32,7 @@ ENDPOINTS = (
 """Requests that a page makes at once when it is opened."""
 SLOW = ("/v1/fleet/week", "/v1/fleet/past?by=", "/v1/fleet/past?by=rack")
 """Requests that it makes once a minute."""
-PAGES = ("/money?by=user", "/money?by=team&since=24h", "/money?by=label")
+PAGES = ("/money?by=username", "/money?by=team&since=24h", "/money?by=label")
 """Other pages, of a week or a day of waste and of the hour that runs."""
 
 

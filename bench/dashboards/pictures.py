@@ -92,7 +92,7 @@ def paths(url: str) -> dict[str, str]:
         "rack": ("SELECT rack FROM racks ORDER BY gpus DESC LIMIT 1", "/racks/{}"),
         "compare": ("SELECT string_agg(gpu_uuid, '&of=') FROM (SELECT gpu_uuid FROM gpus_now ORDER BY gpu DESC, node LIMIT 3)", "/compare?of={}"),
         "job": ("SELECT job FROM gpu_holders_now WHERE job IS NOT NULL ORDER BY job LIMIT 1", "/jobs/{}"),
-        "user": ('SELECT "user" FROM gpu_usage WHERE "user" IS NOT NULL GROUP BY 1 ORDER BY sum(wasted_usd) DESC NULLS LAST LIMIT 1', "/users/{}"),
+        "username": ('SELECT username FROM gpu_usage WHERE username IS NOT NULL GROUP BY 1 ORDER BY sum(wasted_usd) DESC NULLS LAST LIMIT 1', "/users/{}"),
     }  # fmt: skip
     for name, (sql, path) in of_row.items():
         if value := first(sql):

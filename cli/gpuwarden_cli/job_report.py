@@ -21,7 +21,7 @@ LOOK_BACK = timedelta(days=30)
 
 _SLURM_JOB = "SELECT * FROM slurm_jobs WHERE slurm_job_id = $job"
 _SEEN_JOB = """
-SELECT $job AS slurm_job_id, max(username) AS "user", min(since) AS started_at, max(ts) AS seen_at,
+SELECT $job AS slurm_job_id, max(username) AS username, min(since) AS started_at, max(ts) AS seen_at,
     if(max(ts) < $now::TIMESTAMP - INTERVAL 2 MINUTE, max(ts), NULL) AS ended_at,
     string_agg(DISTINCT node, ',') AS node_list, count(DISTINCT node) AS nodes, count(DISTINCT gpu_uuid) AS gpus,
     string_agg(DISTINCT gpu_uuid, ',') AS gpu_uuids, bool_or(simulated) AS simulated
@@ -229,7 +229,7 @@ async def read(
     phases, missing = await _read_phases(querier, job, facts, begin, end)
     nodes = nodes_of(gpus, noted, trees, (end - begin).total_seconds())
     names = [name for name in (facts["gpu_uuids"] or "").split(",") if name]
-    users = [facts["user"]] if facts["user"] else []
+    users = [facts["username"]] if facts["username"] else []
     progress = await read_progress(querier, job, users, names, begin, end)
     bounds = await read_rooflines(querier, job, names, [one.node for one in nodes], begin, end)
     return JobReport(

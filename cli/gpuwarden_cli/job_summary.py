@@ -169,7 +169,7 @@ def screen(report: JobReport) -> str:
 
 def _head(report: JobReport) -> list[str]:
     facts = report.facts
-    user = "/".join(str(facts[k]) for k in ("user", "account") if facts.get(k))
+    user = "/".join(str(facts[k]) for k in ("username", "account") if facts.get(k))
     queue = "/".join(str(facts[k]) for k in ("qos", "partition") if facts.get(k))
     limit_s = facts.get("time_limit_seconds")
     code = facts.get("exit_code")

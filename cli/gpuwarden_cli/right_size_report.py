@@ -11,12 +11,12 @@ from gpuwarden_cli.output import counted, render, terminal_width
 NOBODY = "(none)"
 
 
-def asked(user: str | None, job: str | None) -> tuple[str, Mapping[str, Any]]:
+def asked(username: str | None, job: str | None) -> tuple[str, Mapping[str, Any]]:
     """A condition on processes, and its parameters."""
     conditions, params = ["true"], {}
-    if user is not None:
-        conditions.append("username = $user")
-        params["user"] = user
+    if username is not None:
+        conditions.append("username = $username")
+        params["username"] = username
     if job is not None:
         conditions.append(job_is(job, "job"))
         params["job"] = job
@@ -32,7 +32,7 @@ def grouped(found: Sequence[RightSize], by: str) -> list[dict[str, Any]]:
     """Hours, jobs with advice and dollars by user or model; of each job what saves most."""
     groups: dict[str, dict[str, Any]] = {}
     for one in found:
-        name = (one.need.user if by == "user" else one.need.model) or NOBODY
+        name = (one.need.username if by == "username" else one.need.model) or NOBODY
         empty = {by: name, "gpu_hours": 0.0, "jobs": 0, "jobs_with_advice": 0, "usd_a_month": 0.0}
         group = groups.setdefault(name, empty)
         group["gpu_hours"] += one.need.gpu_hours
@@ -92,9 +92,7 @@ def _groups(groups: Sequence[Mapping[str, Any]], by: str, top: int) -> str:
 def _name(one: RightSize) -> str:
     need = one.need
     job = f"job {need.job}" if need.job else "no job"
-    return (
-        f"{job} of {need.user or 'nobody known'} on {need.gpus} x {need.model or 'unknown model'}"
-    )
+    return f"{job} of {need.username or 'nobody known'} on {need.gpus} x {need.model or 'unknown model'}"
 
 
 def _advised(one: RightSize) -> Sequence[str]:

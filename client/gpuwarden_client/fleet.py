@@ -123,7 +123,7 @@ class Fleet:
         """Incidents with what they cost, newest first; `state`: open, resolved; None: all."""
         return self.sql(_INCIDENTS, state=state)
 
-    def waste(self, by: str = "user", since: str = "7d") -> FleetQuery:
+    def waste(self, by: str = "username", since: str = "7d") -> FleetQuery:
         """GPU hours by label, dollars and energy, total and wasted, by user, team, job, node, model or GPU."""
         if by not in BY:
             raise CallError(f"by = {by} is unknown; it must be one of {', '.join(BY)}")

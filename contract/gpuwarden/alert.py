@@ -120,7 +120,7 @@ PLACE_SQL = (
 ALERT_FILTERS = {
     "node": "node GLOB $node",
     "gpu": "(gpu::VARCHAR = $gpu OR starts_with(lower(gpu_uuid), lower($gpu)))",
-    "user": "owner = $user",
+    "owner": "owner = $owner",
     "job": "(labels->>'$.job') = $job",
     "rule": "rule GLOB $rule",
     "severity": "severity = $severity",

@@ -11,7 +11,7 @@ AUDIT = Table("audit", "action of a person or program: sign-ins, silences, token
     Column("ts", Type.TIMESTAMP, "When it was done or refused, UTC.", required=True),
     Column("collector", Type.STRING, "Identity of the collector's store.", required=True),
     Column("number", Type.INT64, "Counts actions since the collector began.", required=True),
-    Column("user_name", Type.STRING, "Name of who signed in, else comment or id of the token; NULL: none was sent, or a file was changed on the collector's host."),
+    Column("username", Type.STRING, "Name of who signed in, else comment or id of the token; NULL: none was sent, or a file was changed on the collector's host."),
     Column("token", Type.STRING, "Id of the token, after rotation that of the first one; of who signed in the person's; NULL: none was sent."),
     Column("scope", Type.STRING, "Scope of the token."),
     Column("address", Type.STRING, "Address of the client; NULL: on the collector's host."),

@@ -67,10 +67,7 @@ def _during(began: str, ended: str) -> str:
 _WASTE_LABELS = (
     "node", "gpu", "gpu_uuid", "model", "label", "is_waste", "username", "job", "team", "simulated",
 )  # fmt: skip
-_WASTE = (
-    'SELECT *, "user" AS username, '
-    "sum(gpu_hours) OVER (PARTITION BY ts, node, gpu_uuid) AS hours FROM waste"
-)
+_WASTE = "SELECT *, sum(gpu_hours) OVER (PARTITION BY ts, node, gpu_uuid) AS hours FROM waste"
 _INCIDENT_LABELS = (
     "id", "rule", "severity", "consequence", "place", "owner", "muted", "simulated",
 )  # fmt: skip
@@ -119,7 +116,7 @@ SOURCES: Mapping[str, MetricSource] = {
         ("job", "username", "team", "simulated"),
         f"SELECT ts, {_texts('job', 'username', 'team')}, {_SIMULATED}, "
         "coalesce(sum(gpu_hours) FILTER (label IN ('productive', 'busy')), 0) / sum(gpu_hours) AS efficiency, "
-        'sum(gpu_hours) AS gpu_hours FROM (SELECT *, "user" AS username FROM waste) WHERE job IS NOT NULL '
+        "sum(gpu_hours) AS gpu_hours FROM waste WHERE job IS NOT NULL "
         "GROUP BY ts, job, username, team, simulated",
         65 * MINUTE_MS,
         (

@@ -11,7 +11,7 @@ from gpuwarden.schema import TABLES, public_views, stored_columns
 _OF_VIEWS: Mapping[str, Mapping[str, str]] = {
     "": {
         "usd_so_far": "Cost so far.",
-        "user": "Holder of the GPU, else owner of the job that it was allocated to.",
+        "username": "Holder of the GPU, else owner of the job that it was allocated to.",
         "job": "Slurm job, or Kubernetes namespace/pod.",
     },
     "waste": {
@@ -63,7 +63,7 @@ _OF_VIEWS: Mapping[str, Mapping[str, str]] = {
         "errors": "Increase of the counter, without resets.",
     },
     "slurm_jobs": {
-        "user": "Owner of the job.",
+        "username": "Owner of the job.",
         "cpus": "CPUs of the job on all its nodes.",
         "gpus": "GPUs of the job on all its nodes.",
         "gpu_uuids": "GPUs of the job, separated by commas, as far as its nodes tell.",

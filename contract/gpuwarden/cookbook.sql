@@ -16,16 +16,16 @@ FROM gpus_now WHERE util_percent < $below ORDER BY usd_per_hour DESC NULLS LAST,
 
 -- holders-now: who holds each GPU now, by process or allocation
 -- $node *: nodes of this name; * and ? are wildcards
-SELECT node, gpu, model, "user", job, scheduler, processes, gpu_memory_bytes / 1024^3 AS memory_gib, started_at
-FROM gpu_holders_now WHERE node GLOB $node ORDER BY node, gpu, "user", job;
+SELECT node, gpu, model, username, job, scheduler, processes, gpu_memory_bytes / 1024^3 AS memory_gib, started_at
+FROM gpu_holders_now WHERE node GLOB $node ORDER BY node, gpu, username, job;
 
 -- memory-by-user: who holds GPU memory now
-SELECT "user", count(DISTINCT gpu_uuid) AS gpus, sum(gpu_memory_bytes) / 1024^3 AS gib
-FROM gpu_holders_now GROUP BY "user" ORDER BY gib DESC NULLS LAST, "user";
+SELECT username, count(DISTINCT gpu_uuid) AS gpus, sum(gpu_memory_bytes) / 1024^3 AS gib
+FROM gpu_holders_now GROUP BY username ORDER BY gib DESC NULLS LAST, username;
 
 -- gpus-by-user: GPUs that each user holds now, and their nodes
-SELECT "user", count(DISTINCT gpu_uuid) AS gpus, list(DISTINCT node ORDER BY node) AS nodes
-FROM gpu_holders_now GROUP BY "user" ORDER BY gpus DESC, "user";
+SELECT username, count(DISTINCT gpu_uuid) AS gpus, list(DISTINCT node ORDER BY node) AS nodes
+FROM gpu_holders_now GROUP BY username ORDER BY gpus DESC, username;
 
 -- oldest-processes: processes that have been on a GPU for longest
 -- $top 20: number of rows
@@ -48,9 +48,9 @@ WHERE cpu_iowait_percent > 10 OR psi_io_some_percent > 20 ORDER BY cpu_iowait_pe
 
 -- usage-by-user: GPU hours, how busy they were, and what they cost, by user
 -- $since 7d: how far back
-SELECT "user", round(sum(gpu_hours), 1) AS gpu_hours, round(100 * sum(busy_hours) / sum(gpu_hours), 1) AS busy_percent,
+SELECT username, round(sum(gpu_hours), 1) AS gpu_hours, round(100 * sum(busy_hours) / sum(gpu_hours), 1) AS busy_percent,
     round(sum(usd), 2) AS usd, round(sum(energy_kwh), 1) AS kwh
-FROM gpu_usage WHERE ts > $since::TIMESTAMP GROUP BY "user" ORDER BY gpu_hours DESC, "user";
+FROM gpu_usage WHERE ts > $since::TIMESTAMP GROUP BY username ORDER BY gpu_hours DESC, username;
 
 -- usage-by-team: GPU hours and what they cost, by team (a label of pods or nodes)
 -- $since 7d: how far back
@@ -61,7 +61,7 @@ FROM gpu_usage WHERE ts > $since::TIMESTAMP GROUP BY team ORDER BY gpu_hours DES
 -- usage-by-job: jobs by GPU hours, with how busy they were
 -- $since 1d: how far back
 -- $top 20: number of rows
-SELECT job, max("user") AS "user", count(DISTINCT gpu_uuid) AS gpus, round(sum(gpu_hours), 1) AS gpu_hours,
+SELECT job, max(username) AS username, count(DISTINCT gpu_uuid) AS gpus, round(sum(gpu_hours), 1) AS gpu_hours,
     round(100 * sum(busy_hours) / sum(gpu_hours), 1) AS busy_percent, round(sum(usd), 2) AS usd
 FROM gpu_usage WHERE job IS NOT NULL AND ts > $since::TIMESTAMP
 GROUP BY job ORDER BY gpu_hours DESC, job LIMIT $top;
@@ -96,9 +96,9 @@ GROUP BY ALL HAVING job IS NOT NULL AND most_percent < $percent ORDER BY most_pe
 
 -- waste-by-user: dollars lost, by user
 -- $since 7d: how far back
-SELECT "user", round(sum(usd), 2) AS usd, round(sum(gpu_hours), 1) AS gpu_hours
+SELECT username, round(sum(usd), 2) AS usd, round(sum(gpu_hours), 1) AS gpu_hours
 FROM waste WHERE is_waste AND ts > $since::TIMESTAMP
-GROUP BY "user" ORDER BY usd DESC NULLS LAST, gpu_hours DESC, "user";
+GROUP BY username ORDER BY usd DESC NULLS LAST, gpu_hours DESC, username;
 
 -- waste-by-reason: dollars lost, by reason
 -- $since 7d: how far back
@@ -115,15 +115,15 @@ GROUP BY ALL ORDER BY usd DESC NULLS LAST, team, label;
 -- idle-holders: jobs that held idle GPUs, and their owners
 -- $since 1d: how far back
 -- $top 20: number of rows
-SELECT "user", job, round(sum(gpu_hours), 1) AS gpu_hours, round(sum(usd), 2) AS usd
+SELECT username, job, round(sum(gpu_hours), 1) AS gpu_hours, round(sum(usd), 2) AS usd
 FROM waste WHERE label = 'idle_held' AND ts > $since::TIMESTAMP
 GROUP BY ALL ORDER BY gpu_hours DESC, usd DESC NULLS LAST, job LIMIT $top;
 
 -- hours-by-user: GPU hours by use, what they cost and what was wasted, by user
 -- $since 7d: how far back
-SELECT coalesce("user", '(none)') AS "user", label, round(sum(gpu_hours), 1) AS gpu_hours, round(sum(usd), 2) AS usd,
+SELECT coalesce(username, '(none)') AS username, label, round(sum(gpu_hours), 1) AS gpu_hours, round(sum(usd), 2) AS usd,
     round(coalesce(sum(usd) FILTER (is_waste), 0), 2) AS wasted_usd
-FROM waste WHERE ts > $since::TIMESTAMP GROUP BY ALL ORDER BY wasted_usd DESC, gpu_hours, "user", label;
+FROM waste WHERE ts > $since::TIMESTAMP GROUP BY ALL ORDER BY wasted_usd DESC, gpu_hours, username, label;
 
 -- productive-share: share of the time that was productive, by day
 -- $since 30d: how far back
@@ -161,7 +161,7 @@ WHERE h.ts > $since::TIMESTAMP GROUP BY node HAVING kwh IS NOT NULL OR cpus_kwh 
 -- energy-by-job: energy and carbon dioxide of each job
 -- $since 7d: how far back
 -- $top 50: number of rows
-SELECT job, "user", round(sum(energy_kwh), 1) AS kwh, round(sum(co2_kg), 1) AS co2_kg
+SELECT job, username, round(sum(energy_kwh), 1) AS kwh, round(sum(co2_kg), 1) AS co2_kg
 FROM waste WHERE job IS NOT NULL AND ts > $since::TIMESTAMP
 GROUP BY ALL ORDER BY kwh DESC NULLS LAST, job LIMIT $top;
 

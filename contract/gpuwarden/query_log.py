@@ -11,7 +11,7 @@ QUERY_LOG = Table("query_log", "query of a person or program over HTTP; scope re
     Column("ts", Type.TIMESTAMP, "When it arrived, UTC.", required=True),
     Column("collector", Type.STRING, "Identity of the collector's store.", required=True),
     Column("number", Type.INT64, "Counts queries since the collector began.", required=True),
-    Column("user_name", Type.STRING, "Comment or id of the token; NULL: none was sent."),
+    Column("username", Type.STRING, "Comment or id of the token; NULL: none was sent."),
     Column("token", Type.STRING, "Id of the token, after rotation that of the first one; NULL: none was sent."),
     Column("address", Type.STRING, "Address of the client."),
     Column("sql", Type.STRING, f"Its text, truncated at {SQL_CHARACTERS_MAX} characters; values of parameters are not kept.", required=True),

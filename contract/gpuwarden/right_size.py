@@ -82,7 +82,7 @@ class JobNeed:
     """What a job used of GPUs of one model in the window. None: no reading had it."""
 
     job: str | None
-    user: str | None
+    username: str | None
     model: str | None
     gpus: int
     """Most at once."""
@@ -354,7 +354,7 @@ asked AS (
     SELECT *, count(*) OVER (PARTITION BY ts, job, username) AS at_once FROM counted WHERE {mine}
     QUALIFY simulated = bool_and(simulated) OVER ()
 )
-SELECT h.job, h.username AS "user", i.catalogue_model AS model, max(h.at_once) AS gpus,
+SELECT h.job, h.username, i.catalogue_model AS model, max(h.at_once) AS gpus,
     count(*) FILTER (NOT h.is_shared) / 60 AS gpu_hours, count(*) FILTER (h.is_shared) / 60 AS shared_hours,
     (date_diff('minute', min(h.ts), max(h.ts)) + 1) / 60 AS span_hours, avg(i.usd_per_hour) AS usd_per_hour,
     quantile_cont(g.memory_used_bytes_max, 0.99) AS memory_p99_bytes, max(g.memory_used_bytes_max) AS memory_max_bytes,

@@ -46,7 +46,7 @@ OTHERS_1H = "others_1h"
 """View of the sums of what a team's readers may not see."""
 
 _NODE = "{node}"
-_POD = "{node} OR {user} OR {pod}"
+_POD = "{node} OR {username} OR {pod}"
 _READING = "{node} OR {held}"
 _POD_NAMESPACE = "split_part(pod, '/', 1)"
 _OPEN, _CLOSED = "true", "false"
@@ -58,9 +58,9 @@ _VISIBLE: Mapping[str, str] = {
     "host_samples": _NODE,
     "infiniband_samples": _NODE,
     "process_samples": _POD,
-    "allocation_samples": "{node} OR {user} OR {pod} OR {namespace} OR {team}",
+    "allocation_samples": "{node} OR {username} OR {pod} OR {namespace} OR {team}",
     "progress_samples": _POD,
-    "slurm_job_samples": "{node} OR {user} OR {account}",
+    "slurm_job_samples": "{node} OR {username} OR {account}",
     # One node, the controller's, reports all others.
     "slurm_node_samples": "slurm_node IN (FROM {own})",
     "coverage": _NODE,
@@ -72,7 +72,7 @@ _VISIBLE: Mapping[str, str] = {
     "gpu_1h": _NODE,
     "host_1m": _NODE,
     "process_1m": _POD,
-    "waste_1h": "{node} OR {user} OR {pod} OR {team}",
+    "waste_1h": "{node} OR {username} OR {pod} OR {team}",
     "alerts": "{node} OR {owner}",
     # Text, cost and counts of an incident are of all its alerts, its owner is of its roots. A member's row has its newest
     # episode; earlier ones may have been of another owner.
@@ -84,8 +84,8 @@ _VISIBLE: Mapping[str, str] = {
     "incident_alerts": "incident IN ({incidents})",
     "annotations": "{node} OR (node IS NULL AND job IS NULL)",
     "diagnoses": "{node} OR {owner}",
-    "policy_cases": "{node} OR {user} OR {team}",
-    "budgets": "(kind = 'team' AND name = {name}) OR (kind = 'user' AND {user_name})",
+    "policy_cases": "{node} OR {username} OR {team}",
+    "budgets": "(kind = 'team' AND name = {name}) OR (kind = 'username' AND {budget_of})",
     "gpu_offers": _OPEN,
     # Each token reads its own rows.
     "query_log": _OPEN,
@@ -112,8 +112,8 @@ def visible_sql(team: Team, table: str) -> str:
         if "{alerts}" in rule
         else "",
         incidents=_visible_keys_sql(team, "incidents", "id") if "{incidents}" in rule else "",
-        user=_matches("username", team.users),
-        user_name=_matches("name", team.users),
+        username=_matches("username", team.users),
+        budget_of=_matches("name", team.users),
         owner=_matches("owner", team.users),
         account=_matches("account", team.accounts),
         namespace=_matches("namespace", team.namespaces),

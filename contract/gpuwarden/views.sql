@@ -80,7 +80,7 @@ WHERE i.state = 'open';
 
 -- Holder of each GPU now: by processes of the last 30 seconds, or by the allocation of a scheduler.
 CREATE OR REPLACE VIEW gpu_holders_now AS
-SELECT h.node, h.gpu, h.gpu_uuid, g.model, max(h.username) AS "user", h.job, max(h.workload) AS workload,
+SELECT h.node, h.gpu, h.gpu_uuid, g.model, max(h.username) AS username, h.job, max(h.workload) AS workload,
     max(h.scheduler) AS scheduler,
     count(h.pid) AS processes, try_cast(sum(h.gpu_memory_bytes) AS BIGINT) AS gpu_memory_bytes, min(h.started_at) AS started_at,
     any_value(g.usd_per_hour) AS usd_per_hour, bool_or(h.simulated) AS simulated
@@ -103,7 +103,7 @@ GROUP BY h.node, h.gpu, h.gpu_uuid, g.model, h.job, if(h.job IS NULL, h.username
 CREATE OR REPLACE VIEW slurm_jobs AS
 SELECT
     slurm_job_id, any_value(array_job_id) AS array_job_id, any_value(array_task_id) AS array_task_id,
-    arg_max(job_name, told_at) AS job_name, arg_max("user", told_at) AS "user", arg_max(account, told_at) AS account,
+    arg_max(job_name, told_at) AS job_name, arg_max(username, told_at) AS username, arg_max(account, told_at) AS account,
     arg_max("partition", told_at) AS "partition", arg_max(qos, told_at) AS qos, arg_max(reservation, told_at) AS reservation,
     coalesce(any_value(state) FILTER (is_controller), if(bool_and(ended_at IS NOT NULL), 'ended', 'running')) AS state,
     coalesce(arg_max(node_list, told_at), string_agg(node, ',' ORDER BY node) FILTER (NOT is_controller)) AS node_list,
@@ -120,7 +120,7 @@ SELECT
 FROM (
     SELECT slurm_job_id, source = 'controller' AS is_controller, node, max(ts) AS told_at, max(started_at) AS started_at,
         if(max(ended_at) >= max(started_at), max(ended_at), NULL) AS ended_at, arg_max(array_job_id, ts) AS array_job_id,
-        arg_max(array_task_id, ts) AS array_task_id, arg_max(job_name, ts) AS job_name, arg_max(username, ts) AS "user",
+        arg_max(array_task_id, ts) AS array_task_id, arg_max(job_name, ts) AS job_name, arg_max(username, ts) AS username,
         arg_max(account, ts) AS account, arg_max("partition", ts) AS "partition", arg_max(qos, ts) AS qos,
         arg_max(reservation, ts) AS reservation, arg_max(state, ts) AS state, arg_max(node_list, ts) AS node_list,
         arg_max(nodes, ts) AS nodes, arg_max(cpus, ts) AS cpus, arg_max(gpus, ts) AS gpus,
@@ -197,7 +197,7 @@ FROM nodes n, json_each(n.labels) l;
 
 -- GPU hours, labels, cost and energy of each owner by GPU and hour, with the current hour.
 CREATE OR REPLACE VIEW gpu_usage AS
-SELECT w.ts, w.node, w.gpu, w.gpu_uuid, w.model, w."user", w.job, w.team, n.labels ->> 'rack' AS rack,
+SELECT w.ts, w.node, w.gpu, w.gpu_uuid, w.model, w.username, w.job, w.team, n.labels ->> 'rack' AS rack,
     from_json(n.labels, '"MAP(VARCHAR, VARCHAR)"') AS labels,
     sum(w.gpu_hours) AS gpu_hours, coalesce(sum(w.gpu_hours) FILTER (w.label IN ('productive', 'busy')), 0) AS busy_hours,
     coalesce(sum(w.gpu_hours) FILTER (w.label IN ('idle_held', 'allocated_idle', 'free')), 0) AS idle_hours,
@@ -206,7 +206,7 @@ SELECT w.ts, w.node, w.gpu, w.gpu_uuid, w.model, w."user", w.job, w.team, n.labe
     sum(w.energy_kwh) AS energy_kwh, sum(w.energy_usd) AS energy_usd, sum(w.co2_kg) AS co2_kg, w.simulated
 FROM waste w
 LEFT JOIN nodes n USING (node)
-GROUP BY w.ts, w.node, w.gpu, w.gpu_uuid, w.model, w."user", w.job, w.team, n.labels, w.simulated;
+GROUP BY w.ts, w.node, w.gpu, w.gpu_uuid, w.model, w.username, w.job, w.team, n.labels, w.simulated;
 
 -- For readers of one team: GPU hours and cost of all others by hour, model and label. Empty for readers of all rows.
 CREATE OR REPLACE VIEW others_1h AS

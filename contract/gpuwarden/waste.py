@@ -735,7 +735,7 @@ def view_sql(running: str | None = None) -> str:
         "SELECT w.ts, w.label, "
         f"w.label NOT IN ({', '.join(repr(label) for label in NO_WASTE)}) AS is_waste, "
         "w.node, w.gpu, w.gpu_uuid, w.model, "
-        'w.username AS "user", coalesce(w.slurm_job_id, w.pod) AS job, w.team, w.split_by, w.simulated, '
+        "w.username, coalesce(w.slurm_job_id, w.pod) AS job, w.team, w.split_by, w.simulated, "
         "w.seconds / 3600 AS gpu_hours, w.usd, w.energy_kwh, w.energy_usd, w.co2_kg\n"
         f"FROM (SELECT {_NAMES} FROM waste_1h UNION ALL BY NAME {hours}) w;\n"
     )

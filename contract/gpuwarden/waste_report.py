@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from gpuwarden.waste import LABELS
 
 BY: Mapping[str, str] = {
-    "user": '"user"',
+    "username": "username",
     "node": "node",
     "job": "job",
     "account": "(SELECT any_value(account) FROM slurm_jobs j WHERE j.slurm_job_id = job)",

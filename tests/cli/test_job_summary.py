@@ -13,7 +13,7 @@ from gpuwarden_cli.job_report import JobGpu, JobNode, JobReport, JobVerdict, nod
 from gpuwarden_cli.job_summary import comment, notes, parse_comment, record, screen, summary
 
 BEGIN = datetime(2026, 11, 23, 8, 0, tzinfo=UTC)
-FACTS = {"user": "ada", "account": "physics", "qos": "high", "partition": "batch", "state": "completed", "job_name": "train",
+FACTS = {"username": "ada", "account": "physics", "qos": "high", "partition": "batch", "state": "completed", "job_name": "train",
     "node_list": "gpu[1-2]", "cpus": 32, "gpus": 4, "time_limit_seconds": 86_400, "ended_at": BEGIN + timedelta(hours=2), "exit_code": 0}  # fmt: skip
 
 

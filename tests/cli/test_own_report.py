@@ -53,7 +53,7 @@ async def test_reports_of_a_collector(tmp_path, monkeypatch, capsys) -> None:
         (case,) = json.loads(await said("own", "--format", "json"))
         csv = await said("own", "--format", "csv")
         quiet = await said("right-size", "--all")
-        by_user = json.loads(await said("right-size", "--by", "user", "--format", "json"))
+        by_user = json.loads(await said("right-size", "--by", "username", "--format", "json"))
     # 30,000 over 48 months, and power and cooling 30 % of the whole.
     assert case["own_usd_a_month"] == 30_000 / 48 / 0.7
     assert case["reserved_usd_a_month"] == 30.4375 * 24 * 2.0

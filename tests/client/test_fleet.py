@@ -110,7 +110,7 @@ async def test_a_question_that_cannot_be_answered_says_why(fleet: AsyncFleet) ->
         await fleet.sql("SELECT $since", since=datetime(2026, 1, 1)).rows()  # noqa: DTZ001
     with pytest.raises(CallError, match="has 2 rows of 1 column"):
         await fleet.sql("SELECT * FROM range(2)").one()
-    with pytest.raises(CallError, match="by = tema is unknown; it must be one of user, node"):
+    with pytest.raises(CallError, match="by = tema is unknown; it must be one of username, node"):
         fleet.waste(by="tema")
     with pytest.raises(CallError, match="since = 999999999d is longer ago than there are years"):
         fleet.waste(since="999999999d")

@@ -20,7 +20,7 @@ PRICES = {
     "GH200-96GB": ModelPrice("GH200-96GB", 0.10, None, 4),
 }
 NEED = JobNeed(
-    job="7", user="ada", model=H100, gpus=1, gpu_hours=70.0, shared_hours=0.0, span_hours=70.0, usd_per_hour=2.95,
+    job="7", username="ada", model=H100, gpus=1, gpu_hours=70.0, shared_hours=0.0, span_hours=70.0, usd_per_hour=2.95,
     memory_p99_bytes=30.0 * GIB, memory_max_bytes=31.0 * GIB, memory_share=1.0, sm_p95_percent=20.0, sm_share=1.0,
     dram_p95_percent=15.0, dram_share=1.0, tensor_p95_percent=10.0, link_p95_bytes_per_second=0.0, busy_minutes=4000,
     checkpoints=0,

@@ -887,7 +887,7 @@ def test_the_view_has_the_hours_that_are_rolled_up_and_the_one_that_runs(
         process_1m=[{**row, "ts": row["ts"] + shift} for row in processes(range(65))],
     )
     asked = (
-        'SELECT ts, is_waste, "user", job, label, sum(gpu_hours) AS gpu_hours, sum(usd) AS usd '
+        "SELECT ts, is_waste, username, job, label, sum(gpu_hours) AS gpu_hours, sum(usd) AS usd "
         "FROM waste WHERE label = 'idle_held' GROUP BY ALL ORDER BY ts"
     )
     labelled_now = database.run(asked).rows

@@ -194,7 +194,7 @@ def test_every_counter_of_errors_of_links_is_among_their_errors() -> None:
 async def test_a_display_server_holds_no_gpu_and_an_allocation_alone_does(fleet: Any) -> None:
     fleet.db.execute("UPDATE process_samples SET process_type = 'graphics' WHERE username = 'ada'")
     found = await fleet.query(
-        "SELECT gpu, \"user\", processes FROM gpu_holders_now WHERE node = 'n1' ORDER BY gpu"
+        "SELECT gpu, username, processes FROM gpu_holders_now WHERE node = 'n1' ORDER BY gpu"
     )
     assert found.rows == [(0, "ada", 0), (1, "ada", 0), (2, None, 0)]
 

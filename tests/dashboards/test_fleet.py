@@ -114,7 +114,7 @@ async def test_names_are_in_the_order_of_the_map_until_it_says_another_version(q
         {"gpus": [0, 1], "models": ["H100", "H100"]},
     ]
     assert names["labels"] == [{"rack": "r1"}]
-    assert names["holders"] == [{"user": "ali", "job": "70"}]
+    assert names["holders"] == [{"username": "ali", "job": "70"}]
     assert names["holder_of"] == [-1, -1, 0]
     assert json.loads(await read_map(querier, "state"))["version"] == names["version"]
     add_gpu(db, "n3", 0, 1)
@@ -164,7 +164,7 @@ async def test_a_fleet_with_a_past_is_counted_right(filled) -> None:
     assert week["all"]["hours"] == pytest.approx(hours)
     assert week["all"]["wasted_usd"] == pytest.approx(2.0 * 167 * 13)
     assert [one["name"] for one in week["top"]["team"]] == ["vision"]
-    assert all(one["most"] == "idle_held" for one in week["top"]["user"])
+    assert all(one["most"] == "idle_held" for one in week["top"]["username"])
     nodes = await read_nodes(querier, ["gpu-00003", "gpu-00001", "none", "gpu-00007"])
     assert [one["node"] for one in nodes] == ["gpu-00003", "gpu-00001", "gpu-00007"]
     assert nodes[1]["cpu_util_percent"] == 11
@@ -182,7 +182,7 @@ async def test_search_finds_nodes_gpus_users_and_jobs_by_name(filled) -> None:
         "SELECT gpu_uuid FROM gpus WHERE node = 'gpu-00002' AND gpu = 3"
     ).fetchone()
     assert await found(uuid[:12]) == [("gpu", uuid)]
-    assert (await found("user1"))[0] == ("user", "user1")
+    assert (await found("user1"))[0] == ("username", "user1")
     assert await found("70002") == [("job", "70002")]
     assert await found("100%") == []
     assert await found("  ") == []

@@ -72,14 +72,14 @@ async def test_the_most_waste_comes_first_with_its_trend_and_the_time_before(spe
 
 
 async def test_a_filter_leaves_one_name_or_nobody(spent) -> None:
-    of_alice = MoneyQuestion(BEGIN, END, "job", {"user": "alice"})
+    of_alice = MoneyQuestion(BEGIN, END, "job", {"username": "alice"})
     money = await read_money(spent, of_alice, NOW)
     assert {line.usage.name for line in money.lines} == {"7", "8"}
     assert money.before is not None
     assert money.before.usd == 1.0
-    nobody = await read_money(spent, MoneyQuestion(BEGIN, END, "node", {"user": ""}), NOW)
+    nobody = await read_money(spent, MoneyQuestion(BEGIN, END, "node", {"username": ""}), NOW)
     assert [line.usage.name for line in nobody.lines] == ["n3"]
-    hostile = MoneyQuestion(BEGIN, END, "node", {"user": "' OR true --"})
+    hostile = MoneyQuestion(BEGIN, END, "node", {"username": "' OR true --"})
     assert (await read_money(spent, hostile, NOW)).lines == []
 
 
@@ -123,10 +123,10 @@ async def test_what_did_not_change_is_said_in_words(querier) -> None:
         add(querier, hours_ago, "idle_held", "n1", "alice", "7", 3600, usd)
     html = await asked(querier, "/money?since=7d")
     assert html.count("as in the time before") == 2
-    of_bob = await asked(querier, "/money?since=7d&user=bob")
+    of_bob = await asked(querier, "/money?since=7d&username=bob")
     assert "to compare" not in of_bob
     add(querier, 3, "free", "n1", "bob", "8", 3600, 1.0)
-    of_bob = await asked(querier, "/money?since=24h&user=bob")
+    of_bob = await asked(querier, "/money?since=24h&username=bob")
     assert "No data of this filter before 12 March 09:00 UTC: nothing to compare with." in of_bob
 
 
@@ -204,9 +204,9 @@ async def asked(querier, path: str) -> str:
 
 
 async def test_an_address_keeps_what_was_chosen(spent) -> None:
-    html = await asked(spent, "/money?by=job&user=alice&since=30d&sort=usd")
-    assert 'href="/money?since=30d&amp;by=team&amp;sort=usd&amp;user=alice"' in html
-    assert 'href="/money?since=month&amp;by=job&amp;sort=usd&amp;user=alice"' in html
+    html = await asked(spent, "/money?by=job&username=alice&since=30d&sort=usd")
+    assert 'href="/money?since=30d&amp;by=team&amp;sort=usd&amp;username=alice"' in html
+    assert 'href="/money?since=month&amp;by=job&amp;sort=usd&amp;username=alice"' in html
     assert 'href="/money?since=30d&amp;by=job&amp;sort=usd"' in html, "without the filter"
     assert 'href="/jobs/7"' in html
     assert "begin=2026-03-12T00%3A00&amp;end=2026-03-12T13%3A00" in html, "a bar leads to its day"
@@ -218,8 +218,8 @@ async def test_an_address_keeps_what_was_chosen(spent) -> None:
 
 
 async def test_csv_has_the_lines_with_hours_by_label(spent) -> None:
-    rows = [*csv.DictReader(io.StringIO(await asked(spent, "/v1/money.csv?by=user&sort=name")))]
-    assert [row["user"] for row in rows] == ["alice", "bob", ""]
+    rows = [*csv.DictReader(io.StringIO(await asked(spent, "/v1/money.csv?by=username&sort=name")))]
+    assert [row["username"] for row in rows] == ["alice", "bob", ""]
     assert (rows[0]["usd"], rows[0]["idle_held_gpu_hours"]) == ("4.5", "0.5")
     assert rows[1]["usd"] == "", "an unknown price is not 0"
 
@@ -311,7 +311,7 @@ def budget(querier, kind: str, name: str, usd: float) -> None:
 async def test_a_budget_is_forecast_as_the_page_forecasts_the_same_filter(spent) -> None:
     spent.db.execute("UPDATE waste_1h SET team = 'vision' WHERE username = 'alice'")
     for kind, name, usd in (
-        ("team", "vision", 20.0), ("user", "alice", 5.0), ("label", "free", 400.0), ("fleet", "", 100.0), ("team", "none", 7.0),
+        ("team", "vision", 20.0), ("username", "alice", 5.0), ("label", "free", 400.0), ("fleet", "", 100.0), ("team", "none", 7.0),
     ):  # fmt: skip
         budget(spent, kind, name, usd)
     money = await read_money(spent, QUESTION, NOW)
@@ -327,7 +327,7 @@ async def test_a_budget_is_forecast_as_the_page_forecasts_the_same_filter(spent)
         assert one.spent_usd == asked.forecast.so_far
         assert one.forecast_usd == pytest.approx(asked.forecast.whole)
         assert only == {} or [b.name for b in asked.budgets] == [name]
-    alice = found["user", "alice"]
+    alice = found["username", "alice"]
     assert (alice.spent_usd, alice.severity, alice.outlook) == (5.5, "critical", "used up")
     vision = found["team", "vision"]
     assert (vision.severity, vision.used_up_at is not None) == ("warning", True)
@@ -346,22 +346,22 @@ async def test_an_hour_of_a_new_user_is_not_expected_to_go_on_for_a_month(querie
     add(querier, 180, "productive", "n1", "gone", "6", 3600, 4.0)
     add(querier, 1, "productive", "sim", "eve", "9", 3600, 100.0, simulated=True)
     for name in ("eve", "gone"):
-        budget(querier, "user", name, 5000.0)
+        budget(querier, "username", name, 5000.0)
     left = (datetime(2026, 4, 1, tzinfo=UTC) - NOW) / timedelta(hours=1)
     for name, whole in (("eve", 10.0 + 10.0 / 100.5 * left), ("gone", 4.0)):
-        money = await read_money(querier, MoneyQuestion(BEGIN, END, "job", {"user": name}), NOW)
+        money = await read_money(querier, MoneyQuestion(BEGIN, END, "job", {"username": name}), NOW)
         assert money.forecast is not None
         assert money.forecast.whole == pytest.approx(whole)
         assert [one.forecast_usd for one in money.budgets] == [pytest.approx(whole)]
 
 
 async def test_the_page_shows_budgets_that_belong_to_its_filter(spent) -> None:
-    budget(spent, "user", "<alice>", 5.0)
+    budget(spent, "username", "<alice>", 5.0)
     html = await asked(spent, "/money")
     assert "Budgets of this month" in html
-    assert "user &lt;alice&gt;" in html
+    assert "username &lt;alice&gt;" in html
     assert "0 % expected by the end of the month" in html
-    assert "Budgets of this month" not in await asked(spent, "/money?user=bob")
+    assert "Budgets of this month" not in await asked(spent, "/money?username=bob")
     spent.db.execute("DELETE FROM budgets")
     assert "Budgets" not in await asked(spent, "/money")
 

@@ -37,14 +37,14 @@ def spent(querier):
     """A week of two teams, a week before, an incident and a sick GPU."""
     sql = (
         "INSERT INTO waste_1h (ts, label, node, gpu, gpu_uuid, username, team, simulated, seconds, usd, energy_kwh, co2_kg) "
-        "SELECT $ts::TIMESTAMP + to_hours(h), $label, 'n1', 0, 'GPU-0', $user, $team, false, 3600, 1.5, 0.5, 0.1 "
+        "SELECT $ts::TIMESTAMP + to_hours(h), $label, 'n1', 0, 'GPU-0', $username, $team, false, 3600, 1.5, 0.5, 0.1 "
         "FROM range($hours) t(h)"
     )
     for label, user, team, at, hours in (
         ("productive", "ada", "vision", BEGIN, 30), ("idle_held", "<bob>", "<b>speech", BEGIN + timedelta(days=3), 10),
         ("idle_held", "ada", "vision", BEGIN - timedelta(days=2), 20),
     ):  # fmt: skip
-        querier.db.execute(sql, {"ts": at.replace(tzinfo=None), "label": label, "user": user, "team": team, "hours": hours})  # fmt: skip
+        querier.db.execute(sql, {"ts": at.replace(tzinfo=None), "label": label, "username": user, "team": team, "hours": hours})  # fmt: skip
     at = BEGIN.replace(tzinfo=None)
     querier.db.execute(
         "INSERT INTO incidents (id, state, root, rule, severity, consequence, summary, remedy, place, labels, nodes, roots, "
@@ -105,7 +105,7 @@ async def test_a_name_cannot_act_on_a_terminal_nor_make_a_line(spent) -> None:
 
 
 async def test_a_filter_leaves_out_what_has_no_team(spent) -> None:
-    found = await made(spent, "user", {"team": "vision"})
+    found = await made(spent, "username", {"team": "vision"})
     assert "About: team vision." in found.text
     for absent in ("Incidents", "Sick", "What to do", "speech"):
         assert absent not in found.html

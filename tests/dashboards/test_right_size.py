@@ -44,7 +44,7 @@ def used(querier):
 async def test_shared_minutes_are_not_judged(used) -> None:
     found = {one.need.job: one for one in await read_right_sizes(used, BEGIN, END)}
     need = found["7"].need
-    assert (need.user, need.model, need.gpus) == ("ada", "H100-SXM-80GB", 1)
+    assert (need.username, need.model, need.gpus) == ("ada", "H100-SXM-80GB", 1)
     assert (need.gpu_hours, need.shared_hours, need.span_hours) == (2, 1, 3)
     assert (need.memory_p99_bytes, need.memory_share) == (10e9, 1)
     assert (need.sm_p95_percent, need.dram_p95_percent) == (12, 8), (
@@ -64,7 +64,7 @@ async def test_one_user_or_job_is_judged_by_all_who_share_its_gpus(used) -> None
     (of_ada,) = await read_right_sizes(used, BEGIN, END, *asked("ada", None))
     assert (of_ada.need.job, of_ada.need.gpu_hours, of_ada.need.shared_hours) == ("7", 2, 1)
     (of_job,) = await read_right_sizes(used, BEGIN, END, *asked(None, "8"))
-    assert of_job.need.user == "bob"
+    assert of_job.need.username == "bob"
     assert await read_right_sizes(used, BEGIN, END, *asked("ada", "8")) == []
 
 
@@ -75,9 +75,9 @@ async def test_the_command_says_what_to_use_and_why_not(used) -> None:
     assert f"${2 * 1.75 * 30.4375:,.2f} a month: use spot H100-SXM-80GB." in text
     assert f"${2 * 3 * 5 / 7 * 30.4375:,.2f} a month: use MIG 2g.20gb" in text
     assert "job 8 of bob on 1 x H100-SXM-80GB: no advice: it alone held GPUs for 0 minutes" in text
-    by_user = screen(found, "user", 20, BEGIN, END, with_all=False)
+    by_user = screen(found, "username", 20, BEGIN, END, with_all=False)
     assert "1 job without advice: --all says why." in by_user
-    assert [(one["user"], one["jobs_with_advice"]) for one in grouped(found, "user")] == [
+    assert [(one["username"], one["jobs_with_advice"]) for one in grouped(found, "username")] == [
         ("ada", 1),
         ("bob", 0),
     ]

@@ -46,7 +46,7 @@ def used(querier):
 async def test_jobs_are_sorted_by_any_of_the_columns(used) -> None:
     names = {}
     for sort in ("name", *SORTS):
-        user = await read_subject(used, "user", "alice", BEGIN, NOW, sort)
+        user = await read_subject(used, "username", "alice", BEGIN, NOW, sort)
         assert user is not None
         names[sort] = [one.name for one in user.jobs]
     assert names["name"] == names["usd"] == names["gpu_hours"] == names["used"] == ["7", "8"]
@@ -95,7 +95,7 @@ async def test_a_job_is_told_with_its_gpus_verdict_and_cost(used) -> None:
     without_tags = re.sub("</?time[^>]*>", "", html)
     assert "Ended</b>: 2026-03-02 10:30 UTC to 2026-03-02 11:11 UTC" in without_tags
     assert 'data-gpu-uuids="GPU-n1-0"' in html
-    user = await read_subject(used, "user", "alice", BEGIN, NOW)
+    user = await read_subject(used, "username", "alice", BEGIN, NOW)
     assert user is not None
     assert {usage.name for usage in user.jobs} == {"7", "8"}
     assert "Waits for data." in PAGES.render_subject(user, WEEK)

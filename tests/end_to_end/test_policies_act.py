@@ -36,7 +36,7 @@ policies:
   - name: cull
     state: on
     rule: planted_idle
-    protect: [{user: grace}]
+    protect: [{username: grace}]
     steps: [{do: ask_owner, wait: WAIT}, {do: cancel_job}]
     limits: {an_hour: 5, at_once: 3}
 """

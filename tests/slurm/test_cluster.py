@@ -120,7 +120,7 @@ def test_a_job_is_a_row_within_seconds_and_so_is_its_end(slurm: Cluster, agent: 
         and found["gpus"] == "2"
         and len(found["gpu_uuids"].split(",")) == 2
     )
-    assert (found["user"], found["account"], found["partition"]) == ("ada", "physics", "batch")
+    assert (found["username"], found["account"], found["partition"]) == ("ada", "physics", "batch")
     soon(slurm, lambda: job_of(slurm, job).get("qos") == "high", "what the controller knows")
     assert job_of(slurm, job)["time_limit_seconds"] == "600"
     soon(slurm, lambda: job_of(slurm, job).get("ended_at"), "its end")

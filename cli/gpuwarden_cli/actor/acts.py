@@ -18,7 +18,7 @@ class Act:
     id: str
     kind: str
     node: str
-    user: str
+    username: str
     """Whose job it is; empty: not known."""
     job: str
     by: datetime
@@ -32,14 +32,14 @@ class Act:
     def of(cls, document: Mapping[str, Any]) -> "Act":
         """Read the API's JSON. Raises ActError."""
         try:
-            texts = [document[name] for name in ("id", "act", "node", "user", "job", "by")]
+            texts = [document[name] for name in ("id", "act", "node", "username", "job", "by")]
             if not all(isinstance(text, str) and len(text) <= 500 for text in texts):
                 raise TypeError("not texts")
-            name, kind, node, user, job, by = texts
+            name, kind, node, username, job, by = texts
             more = [document.get(name, "") for name in ("policy", "summary", "gpu_uuid")]
             if not all(isinstance(text, str) and len(text) <= 5_000 for text in more):
                 raise TypeError("not texts")
-            found = cls(name, kind, node, user, job, datetime.fromisoformat(by), *more)
+            found = cls(name, kind, node, username, job, datetime.fromisoformat(by), *more)
         except (KeyError, TypeError, ValueError) as error:
             raise ActError(f"the collector's act cannot be read: {error}") from error
         if not name.isalnum() or found.by.tzinfo is None:

@@ -98,7 +98,7 @@ class Actor:
                 "act": act.kind,
                 "job": act.job,
                 "node": act.node,
-                "user": act.user,
+                "username": act.username,
                 "case": act.id,
             },
         )

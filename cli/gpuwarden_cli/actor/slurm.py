@@ -44,9 +44,9 @@ class Slurm:
         found = self._job(act)
         if found is None or found[1] in _OVER:
             return "the job had ended"
-        user, state = found
-        if act.user and user != act.user:
-            raise ActError(f"job {act.job} is of {user}, not of {act.user}: not done")
+        username, state = found
+        if act.username and username != act.username:
+            raise ActError(f"job {act.job} is of {username}, not of {act.username}: not done")
         if act.kind == "requeue_job" and state == "PENDING":
             return "the job waits already"
         return None

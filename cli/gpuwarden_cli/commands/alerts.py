@@ -81,7 +81,7 @@ def add_filters(made: argparse.ArgumentParser) -> None:
     for name, text in (
         ("node", "of this node; * and ? are wildcards"),
         ("gpu", "of this GPU: its index, or the beginning of its UUID"),
-        ("user", "that concern this user"),
+        ("owner", "whose owner is this user"),
         ("job", "of this job"),
         ("rule", "of this rule; * and ? are wildcards"),
     ):

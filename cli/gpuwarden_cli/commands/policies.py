@@ -207,12 +207,12 @@ def policies_list(args: argparse.Namespace) -> int:
     if found["results"]:
         print("\n" + _results_text(found["results"]), end="")
     if found["cases"]:
-        columns = ["policy", "target", "user", "state", "next", "ended", "note"]
+        columns = ["policy", "target", "username", "state", "next", "ended", "note"]
         cases = [
             [
                 one["policy"],
                 one["target"],
-                one["user"],
+                one["username"],
                 one["state"],
                 one["next_at"],
                 one["ended_at"],
@@ -286,7 +286,7 @@ def _record(one: "DryRun", trial: "PolicyTrial") -> Mapping[str, Any]:
     alert = trial.alert
     return {
         "policy": one.policy.name, "rule": alert.rule, "outcome": trial.outcome.value, "labels": dict(alert.labels),
-        "user": trial.subject.user or None, "job": trial.subject.job or None, "fired_at": alert.fired_at,
+        "username": trial.subject.username or None, "job": trial.subject.job or None, "fired_at": alert.fired_at,
         "resolved_at": alert.resolved_at, "first_at": trial.first_at, "act_at": trial.act_at, "saved_usd": trial.saved_usd,
         "busy_again_at": trial.busy_again_at, "is_judged": trial.is_judged, "simulated": alert.simulated,
     }  # fmt: skip
@@ -322,11 +322,11 @@ def report(one: "DryRun", *, lists_acts: bool) -> str:
     width = terminal_width()
     lines.append(render(["outcome", "alerts"], counts, "table", width=width))
     if acts:
-        rows = [_of_user(user, several) for user, several in one.by_user().items()]
-        columns = ["user", "alerts", "jobs", "saved", "wrongly"]
+        rows = [_of_user(username, several) for username, several in one.by_user().items()]
+        columns = ["username", "alerts", "jobs", "saved", "wrongly"]
         lines.append(render(columns, rows, "table", width=width))
     if one.wrong or (lists_acts and acts):
-        columns = ["at", "where", "user", "job", "saved", "busy again"]
+        columns = ["at", "where", "username", "job", "saved", "busy again"]
         listed = [_line(trial) for trial in acts if lists_acts or trial.is_wrong]
         lines.append(render(columns, listed, "table", width=width))
     if any(trial.alert.simulated for trial in acts):
@@ -338,7 +338,7 @@ def _times(count: int) -> str:
     return "once" if count == 1 else "never" if not count else f"{count:,} times"
 
 
-def _of_user(user: str, trials: "Sequence[PolicyTrial]") -> list[Any]:
+def _of_user(username: str, trials: "Sequence[PolicyTrial]") -> list[Any]:
     from gpuwarden_rules.definition.templates import usd
     from gpuwarden_rules.policies.dry_run import saved_usd
 
@@ -346,7 +346,7 @@ def _of_user(user: str, trials: "Sequence[PolicyTrial]") -> list[Any]:
     jobs = {trial.subject.job for trial in trials} - {""}
     wrongly = sum(trial.is_wrong for trial in trials)
     return [
-        user or "not known",
+        username or "not known",
         len(trials),
         len(jobs),
         None if saved is None else usd(saved),
@@ -362,7 +362,7 @@ def _line(trial: "PolicyTrial") -> list[Any]:
     return [
         f"{trial.act_at:%Y-%m-%d %H:%M}",
         ", ".join(f"{k} {v}" for k, v in labels.items() if k != "gpu_uuid"),
-        trial.subject.user,
+        trial.subject.username,
         trial.subject.job,
         None if trial.saved_usd is None else usd(trial.saved_usd),
         None if again is None else f"{again:%H:%M}",

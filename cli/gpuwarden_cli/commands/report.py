@@ -72,7 +72,7 @@ def _add_right_size(group: Commands) -> None:
     made = add_command(group, "right-size", right_size, text)
     add_since(made, "7d")
     made.add_argument(
-        "--by", choices=("job", "user", "model"), default="job", help="lines (default job)"
+        "--by", choices=("job", "username", "model"), default="job", help="lines (default job)"
     )
     made.add_argument(
         "--top",
@@ -81,7 +81,7 @@ def _add_right_size(group: Commands) -> None:
         metavar="N",
         help="maximum number of lines (default 20)",
     )
-    made.add_argument("--user", metavar="NAME", help="jobs of this user alone")
+    made.add_argument("--username", metavar="NAME", help="jobs of this user alone")
     made.add_argument("--job", metavar="JOB", help="this job alone: Slurm's id, or namespace/name")
     made.add_argument("--all", action="store_true", help="also jobs without advice, and why")
     add_format(made, ("table", "json"))
@@ -94,7 +94,7 @@ def right_size(args: argparse.Namespace) -> int:
     from gpuwarden_cli.right_size_report import asked, grouped, records, screen
 
     since, until = _window(args)
-    mine, params = asked(args.user, args.job)
+    mine, params = asked(args.username, args.job)
     querier = RemoteQuerier(args.url)
     found = asyncio.run(read_right_sizes(querier, since, until, mine, params))
     if args.format == "json":

@@ -164,7 +164,7 @@ class Notifications:
             raise OSError("messages are not sent yet")
         try:
             await self._notifier.say(
-                words.id, words.user, PolicyText(title=words.title, paragraphs=words.paragraphs)
+                words.id, words.username, PolicyText(title=words.title, paragraphs=words.paragraphs)
             )
         except OutboxError as error:
             raise OSError(str(error)) from error

@@ -178,7 +178,7 @@ class FleetTools:
                 label: LABELS[label] for label in LABELS if any(r["label"] == label for r in found)
             },
         }
-        if by == "user" and names:
+        if by == "username" and names:
             held = await self._querier.query(_VERDICTS, {"names": names})
             answer["open_verdicts"] = [json_record(row) for row in held.records()]
         return answer
@@ -227,7 +227,7 @@ FROM asked GROUP BY ALL
 """
 _JOBS = f"""
 WITH {{asked}}
-SELECT coalesce(by_name, '{NOBODY}') AS name, job, label AS reason, any_value("user") AS "user",
+SELECT coalesce(by_name, '{NOBODY}') AS name, job, label AS reason, any_value(username) AS username,
     round(sum(gpu_hours), 2) AS wasted_gpu_hours, round(sum(usd), 2) AS wasted_usd
 FROM asked WHERE is_waste AND job IS NOT NULL AND list_contains($names, coalesce(by_name, '{NOBODY}'))
 GROUP BY 1, 2, 3
@@ -317,7 +317,7 @@ TOOLS: Sequence[Tool] = (
         "GPU, with the reasons of what was wasted, the most expensive first, and the jobs that wasted most of it. By user it "
         "also has open verdicts, with advice for their jobs of now.",
         (
-            Argument("by", "string", "What a line is about.", "user", choices=tuple(BY)),
+            Argument("by", "string", "What a line is about.", "username", choices=tuple(BY)),
             _SINCE,
             _LIMIT,
         ),
@@ -332,7 +332,7 @@ TOOLS: Sequence[Tool] = (
             Argument("state", "string", "Which.", "open", choices=("open", "resolved", "all")),
             Argument("id", "string", "One incident, by its id or the beginning of it."),
             Argument("node", "string", "Only with alerts of this node; * and ? are wildcards."),
-            Argument("user", "string", "Only with alerts that concern this user."),
+            Argument("owner", "string", "Only with alerts whose owner is this user."),
             Argument("job", "string", "Only with alerts of this job."),
             Argument("rule", "string", "Only with alerts of this rule; * and ? are wildcards."),
             Argument(

@@ -157,7 +157,7 @@ def mail_by(receiver: str, path: Path) -> Mail:
         )
 
     def send(report: JobReport) -> str | None:
-        address = notify.policy.owners.address(report.facts.get("user"))
+        address = notify.policy.owners.address(report.facts.get("username"))
         name = report.facts.get("job_name")
         title = f"Job {report.job}{f' ({name})' if name else ''}: {report.facts.get('state') or 'ended'}"
         outcome = send_text(plan.target, address, title, screen(report))

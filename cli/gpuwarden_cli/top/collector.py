@@ -67,7 +67,7 @@ def _held(whose: str) -> str:
     return f"""
 held AS (
     SELECT coalesce(g.parent_gpu_uuid, p.gpu_uuid) AS gpu_uuid,
-        arg_max({{'user': p.username, 'job': {_JOB}, 'process': p.process_name}},
+        arg_max({{'username': p.username, 'job': {_JOB}, 'process': p.process_name}},
             coalesce(p.gpu_memory_bytes, 0)) AS holder
     FROM process_samples p LEFT JOIN gpus g USING (gpu_uuid)
     WHERE p.{_RECENT} AND {whose}
@@ -124,13 +124,13 @@ alerts_of AS (
     FROM alerts_now WHERE state = 'firing' AND gpu_uuid IS NOT NULL GROUP BY gpu_uuid
 ),
 rows_of AS (
-    SELECT f.*, h.holder.user AS user, h.holder.job AS job, h.holder.process AS process, a.alert
+    SELECT f.*, h.holder.username, h.holder.job AS job, h.holder.process AS process, a.alert
     FROM fleet f LEFT JOIN alerts_of a USING (gpu_uuid) LEFT JOIN held h USING (gpu_uuid)
     WHERE ($node IS NULL OR f.node = $node) AND ($job IS NULL OR h.holder.job = $job)
 )"""
 _OF_PROCESS = f"""
     node || '/' || coalesce(gpu::VARCHAR, gpu_uuid) AS place, node, gpu, gpu_uuid, pid,
-    gpu_uuid || ' ' || pid AS process, username AS user, {_JOB} AS job, gpu_memory_bytes AS memory_bytes,
+    gpu_uuid || ' ' || pid AS process, username, {_JOB} AS job, gpu_memory_bytes AS memory_bytes,
     sm_util_percent AS sm_percent, cpu_percent, rss_bytes, coalesce(command, process_name) AS command,
     state, ancestors AS started_by, date_diff('second', started_at, now()::TIMESTAMP) AS age_s"""
 _PROCESSES = f"""
@@ -147,7 +147,7 @@ findings AS (
     WHERE ended_at IS NULL AND kind = 'gpu' AND job IS NOT NULL GROUP BY job
 ),
 rows_of AS (
-    SELECT w.job, any_value(w.username) AS user, count(DISTINCT f.gpu_uuid) AS gpus,
+    SELECT w.job, any_value(w.username) AS username, count(DISTINCT f.gpu_uuid) AS gpus,
         count(DISTINCT f.node) AS nodes, avg(f.util_percent) AS util_percent,
         100.0 * sum(f.memory_used_bytes) / nullif(sum(f.memory_total_bytes), 0) AS memory_percent,
         sum(f.power_watts) AS power_watts, sum(f.usd_per_hour) AS usd_per_hour, sum(f.usd_wasted) AS usd_wasted,
@@ -169,9 +169,9 @@ _WORST = f"row_number() OVER (ORDER BY {WORST_FIRST}, usd_so_far DESC NULLS LAST
 
 _ROWS: Mapping[TopView, tuple[str, str, str]] = {
     TopView.NODES: (_NODES, "concat_ws(' ', node, model, labels)", "coalesce(level = 3 OR state = 'silent', false) DESC, node"),
-    TopView.GPUS: (_GPUS, "concat_ws(' ', place, model, gpu_uuid, user, job, process)", "node, gpu, gpu_uuid"),
-    TopView.PROCESSES: (_PROCESSES, "concat_ws(' ', place, user, job, command, pid)", "node, gpu, pid"),
-    TopView.JOBS: (_JOBS, "concat_ws(' ', job, user, \"where\")", "gpus DESC, job"),
+    TopView.GPUS: (_GPUS, "concat_ws(' ', place, model, gpu_uuid, username, job, process)", "node, gpu, gpu_uuid"),
+    TopView.PROCESSES: (_PROCESSES, "concat_ws(' ', place, username, job, command, pid)", "node, gpu, pid"),
+    TopView.JOBS: (_JOBS, "concat_ws(' ', job, username, \"where\")", "gpus DESC, job"),
     TopView.ALERTS: (
         _ALERT_ROWS.format(worst=_WORST), "concat_ws(' ', rule, place, owner, summary, severity)", "worst"
     ),
@@ -213,7 +213,7 @@ SELECT
     (SELECT to_json(coalesce(list(b), []))::VARCHAR FROM bins b) AS bins,
     (SELECT to_json(coalesce(list(p ORDER BY p.memory_bytes DESC NULLS LAST, p.pid), []))::VARCHAR
         FROM (SELECT {_OF_PROCESS} FROM newest) p) AS processes,
-    (SELECT to_json(coalesce(first(h.holder), {{'user': NULL, 'job': NULL}}))::VARCHAR FROM held h) AS holder
+    (SELECT to_json(coalesce(first(h.holder), {{'username': NULL, 'job': NULL}}))::VARCHAR FROM held h) AS holder
 """
 
 _NODE_NOW = f"""

@@ -144,7 +144,7 @@ COLUMNS: Mapping[TopView, Sequence[ShownColumn]] = {
         _right("memory_percent", "mem%", 4),
         _right("power_watts", "power", 6, as_watts),
         _right("temperature_celsius", "°C", 3, level=_of_heat),
-        ShownColumn("user", "user", 9, most=16),
+        ShownColumn("username", "user", 9, most=16),
         ShownColumn("job", "job", 9, most=24),
         _right("usd_wasted", "wasted", 6, as_usd),
         _right("usd_per_hour", "$/h", 6, as_usd, from_width=96),
@@ -156,7 +156,7 @@ COLUMNS: Mapping[TopView, Sequence[ShownColumn]] = {
     TopView.PROCESSES: (
         ShownColumn("place", "node/GPU", 14, most=24),
         _right("pid", "pid", 8),
-        ShownColumn("user", "user", 10, most=16),
+        ShownColumn("username", "user", 10, most=16),
         ShownColumn("job", "job", 10, most=24),
         _right("memory_bytes", "GiB", 6, as_gib),
         _right("sm_percent", "SM%", 4),
@@ -168,7 +168,7 @@ COLUMNS: Mapping[TopView, Sequence[ShownColumn]] = {
     ),
     TopView.JOBS: (
         ShownColumn("job", "job", 16, most=36, grows=True),
-        ShownColumn("user", "user", 10, most=16),
+        ShownColumn("username", "user", 10, most=16),
         _right("gpus", "GPUs", 5),
         _right("nodes", "nodes", 5),
         _right("util_percent", "util%", 5),
@@ -185,7 +185,7 @@ COLUMNS: Mapping[TopView, Sequence[ShownColumn]] = {
         ShownColumn("place", "place", 16, most=24),
         _right("age_s", "age", 5, as_age),
         _right("usd", "cost $", 7, as_usd),
-        ShownColumn("owner", "user", 10, from_width=100),
+        ShownColumn("owner", "owner", 10, from_width=100),
         ShownColumn("summary", "summary", 20, grows=True),
     ),
 }

@@ -28,14 +28,14 @@ KEYS: Mapping[TopView, Sequence[str]] = {
     TopView.NODES: ("node", "state", "gpus", "idle", *_READ, "alerts", "cpu_percent", "host_memory_percent", "model"),
     TopView.GPUS: (
         "node", "gpu", "gpu_uuid", "model", "state", *_READ, "memory_used_bytes", "memory_total_bytes", "sm_clock_mhz",
-        "user", "job", "process", "alert",
+        "username", "job", "process", "alert",
     ),
     TopView.PROCESSES: (
-        "node", "gpu", "gpu_uuid", "pid", "user", "job", "memory_bytes", "sm_percent", "cpu_percent", "rss_bytes",
+        "node", "gpu", "gpu_uuid", "pid", "username", "job", "memory_bytes", "sm_percent", "cpu_percent", "rss_bytes",
         "age_s", "command", "state", "started_by",
     ),
     TopView.JOBS: (
-        "job", "user", "gpus", "nodes", "util_percent", "memory_percent", "power_watts", "usd_per_hour", "usd_wasted",
+        "job", "username", "gpus", "nodes", "util_percent", "memory_percent", "power_watts", "usd_per_hour", "usd_wasted",
         "finding", "where",
     ),
     TopView.ALERTS: ("severity", "rule", "place", "node", "gpu_uuid", "age_s", "usd", "owner", "summary"),

@@ -46,7 +46,7 @@ FIRST_S = 3.0
 NEEDS_COLLECTOR = "this needs the history that a collector keeps: start one with `gpuwarden up`, and top without --local"
 _OF_GPU = ("util_percent", "memory_used_bytes", "power_watts", "temperature_celsius", "sm_clock_mhz")  # fmt: skip
 _OF_PROCESS = {
-    "pid": "pid", "user": "username", "memory_bytes": "gpu_memory_bytes", "sm_percent": "sm_util_percent",
+    "pid": "pid", "username": "username", "memory_bytes": "gpu_memory_bytes", "sm_percent": "sm_util_percent",
     "cpu_percent": "cpu_percent", "rss_bytes": "rss_bytes", "process_name": "process_name",
     "state": "state", "started_by": "ancestors",
 }  # fmt: skip
@@ -234,11 +234,11 @@ class LocalSource:
         for process in self._processes():
             if process["job"] is not None:
                 of.setdefault(str(process["job"]), set()).add(process["gpu_uuid"])
-                user.setdefault(str(process["job"]), process["user"])
+                user.setdefault(str(process["job"]), process["username"])
         return [
             {
                 "job": job,
-                "user": user[job],
+                "username": user[job],
                 **_sums([gpu for gpu in gpus if gpu["gpu_uuid"] in uuids]),
                 "gpus": len(uuids),
                 "nodes": 1,
@@ -356,7 +356,7 @@ def _gpu_row(inventory: ProbeRow, sample: ProbeRow | None, holder: Row | None) -
         "memory_total_bytes": total,
         "usd_per_hour": price,
         "usd_wasted": None if price is None or sample is None else price * (state == "idle"),
-        **{name: holder[name] if holder else None for name in ("user", "job")},
+        **{name: holder[name] if holder else None for name in ("username", "job")},
         "process": holder["process_name"] if holder else None,
     }
 

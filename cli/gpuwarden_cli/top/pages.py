@@ -85,7 +85,9 @@ def _node_now(answer: NodeAnswer, metric: str, size: PageSize) -> Line:
     models = sorted({str(gpu["model"]) for gpu in gpus if gpu.get("model")})
     said = f"{len(gpus)} GPU{'' if len(gpus) == 1 else 's'}"
     model = f", {clean(models[0])}" if len(models) == 1 else ""
-    users = sorted({str(process["user"]) for process in answer.processes if process.get("user")})
+    users = sorted(
+        {str(process["username"]) for process in answer.processes if process.get("username")}
+    )
     of = f"  user{'' if len(users) == 1 else 's'} {clean(', '.join(users))}" if users else ""
     what = f"GPUs: {TITLES[metric]}, last {span_text(size.span_s)}"
     room = max(0, size.width - text_width(what) - 2)
@@ -104,7 +106,7 @@ def _gpu_now(row: Row) -> Line:
         parts.append(TextSpan(f"  {as_watts(row['power_watts'], ' ')}"))
     if row.get("temperature_celsius") is not None:
         parts.append(TextSpan(f"  {row['temperature_celsius']:.0f} °C"))
-    for name, text in (("user", "user {}"), ("job", "job {}")):
+    for name, text in (("username", "user {}"), ("job", "job {}")):
         if row.get(name) is not None:
             parts.append(TextSpan("  " + clean(text.format(row[name]))))
     if row.get("usd_per_hour") is not None:

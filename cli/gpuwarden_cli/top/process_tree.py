@@ -21,7 +21,7 @@ def group_of(process: Row) -> str:
     """The key of the tree's first level: the job, else the user."""
     if process.get("job") is not None:
         return f"job {process['job']}"
-    return f"user {process['user']}" if process.get("user") is not None else "unknown user"
+    return f"user {process['username']}" if process.get("username") is not None else "unknown user"
 
 
 def _total(values: Sequence[Any]) -> Any:
@@ -40,7 +40,7 @@ def _merged(rows: Sequence[Row]) -> dict[str, Any]:
     gpus = ",".join(str(row["gpu_uuid"] if row["gpu"] is None else row["gpu"]) for row in ordered)
     shares = _total([row["sm_percent"] for row in rows])
     return {
-        **{name: first.get(name) for name in ("node", "gpu_uuid", "pid", "user", "job", "command", "state", "started_by", *PARTS)},
+        **{name: first.get(name) for name in ("node", "gpu_uuid", "pid", "username", "job", "command", "state", "started_by", *PARTS)},
         "key": f"process {first['node']} {first['pid']}",
         "place": f"{first['node']}/{gpus}",
         "gpus": ordered,
@@ -56,7 +56,7 @@ def _group(key: str, processes: Sequence[Mapping[str, Any]], *, is_open: bool) -
     count = len(processes)
     return {
         "process": key, "depth": 0, "is_open": is_open, "place": key, "pid": None, "node": None, "gpu_uuid": None,
-        "state": None, "user": _largest([process["user"] for process in processes]), "job": processes[0]["job"],
+        "state": None, "username": _largest([process["username"] for process in processes]), "job": processes[0]["job"],
         "command": f"{count} process{'' if count == 1 else 'es'}, {len(uuids)} GPU{'' if len(uuids) == 1 else 's'}",
         "sm_percent": None if shares is None else shares / len(uuids),
         **{name: _total([process[name] for process in processes]) for name in ("memory_bytes", "cpu_percent", "rss_bytes")},
@@ -67,7 +67,7 @@ def _group(key: str, processes: Sequence[Mapping[str, Any]], *, is_open: bool) -
 def _parts(process: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """What started a process, and what it consists of: its GPUs if it has several, threads and descendants."""
     empty = {
-        **dict.fromkeys(("pid", "user", "job", "gpu_uuid", "command", "state", *SHOWN)),
+        **dict.fromkeys(("pid", "username", "job", "gpu_uuid", "command", "state", *SHOWN)),
         "depth": 2, "is_open": None, "node": process["node"],
     }  # fmt: skip
     rows: list[dict[str, Any]] = []
@@ -135,7 +135,7 @@ def tree_rows(processes: Sequence[Row], request: RowsRequest) -> list[dict[str, 
 
 
 _BY_GPU = "ORDER BY gpu NULLS LAST, gpu_uuid"
-_FIRST = ", ".join(f"first({name} {_BY_GPU}) AS {name}" for name in ("gpu_uuid", "user", "job", "command", "state", "started_by", *PARTS))  # fmt: skip
+_FIRST = ", ".join(f"first({name} {_BY_GPU}) AS {name}" for name in ("gpu_uuid", "username", "job", "command", "state", "started_by", *PARTS))  # fmt: skip
 _PART = "{{'place': {place}, 'gpu_uuid': {uuid}, 'memory': {memory}, 'sm': {sm}, 'cpu': {cpu}, 'command': {command}}}"
 
 
@@ -181,12 +181,12 @@ merged AS (
 ),
 members AS (
     SELECT *, {_OPEN} AS is_open,
-        coalesce('job ' || job, 'user ' || "user", 'unknown user') AS head
+        coalesce('job ' || job, 'user ' || username, 'unknown user') AS head
     FROM merged
 ),
 heads AS (
     SELECT head AS process, NOT {_OPEN.replace("process", "head")} AS is_open, head AS place,
-        NULL::BIGINT AS pid, NULL::VARCHAR AS state, max("user") AS user, max(job) AS job,
+        NULL::BIGINT AS pid, NULL::VARCHAR AS state, max(username) AS username, max(job) AS job,
         len(list_distinct(flatten(list(list_transform(gpus, lambda g: g.gpu_uuid))))) AS gpu_count,
         sum(memory_bytes)::BIGINT AS memory_bytes, sum(sm_sum) / gpu_count AS sm_percent, sum(cpu_percent) AS cpu_percent,
         sum(rss_bytes)::BIGINT AS rss_bytes, max(age_s) AS age_s,
@@ -204,11 +204,11 @@ parts AS (
     FROM placed WHERE is_open
 ),
 tree_rows AS (
-    SELECT process, 0 AS depth, is_open, place, pid, NULL AS node, NULL AS gpu_uuid, user, job, command, state,
+    SELECT process, 0 AS depth, is_open, place, pid, NULL AS node, NULL AS gpu_uuid, username, job, command, state,
         memory_bytes, sm_percent, cpu_percent, rss_bytes, age_s, head_line, 0 AS process_line, 0 AS part_line
     FROM placed_heads
     UNION ALL BY NAME
-    SELECT process, 1 AS depth, is_open, place, pid, node, gpu_uuid, user, job, command, state, memory_bytes, sm_percent,
+    SELECT process, 1 AS depth, is_open, place, pid, node, gpu_uuid, username, job, command, state, memory_bytes, sm_percent,
         cpu_percent, rss_bytes, age_s, head_line, process_line, 0 AS part_line
     FROM placed
     UNION ALL BY NAME

@@ -202,7 +202,7 @@ class Audit:
             "ts": naive(now),
             "collector": self._collector,
             "number": next(self._numbers),
-            "user_name": None if entry is None else entry.name,
+            "username": None if entry is None else entry.name,
             "token": None if entry is None else entry.first_id,
             "scope": None if entry is None else str(entry.scope),
             "address": note.address,

@@ -41,7 +41,7 @@ class QueryNote:
 
     ts: datetime
     began_s: float
-    user_name: str | None
+    username: str | None
     token: str | None
     address: str | None
     sql: str = ""
@@ -103,7 +103,7 @@ class QueryLog:
                 "ts": naive(note.ts),
                 "collector": self._collector,
                 "number": next(self._numbers),
-                "user_name": note.user_name,
+                "username": note.username,
                 "address": note.address,
                 "token": note.token,
                 "sql": note.sql[:SQL_CHARACTERS_MAX],

@@ -13,8 +13,8 @@ from gpuwarden_dashboards.pages.page import Page
 ROWS_MAX = 500
 DAYS_MAX = 3_650
 _SQL = f"""
-SELECT ts, user_name, address, action, target, outcome, details, count(*) OVER () AS total FROM audit
-WHERE ts >= $since::TIMESTAMP AND (user_name = $who OR $who = '') AND (action = $action OR $action = '')
+SELECT ts, username, address, action, target, outcome, details, count(*) OVER () AS total FROM audit
+WHERE ts >= $since::TIMESTAMP AND (username = $who OR $who = '') AND (action = $action OR $action = '')
 ORDER BY ts DESC, number DESC LIMIT {ROWS_MAX}
 """
 
@@ -32,7 +32,7 @@ class AuditPage(Page):
         params = {"since": self._clock.now() - timedelta(days=days), "who": who, "action": action}
         rows = (await self._querier.query(_SQL, params)).records()
         conditions = [f"ts > now()::TIMESTAMP - INTERVAL {days} DAY"]
-        conditions += [f"user_name = {text_sql(who)}"] if who else []
+        conditions += [f"username = {text_sql(who)}"] if who else []
         conditions += [f"action = {text_sql(action)}"] if action else []
         sql = f"SELECT * FROM audit WHERE {' AND '.join(conditions)} ORDER BY ts DESC"
         found = self._templates.render(

@@ -46,7 +46,7 @@ ADVICE: Mapping[str, str] = {
     "lost": "GPUs, drivers or nodes were lost: repair or replace them, and see their events.",
 }
 """Advice by label of waste."""
-PAGES = {"user": "/users/", "job": "/jobs/", "node": "/nodes/"}
+PAGES = {"username": "/users/", "job": "/jobs/", "node": "/nodes/"}
 """Pages of a name."""
 REPORT_POLICY = SECURITY_POLICY.replace("style-src 'self'", f"style-src 'sha256-{STYLE_HASH}'")
 """The report is one file that needs no other: its style sheet is in it."""
@@ -186,7 +186,7 @@ class MoneyPage(Page):
         )  # fmt: skip
 
     def _asked(self, request: web.Request) -> MoneyRange:
-        by = choice(request, "by", "user", BY)
+        by = choice(request, "by", "username", BY)
         sort = choice(request, "sort", "wasted_usd", ("name", *SORTS))
         only = {name: request.query[name] for name in BY if name in request.query}
         now = self._clock.now()

@@ -65,14 +65,14 @@ class UsagePages(Page):
     async def _user(self, request: web.Request) -> web.Response:
         name, asked = request.match_info["name"], asked_range(request, self._clock.now())
         subject = await read_subject(
-            self._querier, "user", name, asked.begin, asked.end, asked.sort
+            self._querier, "username", name, asked.begin, asked.end, asked.sort
         )
         if subject is None:
             raise NotKnownError(
                 f"there is no data of user {name} in that time: choose a longer one"
             )
         cheaper = await read_right_sizes(
-            self._querier, asked.begin, asked.end, "username = $user", {"user": name}
+            self._querier, asked.begin, asked.end, "username = $username", {"username": name}
         )
         return html(self.render_subject(subject, asked, cheaper))
 

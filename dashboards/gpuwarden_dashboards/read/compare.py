@@ -63,7 +63,7 @@ hour AS (
     GROUP BY gpu_uuid
 ),
 held AS (
-    SELECT gpu_uuid, string_agg(DISTINCT "user", ', ' ORDER BY "user") AS users,
+    SELECT gpu_uuid, string_agg(DISTINCT username, ', ' ORDER BY username) AS users,
         string_agg(DISTINCT job, ', ' ORDER BY job) AS jobs
     FROM gpu_holders_now WHERE gpu_uuid IN (SELECT gpu_uuid FROM found) GROUP BY gpu_uuid
 ),

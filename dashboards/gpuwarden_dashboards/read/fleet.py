@@ -143,12 +143,12 @@ WITH expected AS (
     WHERE mig_instance IS NULL AND replaced_by IS NULL AND d.forgotten_at IS NULL
 ), held AS (
     SELECT coalesce(i.parent_gpu_uuid, gpu_uuid) AS gpu_uuid,
-        arg_max({{'user': username, 'job': coalesce(slurm_job_id, pod)}}, coalesce(gpu_memory_bytes, 0)) AS holder
+        arg_max({{'username': username, 'job': coalesce(slurm_job_id, pod)}}, coalesce(gpu_memory_bytes, 0)) AS holder
     FROM process_samples LEFT JOIN gpus i USING (gpu_uuid)
     WHERE ts > now()::TIMESTAMP - INTERVAL 30 SECOND GROUP BY ALL
 ), known AS (
-    SELECT holder, row_number() OVER (ORDER BY holder.user, holder.job) - 1 AS code
-    FROM (SELECT DISTINCT holder FROM held WHERE holder.user IS NOT NULL OR holder.job IS NOT NULL)
+    SELECT holder, row_number() OVER (ORDER BY holder.username, holder.job) - 1 AS code
+    FROM (SELECT DISTINCT holder FROM held WHERE holder.username IS NOT NULL OR holder.job IS NOT NULL)
 )
 SELECT (SELECT to_json(coalesce(list(holder ORDER BY code), []))::VARCHAR FROM known) AS holders,
     to_json(coalesce(list(coalesce(code, -1) ORDER BY {_ORDER}), []))::VARCHAR AS holder_of, {_VERSION} AS version
@@ -276,7 +276,7 @@ _NAMED = (
         SELECT 'gpu' AS kind, gpu_uuid AS name, concat(node, ' GPU ', gpu) AS detail FROM gpus
         WHERE length($q) >= 3 AND replaced_by IS NULL
             AND (contains(lower(gpu_uuid), $q) OR starts_with(lower(serial), $q))""",
-    _owners_sql("user", "username"),
+    _owners_sql("username", "username"),
     _owners_sql("job", "coalesce(slurm_job_id, pod)"),
 )
 

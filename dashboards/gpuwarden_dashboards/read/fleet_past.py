@@ -77,7 +77,7 @@ def _floor(instant: datetime, step: timedelta) -> datetime:
     return instant - timedelta(seconds=instant.timestamp() % step.total_seconds())
 
 
-_HOURS = """(SELECT ts, label, seconds / 3600 AS gpu_hours, usd, username AS "user", team,
+_HOURS = """(SELECT ts, label, seconds / 3600 AS gpu_hours, usd, username, team,
     coalesce(slurm_job_id, pod) AS job FROM waste_1h)"""
 
 
@@ -91,11 +91,11 @@ async def read_week(querier: Querier, now: datetime) -> Record:
 async def _by_all(querier: Querier, table: str, now: datetime) -> Sequence[Record]:
     found = await querier.query(
         f"""
-        SELECT CASE WHEN grouping("user") = 0 THEN 'user' WHEN grouping(team) = 0 THEN 'team'
+        SELECT CASE WHEN grouping(username) = 0 THEN 'username' WHEN grouping(team) = 0 THEN 'team'
                 WHEN grouping(job) = 0 THEN 'job' ELSE '' END AS by,
-            coalesce("user", team, job) AS name, label, sum(gpu_hours) AS gpu_hours, sum(usd) AS usd
+            coalesce(username, team, job) AS name, label, sum(gpu_hours) AS gpu_hours, sum(usd) AS usd
         FROM {table} WHERE ts >= $begin AND ts < $now
-        GROUP BY GROUPING SETS (("user", label), (team, label), (job, label), (label))
+        GROUP BY GROUPING SETS ((username, label), (team, label), (job, label), (label))
         """,
         {"begin": now - WEEK, "now": now},
     )
@@ -127,7 +127,7 @@ def _week(records: Sequence[Record]) -> Record:
         ("", None), {"hours": 0.0, "usd": None, "wasted_hours": 0.0, "wasted_usd": None}
     )
     top = {}
-    for by in ("user", "team", "job"):
+    for by in ("username", "team", "job"):
         found = [one for (kind, name), one in sums.items() if kind == by and name is not None]
         found.sort(key=lambda one: (-(one["wasted_usd"] or 0.0), -one["wasted_hours"]))
         top[by] = [one for one in found[:TOP_MAX] if one["wasted_hours"] > 0]

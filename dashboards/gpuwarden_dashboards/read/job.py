@@ -63,7 +63,7 @@ SELECT job, min(ts) AS first_at, max(ts) + INTERVAL 1 HOUR AS last_at, count(DIS
     sum(gpu_hours) AS gpu_hours, sum(usd) AS usd,
     coalesce(sum(gpu_hours) FILTER (NOT is_waste AND label <> 'unknown'), 0) AS used_hours,
     sum(usd) FILTER (is_waste) AS wasted_usd
-FROM waste WHERE "user" IN (SELECT unnest($users)) AND job IS NOT NULL AND ts >= $since AND ts < $until
+FROM waste WHERE username IN (SELECT unnest($users)) AND job IS NOT NULL AND ts >= $since AND ts < $until
 GROUP BY job ORDER BY job = $job DESC, last_at DESC, job LIMIT {8 * RUNS_MAX}
 """
 _NAMES = """

@@ -34,7 +34,7 @@ class MoneyQuestion:
 
     begin: datetime
     end: datetime
-    by: str = "user"
+    by: str = "username"
     only: Mapping[str, str] = field(default_factory=dict)
     """Names by what is filtered; "": nobody."""
     sort: str = "wasted_usd"

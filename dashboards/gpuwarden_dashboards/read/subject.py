@@ -183,7 +183,7 @@ def _queries(name: str, *, is_job: bool, is_long: bool) -> list[str]:
         FROM diagnoses WHERE kind = 'gpu' AND {holds} AND advice IS NOT NULL AND bottleneck NOT IN {healthy}
         GROUP BY job, bottleneck ORDER BY usd DESC NULLS LAST, hours DESC LIMIT 12
         """,
-        _whole_hours(usage_sql("job", "job = $name")) if is_job else usage_sql("job", '"user" = $name'),
+        _whole_hours(usage_sql("job", "job = $name")) if is_job else usage_sql("job", 'username = $name'),
         RUNNING,
     ]  # fmt: skip
 

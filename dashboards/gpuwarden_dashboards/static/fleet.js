@@ -61,7 +61,7 @@ function inWords(gpu, isLong) {
     fleet.isSilent(gpu) ? `not reporting${since ? ` for ${duration(serverNow() - since)}` : ""}` : terms.states[state],
     fleet.isSilent(gpu) ? null : said,
     level === "none" ? null : `${level} alert`,
-    fleet.name("user", gpu) && `user ${fleet.name("user", gpu)}`,
+    fleet.name("username", gpu) && `user ${fleet.name("username", gpu)}`,
     fleet.name("job", gpu) && `job ${fleet.name("job", gpu)}`,
     ...fleet.labelKeys.map((key) => fleet.name(key, gpu) && `${key} ${fleet.name(key, gpu)}`),
   ].filter(Boolean).join(", ");
@@ -132,7 +132,7 @@ function showHeads(groups, head) {
   const lines = past.get(grouping)?.groups;
   put($("heads"), !head ? [] : groups.map((one, number) => {
     const silent = one.cells.filter((gpu) => fleet.isSilent(gpu)).length;
-    const name = one.name === null ? `${counted(one.count, "smaller group")}` : one.name || (grouping === "user" || grouping === "job" ? "nobody known" : `no ${grouping}`);
+    const name = one.name === null ? `${counted(one.count, "smaller group")}` : one.name || (grouping === "username" || grouping === "job" ? "nobody known" : `no ${grouping}`);
     const facts = [`${counted(one.cells.length, "GPU")}${silent && fleet.unit !== "state" ? `, ${silent.toLocaleString("en")} not reporting` : ""}`, meanOf(one.cells)].filter(Boolean).join(" · ");
     const href = one.name && linkTo(grouping, one.name);
     const line = lines?.[one.name ?? " "]?.util_percent;
@@ -207,7 +207,7 @@ function showList() {
 }
 
 function showGroups() {
-  const keys = ["", ...["team", "rack"].filter((key) => fleet.labelKeys.includes(key)), ...fleet.labelKeys.filter((key) => !["team", "rack"].includes(key)), "model", "user", "job", "state"];
+  const keys = ["", ...["team", "rack"].filter((key) => fleet.labelKeys.includes(key)), ...fleet.labelKeys.filter((key) => !["team", "rack"].includes(key)), "model", "username", "job", "state"];
   if (grouping && !keys.includes(grouping)) grouping = "";
   put(group, keys.map((key) => make("option", { value: key, selected: key === grouping }, key || "nothing")));
   group.value = grouping;
@@ -258,7 +258,7 @@ async function lookAtNodes() {
 }
 
 async function lookBack() {
-  const keys = [...new Set(["", grouping])].filter((key) => !["node", "user", "job", "state"].includes(key));
+  const keys = [...new Set(["", grouping])].filter((key) => !["node", "username", "job", "state"].includes(key));
   const [fresh, ...lines] = await Promise.all([askNew("/v1/fleet/week"), ...keys.map((key) => askNew(`/v1/fleet/past?by=${encodeURIComponent(key)}`))]);
   week = fresh ?? week;
   keys.forEach((key, number) => lines[number] && past.set(key, lines[number]));

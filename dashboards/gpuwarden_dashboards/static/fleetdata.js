@@ -54,7 +54,7 @@ export class Fleet {
     this.columns = new Map([
       ["node", { names: names.nodes, codes: this.nodeOf }],
       ["model", { names: models.names, codes: modelOf }],
-      ["user", ofHolder("user")],
+      ["username", ofHolder("username")],
       ["job", ofHolder("job")],
     ]);
   }

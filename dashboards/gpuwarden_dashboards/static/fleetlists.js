@@ -5,7 +5,7 @@ import { counted, duration, make, prose, put, usd } from "./elements.js";
 import { sparkline } from "./sparkline.js";
 
 const SILENT_MS = 60e3;
-const PAGES = { user: "/users/", job: "/jobs/" };
+const PAGES = { username: "/users/", job: "/jobs/" };
 
 export function linkTo(kind, name) {
   if (kind === "node") return `/nodes/${encodeURIComponent(name)}`;
@@ -21,7 +21,7 @@ export function showVerdict(box, verdict) {
     hourly || verdict.action ? make("p", {},
       hourly ? [make("b", {}, `${usd(hourly)}/h wasted now`), `, ${usd(monthly)} a month if nothing changes. `] : null,
       verdict.action ? [make("b", {}, "First: "), ...prose(verdict.action), " "] : null,
-      verdict.owner ? ["Tell ", make("a", { href: linkTo("user", verdict.owner), "data-key": "verdict owner" }, verdict.owner), ". "] : null,
+      verdict.owner ? ["Tell ", make("a", { href: linkTo("username", verdict.owner), "data-key": "verdict owner" }, verdict.owner), ". "] : null,
       path ? make("a", { href: path, "data-key": "verdict" }, path.startsWith("/?") ? "show them" : path === "/collector" ? "the agents" : "evidence, acknowledge, silence") : null) : null);
 }
 
@@ -80,7 +80,7 @@ function trouble(record, href, now, isInVerdict) {
     tags(record).flat(),
     record.remedy && !isInVerdict ? make("div.todo", {}, prose(record.remedy)) : null,
     make("div.soft", {}, make("span.level", {}, record.severity), ` · ${record.place ?? record.node ?? "fleet"}${record.gpu === null || record.gpu === undefined ? "" : ` GPU ${record.gpu}`} · for ${duration(now - record.began_at)}`,
-      record.owner ? [" · ", make("a", { href: linkTo("user", record.owner), "data-key": `${href} owner` }, record.owner)] : null));
+      record.owner ? [" · ", make("a", { href: linkTo("username", record.owner), "data-key": `${href} owner` }, record.owner)] : null));
 }
 
 /** Incidents, and alerts in none of them. `unjudged`: why there may be others, or null. */
@@ -111,10 +111,10 @@ export function showTrouble(box, { now, incidents, alerts, unjudged, verdict }) 
 export function showWaste(box, week) {
   const isPriced = week.all.usd !== null;
   const amount = (one) => (isPriced ? usd(one.wasted_usd ?? 0) : `${one.wasted_hours.toFixed(1)} h`);
-  const lists = ["user", "team", "job"].filter((by) => week.top[by].length).map((by) => make("div", {},
+  const lists = ["username", "team", "job"].filter((by) => week.top[by].length).map((by) => make("div", {},
     make("h3", {}, make("a", { href: `/money?by=${by}`, "data-key": `by ${by}` }, `${by}s`)),
     make("ol", {}, week.top[by].map((one) => {
-      const href = linkTo(by, one.name) ?? `/money?team=${encodeURIComponent(one.name)}&by=user`;
+      const href = linkTo(by, one.name) ?? `/money?team=${encodeURIComponent(one.name)}&by=username`;
       return make("li", {}, make("a", { href, "data-key": href }, one.name), make("span.number", {}, amount(one), make("span.soft", {}, ` ${(one.most ?? "").replaceAll("_", " ")}`)));
     }))));
   box.hidden = false;

@@ -1,5 +1,5 @@
 // The language of the fleet's search box: words and key:value terms, all of which must hold.
-//   h100 rack=r7 user:ali,bob -state:idle value<20 job="train 7"
+//   h100 rack=r7 username:ali,bob -state:idle value<20 job="train 7"
 // `:` contains, `=` equals, a comma separates alternatives, - or ! in front negates, * matches anything.
 
 const TERM = /([-!]?)(?:([\p{L}\p{N}_./-]+?)(:|<=|>=|<|>|=))?("(?:[^"]*)"?(?:,"[^"]*"?)*|[^\s]*)/uy;
@@ -76,6 +76,6 @@ function testOf(fleet, term) {
     return (at) => held[codes[at]];
   };
   if (key !== null) return fleet.has(key) ? column(key) : null;
-  const tests = ["node", "model", "user", "job", ...fleet.labelKeys].map(column);
+  const tests = ["node", "model", "username", "job", ...fleet.labelKeys].map(column);
   return (at) => tests.some((test) => test(at));
 }

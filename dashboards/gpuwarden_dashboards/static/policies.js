@@ -21,7 +21,7 @@ function policyRow(one) {
 
 function caseRow(one) {
   const at = one.ended_at ?? one.next_at;
-  return make("tr", {}, make("td", {}, one.policy), make("td", {}, one.target), make("td", {}, one.user || "–"),
+  return make("tr", {}, make("td", {}, one.policy), make("td", {}, one.target), make("td", {}, one.username || "–"),
     make(one.state === "failed" || one.state === "left" ? "td.failed" : "td", {}, one.state.replace("_", " ")),
     make("td", {}, at ? `${one.ended_at ? "" : "next "}${stamp(Date.parse(at))}` : "–"), make("td.text", {}, one.note || one.summary));
 }
@@ -67,9 +67,9 @@ function report(policy, run) {
   const cell = (value) => value ?? "–";
   const parts = [make("p", {}, make("b", {}, policy.name), ` would have done ${policy.act} ${counted(run.acts, "time")}${saved}.${wrong}${run.simulated ? " Some GPUs are simulated." : ""}`)];
   parts.push(scrolling("Outcomes", plainTable(["outcome", "alerts"], Object.entries(run.outcomes))));
-  if (run.users.length) parts.push(scrolling("Users", plainTable(["user", "alerts", "jobs", "saved", "wrongly"], run.users.map((one) => [one.user ?? "not known", one.alerts, one.jobs, usd(one.saved_usd), one.wrong]))));
-  if (run.listed.length) parts.push(scrolling("Acts", plainTable(["at", "where", "user", "job", "saved", "busy again"], run.listed.map((one) => [
-    stamp(Date.parse(one.act_at)), Object.entries(one.labels).filter(([key]) => key !== "gpu_uuid").map((pair) => pair.join(" ")).join(", "), cell(one.user), cell(one.job), usd(one.saved_usd),
+  if (run.users.length) parts.push(scrolling("Users", plainTable(["username", "alerts", "jobs", "saved", "wrongly"], run.users.map((one) => [one.username ?? "not known", one.alerts, one.jobs, usd(one.saved_usd), one.wrong]))));
+  if (run.listed.length) parts.push(scrolling("Acts", plainTable(["at", "where", "username", "job", "saved", "busy again"], run.listed.map((one) => [
+    stamp(Date.parse(one.act_at)), Object.entries(one.labels).filter(([key]) => key !== "gpu_uuid").map((pair) => pair.join(" ")).join(", "), cell(one.username), cell(one.job), usd(one.saved_usd),
     one.busy_again_at === null ? "–" : stamp(Date.parse(one.busy_again_at)),
   ]))));
   if (policy.state === "on" && !policy.is_on && mayOperate) {

@@ -56,7 +56,7 @@ export class Search {
   }
 
   keys(start) {
-    const keys = ["node", "model", "user", "job", "state", "gpu", "value", ...(this.fleet().labelKeys ?? [])];
+    const keys = ["node", "model", "username", "job", "state", "gpu", "value", ...(this.fleet().labelKeys ?? [])];
     return keys.filter((key) => key.startsWith(start)).map((key) => ({ kind: "filter", text: key === "value" ? "value<" : `${key}:`, detail: key === "value" ? "of the colour, also > <= >=" : "", word: key === "value" ? "value<" : `${key}:` }));
   }
 

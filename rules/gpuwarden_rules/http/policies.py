@@ -136,19 +136,19 @@ def _dry_run_document(done: DryRun) -> dict[str, Any]:
         "outcomes": {o.value: len(found) for o in Outcome if (found := done.of(o))},
         "users": [
             {
-                "user": user or None,
+                "username": username or None,
                 "alerts": len(trials),
                 "jobs": len({trial.subject.job for trial in trials} - {""}),
                 "saved_usd": saved_usd(trials),
                 "wrong": sum(trial.is_wrong for trial in trials),
             }
-            for user, trials in done.by_user().items()
+            for username, trials in done.by_user().items()
         ],
         "listed": [
             {
                 "act_at": trial.act_at,
                 "labels": dict(trial.alert.labels),
-                "user": trial.subject.user or None,
+                "username": trial.subject.username or None,
                 "job": trial.subject.job or None,
                 "outcome": trial.outcome.value,
                 "saved_usd": trial.saved_usd,
@@ -227,7 +227,7 @@ def _object(document: Any) -> dict[str, Any]:
 
 def _act(case: PolicyCase) -> dict[str, Any]:
     return {
-        "id": case.id, "act": case.act.value, "policy": case.policy, "node": case.node, "user": case.user, "job": case.job,
+        "id": case.id, "act": case.act.value, "policy": case.policy, "node": case.node, "username": case.username, "job": case.job,
         "gpu_uuid": case.gpu_uuid,
         "asked_at": case.act_at, "by": case.next_at, "summary": case.summary,
     }  # fmt: skip

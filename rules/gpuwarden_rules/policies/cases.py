@@ -57,7 +57,7 @@ class PolicyCase:
     fingerprint: str
     active_at: datetime
     node: str
-    user: str
+    username: str
     job: str
     summary: str
     began_at: datetime
@@ -225,7 +225,7 @@ def resumed(node: str, by: str, now: datetime, *, policy: str = "") -> PolicyCas
         fingerprint="",
         active_at=now,
         node=node,
-        user="",
+        username="",
         job="",
         summary=f"{by} returns {node} to the queue",
         began_at=now,
@@ -272,7 +272,7 @@ def _begun(policy: Policy, name: str, one: LiveAlert) -> PolicyCase:
         fingerprint=alert.fingerprint,
         active_at=alert.active_at,
         node=subject.node,
-        user=subject.user,
+        username=subject.username,
         job=subject.job,
         summary=alert.summary,
         began_at=alert.began_at,
@@ -305,9 +305,9 @@ def _moved(
         return _ended(case, CaseState.SPARED, now, "the alert ended"), None
     if policy.is_protected(one.subject):
         return _ended(case, CaseState.SPARED, now, "it is protected"), None
-    if case.act not in ON_NODES and (one.subject.job, one.subject.user) != (
+    if case.act not in ON_NODES and (one.subject.job, one.subject.username) != (
         case.job,
-        case.user,
+        case.username,
     ):
         return _ended(case, CaseState.SPARED, now, "another job has the GPU"), None
     if not one.may_be_acted_upon or case.next_at is None or case.next_at > now:
@@ -316,7 +316,7 @@ def _moved(
         return replace(case, next_at=due), None
     step = policy.steps[case.step]
     if step.kind in WORDS:
-        if step.kind is StepKind.ASK_OWNER and case.user not in reachable:
+        if step.kind is StepKind.ASK_OWNER and case.username not in reachable:
             return _ended(case, CaseState.LEFT, now, "its owner has no address to ask at"), None
         due = _within(policy, now + timedelta(seconds=step.wait_s))
         return replace(case, state=CaseState.WAITS, step=case.step + 1, next_at=due), step.kind

@@ -256,13 +256,13 @@ class DryRun:
         found: dict[str, list[PolicyTrial]] = defaultdict(list)
         for trial in self.trials:
             if trial.act_at is not None:
-                found[trial.subject.user].append(trial)
+                found[trial.subject.username].append(trial)
         return dict(sorted(found.items(), key=lambda item: -len(item[1])))
 
 
 ASKED = (
     'asked AS (SELECT a.* FROM (SELECT unnest(from_json($asked, \'[{"key": "BIGINT", "gpu_uuid": "VARCHAR", '
-    '"job": "VARCHAR", "user": "VARCHAR", "at": "TIMESTAMP"}]\')) AS a))'
+    '"job": "VARCHAR", "username": "VARCHAR", "at": "TIMESTAMP"}]\')) AS a))'
 )
 JOB_SQL = "coalesce(slurm_job_id, pod)"
 OF_ASKED_GPUS = f"gpu_uuid IN (SELECT gpu_uuid FROM asked) AND {_IN_TIME}"
@@ -271,7 +271,7 @@ OF_ASKED_GPUS = f"gpu_uuid IN (SELECT gpu_uuid FROM asked) AND {_IN_TIME}"
 def _held_sql(table: str) -> str:
     """Job and user by row of `asked`, of the newest row of its GPU."""
     return (
-        f'SELECT a.key, arg_max({JOB_SQL}, t.ts) AS job, arg_max(t.username, t.ts) AS "user" '
+        f"SELECT a.key, arg_max({JOB_SQL}, t.ts) AS job, arg_max(t.username, t.ts) AS username "
         f"FROM asked a JOIN (SELECT * FROM {table} WHERE {OF_ASKED_GPUS}) t ON t.gpu_uuid = a.gpu_uuid "
         f"AND t.ts > a.at - INTERVAL {_minutes(HELD_WITHIN)} MINUTE AND t.ts <= a.at GROUP BY a.key"
     )
@@ -283,7 +283,7 @@ def _minutes(span: timedelta) -> int:
 
 _HELD = f"""
 WITH {ASKED}, held AS ({_held_sql("process_1m")}), given AS ({_held_sql("allocation_samples")})
-SELECT key, coalesce(h.job, g.job, '') AS job, coalesce(h."user", g."user", '') AS "user"
+SELECT key, coalesce(h.job, g.job, '') AS job, coalesce(h.username, g.username, '') AS username
 FROM asked LEFT JOIN held h USING (key) LEFT JOIN given g USING (key)
 """
 BUSY_AGAIN_SQL = f"""
@@ -294,7 +294,7 @@ SELECT a.key, min(w.ts) AS busy_at
 FROM asked a
 JOIN working w ON w.gpu_uuid = a.gpu_uuid AND w.ts > a.at AND w.ts < a.at + INTERVAL {_minutes(WRONG_WITHIN)} MINUTE
 JOIN processes p ON p.gpu_uuid = w.gpu_uuid AND p.ts = w.ts
-WHERE CASE WHEN a.job <> '' THEN p.job = a.job WHEN a."user" <> '' THEN p.username = a."user" ELSE true END
+WHERE CASE WHEN a.job <> '' THEN p.job = a.job WHEN a.username <> '' THEN p.username = a.username ELSE true END
 GROUP BY a.key
 """
 
@@ -319,8 +319,8 @@ async def subjects_of(
 def _subject(alert: Alert, places: Locations, owner: Mapping[str, str]) -> PolicySubject:
     place = places.of(alert.labels)
     job = alert.labels.get("job") or owner["job"]
-    user = alert.owner or owner["user"]
-    return PolicySubject(place.node, place.model, user, job, dict(place.labels))
+    username = alert.owner or owner["username"]
+    return PolicySubject(place.node, place.model, username, job, dict(place.labels))
 
 
 async def _holders(
@@ -340,7 +340,7 @@ async def _facts(querier: Querier, trials: Sequence[PolicyTrial]) -> Sequence[Ac
     asked = [
         {
             "key": key, "gpu_uuid": trial.alert.labels.get("gpu_uuid", ""), "at": trial.act_at,
-            "job": trial.subject.job, "user": trial.subject.user,
+            "job": trial.subject.job, "username": trial.subject.username,
         }
         for key, trial in enumerate(trials)
         if trial.act_at is not None
@@ -366,7 +366,9 @@ async def rows_by_key(
     ordered = sorted(asked, key=lambda one: one["at"])
     for first in range(0, len(ordered), _AT_ONCE):
         part = ordered[first : first + _AT_ONCE]
-        texts = [{"job": "", "user": "", **one, "at": timestamp_text(one["at"])} for one in part]
+        texts = [
+            {"job": "", "username": "", **one, "at": timestamp_text(one["at"])} for one in part
+        ]
         params = {
             "asked": json.dumps(texts),
             "begin": part[0]["at"] - HELD_WITHIN,

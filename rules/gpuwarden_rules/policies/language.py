@@ -4,8 +4,8 @@
       - name: cull_idle                     snake_case, unique
         state: dry-run                      off, dry-run (default) or on
         rule: gpu_idle_held                 alerts of this rule
-        match: {team: vision, node: "dgx-*"}   none: all. node, model, user, job; other keys are labels of the node
-        protect: [{user: ada}, {job: "prod-*"}]   never these
+        match: {team: vision, node: "dgx-*"}   none: all. node, model, username, job; other keys are labels of the node
+        protect: [{username: ada}, {job: "prod-*"}]   never these
         after: 30m                          the alert must have fired for this long (default 0s)
         steps:                              in order; each waits before the next
           - {do: ask_owner, wait: 4h}
@@ -131,17 +131,17 @@ class OfficeHours:
 
 @dataclass(frozen=True, slots=True)
 class PolicySubject:
-    """What a policy matches: node, model, user, job, and labels of the node."""
+    """What a policy matches: node, model, username, job, and labels of the node."""
 
     node: str = ""
     model: str = ""
-    user: str = ""
+    username: str = ""
     job: str = ""
     labels: Mapping[str, str] = field(default_factory=dict)
 
     def fits(self, patterns: Mapping[str, str]) -> bool:
         """Whether all patterns fit; `*` and `?` are wildcards. What is not known fits none."""
-        own = {"node": self.node, "model": self.model, "user": self.user, "job": self.job}
+        own = {"node": self.node, "model": self.model, "username": self.username, "job": self.job}
         return all(
             bool(value := own.get(key, self.labels.get(key, ""))) and fnmatchcase(value, pattern)
             for key, pattern in patterns.items()
@@ -289,7 +289,7 @@ def _undo(reader: YamlReader, node: Node | None, steps: Sequence[PolicyStep]) ->
 def _patterns(reader: YamlReader, node: Node | None) -> dict[str, str]:
     found = {key: reader.text(value) for key, (_, value) in reader.entries(node).items()}
     if node is not None and not found:
-        reader.note(node, "must name at least one of node, model, user, job, or a label")
+        reader.note(node, "must name at least one of node, model, username, job, or a label")
     return {key: value for key, value in found.items() if value is not None}
 
 

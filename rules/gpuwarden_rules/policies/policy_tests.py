@@ -4,8 +4,8 @@
       - name: ada's job is left alone, bob's ends after the wait
         policy: cull_idle
         alerts:              offsets are from a Monday, 00:00 UTC
-          - {user: ada, fires: 9h, lasts: 6h, expect: protected}
-          - {user: bob, job: "7", node: n1, labels: {team: vision}, fires: 9h, expect: acted, act: 13h}
+          - {username: ada, fires: 9h, lasts: 6h, expect: protected}
+          - {username: bob, job: "7", node: n1, labels: {team: vision}, fires: 9h, expect: acted, act: 13h}
 
 An alert without `lasts` still fires at the end, fifteen days after the last one began.
 """
@@ -24,7 +24,7 @@ from gpuwarden_rules.policies.dry_run import Outcome, PolicyTrial, tried
 from gpuwarden_rules.policies.language import Policy, PolicySubject
 
 MONDAY = datetime(2026, 1, 5, tzinfo=UTC)
-_TEXTS = ("node", "model", "user", "job")
+_TEXTS = ("node", "model", "username", "job")
 _ENDS_AFTER = timedelta(days=15)
 _NOT_MATCHED = "not matched"
 EXPECTED = (*(outcome.name.lower() for outcome in Outcome), _NOT_MATCHED)

@@ -77,13 +77,13 @@ async def judged(cases: Sequence[PolicyCase], querier: Querier, now: datetime) -
     """The cases with what followed their acts, as far as it is known at `now`. Raises QueryError."""
     asked = [
         {
-            "key": key, "gpu_uuid": case.gpu_uuid, "at": _begin(case), "job": case.job, "user": case.user,
+            "key": key, "gpu_uuid": case.gpu_uuid, "at": _begin(case), "job": case.job, "username": case.username,
         }
         for key, case in enumerate(cases)
     ]  # fmt: skip
     reused = await rows_by_key(querier, _REUSED, asked, REUSED_WITHIN)
     # The job is over: its user's next one is looked for. Without a user nothing can be said.
-    of_users = [{**one, "job": ""} for one in asked if one["user"]]
+    of_users = [{**one, "job": ""} for one in asked if one["username"]]
     again = await rows_by_key(querier, BUSY_AGAIN_SQL, of_users)
     return [
         replace(
@@ -115,7 +115,7 @@ def record_of(case: PolicyCase) -> dict[str, Any]:
         name: getattr(case, name) or None for name in ("node", "gpu_uuid", "job", "team", "note")
     }
     return {
-        **known, **texts, "username": case.user or None, "act": case.act.value, "state": case.state.value
+        **known, **texts, "username": case.username or None, "act": case.act.value, "state": case.state.value
     }  # fmt: skip
 
 

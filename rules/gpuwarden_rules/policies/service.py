@@ -54,7 +54,7 @@ class OwnerWords:
 
     id: str
     """The same for the same step, so that it is sent once."""
-    user: str
+    username: str
     title: str
     paragraphs: tuple[str, ...]
 
@@ -62,7 +62,7 @@ class OwnerWords:
 class Mailbox(Protocol):
     """Sends messages to owners."""
 
-    def reaches(self, user: str) -> bool:
+    def reaches(self, username: str) -> bool:
         """Whether the user has an address."""
         ...
 
@@ -143,9 +143,13 @@ class PolicyService:
         cases = await asyncio.to_thread(self._store.cases, now - timedelta(hours=1), ids)
         if firing or cases:
             live = await self._live(firing, now)
-            users = {one.subject.user for one in live} | {case.user for case in cases.values()}
+            users = {one.subject.username for one in live} | {
+                case.username for case in cases.values()
+            }
             reached = [
-                user for user in users if user and self._link and self._mailbox.reaches(user)
+                username
+                for username in users
+                if username and self._link and self._mailbox.reaches(username)
             ]
             moves = advance(on, cases, live, now, may_ask=reached)
             if moves.changed or moves.said:
@@ -214,11 +218,11 @@ class PolicyService:
     async def _say(self, case: PolicyCase, word: StepKind, now: datetime) -> None:
         """Have a step's message sent; the case waits already."""
         said = "not said: the owner has no address"
-        if self._mailbox.reaches(case.user):
+        if self._mailbox.reaches(case.username):
             secret = await asyncio.to_thread(self._store.question, case, now + LINK_LASTS)
             link = None if self._link is None else f"{self._link}/answer/{secret}"
             await self._mailbox.say(words_of(case, word, link))
-            said = f"said to {case.user}"
+            said = f"said to {case.username}"
         await asyncio.to_thread(self._store.was_said, case.id, _note(case, word.value, said))
 
     async def acts(self) -> list[PolicyCase]:
@@ -340,7 +344,7 @@ _ACTS = {
 
 def act_sentence(case: PolicyCase) -> str:
     """What the act of a case does."""
-    what = f"job {case.job}" if case.job else f"what {case.user or 'somebody'} has there"
+    what = f"job {case.job}" if case.job else f"what {case.username or 'somebody'} has there"
     return f"{case.act.value}: {_ACTS[case.act]} ({what} on {case.node})"
 
 
@@ -360,5 +364,8 @@ def words_of(case: PolicyCase, word: StepKind, link: str | None) -> OwnerWords:
         )
         paragraphs += [] if link is None else [f"Still needed, or to be ended now: {link}"]
     return OwnerWords(
-        f"{case.id} {case.step} {word.value} {at}", case.user, titles[word][:200], tuple(paragraphs)
+        f"{case.id} {case.step} {word.value} {at}",
+        case.username,
+        titles[word][:200],
+        tuple(paragraphs),
     )

@@ -110,7 +110,7 @@ def act(kind: str = "cancel_job", **more: Any) -> Act:
         "id": "a1",
         "kind": kind,
         "node": "n0",
-        "user": "ada",
+        "username": "ada",
         "job": "11",
         "by": NOW + timedelta(minutes=10),
         "policy": "cull",
@@ -166,7 +166,7 @@ def test_a_node_is_drained_and_a_job_requeued(slurm: Cluster, clock: ManualClock
 def test_a_node_that_the_actor_drained_is_returned(slurm: Cluster, clock: ManualClock) -> None:
     slurm.known |= {"nodes": {"n0": "drained", "n1": "idle"}, "reason": "gpuwarden a0"}
     slurm.write()
-    assert actor(slurm, clock).work([act("resume_node", job="", user="")]) == [
+    assert actor(slurm, clock).work([act("resume_node", job="", username="")]) == [
         Report("a1", True, "done, and checked")
     ]
     assert slurm.changes == [["scontrol", "update", "NodeName=n0", "State=RESUME"]]
@@ -176,9 +176,9 @@ def test_a_node_is_rebooted_once_and_stays_closed_until_it_is_returned(
     slurm: Cluster, clock: ManualClock
 ) -> None:
     one = actor(slurm, clock)
-    asked = act("reboot_node", job="", user="")
+    asked = act("reboot_node", job="", username="")
     assert one.work([asked, asked]) == [Report("a1", True, "done, and checked")] * 2
-    [again] = one.work([act("reboot_node", id="a2", job="", user="")])
+    [again] = one.work([act("reboot_node", id="a2", job="", username="")])
     assert again.note == "the node reboots already"
     assert slurm.changes == [
         ["scontrol", "update", "NodeName=n0", "State=DRAIN", "Reason=gpuwarden a1"],
@@ -186,7 +186,7 @@ def test_a_node_is_rebooted_once_and_stays_closed_until_it_is_returned(
     ]
     slurm.known |= {"nodes": {"n0": "drained", "n1": "idle"}, "reason": "gpuwarden reboots a1 : reboot issued"}  # fmt: skip
     slurm.write()
-    [back] = one.work([act("resume_node", id="a3", job="", user="")])
+    [back] = one.work([act("resume_node", id="a3", job="", username="")])
     assert back.is_done and slurm.read()["nodes"]["n0"] == "idle"
 
 
@@ -195,11 +195,11 @@ def test_a_node_that_cannot_be_rebooted_stays_drained_and_failed(
 ) -> None:
     slurm.known["can_reboot"] = False
     slurm.write()
-    [report] = actor(slurm, clock).work([act("reboot_node", job="", user="")])
+    [report] = actor(slurm, clock).work([act("reboot_node", job="", username="")])
     assert not report.is_done and "Invalid node state" in report.note
     assert slurm.read()["nodes"]["n0"] == "idle+drain"
     # After a crash between both commands the reboot was not asked for.
-    assert not Slurm(str(slurm.folder)).is_done(act("reboot_node", job="", user=""))
+    assert not Slurm(str(slurm.folder)).is_done(act("reboot_node", job="", username=""))
 
 
 class _KilledError(BaseException):
@@ -327,9 +327,9 @@ def test_a_line_that_a_crash_cut_off_was_not_acted_upon_and_rubbish_stops_the_ac
 
 @each("document", [
     None, [], {}, {"acts": 7}, {"acts": [7]}, {"acts": [{}]},
-    {"acts": [{"id": "a/b", "act": "x", "node": "", "user": "", "job": "", "by": "2026-03-04T12:00:00+00:00"}]},
-    {"acts": [{"id": "a", "act": "x", "node": "", "user": "", "job": "", "by": "soon"}]},
-    {"acts": [{"id": "a", "act": "x", "node": "", "user": "", "job": "", "by": "2026-03-04T12:00:00"}]},
+    {"acts": [{"id": "a/b", "act": "x", "node": "", "username": "", "job": "", "by": "2026-03-04T12:00:00+00:00"}]},
+    {"acts": [{"id": "a", "act": "x", "node": "", "username": "", "job": "", "by": "soon"}]},
+    {"acts": [{"id": "a", "act": "x", "node": "", "username": "", "job": "", "by": "2026-03-04T12:00:00"}]},
 ])  # fmt: skip
 def test_acts_that_cannot_be_read_are_left_out(document: Any) -> None:
     assert acts_of(document) == []

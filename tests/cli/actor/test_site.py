@@ -69,7 +69,7 @@ def test_a_webhook_gets_the_act_once_with_its_token_and_a_key(
     [(method, _, headers, body)] = handler.seen
     assert (method, headers["Authorization"], headers["Idempotency-Key"]) == ("POST", "Bearer secret", "a1")  # fmt: skip
     assert json.loads(body) | {"by": ""} == {
-        "id": "a1", "kind": "call_webhook", "node": "n0", "user": "ada", "job": "", "by": "", "policy": "cull",
+        "id": "a1", "kind": "call_webhook", "node": "n0", "username": "ada", "job": "", "by": "", "policy": "cull",
         "summary": "idle", "gpu_uuid": "",
     }  # fmt: skip
 

@@ -136,7 +136,7 @@ def test_alerts_are_listed_with_id_place_age_and_how_to_acknowledge_the_gravest_
     [
         (["--node", "n?", "--gpu", "5"], "a"),
         (["--gpu", "gpu-ABC", "--state", "firing"], "cd"),
-        (["--user", "ann"], "d"),
+        (["--owner", "ann"], "d"),
         (["--job", "4711"], "b"),
         (["--rule", "gpu_*", "--severity", "critical"], "a"),
         (["--state", "resolved"], "f"),
@@ -153,8 +153,8 @@ def test_alerts_are_chosen_by_place_owner_job_rule_severity_and_state(
 def test_no_alert_is_said_with_what_was_asked_for_and_an_incident_stands_beside_its_alert(
     fleet, capsys
 ) -> None:
-    assert main(["alerts", "list", "--user", "bob", "--exit-code"]) == 0
-    assert capsys.readouterr().out == "No alert is active, user bob.\n"
+    assert main(["alerts", "list", "--owner", "bob", "--exit-code"]) == 0
+    assert capsys.readouterr().out == "No alert is active, owner bob.\n"
     main(["alerts", "list", "--node", "n1", "--format", "json"])
     found = {row["rule"]: row["incident"] for row in json.loads(capsys.readouterr().out)}
     assert found == {
@@ -170,7 +170,7 @@ def test_incidents_are_listed_the_gravest_first_and_chosen_by_their_alerts(fleet
     assert lines[4].startswith("its alerts: gpuwarden incidents show 2b2b")
     for flags, found in (
         (["--rule", "row_*"], ["2b2b"]),
-        (["--user", "ann"], ["1a1a"]),
+        (["--owner", "ann"], ["1a1a"]),
         (["--state", "all", "--gpu", "5"], ["2b2b", "3c3c"]),
         (["--job", "4711"], []),
     ):
@@ -208,11 +208,11 @@ def test_rules_that_have_not_run_are_said_instead_of_nothing(fleet, monkeypatch,
     unjudged = "Not judged yet, since 12:00: 3 of 60 rules have run on fresh data."
     monkeypatch.setattr(alerts, "unjudged_at", lambda _url: unjudged)
     for command in (["alerts", "list"], ["incidents", "list"]):
-        assert main([*command, "--user", "bob", "--exit-code"]) == 1
+        assert main([*command, "--owner", "bob", "--exit-code"]) == 1
         assert capsys.readouterr() == ("", f"{unjudged}\n")
         assert main(command) == 0
         said = capsys.readouterr()
         assert ("gpu_idle_held" in said.out, said.err) == (True, f"{unjudged}\n")
-        state = ["--state", "resolved", "--user", "bob"]
+        state = ["--state", "resolved", "--owner", "bob"]
         assert main([*command, *state]) == 0
         assert capsys.readouterr().err == ""

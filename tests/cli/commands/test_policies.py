@@ -47,10 +47,10 @@ cases:
   - name: a job that stays idle is ended after the wait
     policy: cull
     alerts:
-      - {user: ada, job: "7", fires: 9h, lasts: 6h, expect: acted, act: 810m}
-      - {user: bob, job: "8", fires: 9h, lasts: 2h, expect: spared}
-      - {user: bob, job: "9", fires: 9h, lasts: 20m, expect: ended}
-      - {user: eve, job: "7", fires: 9h, expect: with_others}
+      - {username: ada, job: "7", fires: 9h, lasts: 6h, expect: acted, act: 810m}
+      - {username: bob, job: "8", fires: 9h, lasts: 2h, expect: spared}
+      - {username: bob, job: "9", fires: 9h, lasts: 20m, expect: ended}
+      - {username: eve, job: "7", fires: 9h, expect: with_others}
 """
 
 
@@ -77,8 +77,8 @@ def test_cases_of_policies_are_run_and_what_differs_is_said(tmp_path: Path, caps
     ("old", "new", "said"),
     [
         ("policy: cull", "policy: kill", ":4:13: no policy is called 'kill'"),
-        ("expect: acted", "expect: act", ":6:61: 'act' must be one of protected, ended, spared"),
-        ("fires: 9h, lasts: 6h", "fires: soon, lasts: 6h", ":6:38: 'soon' must be a duration such as 30m or 9h"),
+        ("expect: acted", "expect: act", ":6:65: 'act' must be one of protected, ended, spared"),
+        ("fires: 9h, lasts: 6h", "fires: soon, lasts: 6h", ":6:42: 'soon' must be a duration such as 30m or 9h"),
         ("fires: 9h, lasts: 20m, ", "", ":8:9: key 'fires' is missing"),
     ],
 )  # fmt: skip
@@ -93,7 +93,7 @@ def test_wrong_acts_are_named_and_not_counted_as_saved() -> None:
     of = policy()
     alerts = [alert(0 * HOUR, 4 * HOUR, gpu) for gpu in range(3)]
     alerts.append(alert(46 * HOUR + 30 * timedelta(minutes=1), None, 3))
-    subjects = [PolicySubject(user="ada", job="7"), PolicySubject(user="ada", job="7"), PolicySubject(user="bob", job="8"), PolicySubject()]  # fmt: skip
+    subjects = [PolicySubject(username="ada", job="7"), PolicySubject(username="ada", job="7"), PolicySubject(username="bob", job="8"), PolicySubject()]  # fmt: skip
     facts = [ActFacts("7"), ActFacts("7"), ActFacts("8", NOW + 80 * timedelta(minutes=1)), ActFacts()]  # fmt: skip
     found = judged(of, tried(of, alerts, subjects, UNTIL), facts, UNTIL)
     run = DryRun(of, NOW, UNTIL, tuple(found))

@@ -159,10 +159,10 @@ async def test_incidents_are_listed_and_shown_with_what_follows(
         "incident_alerts",
         [{**member, "fingerprint": "f1"}, {**member, "fingerprint": "f2", "cause": "f1"}],
     )
-    listed = await tools.call("incidents", {"user": "bob"})
+    listed = await tools.call("incidents", {"owner": "bob"})
     assert [one["id"] for one in listed["rows"]] == ["aaa1"]
     assert listed["rows"][0]["usd_so_far"] == pytest.approx(3.0, abs=0.1)
-    assert (await tools.call("incidents", {"user": "eve"}))["rows"] == []
+    assert (await tools.call("incidents", {"owner": "eve"}))["rows"] == []
     shown = await tools.call("incidents", {"id": "aaa"})
     assert [one["part"] for one in shown["alerts"]["rows"]] == ["root", "follows"]
     with pytest.raises(ArgumentError, match="no incident 'zzz'"):
@@ -199,7 +199,7 @@ async def test_questions_have_parameters_and_are_asked_with_them(
     "tool, given, message",
     [
         ("rm", {}, "there is no tool 'rm'; there are waste,"),
-        ("waste", {"by": "colour"}, "by = 'colour' is not known; it is one of user,"),
+        ("waste", {"by": "colour"}, "by = 'colour' is not known; it is one of username,"),
         ("waste", {"since": "a while"}, "since = a while is not a duration; write 6h or 7d"),
         ("waste", {"since": "999999999d"}, "since = 999999999d is longer ago than there are years"),
         ("waste", {"limit": 0}, "limit = 0 must be between 1 and 100"),

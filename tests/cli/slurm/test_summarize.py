@@ -21,7 +21,7 @@ BEGIN = datetime(2026, 11, 23, 8, 0, tzinfo=UTC)
 def report(job: str) -> JobReport:
     return JobReport(
         job,
-        {"user": "ada", "state": "completed", "job_name": "train"},
+        {"username": "ada", "state": "completed", "job_name": "train"},
         BEGIN,
         BEGIN + timedelta(hours=1),
         (),

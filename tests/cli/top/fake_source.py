@@ -29,7 +29,7 @@ def gpu(number: int, **more: object) -> Row:
     return {
         "node": node, "gpu": index, "gpu_uuid": f"GPU-{number}", "place": f"{node}/{index}", "state": "busy",
         "util_percent": float(number % 100), "memory_percent": 40.0, "power_watts": 512.0, "temperature_celsius": 61.0,
-        "usd_per_hour": 2.95, "usd_wasted": 0.0, "user": f"user{number % 7}", "job": str(70_000 + number // 8),
+        "usd_per_hour": 2.95, "usd_wasted": 0.0, "username": f"user{number % 7}", "job": str(70_000 + number // 8),
         "model": "NVIDIA H100", "level": 0, **more,
     }  # fmt: skip
 
@@ -60,7 +60,7 @@ class FakeSource:
                 )
             case GpuRequest(uuid, bins):
                 row = self.change(gpu(int(uuid.removeprefix("GPU-"))))
-                process = {"pid": 77, "user": "bob", "job": "9", "memory_bytes": 2**34, "cpu_percent": 99.0,
+                process = {"pid": 77, "username": "bob", "job": "9", "memory_bytes": 2**34, "cpu_percent": 99.0,
                            "age_s": 4000, "command": "python train.py"}  # fmt: skip
                 alert = {"severity": "critical", "rule": "gpu_hung", "summary": "It hangs.", "age_s": 60, "usd": 3.0}  # fmt: skip
                 half = [None] * (bins // 2) + [50.0] * (bins - bins // 2)

@@ -99,7 +99,7 @@ async def test_a_bug_ends_it_with_the_error_and_not_with_a_silent_screen() -> No
 async def test_names_of_anybody_cannot_leave_their_cells() -> None:
     hostile = "a\x1b[31m\u202eb\r\n\u200bжे漢字" * 3
     source = FakeSource(
-        16, lambda row: {**row, "user": hostile, "place": hostile, "util_percent": None}
+        16, lambda row: {**row, "username": hostile, "place": hostile, "util_percent": None}
     )
     async with shown(source) as (app, pilot):
         await pilot.press("2")

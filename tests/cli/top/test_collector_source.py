@@ -85,13 +85,17 @@ async def test_nodes_in_trouble_come_first_and_absent_is_absent(fleet: MemoryDat
 async def test_gpus_have_owner_job_and_alert(fleet: MemoryDatabase) -> None:
     gpus = await rows_of(fleet, TopView.GPUS, node="n1")
     first, second = gpus.rows
-    assert (first["user"], first["job"], first["alert"], first["state"]) == (
+    assert (first["username"], first["job"], first["alert"], first["state"]) == (
         "bob",
         "77",
         "gpu_hung",
         "busy",
     )
-    assert (second["util_percent"], second["state"], second.get("user")) == (None, "unknown", None)
+    assert (second["util_percent"], second["state"], second.get("username")) == (
+        None,
+        "unknown",
+        None,
+    )
     assert [r["place"] for r in (await rows_of(fleet, TopView.GPUS, job="77")).rows] == [
         "n0/0",
         "n1/0",
@@ -139,7 +143,7 @@ async def test_a_gpu_has_history_processes_and_alerts(fleet: MemoryDatabase) -> 
     source = CollectorSource("http://unused", fleet)
     one = await source.ask(GpuRequest("GPU-n1-0", 30))
     assert isinstance(one, GpuAnswer)
-    assert (one.row["place"], one.row["user"]) == ("n1/0", "bob")
+    assert (one.row["place"], one.row["username"]) == ("n1/0", "bob")
     util = one.series["util_percent"]
     assert (len(util), util[-1], util[19], util[0]) == (30, 70.0, 70.0, None)
     assert [row["pid"] for row in one.processes] == [6]

@@ -89,10 +89,10 @@ async def test_no_answer_is_an_error_and_names_cannot_hold_control_characters() 
     source.problem = unreachable()
     with pytest.raises(SourceError, match="no collector answers"):
         await document_of(source, None, CLOCK)
-    hostile = FakeSource(8, lambda row: {**row, "user": "a\x1b[31m\u202e\x9b"})
+    hostile = FakeSource(8, lambda row: {**row, "username": "a\x1b[31m\u202e\x9b"})
     text = document_text(await document_of(hostile, None, CLOCK))
     assert all(c.isprintable() or c == "\n" for c in text)
-    assert json.loads(text)["gpus"][0]["user"] == "a\x1b[31m\u202e\x9b"
+    assert json.loads(text)["gpus"][0]["username"] == "a\x1b[31m\u202e\x9b"
 
 
 def test_the_documentation_has_every_key() -> None:

@@ -62,7 +62,7 @@ async def test_gpus_processes_and_the_node_are_read_with_prices() -> None:
         assert (node["node"], node["gpus"], node["state"]) == ("n1", 4, "reports")
         assert node["usd_per_hour"] == pytest.approx(4 * 2.95)
         processes = await rows_of(source, TopView.PROCESSES)
-        assert processes.rows[0]["user"] is not None
+        assert processes.rows[0]["username"] is not None
         job = (await rows_of(source, TopView.JOBS)).rows[0]
         held = await rows_of(source, TopView.GPUS, job=job["job"])
         assert held.count == job["gpus"] <= 4

@@ -21,7 +21,7 @@ PARTS = {
 def process(pid: int, gpu: int, **more: Any) -> dict[str, Any]:
     """A row of a process on a GPU."""
     return {
-        "node": "n0", "gpu": gpu, "gpu_uuid": f"GPU-n0-{gpu}", "pid": pid, "user": "bob", "job": "77",
+        "node": "n0", "gpu": gpu, "gpu_uuid": f"GPU-n0-{gpu}", "pid": pid, "username": "bob", "job": "77",
         "memory_bytes": 2**30, "sm_percent": 40.0, "cpu_percent": 100.0, "rss_bytes": 2**31, "age_s": 60,
         "command": "train", "state": "S", "started_by": f"slurmstepd (2) > torchrun ({pid - 1})", **PARTS, **more,
     }  # fmt: skip
@@ -31,15 +31,15 @@ PROCESSES = [
     process(5, 0),
     process(5, 1, memory_bytes=2**31, sm_percent=90.0),
     process(6, 1, sm_percent=10.0, cpu_percent=None),
-    process(7, 0, job=None, user="amy", memory_bytes=None, loader_workers=0, loader_cpu_percent=None),
-    process(8, 1, job=None, user=None, sm_percent=None, state="D", started_by=None, main_cpu_percent=None, children_cpu_percent=None),
+    process(7, 0, job=None, username="amy", memory_bytes=None, loader_workers=0, loader_cpu_percent=None),
+    process(8, 1, job=None, username=None, sm_percent=None, state="D", started_by=None, main_cpu_percent=None, children_cpu_percent=None),
 ]  # fmt: skip
 
 
 def planted(rows: list[dict[str, Any]]) -> MemoryDatabase:
     """A database with these processes, and nothing else."""
     database = MemoryDatabase()
-    names = {"user": "username", "job": "slurm_job_id", "memory_bytes": "gpu_memory_bytes", "sm_percent": "sm_util_percent", "started_by": "ancestors"}  # fmt: skip
+    names = {"username": "username", "job": "slurm_job_id", "memory_bytes": "gpu_memory_bytes", "sm_percent": "sm_util_percent", "started_by": "ancestors"}  # fmt: skip
     now = datetime.now(UTC)
     shared = {"ts": now - timedelta(seconds=2), "simulated": False, "process_name": "python"}
     database.insert(
@@ -115,7 +115,7 @@ ROWS = st.lists(
         st.integers(1, 4),
         st.integers(0, 2),
         job=st.sampled_from(["1", "2", None]),
-        user=st.sampled_from(["amy", None]),
+        username=st.sampled_from(["amy", None]),
         memory_bytes=st.none() | st.integers(0, 3),
         sm_percent=st.none() | st.integers(0, 3),
     ),

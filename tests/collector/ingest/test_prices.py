@@ -207,7 +207,7 @@ def test_offers_are_those_of_the_file_then_the_defaults(file: Any) -> None:
         ("prices = 3\n", ":1: unknown key 'prices'; known: energy, site, billing, price, budget"),
         ("[[price]]\nusd_per_hour = 1\n[[site]]\npue = 1.1\n", ":3: labels is missing: write labels = "),
         ("[[site]]\nlabels = {site = 'a'}\nwatts = 3\n", ":1: unknown key 'watts'; known: labels, usd_per_kwh, pue"),
-        ("[[budget]]\nteam = 'a'\nuser = 'b'\nusd_per_month = 1\n", ":1: a budget has at most one of team, user, account, label; this has 2"),
+        ("[[budget]]\nteam = 'a'\nusername = 'b'\nusd_per_month = 1\n", ":1: a budget has at most one of team, username, account, label; this has 2"),
         ("[[budget]]\nteam = 'a'\n", ":1: usd_per_month is missing"),
         ("[[budget]]\nlabel = 'lazy'\nusd_per_month = 1\n", ":1: label = 'lazy' must be one of productive,"),
         ("[[budget]]\nusd_per_month = 0\n", ":1: usd_per_month = 0 must be above 0"),

@@ -72,7 +72,7 @@ def test_stacked_bodies_are_the_rows_of_each(rows: int, seeds: list[int]) -> Non
 
 def some_table(*names: str) -> Any:
     row = {field.name: None for field in SCHEMA}
-    return pa.Table.from_pylist([{**row, "node": name, "user": name} for name in names], SCHEMA)
+    return pa.Table.from_pylist([{**row, "node": name, "username": name} for name in names], SCHEMA)
 
 
 def test_texts_of_other_lengths_in_buffers_of_one_size() -> None:

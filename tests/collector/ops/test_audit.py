@@ -13,7 +13,7 @@ from gpuwarden_collector.auth.token_file import NAME, edit
 from gpuwarden_collector.ops import audit as module
 from gpuwarden_collector.ops.audit import ACTIONS, NOT_AUDITED, action_of
 
-SQL = "SELECT user_name, token, scope, address, action, target, outcome, status, details FROM audit ORDER BY number"
+SQL = "SELECT username, token, scope, address, action, target, outcome, status, details FROM audit ORDER BY number"
 SAFE = ("GET", "HEAD")
 
 
@@ -57,7 +57,7 @@ async def test_done_and_refused_actions_are_there_when_the_answer_comes(
             if not row["action"].startswith("token_")
         ]
         assert [
-            (r["user_name"], r["action"], r["outcome"], r["status"], r["target"]) for r in found
+            (r["username"], r["action"], r["outcome"], r["status"], r["target"]) for r in found
         ] == [
             ("eve", "annotate", "done", 201, None),
             ("eve", "forget_node", "refused", 403, "n1"),
@@ -68,7 +68,7 @@ async def test_done_and_refused_actions_are_there_when_the_answer_comes(
         assert {row["address"] for row in found} == {"127.0.0.1"}
         assert (found[0]["token"], found[0]["scope"]) == (editor.id, "edit")
         own = await rows(session, url, bearer(editor))
-        assert {row["user_name"] for row in own} == {"eve"} and len(own) == 3
+        assert {row["username"] for row in own} == {"eve"} and len(own) == 3
 
 
 async def test_requests_without_a_valid_token_are_not_listed(
@@ -173,4 +173,4 @@ async def test_without_tokens_an_action_has_no_user(start: Any, session: Any) ->
         found: Result = await collector.background.query("SELECT 1")
         assert found.rows == [(1,)]
         [row] = await rows(session, collector.url, {})
-        assert (row["user_name"], row["address"]) == (None, "127.0.0.1")
+        assert (row["username"], row["address"]) == (None, "127.0.0.1")

@@ -35,7 +35,7 @@ digests:
   - {receivers: [hook], at: 08:30, top: 3}
 reports:
   - {receivers: [hook]}
-  - {receivers: [out], every: week, day: friday, at: "17:00", by: user, only: {team: vision}}
+  - {receivers: [out], every: week, day: friday, at: "17:00", by: username, only: {team: vision}}
   - {receivers: [out], every: month, day: 3}
 """
 
@@ -66,7 +66,7 @@ def test_a_file_with_every_key_is_read_without_showing_secrets(tmp_path) -> None
     assert (friday.day, friday.at, friday.by, friday.only) == (
         4,
         time(17),
-        "user",
+        "username",
         {"team": "vision"},
     )
     assert (monthly.every, monthly.day, monthly.zone) == ("month", 3, ZoneInfo("Europe/Berlin"))
@@ -149,7 +149,7 @@ def test_a_mistake_of_a_receiver_has_its_place(text, problem) -> None:
             "the day of a month must be from 1 to 28",
         ),
         ("reports: [{receivers: [a], at: 8}]", "'8' is not a time of day such as 08:00"),
-        ("reports: [{receivers: [a], only: {colour: red}}]", "'colour' must be one of user,"),
+        ("reports: [{receivers: [a], only: {colour: red}}]", "'colour' must be one of username,"),
         ("digests: [{receivers: [a], at: '08:00', top: 0}]", "must be a whole number from 1 to 20"),
         ("silence: 1", "unknown key 'silence'; known: receivers, timezone, link, routes"),
     ],

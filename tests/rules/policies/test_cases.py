@@ -34,7 +34,7 @@ from gpuwarden_rules.policies.language import (
 
 ACTS = (PolicyStep(StepKind.CANCEL_JOB, 0),)
 NOTE = PolicyNote("policy_answer", "job 11", "kept")
-ADA = PolicySubject(node="n0", model="H100", user="ada", job="11")
+ADA = PolicySubject(node="n0", model="H100", username="ada", job="11")
 
 
 def live(gpu: int = 0, subject: PolicySubject = ADA, **more: Any) -> LiveAlert:
@@ -97,7 +97,7 @@ def test_what_is_not_known_to_hold_on_a_real_gpu_is_never_acted_upon(
 
 
 @each("later, note", [
-    (None, "the alert ended"), (live(subject=replace(ADA, job="12")), "another job"), (live(subject=replace(ADA, user="bob")), "another job"),
+    (None, "the alert ended"), (live(subject=replace(ADA, job="12")), "another job"), (live(subject=replace(ADA, username="bob")), "another job"),
     (live(subject=replace(ADA, labels={"env": "prod"})), "protected"),
 ])  # fmt: skip
 def test_what_has_changed_is_spared(later: LiveAlert | None, note: str) -> None:
@@ -214,7 +214,7 @@ def test_a_drain_that_failed_is_not_undone() -> None:
 @each("act, subject, state", [
     (StepKind.CALL_WEBHOOK, PolicySubject(node="n0"), CaseState.ACTING),
     (StepKind.RUN_COMMAND, PolicySubject(node="n0"), CaseState.ACTING),
-    (StepKind.DELETE_POD, PolicySubject(node="n0", user="ada"), CaseState.LEFT),
+    (StepKind.DELETE_POD, PolicySubject(node="n0", username="ada"), CaseState.LEFT),
     (StepKind.REBOOT_NODE, PolicySubject(node="n0"), CaseState.ACTING),
     (StepKind.CORDON_NODE, PolicySubject(node="n0"), CaseState.ACTING),
 ])  # fmt: skip
@@ -243,7 +243,7 @@ def test_a_policy_that_is_off_leaves_no_case_open_but_those_on_their_way() -> No
 _ALERT = st.builds(
     live,
     gpu=st.integers(0, 5),
-    subject=st.builds(PolicySubject, node=st.just("n0"), user=st.sampled_from(["ada", "bob", ""]), job=st.sampled_from(["1", "2", "3", ""])),
+    subject=st.builds(PolicySubject, node=st.just("n0"), username=st.sampled_from(["ada", "bob", ""]), job=st.sampled_from(["1", "2", "3", ""])),
     muted=st.sampled_from([None, None, "silenced"]), simulated=st.sampled_from([False, False, True]),
     stale_since=st.sampled_from([None, None, NOW]), state=st.sampled_from([AlertState.FIRING, AlertState.FIRING, AlertState.PENDING]),
 )  # fmt: skip
@@ -263,7 +263,7 @@ def test_whatever_comes_each_case_acts_at_most_once_and_only_on_what_holds(
     moments: list[Any], an_hour: int | None, at_once: int | None, steps: Any
 ) -> None:
     one = Follower(
-        policy(steps=steps, an_hour=an_hour, at_once=at_once, protect=({"user": "bob"},))
+        policy(steps=steps, an_hour=an_hour, at_once=at_once, protect=({"username": "bob"},))
     )
     at, acts = NOW, []
     for minutes, alerts, news in moments:
@@ -278,8 +278,8 @@ def test_whatever_comes_each_case_acts_at_most_once_and_only_on_what_holds(
             ):
                 acts.append(case)
                 found = holding[case.fingerprint]
-                assert (found.subject.job, found.subject.user) == (case.job, case.user)
-                assert case.job and case.user != "bob" and case.act_at == at
+                assert (found.subject.job, found.subject.username) == (case.job, case.username)
+                assert case.job and case.username != "bob" and case.act_at == at
             if old is not None and old.state not in OPEN:
                 assert case == old
         for case in [c for c in one.cases.values() if c.state in OPEN][:1]:

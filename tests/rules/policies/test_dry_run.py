@@ -84,12 +84,12 @@ def test_an_alert_that_ends_in_the_wait_is_spared_and_one_that_lasts_meets_the_a
 def test_only_what_matches_is_tried_and_what_is_protected_is_left() -> None:
     alerts = [alert(0 * HOUR, 3 * HOUR, gpu) for gpu in range(3)]
     subjects = [
-        PolicySubject(user="ada"),
-        PolicySubject(user="bob"),
-        PolicySubject(user="bea", job="prod-1"),
+        PolicySubject(username="ada"),
+        PolicySubject(username="bob"),
+        PolicySubject(username="bea", job="prod-1"),
     ]
     found = tried(
-        policy(match={"user": "b*"}, protect=({"job": "prod-*"},)), alerts, subjects, UNTIL
+        policy(match={"username": "b*"}, protect=({"job": "prod-*"},)), alerts, subjects, UNTIL
     )
     assert [one.outcome for one in found] == [Outcome.ACTED, Outcome.PROTECTED]
 
@@ -212,9 +212,9 @@ async def test_jobs_and_work_are_read_of_the_time_of_the_act(database) -> None:
         [
             {
                 **row, "ts": NOW + at * MINUTE, "gpu": gpu, "gpu_uuid": f"GPU-{gpu}", "pid": 7, "process_name": "python",
-                "slurm_job_id": job, "username": user, "samples": 6,
+                "slurm_job_id": job, "username": username, "samples": 6,
             }
-            for gpu, (job, user) in owners.items()
+            for gpu, (job, username) in owners.items()
             for at in range(-20, 30 if gpu == 2 else 200)
         ],
     )  # fmt: skip
@@ -246,7 +246,7 @@ async def test_jobs_and_work_are_read_of_the_time_of_the_act(database) -> None:
     places = await locations(database)
     done = await dry_run(policy(match={"team": "vision"}), replay, places, database)
     ada, bob, gone, given_out = done.trials
-    assert [(t.subject.job, t.subject.user) for t in done.trials] == [
+    assert [(t.subject.job, t.subject.username) for t in done.trials] == [
         ("7", "ada"), ("8", "bob"), ("9", "bob"), ("12", "eve"),
     ]  # fmt: skip
     assert (ada.outcome, ada.saved_usd, ada.is_wrong) == (Outcome.ACTED, 4.0, False)
@@ -254,7 +254,7 @@ async def test_jobs_and_work_are_read_of_the_time_of_the_act(database) -> None:
     assert gone.outcome is Outcome.CHANGED
     assert (given_out.outcome, given_out.is_wrong) == (Outcome.ACTED, False)
     assert done.saved_usd == 8.0
-    assert {user: len(several) for user, several in done.by_user().items()} == {"ada": 1, "bob": 1, "eve": 1}  # fmt: skip
+    assert {username: len(several) for username, several in done.by_user().items()} == {"ada": 1, "bob": 1, "eve": 1}  # fmt: skip
     nothing = replace(replay, episodes=())
     assert (await dry_run(policy(), nothing, places, database)).trials == ()
     assert WRONG_WITHIN == HOUR

@@ -48,10 +48,10 @@ def test_the_policy_of_the_page_is_read() -> None:
         PolicyStep(StepKind.ASK_OWNER, 4 * 3600), PolicyStep(StepKind.WARN_OWNER, 1800), PolicyStep(StepKind.CANCEL_JOB, 0),
     )  # fmt: skip
     assert (policy.after_s, policy.an_hour, policy.at_once) == (1800, 10, 50)
-    assert policy.is_protected(PolicySubject(user="ada")) and policy.is_protected(
+    assert policy.is_protected(PolicySubject(username="ada")) and policy.is_protected(
         PolicySubject(job="prod-7")
     )
-    assert not policy.is_protected(PolicySubject(user="bob", job="7"))
+    assert not policy.is_protected(PolicySubject(username="bob", job="7"))
     for step in StepKind:
         assert f"`{step.value}`" in text
 
@@ -116,10 +116,10 @@ def test_a_name_is_there_once_in_all_files(tmp_path: Path) -> None:
 
 def test_what_is_not_known_fits_no_pattern() -> None:
     subject = PolicySubject(
-        node="dgx-1", model="H100-SXM-80GB", user="ada", labels={"team": "vision"}
+        node="dgx-1", model="H100-SXM-80GB", username="ada", labels={"team": "vision"}
     )
     assert subject.fits({})
-    assert subject.fits({"node": "dgx-?", "team": "vision", "user": "a*", "model": "H100*"})
+    assert subject.fits({"node": "dgx-?", "team": "vision", "username": "a*", "model": "H100*"})
     assert not subject.fits({"job": "*"})
     assert not subject.fits({"rack": "*"})
     assert not subject.fits({"node": "dgx-1", "team": "speech"})

@@ -20,7 +20,7 @@ from gpuwarden_rules.policies.results import (
 NOW = datetime(2026, 3, 4, 12, tzinfo=UTC)
 MINUTE, HOUR = timedelta(minutes=1), timedelta(hours=1)
 ENDED = PolicyCase(
-    id="a", policy="cull", act=StepKind.CANCEL_JOB, fingerprint="f0", active_at=NOW - HOUR, node="n0", user="ada",
+    id="a", policy="cull", act=StepKind.CANCEL_JOB, fingerprint="f0", active_at=NOW - HOUR, node="n0", username="ada",
     job="7", summary="idle", began_at=NOW - 2 * HOUR, state=CaseState.DONE, act_at=NOW, ended_at=NOW,
     usd_per_hour=3.0, rule="gpu_idle_held", gpu_uuid="GPU-0", team="vision",
 )  # fmt: skip
@@ -37,10 +37,10 @@ def minute(gpu: int, at: int, busy: float) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def process(gpu: int, at: int, job: str, user: str) -> dict[str, Any]:
+def process(gpu: int, at: int, job: str, username: str) -> dict[str, Any]:
     return {
         "node": "n0", "simulated": False, "ts": NOW + at * MINUTE, "gpu": gpu, "gpu_uuid": f"GPU-{gpu}", "pid": 7,
-        "process_name": "python", "slurm_job_id": job, "username": user, "samples": 6,
+        "process_name": "python", "slurm_job_id": job, "username": username, "samples": 6,
     }  # fmt: skip
 
 
@@ -50,10 +50,14 @@ async def test_work_of_others_is_saved_and_a_user_who_comes_back_at_once_was_wro
     """GPU 0: bob works from minute 30 for two hours. GPU 1: ada's next job from minute 20. GPU 2: nobody. GPU 3: the job
     itself works on, as its end failed after all. GPU 4: ada comes back after two hours."""
     work = [(0, 30, 150, "8", "bob"), (1, 20, 80, "9", "ada"), (3, 0, 60, "7", "ada"), (4, 120, 180, "9", "ada")]  # fmt: skip
-    minutes = [(g, at, job, user) for g, begin, end, job, user in work for at in range(begin, end)]
+    minutes = [
+        (g, at, job, username) for g, begin, end, job, username in work for at in range(begin, end)
+    ]
     database.insert("gpu_1m", [minute(g, at, 50.0) for g, at, _, _ in minutes])
     database.insert("gpu_1m", [minute(2, at, 5.0) for at in range(300)])
-    database.insert("process_1m", [process(g, at, job, user) for g, at, job, user in minutes])
+    database.insert(
+        "process_1m", [process(g, at, job, username) for g, at, job, username in minutes]
+    )
     cases = [of_gpu(g) for g in range(5)]
     reused, wronged, unused, failed, later = await judged(cases, database, NOW + 6 * HOUR)
     assert (reused.reused_hours, reused.saved_usd, reused.busy_again_at) == (2.0, 6.0, None)
@@ -68,7 +72,7 @@ async def test_without_a_user_nobody_can_come_back_and_without_a_price_nothing_i
     database: Any,
 ) -> None:
     database.insert("gpu_1m", [minute(0, at, 50.0) for at in range(60)])
-    (found,) = await judged([of_gpu(0, user="", usd_per_hour=None)], database, NOW + 6 * HOUR)
+    (found,) = await judged([of_gpu(0, username="", usd_per_hour=None)], database, NOW + 6 * HOUR)
     assert (found.reused_hours, found.saved_usd, found.busy_again_at) == (1.0, None, None)
 
 

@@ -15,6 +15,8 @@ TRUNCATED = "gpuwarden.truncated"
 """Marks truncated rows over HTTP, at their end, except in JSON."""
 ERROR = "gpuwarden.error"
 """Key of the last line of NDJSON that ended with an error."""
+ROLE_FUNCTIONS = frozenset({"user", "current_user", "session_user", "current_role"})
+"""Functions that DuckDB calls for a name without parentheses where no column has it."""
 
 QUERY_SEND_S = 60.0
 """Most time for a client to receive the rows of a query."""
@@ -23,6 +25,11 @@ _First = TypeVar("_First")
 _Second = TypeVar("_Second")
 Record = dict[str, Any]
 """A row by the names of its columns."""
+
+
+def role_refusal(name: str) -> str:
+    """Why a query may not call one of `ROLE_FUNCTIONS`."""
+    return f"`{name}` is a function of DuckDB; the column is `username`"
 
 
 @dataclass(frozen=True, slots=True)

@@ -65,6 +65,9 @@ def rewrite(statement: Any, source: str) -> Rewritten:
     if is_catalog:
         for node in nodes_of(statement):
             _as_postgres(node)
+    if is_catalog or all(node.get("type") != "BASE_TABLE" for node in nodes_of(statement)):
+        for node in nodes_of(statement):
+            _name_role(node, source)
     return Rewritten(is_catalog or repr(statement) != before, is_catalog)
 
 
@@ -254,6 +257,16 @@ def _as_postgres(node: Any) -> None:
     for item in node.get("select_list") or ():
         if not item.get("alias"):
             item["alias"] = _column_name(item)
+
+
+def _name_role(node: Any, source: str) -> None:
+    """Replace `user` without quotes, which people's tables take for a slip of `username`."""
+    if node.get("type") == "COLUMN_REF" and [n.lower() for n in node["column_names"]] == ["user"]:
+        at = node["query_location"]
+        if source.encode()[at : at + 1] != b'"':
+            alias = node["alias"] or "user"
+            node.clear()
+            node.update(_constant("gpuwarden", alias))
 
 
 def _select_from(node: Any) -> None:

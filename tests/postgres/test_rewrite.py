@@ -69,6 +69,7 @@ def test_other_queries_stay_as_they_were_written(cursor: Any, sql: str) -> None:
             True,
         ),
         ("SELECT current_user", "SELECT 'gpuwarden' AS current_user", True),
+        ("SELECT user", "SELECT 'gpuwarden' AS \"user\"", False),
         (
             "SELECT gpu = ANY('{1,NULL}') FROM gpus",
             "SELECT (gpu = ANY(SELECT unnest(list_value('1', NULL)))) FROM gpus",

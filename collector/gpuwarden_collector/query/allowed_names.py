@@ -1,8 +1,8 @@
 """Lists the functions and tables that queries may use; all others are refused.
 
 Left out are DuckDB's functions that read or change the process (settings, variables, sequences, log), that
-run SQL, that wait, that DuckDB uses only in its own plans, and that read or make states of aggregates, values of type
-VARIANT, or types: those hold addresses of memory, or give a value another type than it has. A test compares the list with DuckDB's, so
+run SQL, that wait, that name a role of DuckDB, that DuckDB uses only in its own plans, and that read or
+make states of aggregates, values of type VARIANT, or types: those hold addresses of memory, or give a value another type than it has. A test compares the list with DuckDB's, so
 that a person reviews the functions of a new version.
 """
 
@@ -59,8 +59,8 @@ bit_length bit_or bit_position bit_xor bitstring bitstring_agg bool_and bool_or
 cardinality cbrt ceil ceiling century char_length
 character_length chr concat concat_ws contains corr cos cosh cot count count_if
 count_star countif covar_pop covar_samp cume_dist current_catalog current_database current_date
-current_localtime current_localtimestamp current_role current_schema current_schemas
-current_user damerau_levenshtein date_add date_diff date_part date_sub date_trunc datediff
+current_localtime current_localtimestamp current_schema current_schemas
+damerau_levenshtein date_add date_diff date_part date_sub date_trunc datediff
 datepart datesub datetrunc day dayname dayofmonth dayofweek dayofyear days_in_month decade
 decode degrees dense_rank divide editdist3 element_at encode ends_with entropy enum_code
 enum_first enum_last enum_range enum_range_boundary epoch epoch_ms epoch_ns epoch_us
@@ -99,7 +99,7 @@ quarter radians random range rank rank_dense reduce regexp_escape regexp_extract
 regexp_extract_all regexp_full_match regexp_matches regexp_replace regexp_split_to_array
 regexp_split_to_table regr_avgx regr_avgy regr_count regr_intercept regr_r2 regr_slope regr_sxx
 regr_sxy regr_syy repeat replace reservoir_quantile reverse right right_grapheme
-round round_even roundbankers row row_number row_to_json rpad rtrim second sem session_user
+round round_even roundbankers row row_number row_to_json rpad rtrim second sem
 set_bit sha1 sha256 sign signbit sin sinh skewness split split_part sqrt starts_with stddev
 stddev_pop stddev_samp str_split str_split_regex strftime string_agg string_split
 string_split_regex string_to_array strip_accents strlen strpos strptime struct_concat
@@ -110,7 +110,7 @@ timezone timezone_hour timezone_minute to_base to_base64 to_binary to_centuries 
 to_decades to_hex to_hours to_json to_microseconds to_millennia to_milliseconds to_minutes
 to_months to_quarters to_seconds to_timestamp to_weeks to_years today transaction_timestamp
 translate trim trunc try_strptime typeof ucase unbin unhex unicode union_extract union_tag
-union_value unlist unnest unpivot_list upper url_decode url_encode user uuid
+union_value unlist unnest unpivot_list upper url_decode url_encode uuid
 uuid_extract_timestamp uuid_extract_version uuidv4 uuidv7 var_pop var_samp variance
 version wavg week weekday weekofyear weighted_avg xor year
 yearweek | || ~ ~~ ~~* ~~~

@@ -15,7 +15,7 @@ from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
 
-from gpuwarden.query import QueryError
+from gpuwarden.query import ROLE_FUNCTIONS, QueryError, role_refusal
 from gpuwarden.schema import ADMINS_ONLY
 from gpuwarden_collector.query.allowed_names import (
     CATALOG_FUNCTIONS,
@@ -101,8 +101,9 @@ def check(parsed: Parsed, more: Names = NO_MORE) -> None:
         raise QueryError(f"only one statement is allowed, this has {len(parsed.selects)}")
     tree = parsed.selects[0]
     names = {name.lower() for node in nodes_of(tree) for name in with_names(node)}
+    roles = ROLE_FUNCTIONS - {name.lower() for node in nodes_of(tree) for name in _aliases(node)}
     for node in nodes_of(tree):
-        reason = _forbidden(node, names | more.tables, more.functions)
+        reason = _forbidden(node, names | more.tables, more.functions) or _role(node, roles)
         if reason:
             offset = characters(parsed.sql[parsed.explain :], node.get("query_location"))
             place = None if offset is None else offset + parsed.begins_at
@@ -118,7 +119,7 @@ def _hint(node: Mapping[str, Any]) -> str | None:
     """A hint for the name of a missing function or table."""
     name = str(node.get("function_name", ""))
     if name:
-        is_missing = name.lower() not in FUNCTIONS | TABLE_FUNCTIONS
+        is_missing = name.lower() not in FUNCTIONS | TABLE_FUNCTIONS | ROLE_FUNCTIONS
         return did_you_mean(name, FUNCTIONS) if is_missing else None
     return did_you_mean(str(node["table_name"]), TABLES) if "table_name" in node else None
 
@@ -180,6 +181,21 @@ def with_names(node: Mapping[str, Any]) -> Iterator[str]:
     """Names that a node's WITH defines."""
     for named in (node.get("cte_map") or {}).get("map", ()):
         yield str(named["key"])
+
+
+def _aliases(node: Mapping[str, Any]) -> Iterator[str]:
+    """Names that a query gives to columns and tables at this node."""
+    yield str(node.get("alias") or "")
+    for key in ("column_name_alias", "aliases", "expected_names", "unpivot_names"):
+        yield from node.get(key) or ()
+
+
+def _role(node: Mapping[str, Any], roles: AbstractSet[str]) -> str | None:
+    """The reason for refusing a column that DuckDB would take for a function of these."""
+    names = node.get("column_names") or []
+    if len(names) != 1 or names[0].lower() not in roles:
+        return None
+    return role_refusal(names[0].lower())
 
 
 def _forbidden(
@@ -253,6 +269,8 @@ def _forbidden_place(catalog: str, schema: str) -> str | None:
 def _forbidden_function(node: Mapping[str, Any], functions: AbstractSet[str]) -> str | None:
     # Ignore the schema: DuckDB parses x.upper() as upper() of the schema x.
     name = str(node["function_name"]).lower()
+    if name in ROLE_FUNCTIONS and name not in functions:
+        return role_refusal(name)
     if name not in FUNCTIONS and name not in TABLE_FUNCTIONS and name not in functions:
         return f"function {_short(name)}() is not allowed, or there is none of this name"
     position = TEXT_FILLERS.get(name)

@@ -17,7 +17,7 @@ import duckdb
 import pyarrow as pa
 
 from gpuwarden.comments import column_comments, table_comments
-from gpuwarden.query import text_sql
+from gpuwarden.query import ROLE_FUNCTIONS, role_refusal, text_sql
 from gpuwarden.schema import TABLES, UPSERTED, create_sql, stored_columns, views_sql
 from gpuwarden.teams import OTHERS_1H
 from gpuwarden_collector.storage.segment import SCHEMAS, TABLE_NAMES
@@ -103,6 +103,9 @@ def create_of_team(connection: duckdb.DuckDBPyConnection, folder: Path) -> None:
 def _create_functions(connection: duckdb.DuckDBPyConnection) -> None:
     # SHOW TABLES calls this function to find tables. The macro hides the views that cursors register.
     connection.execute(f"CREATE MACRO main.in_search_path(d, s) AS (d = '{NAME}' AND s = 'main')")
+    # DuckDB calls these where a scope has no column of the name: the guard does not know scopes.
+    for name in ROLE_FUNCTIONS:
+        connection.execute(f'CREATE MACRO main."{name}"() AS error({text_sql(role_refusal(name))})')
     _describe(connection)
 
 

@@ -47,7 +47,7 @@ SELECT regexp_replace('a1b2', '[0-9]', '#', 'g'), regexp_extract('v12', 'v(\d+)'
 SELECT node FROM nodes WHERE node COLLATE NOCASE = 'V1' ORDER BY node COLLATE "de"
 SELECT TRY_CAST('x' AS INTEGER), TRY(CAST('x' AS INTEGER)), coalesce(NULL, 1), nullif(1, 1), CASE WHEN true THEN 1 END
 SELECT $$text with 'quotes' and ; and --$$ AS t, E'line\nbreak' AS e
-SELECT current_date, current_timestamp, current_user, version(), current_schema()
+SELECT current_date, current_timestamp, version(), current_schema()
 SELECT table_name, comment FROM duckdb_tables()
 SELECT column_name, data_type, comment FROM duckdb_columns() WHERE table_name = 'gpu_samples'
 SELECT table_name FROM information_schema.tables ORDER BY table_name

@@ -86,7 +86,7 @@ SHOW TABLES FROM main
 SHOW t
 SELECT #1 FROM t
 SELECT DATE '2020-01-01', TIMESTAMP '2020-01-01', INTERVAL 1 DAY, INTERVAL '1 hour', TIME '01:00', 1.5, 1e5, 123456789012345678901234567890, 'a', NULL, true, '\x'::BLOB, x'ff', e'\n'
-SELECT current_date, current_timestamp, localtime, user, current_user
+SELECT current_date, current_timestamp, localtime, current_catalog
 SELECT a AT TIME ZONE 'UTC' FROM t
 SELECT extract(year FROM a), position('a' IN b), substring(a FROM 1 FOR 2), overlay('a' placing 'b' from 1), trim(both 'x' from a), coalesce(a,b), nullif(a,b), ifnull(a,b), if(a,b,c), greatest(a,b) FROM t
 SELECT a -> 'b', a ->> 'c', a || b, a % b, a ** b, a // b, ~a, -a, +a, a!, @a FROM t

@@ -486,3 +486,47 @@ def test_a_query_that_lists_tables_is_answered_by_the_engine_alone(database: Dat
     for of in ("gpus_now, duckdb_columns()", "information_schema.tables", "(SHOW TABLES)"):
         assert not guard.is_plainly_named(judge(database, f"SELECT * FROM {of}"))
     assert guard.is_plainly_named(judge(database, "SELECT * FROM gpus_now, range(3)"))
+
+
+NAMES_A_ROLE = "is a function of DuckDB; the column is `username`"
+
+
+@each("name", ["user", "current_user", "session_user", "current_role", "USER"])
+@each("call", ["{0}", '"{0}"', "{0}()", "lower({0})"])
+def test_a_function_is_no_column_of_people(database: Database, name: str, call: str) -> None:
+    sql = f"SELECT {call.format(name)}, sum(usd) FROM waste_1h GROUP BY ALL"
+    with pytest.raises(QueryError, match=f"^`{name.lower()}` {NAMES_A_ROLE}$") as refused:
+        judge(database, sql)
+    assert refused.value.offset == sql.lower().index(
+        call.format(name).lower().removeprefix("lower(")
+    )
+
+
+@each(
+    "sql",
+    [
+        'SELECT "user" FROM (SELECT \'ada\' AS "user")',
+        'SELECT "user" FROM (VALUES (\'ada\')) v("user")',
+        'WITH who("user") AS (SELECT \'ada\') SELECT "user" FROM who',
+        "SELECT 'ada' AS user ORDER BY user",
+    ],
+)
+def test_a_query_may_name_a_column_of_its_own_user(database: Database, sql: str) -> None:
+    judge(database, sql)
+    reading = Reading(database)
+    with reading.opened():
+        assert reading.run(sql, {}, 2).data.to_pylist() == [{"user": "ada"}]
+
+
+@each(
+    "sql",
+    [
+        "WITH a AS (SELECT 'ada' AS user), b AS (SELECT user FROM range(1)) FROM b",
+        'SELECT (SELECT user FROM range(1)) FROM (SELECT 1 AS n) JOIN (SELECT 1 AS n) AS "user" USING (n)',
+    ],
+)
+def test_a_column_of_another_scope_is_no_person(database: Database, sql: str) -> None:
+    judge(database, sql)
+    reading = Reading(database)
+    with reading.opened(), pytest.raises(QueryError, match=NAMES_A_ROLE):
+        reading.run(sql, {}, 2)

@@ -3,9 +3,8 @@ PYTHON ?= python3
 BIN := .venv/bin
 # Bytecode is kept: half of the time to collect the tests, and of a command's start, is compiling.
 unexport PYTHONDONTWRITEBYTECODE
-TORCH_PYTHON ?= $(CURDIR)/$(BIN)/python
 
-.PHONY: help up test test-all check-platforms test-systemd test-bundles test-images test-deploy test-slurm test-ansible bench-diagnosis mutants coverage check fix setup lock docs site wheel bundle deb rpm release images manifests clean
+.PHONY: help up test test-all check-platforms test-systemd test-bundles test-images test-deploy test-slurm test-ansible coverage check fix setup lock docs site wheel bundle deb rpm release images manifests clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z% -]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | column -t -s "$$(printf '\t')"
@@ -54,21 +53,14 @@ $(ANSIBLE)/.stamp: tests/ansible/requirements.txt
 	$(ANSIBLE)/bin/python -m pip install --quiet --disable-pip-version-check --requirement $<
 	@touch $@
 
-bench-diagnosis: setup ## record real training loops on this machine (root, quiet, 50 minutes a seed) and judge the diagnosis; TORCH_PYTHON has PyTorch, ARGS="--seeds 1,2,3"
-	$(BIN)/python -m bench.diagnosis.record --python $(TORCH_PYTHON) $(ARGS)
-	$(BIN)/python -m bench.diagnosis.search --python $(TORCH_PYTHON)
-	$(BIN)/python -m bench.diagnosis.judge
-
-mutants: setup ## change the code of decisions one expression at a time and count the changes that tests miss (hours); ARGS="gpuwarden_rules.evaluation.state --survivors" for one module
-	$(BIN)/python -m bench.mutants $(ARGS)
-
 COVERED := build/coverage
 # A test may fail under it by its limits of time and memory.
-coverage: setup ## run quick and slow tests with branch coverage: percent by part, functions that no test runs (hours); ARGS="tests/agent" for the quick tests of some, ARGS=tests for all quick ones
+coverage: setup ## run quick and slow tests with branch coverage: percent by file (hours); ARGS="tests/agent" for the quick tests of some, ARGS=tests for all quick ones
 	@rm -rf $(COVERED) && mkdir -p $(COVERED)
 	-$(BIN)/coverage run -m pytest --maxprocesses 4 --dist worksteal --numprocesses auto \
 		-m "$(if $(ARGS),not slow and )$(HERE)" $(ARGS)
-	@$(BIN)/python -m bench.never_run $(COVERED)
+	@$(BIN)/coverage combine --quiet $(COVERED)
+	@$(BIN)/coverage report --skip-covered --sort=cover
 
 check: setup ## lint, format, types, import contracts
 	$(BIN)/ruff check --quiet
@@ -174,4 +166,4 @@ manifests: .venv/.deploy-stamp ## render the chart into deploy/kubernetes/
 	$(BIN)/python -m deploy.render
 
 clean: ## remove the virtual environment and caches
-	rm -rf .venv dist build .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache .mutants
+	rm -rf .venv dist build .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache

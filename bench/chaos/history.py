@@ -16,10 +16,10 @@ from pathlib import Path
 from random import Random
 
 import aiohttp
-from bench import killed
+from bench.chaos import batches
+from bench.chaos.batches import KnownBatches
 from bench.chaos.marked import VARIABLE, Mark, marked, marks
 from bench.chaos.recorded_disk import Position, RecordedDisk
-from bench.killed import KnownBatches
 
 from gpuwarden.clock import SystemClock
 from gpuwarden_collector.storage.backup import backup, restore
@@ -88,7 +88,7 @@ async def serve(data_dir: Path) -> None:
     log = logging.StreamHandler()
     log.setFormatter(logging.Formatter("%(message)s %(reason)s", defaults={"reason": ""}))
     logging.basicConfig(level=logging.ERROR, handlers=[log])
-    await killed.serve(data_dir, "bench.chaos.marked", disk_free_bytes_min=FREE_BYTES_MIN)
+    await batches.serve(data_dir, "bench.chaos.marked", disk_free_bytes_min=FREE_BYTES_MIN)
 
 
 class Recording:
@@ -138,7 +138,7 @@ class Recording:
 
     async def _start(self) -> asyncio.subprocess.Process:
         env = os.environ | {VARIABLE: str(self._disk.folder)}
-        process, self._url = await killed.start(__name__, str(self._store), env=env)
+        process, self._url = await batches.start(__name__, str(self._store), env=env)
         return process
 
     async def _end(self, process: asyncio.subprocess.Process, *, is_kill: bool) -> None:
@@ -161,7 +161,7 @@ class Recording:
     async def _post(
         self, session: aiohttp.ClientSession, request: tuple[bytes, dict[str, str]]
     ) -> bool:
-        is_acknowledged, refusal = await killed.post(session, self._url, request)
+        is_acknowledged, refusal = await batches.post(session, self._url, request)
         if refusal:
             self.history.wrong.append(refusal)
         return is_acknowledged

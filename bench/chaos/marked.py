@@ -7,16 +7,23 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import timedelta
 from functools import wraps
 from pathlib import Path
 from typing import Any
 
 from bench.chaos.recorded_disk import POSITION, Position
-from bench.hurried import hurry
 
 from gpuwarden_collector import forked
 from gpuwarden_collector.processes import forkserver
-from gpuwarden_collector.storage import backup, lake_files, lake_maintenance, rollup_schedule, seal
+from gpuwarden_collector.storage import (
+    backup,
+    lake_files,
+    lake_maintenance,
+    maintenance,
+    rollup_schedule,
+    seal,
+)
 from gpuwarden_collector.storage import process as storage_process
 
 VARIABLE = "GPUWARDEN_CHAOS_DISK"
@@ -78,6 +85,17 @@ def mark_all(folder: Path) -> None:
 
     for name, (place, function) in OPERATIONS.items():
         setattr(place, function, noting(name, getattr(place, function)))
+
+
+def hurry() -> None:
+    """Run within seconds what normally runs by the hour or day."""
+    storage_process.MAINTAIN_LOOK_S = 0.25
+    maintenance.LOOK_EVERY_S = 0.25
+    maintenance.HOURLY_S = maintenance.DAILY_S = maintenance.MERGE_EVERY_S = 2.0
+    maintenance.SHORTLY_S = maintenance.PUT_OFF_S = 1.0
+    maintenance.SNAPSHOTS_KEPT = timedelta(seconds=2)
+    # Not shorter than the reader's queries take.
+    maintenance.FILES_KEPT = maintenance.ORPHANS_KEPT = timedelta(seconds=30)
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ from random import Random
 from typing import Any
 
 import aiohttp
+from bench.chaos.batches import ROWS
 from bench.chaos.history import (
     COUNT_SQL,
     FREE_BYTES_MIN,
@@ -32,7 +33,6 @@ from bench.chaos.history import (
 )
 from bench.chaos.marked import Mark
 from bench.chaos.recorded_disk import Images, Left, mounted
-from bench.killed import ROWS
 
 from gpuwarden.clock import SystemClock
 from gpuwarden.lifecycle import StartError

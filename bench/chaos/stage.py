@@ -37,6 +37,7 @@ HOST = "collector.test"
 """The collector's host name for agents."""
 PORT, BEHIND = 8750, 8751
 """Ports of the relay, and of the collector behind it."""
+URL = f"http://127.0.0.1:{BEHIND}"
 COMMAND = Path(sys.executable).with_name("gpuwarden")
 DISK_BYTES = 256 * 1024 * 1024
 FREE_BYTES_MIN = 32 * 1024 * 1024
@@ -68,65 +69,36 @@ class Stage:
         self.nodes = NODES
         self.history_s = 0
         self.dns = NameServer()
-        self.port = BEHIND
-        """Port of the collector that is queried."""
-        self.settings: dict[str, object] = {}
-        """Settings of collectors, beside those of every run."""
-        self.env: dict[str, str] = {}
-        """Environment of collectors."""
-        self.servers: dict[str, Any] = {}
-        """Servers that collectors need, by name."""
         for path in (self.relay, self.store, self.spools):
             path.mkdir(parents=True)
 
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
-
     def start_relay(self) -> None:
-        self.relay_to(self.url)
-        arguments = (str(self.relay), COLLECTOR_IP, str(PORT))
+        arguments = (str(self.relay), COLLECTOR_IP, str(PORT), URL)
         self._start("relay", [sys.executable, "-m", "bench.chaos.witness", *arguments])
 
-    def relay_to(self, url: str) -> None:
-        """Forward the agents' requests to a collector, from the next one on."""
-        part = self.relay / f"{witness.TARGET}.new"
-        part.write_text(url)
-        part.rename(self.relay / witness.TARGET)
-
     async def start_collector(self) -> None:
-        self.collector = await self.run_collector("collector", self.port, self.store, {})
-
-    async def run_collector(
-        self, name: str, port: int, store: Path, more: dict[str, object]
-    ) -> subprocess.Popen[bytes]:
-        """Start a collector and wait until it is ready. `more`: settings of this one alone."""
-        config = self.config_of(name)
+        """Start the collector and wait until it is ready."""
+        config = self.folder / "collector.toml"
         settings = {
-            "port": port,
-            "data_dir": str(store),
+            "port": BEHIND,
+            "data_dir": str(self.store),
             "threads": 1,
             "seal_interval_s": 5,
             "disk_free_bytes_min": FREE_BYTES_MIN,
         }
-        lines = {**settings, **self.settings, **more}.items()
+        lines = settings.items()
         config.write_text("".join(f"{key} = {json.dumps(value)}\n" for key, value in lines))
         words = [str(COMMAND), "collector", "run", "--config", str(config), "--log-format", "json"]
-        process = self._start(name, words)
-        await self.ready(process, f"http://127.0.0.1:{port}")
-        return process
+        self.collector = self._start("collector", words)
+        await self.ready(self.collector)
 
-    def config_of(self, name: str) -> Path:
-        """File of the settings of a collector."""
-        return self.folder / f"{name}.toml"
-
-    async def ready(self, process: subprocess.Popen[bytes], url: str) -> None:
+    async def ready(self, process: subprocess.Popen[bytes]) -> None:
         async with asyncio.timeout(READY_S), aiohttp.ClientSession() as session:
             while True:
                 if process.poll() is not None:
                     raise RuntimeError(f"the collector ended with {process.returncode}")
                 with suppress(aiohttp.ClientError, OSError, TimeoutError):
-                    async with session.get(f"{url}/readyz") as answer:
+                    async with session.get(f"{URL}/readyz") as answer:
                         if answer.status == 200:
                             return
                 await asyncio.sleep(0.2)
@@ -146,7 +118,7 @@ class Stage:
         )
 
     def _start(self, name: str, words: Sequence[str]) -> subprocess.Popen[bytes]:
-        env = {k: v for k, v in os.environ.items() if not k.startswith("GPUWARDEN_")} | self.env
+        env = {k: v for k, v in os.environ.items() if not k.startswith("GPUWARDEN_")}
         if self.is_clock_false and name in self.offsets:
             self.set_clock(name, self.offsets[name])
             env |= {
@@ -170,7 +142,7 @@ class Stage:
     async def ask(self, sql: str) -> list[list[Any]]:
         async with (
             aiohttp.ClientSession() as session,
-            session.post(f"{self.url}/v1/sql", json={"sql": sql, "row_limit": ROWS_MAX}) as answer,
+            session.post(f"{URL}/v1/sql", json={"sql": sql, "row_limit": ROWS_MAX}) as answer,
         ):
             said = await answer.json()
             if answer.status != 200:

@@ -1,7 +1,7 @@
 """Relays requests to a collector, records what it acknowledged, and can be slow or mute.
 
-`python -m bench.chaos.witness FOLDER LISTEN PORT`: each batch that was answered 204 goes to `FOLDER/acknowledged`,
-whether or not the answer got to its agent. `FOLDER/target` holds the collector's URL, `FOLDER/delay_s` seconds by which
+`python -m bench.chaos.witness FOLDER LISTEN PORT URL`: each batch that was answered 204 goes to `FOLDER/acknowledged`,
+whether or not the answer got to its agent. URL is the collector's; `FOLDER/delay_s` holds seconds by which
 requests and answers are late; while `FOLDER/mute` exists, no answer is given and no connection closed.
 """
 
@@ -17,7 +17,6 @@ import aiohttp
 from aiohttp import web
 
 ACKNOWLEDGED, DELAY_S, MUTE, STATUS = "acknowledged", "delay_s", "mute", "status"
-TARGET = "target"
 SESSION = web.AppKey("session", aiohttp.ClientSession)
 _HEAD = struct.Struct("<II")
 _BODY_BYTES_MAX = 64 * 1024 * 1024
@@ -35,7 +34,7 @@ def read(folder: Path) -> Iterator[tuple[dict[str, str], bytes]]:
             yield json.loads(file.read(headers)), file.read(body)
 
 
-def relay(folder: Path) -> web.Application:
+def relay(folder: Path, target: str) -> web.Application:
     """The relay to a collector."""
 
     async def delayed() -> None:
@@ -49,7 +48,7 @@ def relay(folder: Path) -> web.Application:
         body = await request.read()
         await delayed()
         headers = {k: v for k, v in request.headers.items() if k not in ("Host", "Content-Length")}
-        url = f"{(folder / TARGET).read_text()}{request.rel_url}"
+        url = f"{target}{request.rel_url}"
         try:
             session = request.app[SESSION]
             async with session.request(request.method, url, data=body, headers=headers) as answer:
@@ -81,13 +80,13 @@ def relay(folder: Path) -> web.Application:
     return app
 
 
-async def main(folder: Path, listen: str, port: int) -> None:
+async def main(folder: Path, listen: str, port: int, target: str) -> None:
     """Relay until the process is ended."""
-    runner = web.AppRunner(relay(folder), access_log=None, auto_decompress=False)
+    runner = web.AppRunner(relay(folder, target), access_log=None, auto_decompress=False)
     await runner.setup()
     await web.TCPSite(runner, listen, port).start()
     await asyncio.Event().wait()
 
 
 if __name__ == "__main__":
-    asyncio.run(main(Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])))
+    asyncio.run(main(Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]), sys.argv[4]))

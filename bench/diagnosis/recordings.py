@@ -33,14 +33,6 @@ class Run:
     name: str
 
     @property
-    def speed_s(self) -> float:
-        return float(self.name.split("-")[1].removesuffix("s"))
-
-    @property
-    def seed(self) -> int:
-        return int(self.name.split("-")[2])
-
-    @property
     def is_loaded(self) -> bool:
         return self.name.endswith("-loaded")
 

@@ -1,16 +1,12 @@
-"""Defines the labelled loops, and which of them run side by side on the GPUs of one node.
+"""Defines the labelled loops of the recordings.
 
-Jobs of a node are chosen so that none takes CPU that another needs: each has the same bottleneck there as alone.
 A label is the bottleneck that was built into the loop; verdicts never change it.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from gpuwarden.diagnosis import Bottleneck
-
-SPEEDS_S: tuple[float, ...] = (0.3, 5.0)
-"""Seconds that the GPU takes for a step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +14,6 @@ class Scenario:
     """A loop with a known bottleneck."""
 
     name: str
-    """Its name in `jobs.py`."""
     truth: Bottleneck
     text: str
     also: frozenset[Bottleneck] = frozenset()
@@ -29,15 +24,8 @@ class Scenario:
     """Classes that are true but say less: they count as unknown, not as wrong."""
     is_undecidable: bool = False
     """Nothing that is collected tells it: unknown is the best that can be said, and it has no score."""
-    ranks: int = 1
-    speeds: tuple[float, ...] = SPEEDS_S
-    """Speeds that it runs at; one for a loop without steps."""
     past: str = "none"
     """The hour before, where a verdict needs one: `worked`, `spun` or `none`."""
-    cpu_limit_cores: float | None = None
-    """CPU limit of its control group."""
-    read_limit: float | None = None
-    """Limit of reads from its disk, in bytes a second."""
 
     def is_right(self, said: Bottleneck, is_loaded: bool = False) -> bool:
         """Whether a verdict is what the label says; `is_loaded`: others use the node as well."""
@@ -46,19 +34,17 @@ class Scenario:
 
 _WORKS = frozenset({Bottleneck.COMPUTE_BOUND, Bottleneck.BUSY})
 _SHORT = frozenset({Bottleneck.LOADER_CORES})
-_FAST = SPEEDS_S[:1]
-MEGABYTE = 1_000_000
 
 _ALL: tuple[Scenario, ...] = (
     Scenario("healthy", Bottleneck.COMPUTE_BOUND, "2 workers far ahead; main waits asleep", _WORKS),
     Scenario("healthy_spin", Bottleneck.COMPUTE_BOUND, "the same; main spins while it waits", _WORKS),
     Scenario("healthy_tight", Bottleneck.COMPUTE_BOUND, "1 worker at 80 % of a core keeps up", _WORKS, _SHORT),
     Scenario("loader_workers", Bottleneck.LOADER_WORKERS, "1 worker, a core is idle", when_loaded=_SHORT),
-    Scenario("loader_cores", Bottleneck.LOADER_CORES, "3 workers under a CPU limit of 0.7 cores", cpu_limit_cores=0.7),
+    Scenario("loader_cores", Bottleneck.LOADER_CORES, "3 workers under a CPU limit of 0.7 cores"),
     Scenario("loader_affinity", Bottleneck.LOADER_AFFINITY, "3 workers pinned to one of two cores"),
     Scenario("loader_main", Bottleneck.LOADER_MAIN, "num_workers=0, reads and decodes in the loop", vague=frozenset({Bottleneck.MAIN_THREAD})),
     Scenario("loader_threads", Bottleneck.LOADER_THREADS, "num_workers=0, 2 decoding threads cannot keep up"),
-    Scenario("storage_disk", Bottleneck.STORAGE_DISK, "2 workers read a throttled disk with O_DIRECT", read_limit=2 * MEGABYTE),
+    Scenario("storage_disk", Bottleneck.STORAGE_DISK, "2 workers read a throttled disk with O_DIRECT"),
     Scenario("storage_network", Bottleneck.STORAGE_NETWORK, "2 workers fetch over a network, from far away"),
     Scenario("prefetch", Bottleneck.PREFETCH, "2 workers could keep up, every sixth batch takes long", when_loaded=_SHORT),
     Scenario("pin_copy", Bottleneck.PIN_COPY, "1 light worker, the pinning thread is full"),
@@ -66,45 +52,12 @@ _ALL: tuple[Scenario, ...] = (
     Scenario("checkpoint", Bottleneck.CHECKPOINT, "saves 1.5 GB sometimes"),
     Scenario("evaluation", Bottleneck.EVALUATION, "computes metrics on the CPU sometimes"),
     Scenario("epoch_restart", Bottleneck.EPOCH_RESTART, "short epochs, persistent_workers=False"),
-    Scenario("small_batch", Bottleneck.SMALL_BATCH, "4 ms of work that take 6 ms to launch", frozenset({Bottleneck.HOST_BOUND}), speeds=_FAST),
-    Scenario("idle_held", Bottleneck.IDLE_HELD, "holds memory and does nothing", speeds=_FAST),
-    Scenario("hang_blocked", Bottleneck.HUNG_BLOCKED, "2 ranks, one never comes to the barrier", ranks=2, speeds=_FAST, past="worked"),
-    Scenario("hang_spin", Bottleneck.HUNG_SPIN, "2 ranks in a kernel that never ends", vague=frozenset({Bottleneck.NOT_WORKING}), ranks=2, speeds=_FAST, past="spun"),
-    Scenario("hang_disk", Bottleneck.HUNG_BLOCKED, "blocked permanently in a read of a disk (D state)", speeds=_FAST, past="worked", read_limit=4_000),
-    Scenario("serving", Bottleneck.SERVING, "a known inference server, irregular requests", speeds=_FAST),
-    Scenario("serving_own", Bottleneck.SERVING, "a server of one's own, irregular requests", is_undecidable=True, speeds=_FAST),
+    Scenario("small_batch", Bottleneck.SMALL_BATCH, "4 ms of work that take 6 ms to launch", frozenset({Bottleneck.HOST_BOUND})),
+    Scenario("idle_held", Bottleneck.IDLE_HELD, "holds memory and does nothing"),
+    Scenario("hang_blocked", Bottleneck.HUNG_BLOCKED, "2 ranks, one never comes to the barrier", past="worked"),
+    Scenario("hang_spin", Bottleneck.HUNG_SPIN, "2 ranks in a kernel that never ends", vague=frozenset({Bottleneck.NOT_WORKING}), past="spun"),
+    Scenario("hang_disk", Bottleneck.HUNG_BLOCKED, "blocked permanently in a read of a disk (D state)", past="worked"),
+    Scenario("serving", Bottleneck.SERVING, "a known inference server, irregular requests"),
+    Scenario("serving_own", Bottleneck.SERVING, "a server of one's own, irregular requests", is_undecidable=True),
 )  # fmt: skip
 SCENARIOS: Mapping[str, Scenario] = {scenario.name: scenario for scenario in _ALL}
-
-
-@dataclass(frozen=True, slots=True)
-class Node:
-    """Jobs that run at a time."""
-
-    name: str
-    jobs: tuple[str, ...]
-    is_behind_network: bool = False
-    """It has a network of its own, with a store of files at its other end."""
-
-    def scenarios(self, speed_s: float) -> Sequence[Scenario]:
-        """Scenarios that run at this speed."""
-        chosen = [SCENARIOS[name] for name in self.jobs]
-        return [scenario for scenario in chosen if speed_s in scenario.speeds]
-
-
-NODES: tuple[Node, ...] = (
-    Node("workers", ("loader_workers", "idle_held")),
-    Node("affinity", ("loader_affinity", "healthy")),
-    Node("cores", ("loader_cores", "epoch_restart")),
-    Node("main", ("loader_main", "storage_disk", "hang_disk")),
-    Node("host", ("host_bound", "checkpoint")),
-    Node("pin", ("pin_copy", "evaluation")),
-    Node("threads", ("loader_threads",)),
-    Node("uneven", ("prefetch",)),
-    Node("healthy", ("healthy_tight", "healthy_spin")),
-    Node(
-        "far",
-        ("storage_network", "small_batch", "hang_blocked", "hang_spin", "serving", "serving_own"),
-        is_behind_network=True,
-    ),
-)

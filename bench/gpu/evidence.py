@@ -1,8 +1,6 @@
 """Runs all measurements in order within a hard deadline, and writes the results."""
 
 import argparse
-import csv
-import gzip
 import json
 import os
 import sys
@@ -11,12 +9,12 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from bench.gpu import agreement, children, fine, gpm, support
+from bench.gpu import agreement, children, gpm, support
 from bench.gpu.machine import Machine, real_machine, simulated_machine
 from bench.gpu.scenes import Scene, Workshop, record_scene
 from bench.gpu.workloads import WORKLOADS
@@ -43,11 +41,8 @@ class Evidence:
         self.answers: list[support.Answer] = []
         self.compared: list[agreement.Compared] = []
         self.scenes: list[Scene] = []
-        self.buffers: list[tuple[str, str, int, float]] = []
         self.overhead: dict[str, Any] = {}
         self.tensor: dict[str, Any] = {}
-        self.renewals: list[fine.Renewal] = []
-        self.formats: list[dict[str, Any]] = []
         self.notes: list[str] = [f"not installed here: {', '.join(missing)}"] if missing else []
         self.doing = "starting"
         self._writing = threading.Lock()
@@ -76,10 +71,6 @@ class Evidence:
             (self.output / "summary.md").write_text(text)
             support.write(self.output / "support.csv", list(self.answers))
             agreement.write(self.output / "agreement.csv", list(self.compared))
-            with gzip.open(self.output / "driver_buffers.csv.gz", "wt", newline="") as file:
-                writer = csv.writer(file)
-                writer.writerow(("workload", "buffer", "ts_us", "value"))
-                writer.writerows(list(self.buffers))
             document = {
                 "gpuwarden": __version__,
                 "machine": self.machine.name,
@@ -87,8 +78,6 @@ class Evidence:
                 "notes": self.notes,
                 "overhead": self.overhead,
                 "tensor": self.tensor,
-                "renewals": [asdict(one) for one in self.renewals],
-                "formats": self.formats,
                 "scenes": [asdict(scene) for scene in self.scenes],
             }
             (self.output / "results.json").write_text(json.dumps(document, indent=1))
@@ -98,123 +87,32 @@ class Evidence:
             return text
 
 
-def table(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
-    """A Markdown table."""
-    lines = ["| " + " | ".join(head) + " |", "|" + " --- |" * len(head)]
-    lines += ["| " + " | ".join(_cell(cell) for cell in row) + " |" for row in rows]
-    return "\n".join(lines)
-
-
-def _cell(value: Any) -> str:
-    if value is None:
-        return ""
-    if isinstance(value, float):
-        return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
-    return str(value).replace("|", "/")
-
-
 def summary(evidence: Evidence) -> str:
-    """The results as Markdown, shortest part first."""
-    parts = [f"# Evidence: {evidence.machine.name}"]
-    if evidence.notes:
-        parts.append("\n".join(f"- {note}" for note in evidence.notes))
-    if evidence.overhead:
-        parts += ["## The agent itself", table(("what", "value"), evidence.overhead.items())]
-    if evidence.tensor:
-        parts += ["## GPM against a known matrix product", table(("what", "value"), evidence.tensor.items())]  # fmt: skip
-    if evidence.formats:
-        parts += ["## Matrix products by number format", _formats(evidence)]
-    if evidence.renewals:
-        parts += ["## How often the driver renews a reading", _renewals(evidence)]
-    parts += ["## Workloads", *_scenes(evidence)]
-    parts += ["## Agreement with nvidia-smi", *_agreement(evidence)]
-    parts += ["## What the driver answers", *_support(evidence)]
-    return "\n\n".join(parts) + "\n"
-
-
-def _formats(evidence: Evidence) -> str:
-    metrics = sorted({m for row in evidence.formats for m in row.get("gpm", {})}, key=int)
-    head = ("format", "TFLOPS", "SM MHz", "W", *(f"GPM {metric}" for metric in metrics))
-    return table(head, (
-        (
-            row.get("format", row.get("lacking")), row.get("tflops", row.get("why")), row.get("sm_clock_mhz"),
-            row.get("watts"), *(row.get("gpm", {}).get(metric) for metric in metrics),
-        )
-        for row in evidence.formats
-    ))  # fmt: skip
-
-
-def _renewals(evidence: Evidence) -> str:
-    head = ("reading", "asked", "call p50/p99 us", "changes", "ms between", "least", "most", "note")
-    return table(head, (
-        (
-            one.reading, one.asked, f"{one.call_p50_us:g}/{one.call_p99_us:g}", one.changes,
-            one.between_p50_ms, one.least, one.most, one.error,
-        )
-        for one in evidence.renewals
-    ))  # fmt: skip
-
-
-def _scenes(evidence: Evidence) -> list[str]:
-    columns = list(dict.fromkeys(c for scene in evidence.scenes for c in scene.means))
-    means = table(
-        ("workload", *columns, "it achieved"),
-        (
-            (s.name, *(s.means.get(c) for c in columns), _achieved(s.achieved))
-            for s in evidence.scenes
-            if not s.skipped
-        ),
-    )
-    costs = table(
-        ("workload", "s", "ticks", "missed", "failed", "rows", "bytes", "late ms", "GPU read ms"),
-        (
-            (
-                s.name, s.seconds, s.ticks, s.missed, s.failed, s.rows, s.size_bytes,
-                _spread(s.late_ms), _spread(s.read_ms.get("gpu0", {})),
-            )
-            for s in evidence.scenes
-            if not s.skipped
-        ),
-    )  # fmt: skip
-    skipped = "\n".join(f"- {s.name}: skipped, {s.skipped}" for s in evidence.scenes if s.skipped)
-    return [part for part in (means, costs, skipped) if part]
-
-
-def _achieved(achieved: dict[str, float]) -> str:
-    return ", ".join(f"{name} {value:.4g}" for name, value in achieved.items())
-
-
-def _spread(values: dict[str, float]) -> str:
-    return "/".join(f"{value:g}" for value in values.values())
-
-
-def _agreement(evidence: Evidence) -> list[str]:
-    counts = [
-        f"{load}: {', '.join(f'{n} {verdict}' for verdict, n in agreement.counted(several).items())}"
-        for load in dict.fromkeys(one.load for one in evidence.compared)
-        if (several := [one for one in evidence.compared if one.load == load])
-    ]
-    differing = [
-        (one.load, one.field, one.ours, one.theirs, one.tolerance, one.verdict)
-        for one in evidence.compared
-        if one.verdict not in ("agree", "both absent")
-    ]
-    head = ("load", "field", "ours", "theirs", "tolerance", "verdict")
-    return ["; ".join(counts) or "nothing was compared", *([table(head, differing)] if differing else [])]  # fmt: skip
-
-
-def _support(evidence: Evidence) -> list[str]:
+    """The findings in a few lines; the files have the rest."""
+    lines = [f"# Evidence: {evidence.machine.name}", ""]
+    lines += [f"- {note}" for note in evidence.notes]
+    lines += [f"- agent: {name} {value}" for name, value in evidence.overhead.items()]
+    lines += [f"- tensor activity: {name} {value}" for name, value in evidence.tensor.items()]
+    for scene in evidence.scenes:
+        measured = {**scene.means, **scene.achieved, "missed ticks": scene.missed}
+        figures = ", ".join(f"{name} {value:.4g}" for name, value in measured.items())
+        lines.append(f"- {scene.name}: {scene.skipped or figures}")
+    for load in dict.fromkeys(one.load for one in evidence.compared):
+        several = [one for one in evidence.compared if one.load == load]
+        counts = ", ".join(f"{n} {verdict}" for verdict, n in agreement.counted(several).items())
+        lines.append(f"- agreement with nvidia-smi, {load}: {counts}")
+        lines += [
+            f"  - {one.field}: ours {one.ours}, theirs {one.theirs}, tolerance {one.tolerance}: {one.verdict}"
+            for one in several
+            if one.verdict not in ("agree", "both absent")
+        ]
     kinds = Counter((answer.kind, answer.is_supported) for answer in evidence.answers)
-    by_kind = table(
-        ("kind", "answered", "not"),
-        ((kind, kinds[kind, True], kinds[kind, False]) for kind in dict.fromkeys(k for k, _ in kinds)),
-    )  # fmt: skip
-    slow = sorted((a for a in evidence.answers if a.p50_us >= SLOW_US), key=lambda a: -a.p50_us)
-    slowest = table(
-        ("call", "code", "p50 ms", "p99 ms"),
-        ((f"{a.name} {a.arguments}", a.code, a.p50_us / 1000, a.p99_us / 1000) for a in slow),
-    )
-    return [by_kind, *([f"Slower than {SLOW_US / 1000:g} ms:", slowest] if slow else [])]
+    for kind in dict.fromkeys(kind for kind, _ in kinds):
+        lines.append(f"- calls of {kind}: {kinds[kind, True]} answered, {kinds[kind, False]} not")
+    for answer in sorted(evidence.answers, key=lambda one: -one.p50_us):
+        if answer.p50_us >= SLOW_US:
+            lines.append(f"  - {answer.name} {answer.arguments}: {answer.p50_us / 1000:.1f} ms")
+    return "\n".join(lines) + "\n"
 
 
 def run(arguments: Sequence[str], missing: Sequence[str]) -> int:
@@ -284,10 +182,6 @@ def _measure(
         target=evidence.attempt, args=(lambda: _overhead(evidence, overhead_s),), daemon=True
     )
     measuring.start()
-    if not short and evidence.machine.handle is not None:
-        measuring.join(overhead_s + 20)  # the agent is measured beside nothing else
-        evidence.step("how often the driver renews each reading")
-        evidence.attempt(lambda: _fine(evidence, workshop))
     names = ["idle", *WORKLOADS]
     for number, name in enumerate(names):
         left_s = deadline_s - 15 - (time.monotonic() - evidence.began_s)
@@ -309,7 +203,6 @@ def _measure(
                 seconds,
                 recordings,
                 during,
-                evidence.buffers,
                 interval_ms=200 if short else 1000,
             )
 
@@ -329,12 +222,6 @@ def _walk(evidence: Evidence) -> None:
 
 def _compare(evidence: Evidence, load: str) -> None:
     evidence.compared += agreement.compare(evidence.machine, load)
-
-
-def _fine(evidence: Evidence, workshop: Workshop) -> None:
-    evidence.renewals = fine.renewals(evidence.machine.handle, workshop)
-    evidence.step("activity by number format")
-    evidence.formats = fine.formats(evidence.machine.handle, workshop)
 
 
 def _overhead(evidence: Evidence, seconds: float) -> None:

@@ -1,9 +1,8 @@
-"""Records labelled workloads: what the probes say, when they were read, and what the driver buffered."""
+"""Records labelled workloads: what the probes say, and when they were read."""
 
 import asyncio
 import contextlib
 import json
-import os
 import queue
 import statistics
 import subprocess
@@ -25,9 +24,6 @@ from gpuwarden_simulator.recordings.pseudonyms import Pseudonyms
 from gpuwarden_simulator.recordings.recorder import Recorder, RecordingFile, RecordingTally
 
 READY_WITHIN_S = 45.0
-BUFFERS = ("TOTAL_POWER", "GPU_UTILIZATION", "MEMORY_UTILIZATION", "PROCESSOR_CLK", "MEMORY_CLK")
-"""Buffers that the driver fills by itself, several times a second (nvmlDeviceGetSamples)."""
-
 SHOWN = (
     ("gpu_samples", "util_percent"),
     ("gpu_samples", "power_watts"),
@@ -47,14 +43,13 @@ SHOWN = (
 class Workshop:
     """The process that forks workloads; everything of it is killed by `close`."""
 
-    def __init__(self, *, pretend: bool, environment: Mapping[str, str] | None = None) -> None:
+    def __init__(self, *, pretend: bool) -> None:
         script = Path(__file__).with_name("workloads.py")
         command = [sys.executable, str(script), *(["--pretend"] if pretend else [])]
         self._process = children.start(
             command,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            env={**os.environ, **(environment or {})},
         )
         self._said: queue.Queue[dict[str, Any]] = queue.Queue()
         self._pid: int | None = None
@@ -159,11 +154,6 @@ class TimedProbe:
     def gpu_uuid(self) -> str | None:
         return self._probe.gpu_uuid
 
-    def calls(self) -> Sequence[Any]:
-        """The probe's own table of calls, where it has one."""
-        calls = getattr(self._probe, "calls", ())
-        return calls() if callable(calls) else calls
-
     def describe(self) -> Reading:
         return self._probe.describe()
 
@@ -199,7 +189,6 @@ class Scene:
     """Medians of the workload's own figures."""
     means: dict[str, float] = field(default_factory=dict)
     """Means of the columns SHOWN."""
-    calls: list[dict[str, Any]] = field(default_factory=list)
 
 
 def record_scene(
@@ -209,7 +198,6 @@ def record_scene(
     seconds: float,
     folder: Path,
     during: Sequence[Callable[[], None]] = (),
-    buffers: list[tuple[str, str, int, float]] | None = None,
     *,
     interval_ms: int = 1000,
 ) -> None:
@@ -224,13 +212,7 @@ def record_scene(
             return
         time.sleep(min(2.0, seconds / 10))  # what started up must not be recorded
         workshop.take()
-    done = threading.Event()
     beside = [threading.Thread(target=call, daemon=True) for call in during]
-    if buffers is not None and machine.handle is not None:
-        polling = threading.Thread(
-            target=_poll, args=(machine.handle, name, done, buffers), daemon=True
-        )
-        beside.append(polling)
     for thread in beside:
         thread.start()
     began = time.monotonic()
@@ -238,7 +220,6 @@ def record_scene(
     try:
         _record(machine, scene, seconds, folder / f"{name}.jsonl.gz", interval_ms)
     finally:
-        done.set()
         for thread in beside:
             thread.join(20)
         scene.seconds = round(time.monotonic() - began, 1)
@@ -266,7 +247,6 @@ def _record(machine: Machine, scene: Scene, seconds: float, path: Path, interval
         scene.read_ms[probe.name] = spread(probe.took_ms)
         if "gpu_samples" in probe.tables and not scene.late_ms:
             scene.late_ms = spread(probe.late_ms)
-            scene.calls = [_plain(row) for row in probe.calls()]
 
 
 def spread(values: Sequence[float]) -> dict[str, float]:
@@ -299,32 +279,3 @@ def _medians(lines: Sequence[dict[str, Any]]) -> dict[str, float]:
             if isinstance(value, float):
                 values.setdefault(name, []).append(value)
     return {name: statistics.median(several) for name, several in values.items()}
-
-
-def _plain(row: Any) -> dict[str, Any]:
-    names = getattr(row, "__dataclass_fields__", {})
-    return {name: str(getattr(row, name)) for name in names}
-
-
-def _poll(
-    handle: Any, name: str, done: threading.Event, buffers: list[tuple[str, str, int, float]]
-) -> None:
-    """Take what the driver sampled by itself, until `done`."""
-    import pynvml
-
-    seen = dict.fromkeys(BUFFERS, time.time_ns() // 1000)
-    while not done.wait(1.0):
-        for kind in list(seen):
-            which = getattr(pynvml, f"NVML_{kind}_SAMPLES")
-            try:
-                value_type, samples = pynvml.nvmlDeviceGetSamples(handle, which, seen[kind])
-            except pynvml.NVMLError as error:
-                if error.value != pynvml.NVML_ERROR_NOT_FOUND:
-                    del seen[kind]
-                continue
-            member = {0: "dVal", 1: "uiVal", 2: "ulVal", 3: "ullVal"}.get(value_type, "uiVal")
-            for sample in samples:
-                if sample.timeStamp > seen[kind]:
-                    value = float(getattr(sample.sampleValue, member))
-                    buffers.append((name, kind.lower(), int(sample.timeStamp), value))
-            seen[kind] = max([seen[kind], *(sample.timeStamp for sample in samples)])

@@ -24,8 +24,6 @@ LIFE_S = 180
 GIB = 1024**3
 DECODE_S = 0.02
 """CPU time of one item of the data loaders."""
-PRECISION_S = 3.0
-"""How long each number format is multiplied."""
 STORAGE_WAIT_S = 0.06
 """Delay of the slow storage for an item; it sleeps, so the worker is in S, not D."""
 
@@ -36,23 +34,17 @@ def say(**what: Any) -> None:
 
 
 class Meter:
-    """Says once a second how much was done, and reports the total as a job does if `reported` names it."""
+    """Says once a second how much was done."""
 
-    def __init__(self, unit: str, reported: str = "") -> None:
+    def __init__(self, unit: str) -> None:
         self._unit, self._done, self._since = unit, 0.0, time.monotonic()
-        self._reported, self._total = reported, 0.0
-        self._reports = os.environ.get("GPUWARDEN_BENCH_REPORTS") if reported else None
 
     def add(self, amount: float) -> None:
         """So much more was done."""
         self._done += amount
-        self._total += amount
         now = time.monotonic()
         if now - self._since >= 1:
             say(**{self._unit: self._done / (now - self._since)})
-            if self._reports:
-                with open(self._reports, "a") as file:
-                    file.write(f"{self._reported} {self._total:.0f}\n")
             self._done, self._since = 0.0, now
 
 
@@ -228,7 +220,7 @@ def transformer(torch: Any) -> Iterator[None]:
     weights = sum(p.numel() for p in model.parameters())
     # 6 operations a weight and token; a causal mask halves what attention needs.
     a_token = 6 * weights + 6 * layers * context * width
-    flops, tokens = Meter("flop_per_second"), Meter("tokens_per_second", "tokens")
+    flops, tokens = Meter("flop_per_second"), Meter("tokens_per_second")
     while True:
         optimizer.zero_grad()
         model(x).float().square().mean().backward()
@@ -252,73 +244,6 @@ def shared(torch: Any) -> Iterator[None]:
     yield from matmul(torch)
 
 
-def pulses(torch: Any) -> Iterator[None]:
-    """Full load for 100 ms, nothing for 100 ms: what a second's mean hides. Says begin and end of each."""
-    size = 4096
-    a, b = (torch.randn(size, size, device="cuda", dtype=torch.bfloat16) for _ in range(2))
-    out = torch.empty_like(a)
-    while True:
-        began_us, ends = time.time_ns() // 1000, time.monotonic() + 0.1
-        while time.monotonic() < ends:
-            for _ in range(20):
-                torch.matmul(a, b, out=out)
-            torch.cuda.synchronize()
-        say(pulse_us=[began_us, time.time_ns() // 1000])
-        yield
-        time.sleep(0.1)
-
-
-def precisions(torch: Any) -> Iterator[None]:
-    """Matrix products in one number format after another, three seconds each: `{"began": format}`,
-    then `{format: operations a second}`.
-    """
-    yield
-    for name, multiply, size in _products(torch):
-        try:
-            multiply()
-            torch.cuda.synchronize()
-            say(began=name)
-            began, rounds = time.monotonic(), 0
-            while time.monotonic() - began < PRECISION_S:
-                for _ in range(5):
-                    multiply()
-                torch.cuda.synchronize()
-                rounds += 5
-            say(**{name: rounds * 2.0 * size**3 / (time.monotonic() - began)})
-        except Exception as error:  # noqa: BLE001  # a format that this GPU or library lacks
-            say(lacking=name, why=f"{type(error).__name__}: {error}"[:200])
-        yield
-    say(began="end")
-    while True:
-        time.sleep(1)
-        yield
-
-
-def _products(torch: Any) -> Iterator[tuple[str, Callable[[], Any], int]]:
-    def plain(dtype: Any, size: int) -> Callable[[], Any]:
-        a, b = (torch.randn(size, size, device="cuda").to(dtype) for _ in range(2))
-        return lambda: torch.matmul(a, b)
-
-    yield "bf16", plain(torch.bfloat16, 8192), 8192
-    yield "fp16", plain(torch.float16, 8192), 8192
-    torch.backends.cuda.matmul.allow_tf32 = True
-    yield "tf32", plain(torch.float32, 8192), 8192
-    torch.backends.cuda.matmul.allow_tf32 = False
-    yield "fp32", plain(torch.float32, 4096), 4096
-    yield "fp64", plain(torch.float64, 4096), 4096
-    whole = [torch.randint(-8, 8, (8192, 8192), device="cuda", dtype=torch.int8) for _ in range(2)]
-    yield "int8", lambda: torch._int_mm(whole[0], whole[1].t()), 8192
-    eighth = [torch.randn(8192, 8192, device="cuda").to(torch.float8_e4m3fn) for _ in range(2)]
-    one = torch.ones((), device="cuda")
-    yield (
-        "fp8",
-        lambda: torch._scaled_mm(
-            eighth[0], eighth[1].t(), scale_a=one, scale_b=one, out_dtype=torch.bfloat16
-        ),
-        8192,
-    )
-
-
 def pretend() -> Iterator[None]:
     """No work at all."""
     while True:
@@ -335,14 +260,11 @@ WORKLOADS: dict[str, Callable[[Any], Iterator[None]]] = {
 }  # fmt: skip
 """In the order in which they are worth recording."""
 
-UNRECORDED = {work.__name__: work for work in (pulses, precisions)}
-"""What `fine.py` measures by itself."""
-
 
 def work(name: str, torch: Any) -> None:
     """Do it until killed; "ready" after the first round."""
     signal.alarm(LIFE_S)
-    rounds = pretend() if torch is None else (WORKLOADS | UNRECORDED)[name](torch)
+    rounds = pretend() if torch is None else WORKLOADS[name](torch)
     for number, _ in enumerate(rounds):
         if number == 0:
             say(ready=name)

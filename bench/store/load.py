@@ -8,14 +8,13 @@ import heapq
 import multiprocessing
 import select
 import socket
-import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
-from typing import Any, Self
+from typing import Any
 
 from bench.store.batches import BATCH_S, Fleet, simulated
 from bench.store.data_clock import DataClock
@@ -35,8 +34,6 @@ class Setup:
     agents: int
     begin_ms: int
     """Time of the first samples."""
-    name: str = "bench"
-    """Start of the agents' identities."""
     nodes: int = 16
     """Simulated nodes whose batches the agents send."""
     rounds: int = 24
@@ -45,8 +42,6 @@ class Setup:
     """Is set to the time of what is sent."""
     batch_s: int = BATCH_S
     """Seconds of samples in a batch."""
-    is_endless: bool = False
-    """Make batches while others are sent, where none are ready."""
 
 
 @dataclass
@@ -132,11 +127,6 @@ class _Agents:
         self._made = 0
         self.ready: deque[_Sending] = deque()
 
-    def refill(self) -> None:
-        """Have one ready, if this load is endless."""
-        if self._setup.is_endless:
-            self.make(1)
-
     def make(self, batches: int) -> None:
         """Have at least so many ready."""
         while len(self.ready) < batches:
@@ -144,18 +134,17 @@ class _Agents:
             template = self._fleet.template(agent, number)
             shift_ms = self._fleet.shift_ms(number, self._setup.begin_ms)
             body = template.stamped(agent, shift_ms)
-            name = f"{self._setup.name}-{agent}"
-            batch = BatchId(name, "boot", number + 1, number + 1 - min(number, 64))
-            head = _head({**_HEADERS, **headers_of(batch)}, body)
+            batch = BatchId(f"bench-{agent}", "boot", number + 1, number + 1 - min(number, 64))
+            head = _head(INGEST_PATH, {**_HEADERS, **headers_of(batch)}, body)
             end_ms = self._setup.begin_ms + (number + 1) * self._fleet.batch_s * 1000
             made = _Sending(0.0, end_ms, [head, body], template.rows, template.values)
             self.ready.append(made)
             self._made += 1
 
 
-def _head(headers: Mapping[str, str], body: bytes) -> bytes:
+def _head(path: str, headers: Mapping[str, str], body: bytes) -> bytes:
     every = {"Host": "127.0.0.1", "Content-Length": str(len(body)), **headers}
-    lines = [f"POST {INGEST_PATH} HTTP/1.1", *(f"{name}: {value}" for name, value in every.items())]
+    lines = [f"POST {path} HTTP/1.1", *(f"{name}: {value}" for name, value in every.items())]
     return ("\r\n".join(lines) + "\r\n\r\n").encode()
 
 
@@ -171,7 +160,6 @@ def _run(
     while True:
         while client.idle and again and again[0][0] <= now_s:
             client.send(heapq.heappop(again)[2])
-        agents.refill()
         while client.idle and agents.ready and now_s < until_s:
             due_s = now_s if rate is None else began_s + sent / rate
             if due_s > now_s:
@@ -182,7 +170,6 @@ def _run(
                 clock.set(sending.end_ms)
             client.send(sending)
             sent += 1
-            agents.refill()
         tally.ran_out |= not agents.ready and now_s < until_s
         for sending, answer in client.answers(0.002):
             now_s = time.monotonic()
@@ -223,24 +210,6 @@ def _serve(pipe: Connection, setup: Setup) -> None:
                 pipe.send(_run(client, agents, seconds, rate, setup.clock))
             finally:
                 client.close()
-
-
-class Beside:
-    """Runs works in threads of their own for as long as the block runs; they end once `stop` is set."""
-
-    def __init__(self, *works: Callable[[], None]) -> None:
-        self.stop = threading.Event()
-        self._threads = [threading.Thread(target=work) for work in works]
-
-    def __enter__(self) -> Self:
-        for thread in self._threads:
-            thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.stop.set()
-        for thread in self._threads:
-            thread.join()
 
 
 class Load:

@@ -7,11 +7,10 @@ import os
 import resource
 import subprocess
 import sys
-import threading
 import time
 import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -69,7 +68,6 @@ async def serve(settings: Mapping[str, Any]) -> None:
             figures = {
                 "seals": seals.seen,
                 "rows": collector.stats.rows_total,
-                "threads": [(thread.name, thread.native_id) for thread in threading.enumerate()],
             }
             print(json.dumps(figures), flush=True)
 
@@ -101,18 +99,6 @@ class Child:
     def cpu_s(self) -> float:
         """CPU seconds so far of all its processes that run."""
         return sum(sum(process.cpu_times()[:2]) for process in self._processes())
-
-    def cpu_by_part_s(self) -> dict[str, float]:
-        """CPU seconds so far by kind of thread of the collector's own process (`loop`, `decode`, `writer`),
-        and of all its other processes as `storage`, which is nearly all of theirs without queries."""
-        spent: dict[str, float] = {}
-        for name, number in self.figures()["threads"]:
-            part = {"MainThread": "loop", "writer": "writer", "decode": "decode"}.get(name, "other")
-            with suppress(OSError):
-                ran_ns = Path(f"/proc/{self.pid}/task/{number}/schedstat").read_text().split()[0]
-                spent[part] = spent.get(part, 0.0) + int(ran_ns) / 1e9
-        spent["storage"] = self.cpu_s() - sum(self._usage.cpu_times()[:2])
-        return spent
 
     def pss_mib(self) -> float:
         """Memory of all its processes now, shared pages once."""

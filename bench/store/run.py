@@ -1,17 +1,15 @@
 """Measures the store: ingest over HTTP, seals, sizes and queries.
 
-    python -m bench.store.run [--quick | --full] [--json FILE] [--data DIR]
+    python -m bench.store.run [--quick] [--data DIR]
+    python -m bench.store.run --stored 100000000
     python -m bench.store.run --rate 700
 
-The second sends so many batches a second, for 20 s after 3 s, and prints how long acknowledgements took.
-The first prints a table and writes the same as JSON. The load generator has the same cores as what it
-measures; bodies are made before the clock starts. What is counted as a value is a metric that is
-there (not NULL), in every table of the agents' batches.
+The second loads stores of so many rows alone. The third sends so many batches a second, for 20 s after 3 s, and
+prints how long acknowledgements took. The load generator has the same cores as what it measures; bodies are made before
+the clock starts. A value is a metric that is not NULL, in every table of the agents' batches.
 """
 
 import argparse
-import json
-import os
 import statistics
 import sys
 import tempfile
@@ -23,12 +21,10 @@ from pathlib import Path
 from typing import Any
 
 from bench.store import ours
-from bench.store.batches import BATCH_S
 from bench.store.data_clock import DataClock
 from bench.store.load import Setup, Tally, load
 
 from gpuwarden.clock import from_ms
-from gpuwarden.metrics import METRICS
 
 Row = dict[str, Any]
 
@@ -51,26 +47,18 @@ class Plan:
     stored_rows: tuple[int, ...] = (10_000_000,)
     agents_stored: int = 1_000
     """Agents of the loads into stores that hold rows already."""
-    sealed_nodes: int = 16
-    sealed_rounds: int = 72
-    """Batches of each of those nodes in the data that is sealed and queried."""
+    same_nodes: int = 16
+    same_rounds: int = 72
+    """Nodes and batches of each, whose bytes, seal and queries are measured."""
     queries: int = 5
-    batch_s: int = BATCH_S
-    """Seconds of samples in a batch; a loaded collector asks agents for up to 30."""
 
 
 QUICK = Plan(
-    agents=(1_000,),
-    seconds=16,
-    batches=32_000,
-    stored_rows=(1_000_000,),
-    sealed_rounds=24,
-    queries=3,
+    agents=(1_000,), seconds=16, batches=32_000, stored_rows=(1_000_000,), same_rounds=24, queries=3
 )
-FULL = Plan(seconds=30, batches=60_000, stored_rows=(10_000_000, 100_000_000), sealed_rounds=240)
 TINY = Plan(
     agents=(4,), seconds=0.4, batches=40, connections=4, nodes=1, rounds=2, seal_bytes=1024 * 1024,
-    stored_rows=(), sealed_nodes=1, sealed_rounds=2, queries=1,
+    stored_rows=(), same_nodes=1, same_rounds=2, queries=1,
 )  # fmt: skip
 """For the test that the whole of it works."""
 
@@ -103,7 +91,6 @@ def loads(plan: Plan, child: ours.Child, clock: DataClock, agents: int, begin_ms
         nodes=plan.nodes,
         rounds=plan.rounds,
         clock=clock,
-        batch_s=plan.batch_s,
     )
     with load(setup) as sender:
         connections = min(plan.connections, max(agents, 64))
@@ -195,7 +182,7 @@ def measure_stored(plan: Plan, parent: Path | None) -> list[Row]:
             filled = ours.fill(folder / "store", stored, min(10_000, stored // 10), hour)
             with collecting(plan, folder, begin_ms) as (child, clock):
                 row = loads(plan, child, clock, plan.agents_stored, begin_ms)
-            rows.append({"stored_rows": stored, **row, "sealing": filled})
+            rows.append({"stored_rows": stored, **row, **filled})
             _say(f"{stored} rows stored: {_brief(row)}")
             _say(
                 f"  sealed {filled['sealed_rows_per_s']:,.0f} rows/s, {filled['rss_most_mib']:.0f} MiB at most"
@@ -203,69 +190,58 @@ def measure_stored(plan: Plan, parent: Path | None) -> list[Row]:
     return rows
 
 
-def _questions() -> dict[str, str]:
-    """Queries of the data that is sealed."""
-    uuid = "GPU-00000000-4c5d-4e6f-8a7b-000000000000"
-    return {
-        "one GPU": f"SELECT ts, util_percent FROM gpu_samples WHERE gpu_uuid = '{uuid}' ORDER BY ts",
-        "nodes now": "SELECT node, avg(util) FROM (SELECT node, gpu_uuid, "
-        "arg_max(util_percent, ts) AS util FROM gpu_samples "
-        "WHERE ts > (SELECT max(ts) FROM gpu_samples) - INTERVAL 1 MINUTE "
-        "GROUP BY ALL) GROUP BY node",
-        "full scan": "SELECT avg(power_watts) FROM gpu_samples",
-    }
+UUID = "GPU-00000000-4c5d-4e6f-8a7b-000000000000"
+QUESTIONS = {
+    "one GPU": f"SELECT ts, util_percent FROM gpu_samples WHERE gpu_uuid = '{UUID}' ORDER BY ts",
+    "nodes now": "SELECT node, avg(util) FROM (SELECT node, gpu_uuid, "
+    "arg_max(util_percent, ts) AS util FROM gpu_samples "
+    "WHERE ts > (SELECT max(ts) FROM gpu_samples) - INTERVAL 1 MINUTE "
+    "GROUP BY ALL) GROUP BY node",
+    "full scan": "SELECT avg(power_watts) FROM gpu_samples",
+}
 
 
-def measure_sealed(plan: Plan, parent: Path | None) -> Row:
-    """CPU, bytes and query times of the same data, before and after it is sealed."""
-    begin_ms = _begin_ms(0) - plan.sealed_rounds * 5000
-    questions = _questions()
+def measure_sizes(plan: Plan, parent: Path | None) -> Row:
+    """CPU, bytes a value and times of queries, before and after the seal."""
+    begin_ms = _begin_ms(0) - plan.same_rounds * 5000
+    batches = plan.same_nodes * plan.same_rounds
     with folder_in(parent) as folder:
         with collecting(Plan(), folder, begin_ms) as (child, clock):
+            setup = Setup(
+                child.port, plan.same_nodes, begin_ms, plan.same_nodes, plan.same_rounds, clock
+            )
             cpu_s = child.cpu_s()
-            tally = _send_to_seal(plan, child.port, begin_ms, clock)
+            with load(setup) as sender:
+                sender.make(batches)
+                tally = sender.run(512, 600)
+            assert tally.batches == batches
             used_s = child.cpu_s() - cpu_s
-            hot = _timed(plan, questions, child.query)
+            hot = _timed(plan, child.query)
+            rows = child.query("SELECT count(*) FROM gpu_samples")
         hot_bytes = ours.size_bytes(folder / "store" / "segments")
         with collecting(plan, folder, begin_ms, seal_interval_s=1.0) as (child, _):
             cpu_s = child.cpu_s()
             while not child.figures()["seals"]:
                 time.sleep(0.2)
             seal_cpu_s = child.cpu_s() - cpu_s
-            sealed = _timed(plan, questions, child.query)
+            sealed = _timed(plan, child.query)
+            assert child.query("SELECT count(*) FROM gpu_samples") == rows
         sealed_bytes = ours.size_bytes(folder / "store" / "lake" / "data")
-    row = {
+    return {
         "values": tally.values,
         "values_per_cpu_s": tally.values / used_s,
         "values_per_cpu_s_sealed": tally.values / (used_s + seal_cpu_s),
         "hot_bytes_per_value": hot_bytes / tally.values,
         "bytes_per_value": sealed_bytes / tally.values,
-        "queries_ms": sealed,
-        "hot_queries_ms": hot,
+        **{f"{name}, hot, ms": ms for name, ms in hot.items()},
+        **{f"{name}, sealed, ms": ms for name, ms in sealed.items()},
     }
-    _say(f"{row}")
-    return row
 
 
-def _send_to_seal(plan: Plan, port: int, begin_ms: int, clock: DataClock) -> Tally:
-    batches = plan.sealed_nodes * plan.sealed_rounds
-    setup = Setup(
-        port, plan.sealed_nodes, begin_ms, nodes=plan.sealed_nodes, rounds=plan.sealed_rounds,
-        clock=clock,
-    )  # fmt: skip
-    with load(setup) as sender:
-        sender.make(batches)
-        tally = sender.run(512, 600)
-    assert tally.batches == batches
-    return tally
-
-
-def _timed(
-    plan: Plan, questions: dict[str, str], ask: Callable[[str], Sequence[Any]]
-) -> dict[str, float]:
+def _timed(plan: Plan, ask: Callable[[str], Sequence[Any]]) -> dict[str, float]:
     """Median time of each query in milliseconds; an empty answer is a mistake of ours."""
     found = {}
-    for name, text in questions.items():
+    for name, text in QUESTIONS.items():
         took = []
         for _ in range(plan.queries):
             began_s = time.perf_counter()
@@ -291,69 +267,20 @@ def _brief(row: Row) -> str:
     )
 
 
-def tables(results: Row) -> Iterator[str]:
-    """The results for people."""
-    columns = (
-        ("values/s", "values_per_s", 0), ("rows/s", "rows_per_s", 0),
-        ("batches/s", "batches_per_s", 0), ("values/CPU-s", "values_per_cpu_s", 0),
-        ("cores", "cores", 2), ("p50 ms", "flat_p50_ms", 0), ("p99 ms", "flat_p99_ms", 0),
-        ("half p50 ms", "half_p50_ms", 0), ("half p99 ms", "half_p99_ms", 0),
-        ("seals", "seals", 0), ("rows of gpu_1m", "rolled", 0), ("p99 in seals ms", "seal_p99_ms", 0), ("RSS MiB", "rss_mib", 0),
-    )  # fmt: skip
-    for title, key, rows in (
-        ("agents", "agents", results["agents"]),
-        ("rows stored", "stored_rows", results["stored"]),
-    ):
-        yield from _table(
-            [title, *(head for head, _, _ in columns)],
-            [[f"{r[key]:,}", *(_number(r[name], d) for _, name, d in columns)] for r in rows],
-        )
-    yield from _table(
-        ["sealing rows", "rows/s", "rows/CPU-s", "RSS MiB"],
-        [
-            [f"{row['rows']:,}", _number(row["sealed_rows_per_s"], 0),
-             _number(row["sealed_rows_per_cpu_s"], 0), _number(row["rss_most_mib"], 0)]
-            for row in (stored["sealing"] for stored in results["stored"])
-        ],
-    )  # fmt: skip
-    sealed = results["sealed"]
-    yield from _table(
-        ["", "values/CPU-s", "bytes/value", *sealed["queries_ms"]],
-        [
-            [
-                when, _number(sealed[f"values_per_cpu_s{after}"], 0),
-                _number(sealed[f"{before}bytes_per_value"], 2),
-                *(f"{took_ms:.1f} ms" for took_ms in sealed[f"{before}queries_ms"].values()),
-            ]
-            for when, before, after in (("before sealing", "hot_", ""), ("sealed", "", "_sealed"))
-        ],
-    )  # fmt: skip
-
-
-def _number(value: float | None, digits: int) -> str:
-    return "" if value is None else f"{value:,.{digits}f}"
-
-
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    yield "| " + " | ".join(head) + " |"
-    yield "|" + " --- |" * len(head)
-    for row in rows:
-        yield "| " + " | ".join(row) + " |"
-    yield ""
+def printed(row: Row) -> None:
+    """Print figures, one a line."""
+    for name, value in row.items():
+        print(f"{name:24} {value:,.2f}" if isinstance(value, float) else f"{name:24} {value}")
+    print()
 
 
 def main(given: Sequence[str] | None = None) -> None:
-    """Measure, print, write."""
+    """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     size = parser.add_mutually_exclusive_group()
     size.add_argument("--quick", action="store_const", const=QUICK, dest="plan")
-    size.add_argument("--full", action="store_const", const=FULL, dest="plan")
     size.add_argument("--tiny", action="store_const", const=TINY, dest="plan")
-    parser.add_argument("--json", type=Path, help="write the results to this file too")
     parser.add_argument("--data", type=Path, help="folder for the stores that are measured")
-    parser.add_argument(
-        "--batch-seconds", type=int, default=BATCH_S, help="seconds of samples in a batch"
-    )
     parser.add_argument(
         "--stored",
         type=int,
@@ -368,24 +295,12 @@ def main(given: Sequence[str] | None = None) -> None:
         print(measure_rate(plan, options.data, options.rate))
         return
     if options.stored:
-        measure_stored(replace(plan, stored_rows=tuple(options.stored)), options.data)
+        for row in measure_stored(replace(plan, stored_rows=tuple(options.stored)), options.data):
+            printed(row)
         return
-    if options.batch_seconds != BATCH_S:
-        made = plan.batches * BATCH_S // options.batch_seconds
-        rounds = max(1, plan.rounds * BATCH_S // options.batch_seconds)
-        plan = replace(
-            plan, batch_s=options.batch_seconds, batches=made, rounds=rounds, stored_rows=()
-        )
-    results: Row = {
-        "machine": {"cpus": os.cpu_count(), "load_before": os.getloadavg()[0]},
-        "metrics": sum(map(len, METRICS.values())),
-        "sealed": measure_sealed(plan, options.data),
-        "agents": measure_agents(plan, options.data),
-        "stored": measure_stored(plan, options.data),
-    }
-    print("\n".join(tables(results)))
-    if options.json:
-        options.json.write_text(json.dumps(results, indent=1) + "\n")
+    printed(measure_sizes(plan, options.data))
+    for row in (*measure_agents(plan, options.data), *measure_stored(plan, options.data)):
+        printed(row)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,6 @@
 """The evidence run, end to end against the simulator, and the judgements in it."""
 
 import csv
-import gzip
 import importlib.util
 import json
 import os
@@ -13,7 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
-from bench.gpu import agreement, gpm, product, support
+from bench.gpu import agreement, gpm, support
 from bench.gpu.scenes import Workshop, spread
 from bench.gpu.workloads import WORKLOADS
 from tests.agent.collect.nvidia import fake_library
@@ -24,8 +23,7 @@ from gpuwarden_simulator.recordings.format import Ended, Samples, entries_of
 
 RUN = Path(__file__).parents[2] / "bench" / "gpu" / "run.py"
 FILES = {
-    "agreement.csv", "driver_buffers.csv.gz", "recordings.tar", "results.json", "summary.md",
-    "support.csv",
+    "agreement.csv", "recordings.tar", "results.json", "summary.md", "support.csv",
 }  # fmt: skip
 
 
@@ -101,15 +99,10 @@ def test_every_field_id_was_asked(evidence: Path) -> None:
     ]
     (name,) = [row for row in rows if row["kind"] == "port" and row["name"] == "name"]
     assert name["code"] == "SUCCESS" and "H200" in name["value"]
-    with gzip.open(evidence / "driver_buffers.csv.gz", "rt") as file:
-        assert file.read().split() == ["workload,buffer,ts_us,value"]
 
 
-def test_the_summary_has_every_part(evidence: Path) -> None:
-    text = (evidence / "summary.md").read_text()
-    for part in ("The agent itself", "Workloads", "Agreement with nvidia-smi", "What the driver answers"):  # fmt: skip
-        assert f"## {part}\n" in text
-    assert "during" not in text, "a part of the run failed"
+def test_no_part_of_the_run_failed(evidence: Path) -> None:
+    assert "during" not in (evidence / "summary.md").read_text()
 
 
 @pytest.mark.slow
@@ -261,32 +254,3 @@ def test_a_call_that_crashes_costs_itself_alone(tmp_path) -> None:
     assert ["call", "nvmlDeviceGetUUID", "SUCCESS"] in said["answers"]
     for trouble in said["troubles"]:
         assert "the process that asked nvmlDeviceGet" in trouble
-
-
-@pytest.mark.slow
-def test_the_product_itself_stores_what_the_scenes_need(tmp_path) -> None:
-    script = RUN.with_name("product.py")
-    environment = {k: v for k, v in os.environ.items() if k != "OUT"}
-    environment["PYTHONPATH"] = sysconfig.get_path("purelib")
-    done = subprocess.run(
-        [sys.executable, "-S", str(script), "--simulator", "--short", "--work-only", "--output", str(tmp_path)],
-        capture_output=True, text=True, timeout=240, check=False, env=environment, cwd="/",
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    truth = json.loads((tmp_path / "truth.json").read_text())
-    scenes = ("pulses", "transformer", "shared", "idle_held", "whole")
-    assert not [truth[name]["failed"] for name in scenes if "failed" in truth[name]]
-    assert truth["exit_code"] == 0
-    assert len(truth["pulses"]["samples"]) > 50
-    with tarfile.open(tmp_path / "data.tar.gz") as tar:
-        assert "data/state.sqlite" in tar.getnames()
-
-
-def test_each_rise_of_the_power_is_one_pulse() -> None:
-    high, low = [400.0, 430.0, 420.0, 390.0], [180.0, 150.0, 160.0, 170.0]
-    pulses = [(20_000 * at, watts) for at, watts in enumerate((low + high) * 5)]
-    assert product.edges(pulses) == [80_000 + 160_000 * number for number in range(5)]
-    # One sample between both levels does not begin a pulse.
-    dipped = [(at, 300.0 if at == 120_000 else watts) for at, watts in pulses]
-    assert product.edges(dipped) == product.edges(pulses)
-    assert product.edges([]) == []

@@ -1,6 +1,5 @@
 """The store's benchmark, end to end with tiny numbers, and the parts that its figures rest on."""
 
-import json
 import subprocess
 import sys
 from datetime import datetime
@@ -67,17 +66,13 @@ def test_answers_count_as_during_a_seal_when_they_waited_in_one() -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(120)
-def test_a_tiny_run_measures_every_part(tmp_path: Path) -> None:
-    written = tmp_path / "results.json"
+def test_a_tiny_run_prints_figures() -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "bench.store.run", "--tiny", "--json", str(written)],
+        [sys.executable, "-m", "bench.store.run", "--tiny"],
         capture_output=True, text=True, timeout=110, check=False, cwd=ROOT,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    results = json.loads(written.read_text())
-    (agents,) = results["agents"]
-    assert agents["values_per_s"] > 0
-    assert agents["refused"] == {}
-    assert results["sealed"]["values"] > 0
-    assert results["sealed"]["bytes_per_value"] > 0
-    assert "| sealed |" in done.stdout
+    figures = dict(line.rsplit(None, 1) for line in done.stdout.splitlines() if line)
+    assert figures["refused"] == "{}"
+    for name in ("values_per_s", "bytes_per_value", "full scan, sealed, ms"):
+        assert float(figures[name].replace(",", "")) > 0

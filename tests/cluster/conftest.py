@@ -14,7 +14,7 @@ from urllib.request import urlopen
 
 import duckdb
 import pytest
-from bench.postgres import Postgres
+from tests.cluster.postgres_server import Postgres
 from tests.end_to_end.conftest import COMMAND, Process, copy_rules, free_port
 
 from gpuwarden_collector.storage.extensions import load_extension

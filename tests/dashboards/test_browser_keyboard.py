@@ -1,7 +1,7 @@
 """The first page, an incident and the money are read and used in a real Chromium with the keyboard alone."""
 
 import pytest
-from bench.dashboards.states import STATES, in_state
+from tests.dashboards.states import STATES, in_state
 from tests.dashboards.test_browser import CHROMIUM, playwright
 
 pytestmark = [

@@ -1,7 +1,7 @@
 """The first page in a real Chromium where data, prices, judgement or answers are missing: it says so, and shows no zero."""
 
 import pytest
-from bench.dashboards.states import STATES, in_state
+from tests.dashboards.states import STATES, in_state
 from tests.dashboards.test_browser import CHROMIUM, playwright
 
 pytestmark = [

@@ -4,7 +4,7 @@ import json
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from bench.dashboards.fill import FleetSize, alerts, inventory, rollups, sample_sql
+from tests.dashboards.fleet_rows import FleetSize, alerts, inventory, rollups, sample_sql
 
 from gpuwarden_dashboards.read.fleet import (
     COLOURS,

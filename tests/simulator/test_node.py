@@ -222,7 +222,7 @@ def test_a_fleet_of_small_nodes_still_shows_each_required_thing_once() -> None:
 
 
 def test_history_is_made_hundreds_of_times_faster_than_it_lasts(start_ms: int) -> None:
-    """A guard against a slow path, far above the figure of bench/simulator.py (15 us a row)."""
+    """A guard against a slow path, far above what was measured (15 us a row)."""
     node = SimulatedNode("n", 8, H100, 1)
     began = time.process_time()
     for second in range(720):

@@ -1,4 +1,4 @@
-"""Defines all thresholds of the classes in one table; `bench/diagnosis` measures them."""
+"""Defines all thresholds of the classes in one table; `bench/diagnosis` judges recordings by them."""
 
 from dataclasses import dataclass
 

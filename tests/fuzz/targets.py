@@ -1,4 +1,4 @@
-"""Lists the decoders of foreign bytes, and the errors that each may raise, for `python -m bench.fuzz.run`.
+"""Lists the decoders of foreign bytes, and the errors that each may raise, for tests/fuzz/test_fuzz.py.
 
 Each target takes any bytes. What it does not list under `refuses` is a finding, and so is whatever takes more than
 TIMEOUT_S or MEMORY_MIB (`one.py`).

@@ -1,4 +1,4 @@
-"""Tries one target in this process: `python -m bench.fuzz.one NAME CORPUS FINDINGS [libFuzzer's options]`."""
+"""Tries one target in this process: `python -m tests.fuzz.one NAME CORPUS FINDINGS [libFuzzer's options]`."""
 
 import sys
 from pathlib import Path
@@ -20,7 +20,7 @@ def main() -> None:
         "gpuwarden_importing",
     )
     with atheris.instrument_imports(include=[*ours]):
-        from bench.fuzz.targets import TARGETS
+        from tests.fuzz.targets import TARGETS
 
         target = TARGETS[name]
         run = target.makes()

@@ -2,13 +2,16 @@
 
 from datetime import datetime
 
+import duckdb
 from tests.collector.made_up_store import put
 
 from gpuwarden.metrics import Type
 from gpuwarden.query import text_sql
-from gpuwarden.schema import TABLES, stored_columns
+from gpuwarden.schema import TABLES, UPSERTED, stored_columns
 from gpuwarden.teams import Team
+from gpuwarden_collector.storage.commit import Changes, commit
 from gpuwarden_collector.storage.database import Database
+from gpuwarden_collector.storage.segment import SCHEMAS
 
 VISION = Team("vision", nodes=("v*",), users=("vera",), namespaces=("vision",), accounts=("vi",))
 SECRET = "hushhush"
@@ -76,21 +79,27 @@ def plant(database: Database, table: str, at: datetime, **names: str) -> None:
 
 def fill(database: Database, names: dict[str, str], who: str, at: datetime) -> None:
     """A row of each table, of the node, GPU and people of these names."""
-    for table in sorted(set(TABLES) - PUBLIC):
-        row = _row(table, who, at)
-        row |= {column: text_sql(value) for column, value in names.items() if column in row}
-        if table == "gpus":
-            row |= {"parent_gpu_uuid": "NULL", "replaced_by": "NULL"}
-        if table == "budgets":
-            row |= {"kind": "'team'", "name": text_sql(names["team"])}
-        row |= {name: value for name, value in _KNOWN.get(table, {}).items() if name in row}
-        row = {
-            name: value
-            for name, value in row.items()
-            if name != "last_seen_at" or table in ("nodes", "gpus")
-        }
-        listed = ", ".join(f'{value} AS "{name}"' for name, value in row.items())
-        put(database, table, f"SELECT {listed}")
+    appended, upserted = {}, {}
+    with duckdb.connect(config={"threads": 1}) as connection:
+        for table in sorted(set(TABLES) - PUBLIC):
+            row = _row(table, who, at)
+            row |= {column: text_sql(value) for column, value in names.items() if column in row}
+            if table == "gpus":
+                row |= {"parent_gpu_uuid": "NULL", "replaced_by": "NULL"}
+            if table == "budgets":
+                row |= {"kind": "'team'", "name": text_sql(names["team"])}
+            row |= {name: value for name, value in _KNOWN.get(table, {}).items() if name in row}
+            row = {
+                name: value
+                for name, value in row.items()
+                if name != "last_seen_at" or table in ("nodes", "gpus")
+            }
+            listed = ", ".join(f'{value} AS "{name}"' for name, value in row.items())
+            connection.register("empty", SCHEMAS[table].empty_table())
+            rows = connection.execute(f"FROM empty UNION ALL BY NAME SELECT {listed}")
+            made = rows.to_arrow_table().select(SCHEMAS[table].names).cast(SCHEMAS[table])
+            (upserted if table in UPSERTED else appended)[table] = made
+    commit(database, Changes(appended=appended, upserted=upserted))
 
 
 OWN = {

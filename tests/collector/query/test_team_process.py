@@ -287,6 +287,7 @@ def test_comparisons_of_texts_and_instants_are_asked_of_the_store(
 FOLDER = Path(__file__).parent
 
 
+@pytest.mark.slow
 async def test_no_attack_of_the_corpus_shows_a_team_anything_of_others(querier: SqlQuerier) -> None:
     """Each is refused, fails or is harmless, and the next query is answered."""
     sees = "SELECT count(*) FROM gpu_samples"

@@ -8,11 +8,3 @@ def test_it_is_stored_as_samples_are_and_comes_from_no_agent() -> None:
     name = COLLECTOR_SAMPLES.name
     assert TABLES[name] is COLLECTOR_SAMPLES
     assert name not in WIRE_TABLES and name not in UPSERTED
-
-
-def test_only_counts_and_identity_must_have_a_value() -> None:
-    required = {c.name for c in COLLECTOR_SAMPLES.columns if c.required}
-    assert required == {
-        "ts", "collector", "host", "version", "batches", "refused_batches", "commit_failures",
-        "task_failures",
-    }  # fmt: skip

@@ -51,18 +51,6 @@ def test_names_are_unique_within_a_table() -> None:
         assert len(names) == len(set(names)), table
 
 
-def test_the_fast_tier_is_complete() -> None:
-    """The 1 s tier of NVML must give these: no row is lost by an edit."""
-    names = {m.name for m in METRICS["gpu_samples"]}
-    assert {
-        "util_percent", "memory_used_bytes", "power_watts", "power_limit_watts",
-        "energy_joules_total", "temperature_celsius", "memory_temperature_celsius", "sm_clock_mhz",
-        "clocks_event_reasons", "power_violation_seconds_total", "thermal_violation_seconds_total",
-        "pstate", "pcie_tx_bytes_total", "nvlink_rx_bytes_total", "encoder_util_percent",
-        "decoder_util_percent",
-    } <= names  # fmt: skip
-
-
 @given(st.integers(min_value=0, max_value=2**63 - 1))
 def test_every_bit_of_a_mask_is_named_once(bits: int) -> None:
     names = list(reason_names(bits))
@@ -100,23 +88,3 @@ def test_sources_of_gpus_are_fields_and_calls_of_nvml(metric: Metric) -> None:
 def test_no_metric_stands_twice_in_the_tables_of_a_gpu() -> None:
     names = [metric.name for table in TABLES_OF_GPUS for metric in METRICS[table]]
     assert len(names) == len(set(names))
-
-
-@each("metric", METRICS["host_samples"])
-def test_a_host_metric_names_its_file_or_call(metric: Metric) -> None:
-    assert metric.source.startswith(
-        ("/proc/", "/sys/", "statvfs ", "the agent's spool", "powercap ", "hwmon ", "ipmitool ")
-    )
-
-
-@each("metric", METRICS["infiniband_samples"])
-def test_an_infiniband_metric_names_its_file_under_the_port(metric: Metric) -> None:
-    assert metric.source.startswith("ports/N/")
-
-
-def test_slow_columns_say_so() -> None:
-    slow = (*METRICS["process_samples"], *METRICS["infiniband_samples"])
-    assert {m.cadence_s for m in slow} == {10}
-    nfs = [m for m in METRICS["host_samples"] if m.name.startswith(("nfs_", "shm_"))]
-    assert {m.cadence_s for m in nfs} == {10}
-    assert all(m.kind is COUNTER for m in nfs if m.name.startswith("nfs_"))

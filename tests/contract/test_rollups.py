@@ -34,12 +34,6 @@ def test_what_is_carried_has_the_same_type_as_in_the_samples(rollup: Rollup) -> 
             assert TABLES[part.table].column(name).type is rollup.table.column(name).type
 
 
-def test_the_number_of_columns_is_a_choice() -> None:
-    """Each column is stored for every GPU and minute: adding one must be a decision."""
-    columns = {name: len(rollup.table.columns) for name, rollup in ROLLUPS.items()}
-    assert columns == {"gpu_1m": 171, "gpu_1h": 171, "host_1m": 82, "process_1m": 54}
-
-
 def test_hours_have_the_columns_of_minutes() -> None:
     assert GPU_1H.table.names == GPU_1M.table.names
     assert GPU_1H.made_of == "gpu_1m"
@@ -63,14 +57,3 @@ def test_every_reason_has_its_seconds() -> None:
 )
 def test_types_follow_from_the_metric(name: str, type_: Type) -> None:
     assert GPU_1M.table.column(name).type is type_
-
-
-def test_each_column_has_a_type_and_a_meaning_and_hours_have_their_own_of_what_differs() -> None:
-    for rollup in ROLLUPS.values():
-        for column in rollup.table.columns:
-            assert isinstance(column.type, Type) and column.meaning, column.name
-    pairs = zip(GPU_1M.table.columns, GPU_1H.table.columns, strict=True)
-    differing = {minute.name for minute, hour in pairs if minute.meaning != hour.meaning}
-    assert differing == {"ts", *(name for name in GPU_1M.table.names if name.endswith("_p95"))}
-    said = GPU_1H.table.column("util_percent_p95").meaning
-    assert said == "util_percent that 95 % of the minutes' p95 did not exceed."

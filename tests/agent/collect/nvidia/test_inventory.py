@@ -28,7 +28,6 @@ from tests.agent.collect.nvidia.fake_driver import (
 )
 
 from gpuwarden.clock import ManualClock
-from gpuwarden.schema import WIRE_TABLES
 from gpuwarden_agent.collect.nvidia import nvml
 from gpuwarden_agent.collect.nvidia.gpu import GpuProbe
 from gpuwarden_agent.collect.nvidia.inventory import InventoryReader, numa_node, way_to
@@ -110,24 +109,6 @@ def test_a_chassis_without_a_serial_number_has_no_trays(clock: ManualClock, seri
     row = inventory(FakeDevice(answers, GB200_FIELDS), clock).read({}, [])
     assert not {"chassis_serial", "slot", "tray"} & row.keys()
     assert row["module_id"] == 3
-
-
-def test_all_boards_together_fill_every_column(clock: ManualClock) -> None:
-    filled: set[str] = set()
-    for answers, fields in ((GB200, GB200_FIELDS), (GEFORCE, GEFORCE_FIELDS)):
-        reader = inventory(FakeDevice(answers, fields), clock, {OTHER: (1, "GPU-1")})
-        filled |= reader.read({}, []).keys()
-    stamped = {"node", "simulated"}
-    elsewhere = {
-        "mig_instance",
-        "parent_gpu_uuid",
-        "nvlinks",
-        "mig_mode",
-        "numa_node",
-        "memory_numa_node",
-    }
-    memory = {"temperature_memory_max_celsius"}
-    assert set(WIRE_TABLES["gpus"].names) - filled == stamped | elsewhere | memory
 
 
 def test_older_parts_have_temperatures_instead_of_margins(clock: ManualClock) -> None:

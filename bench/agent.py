@@ -28,6 +28,7 @@ from aiohttp import web
 from bench.this_host import cpu_s
 
 BATCHES_TIMED = 200
+START_S = 60.0
 
 
 @dataclass(slots=True)
@@ -151,9 +152,25 @@ def check_body(body: bytes, rows: int) -> None:
         raise SystemExit(f"the body has {decoded.rows} rows, not {rows}")
 
 
-def measure_memory(url: str, options: argparse.Namespace) -> None:
+def received(stub: Connection) -> int:
+    """Bytes of bodies that the stub has so far."""
+    stub.send(None)
+    return int(stub.recv())
+
+
+def wait_for_a_batch(stub: Connection, bytes_before: int) -> None:
+    """Until an agent that starts has sent one: on a busy machine its start takes a while."""
+    deadline_s = time.monotonic() + START_S
+    while received(stub) == bytes_before:
+        if time.monotonic() > deadline_s:
+            raise SystemExit(f"the agent sent no batch within {START_S:g} s")
+        time.sleep(0.1)
+
+
+def measure_memory(url: str, options: argparse.Namespace, stub: Connection) -> None:
     """Memory after this number of batches of five ticks, made ten times as fast."""
     with agent(url, options, interval_s=0.1, batch_s=0.5) as running:
+        wait_for_a_batch(stub, 0)
         time.sleep(options.batches * 0.5)
         memory = memory_mib(running.pid)
         threads = len(os.listdir(f"/proc/{running.pid}/task"))
@@ -164,16 +181,13 @@ def measure_memory(url: str, options: argparse.Namespace) -> None:
 
 def measure_rate(url: str, options: argparse.Namespace, stub: Connection) -> None:
     """CPU, jitter and bytes at 1 Hz, once the start is over."""
-
-    def received() -> int:
-        stub.send(None)
-        return int(stub.recv())
-
+    bytes_before = received(stub)
     with agent(url, options, batch_s=options.batch_s) as running:
+        wait_for_a_batch(stub, bytes_before)
         time.sleep(options.warm)
-        bytes_before, cpu_before, began = received(), cpu_s(running.pid), time.monotonic()
+        bytes_before, cpu_before, began = received(stub), cpu_s(running.pid), time.monotonic()
         time.sleep(options.seconds)
-        sent, cpu = received() - bytes_before, cpu_s(running.pid) - cpu_before
+        sent, cpu = received(stub) - bytes_before, cpu_s(running.pid) - cpu_before
         took = time.monotonic() - began
     if not sent:
         raise SystemExit(f"no batch was sent within {took:.0f} s")
@@ -199,7 +213,7 @@ def main() -> None:
     collector = multiprocessing.Process(target=serve, args=(stub_end,), daemon=True)
     collector.start()
     url = f"http://127.0.0.1:{stub.recv()}"
-    measure_memory(url, options)
+    measure_memory(url, options, stub)
     measure_rate(url, options, stub)
     time_encoding(options.gpus)
     collector.terminate()

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, fields, replace
 
 from gpuwarden.collector_metrics import LABEL_NAMES
 from gpuwarden.collector_metrics import SOURCES as COLLECTOR_SOURCES
-from gpuwarden.metrics import METRICS, NOT_NEGATIVE, PERCENT, Kind, Metric, Type
+from gpuwarden.metrics import METRICS, NOT_NEGATIVE, PERCENT, Metric, Type
 from gpuwarden.prometheus_names import (
     DCGM_TABLES,
     DCGM_XID,
@@ -113,10 +113,7 @@ def tables_page() -> str:
 
 def _reasons() -> str:
     """Columns of time by bit of `clocks_event_reasons`."""
-    listed = (
-        f"`{c.name}` ({'any other' if bit is None else hex(bit)})" for bit, c in REASONS.items()
-    )
-    return ", ".join(listed)
+    return ", ".join(f"`{column.name}` ({bit:#x})" for bit, column in REASONS.items())
 
 
 def _views() -> Iterator[str]:
@@ -200,15 +197,11 @@ def _summaries(rollup: Rollup) -> list[str]:
         suffixes: dict[str, str] = {}
         for s in part.summaries:
             suffixes[s.source] = f"{suffixes.get(s.source, '')} `_{s.how}`".strip()
-        counters = [m.name for m in METRICS[part.table] if m.kind is Kind.COUNTER]
         of: dict[str, list[str]] = {}
         for source, listed in suffixes.items():
             of.setdefault(listed, []).append(source)
         for listed, sources in of.items():
-            which = ["every `_total`"] if sources == counters else [f"`{s}`" for s in sources]
-            groups.setdefault(listed, []).extend(
-                w for w in which if w not in groups.get(listed, ())
-            )
+            groups.setdefault(listed, []).extend(f"`{source}`" for source in sources)
     return [f"- {listed}: {', '.join(which)}" for listed, which in groups.items()]
 
 
@@ -218,7 +211,8 @@ ROLLUPS_HEAD = """\
 ## Columns of rollups
 
 `gpu_1m`, `gpu_1h`, `host_1m` and `process_1m` summarise samples by minute and hour ([when and how](store.md#rollups)). A column
-is named after the metric and a suffix; `_total` is left out before `_delta`. What no sample had is NULL.
+is named after the metric and a suffix; `_total` is left out before `_delta`. What no sample had is NULL. Metrics that are not
+listed are in the samples alone.
 
 - `_avg`: average of the samples that have a value (float32); of an hour: its minutes, weighted by their samples
 - `_min`, `_max`, `_last`: least, greatest, last value

@@ -154,7 +154,9 @@ async def running(
             pacing=pacing, middlewares=(audit.middleware, access.middleware),
         )  # fmt: skip
         sql = SqlEndpoint(queries, bodies)
-        fronts = stages.front_routes(http_fronts, queries, bodies, clock, stats)
+        fronts = stages.front_routes(
+            http_fronts, queries, bodies, clock, stats, settings.keep_samples_days
+        )
         own = (*access.routes, access.enrolment(store.known.nodes), *sql.routes(), *fronts, *node_routes(writer), *gpu_test_routes(admission, clock), *copy_routes(CopyFolder(settings.data_dir), bodies, lambda: disk.refusal), *receiving)  # fmt: skip
         app = _application(api, [*own, *_routes_of_people(state, clock), *routes(queriers.callers)])  # fmt: skip
         url = health.url = await serve(stack, settings, app, access, stats)

@@ -10,7 +10,7 @@ import sqlite3
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
-from datetime import UTC
+from datetime import UTC, timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -541,6 +541,7 @@ def front_routes(
     bodies: BodyReader,
     clock: Clock,
     stats: Stats,
+    keep_samples_days: int,
 ) -> Sequence[Any]:
     """Routes of the protocols that are served over HTTP."""
     context = HttpFrontContext(
@@ -550,6 +551,7 @@ def front_routes(
         lambda request: request.get(GRANT),
         lambda request: f"{grant.entry.id} {grant.team}" if (grant := request.get(GRANT)) else "",
         lambda: (stats.rolled_until, stats.hours_rolled_until),
+        timedelta(days=keep_samples_days),
     )
     return [route for front in fronts for route in front.routes(context)]
 

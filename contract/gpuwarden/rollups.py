@@ -1,18 +1,17 @@
 """Defines rollups: tables that summarise samples by minute and hour, made from the catalogue.
 
 The name of a column is the metric and its summary: `power_watts_max`. A counter's `_total` becomes `_delta`,
-its increase. `Metric.rollup` says which summaries exist; the collector computes them.
+its increase. `Metric.rollup` chooses the summaries; the collector computes them.
 """
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from gpuwarden.metrics import CLOCKS_EVENT_REASONS, METRICS, Kind, Metric, Type
+from gpuwarden.metrics import CLOCKS_EVENT_REASONS, METRICS, Metric, Type
 from gpuwarden.table import GPU, GPU_UUID, MIG, NODE, SIMULATED, Column, Table
 
 IDLE_BELOW_PERCENT = 5.0
 """A GPU with a lower `util_percent` is idle, also for the rules."""
-KNOWN_REASONS = sum(CLOCKS_EVENT_REASONS)
 LOOKBACK_MINUTES = 3
 """A counter's increase between two readings counts in the minute of the second one, if the first is in that
 minute or in one of this many before it."""
@@ -64,20 +63,16 @@ ACTIVITY = (
     Column("busy_seconds", Type.FLOAT32, "Time with util_percent at or above that."),
     Column("unknown_seconds", Type.FLOAT32, "Time with samples that lack util_percent."),
 )
-REASONS: dict[int | None, Column] = {
-    **{
-        bit: Column(
-            f"reason_{name.replace(' ', '_')}_seconds",
-            Type.FLOAT32,
-            f"Time with the bit {bit:#x} of clocks_event_reasons: {name}.",
-        )
-        for bit, name in CLOCKS_EVENT_REASONS.items()
-    },
-    None: Column(
-        "reason_other_seconds", Type.FLOAT32, "Time with another bit of clocks_event_reasons."
-    ),
+REASONS: dict[int, Column] = {
+    bit: Column(
+        f"reason_{name.replace(' ', '_')}_seconds",
+        Type.FLOAT32,
+        f"Time with the bit {bit:#x} of clocks_event_reasons: {name}.",
+    )
+    for bit, name in CLOCKS_EVENT_REASONS.items()
+    if name != "idle"
 }
-"""Columns by bit of `clocks_event_reasons`; None: all bits without a name."""
+"""Columns by bit of `clocks_event_reasons`; `idle_seconds` says more than its bit of an idle GPU."""
 
 _SAID = {
     "avg": "Average of {0}.",
@@ -96,17 +91,8 @@ def _summary(metric: Metric, how: str) -> Summary:
     return Summary(Column(f"{stem}_{how}", kind, meaning), metric.name, how)
 
 
-def _part(
-    table: str, count: Column, *carried: str, kinds: str = "all", **options: bool
-) -> RollupPart:
-    """`kinds`: all metrics of the table, or only its counters."""
-    summaries = tuple(
-        _summary(metric, how)
-        for metric in METRICS[table]
-        if metric.type is not Type.BOOL and (kinds == "all" or metric.kind is Kind.COUNTER)
-        for how in metric.rollup
-        if how != "share"
-    )
+def _part(table: str, count: Column, *carried: str, **options: bool) -> RollupPart:
+    summaries = tuple(_summary(metric, how) for metric in METRICS[table] for how in metric.rollup)
     return RollupPart(table, count, summaries, carried, **options)
 
 
@@ -193,7 +179,6 @@ GPU_1M = _rollup(
         "gpu_health_samples",
         _count("health_samples", "gpu_health_samples"),
         "gpu",
-        kinds="counters",
     ),
 )
 GPU_1H = _of_hours(GPU_1M, "gpu_1h", "GPU and hour")

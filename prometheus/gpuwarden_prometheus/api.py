@@ -6,7 +6,6 @@ Source: https://prometheus.io/docs/prometheus/latest/querying/api/. Errors have 
 import asyncio
 import json
 import math
-import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from datetime import UTC, datetime
@@ -41,6 +40,7 @@ from gpuwarden_prometheus.request import (
     range_text,
     series_text,
 )
+from gpuwarden_prometheus.retained import DURATION, UNITS_MS, retention_warnings
 from gpuwarden_prometheus.tiers import RolledUntil
 
 PATH = "/prometheus/api/v1"
@@ -52,22 +52,13 @@ POINTS_MAX = 11_000
 FORM_BYTES_MAX = 1024 * 1024
 """Largest body; above it 413."""
 _HOUR_MS = 3_600_000
-_UNITS_MS = {
-    "ms": 1,
-    "s": 1000,
-    "m": 60_000,
-    "h": _HOUR_MS,
-    "d": 86_400_000,
-    "w": 604_800_000,
-    "y": 31_536_000_000,
-}
-_DURATION = re.compile(r"(?:(\d+)(ms|[smhdwy]))")
 _TIME_MS_MAX = 253_402_300_799_000
 _LIMIT_MAX = 999_999_999
 _PART_BYTES = 256 * 1024
 _MATRIX_BEGIN = b'{"status":"success","data":{"resultType":"matrix","result":['
 _MATRIX_END = b"]}}"
-_MATRIX_CUT = b']},"warnings":["results truncated due to limit"]}'
+_CUT = b',"warnings":["results truncated due to limit"]}'
+_MATRIX_CUT = b"]}" + _CUT
 COMPATIBLE_VERSION = "2.45.0"
 """The Prometheus whose PromQL is parsed; Grafana decides by it which functions it offers."""
 
@@ -124,8 +115,9 @@ class PrometheusApi:
         """GET and POST query: an expression at one instant."""
         asked = await self._parameters(request)
         at_ms = _time_ms(asked, "time", self._now_ms())
-        text = instant_text(_one(asked, "query"), at_ms, _lookback_ms(asked), self._rolled_until())
-        return await self._answer(request, text, asked)
+        query = _one(asked, "query")
+        text = instant_text(query, at_ms, _lookback_ms(asked), self._rolled_until())
+        return await self._answer(request, text, asked, warnings=self._warnings(query, at_ms))
 
     async def query_range(self, request: web.Request) -> web.StreamResponse:
         """GET and POST query_range: an expression at each step of a time span."""
@@ -146,15 +138,16 @@ class PrometheusApi:
                 f"exceeded maximum resolution of {POINTS_MAX:,} points per timeseries: choose a longer step"
             )
         query, grid = _one(asked, "query"), Grid(start_ms, step_ms, steps)
+        warnings = self._warnings(query, start_ms)
         times = RangeTimes(grid, end_ms, _lookback_ms(asked), self._rolled_until())
         is_for_all = _limit(asked) is None and _first(asked, "nocache") in (None, "", "0")
         if not (is_for_all and steps >= KEPT_STEPS_MIN and start_ms >= 0 and may_be_kept(query)):
-            return await self._answer(request, range_text(query, times), asked)
+            return await self._answer(request, range_text(query, times), asked, warnings=warnings)
         reader = self._context.reader_of(request)
         question = RangeQuestion(reader, query, grid, times.lookback_ms)
         known = self._kept.known(question, self._clock.monotonic())
         async with self._run(request, blocks_text(query, times, known.steps), asked) as rows:
-            answer = self._joined(rows, question, known, times.rolled)
+            answer = _warned(self._joined(rows, question, known, times.rolled), warnings)
             return await self._send(request, answer, "application/json")
 
     async def _joined(
@@ -270,6 +263,10 @@ class PrometheusApi:
     def _now_ms(self) -> int:
         return round(self._clock.now().timestamp() * 1000)
 
+    def _warnings(self, query: str, start_ms: int) -> list[str]:
+        kept_ms = round(self._context.samples_kept.total_seconds() * 1000)
+        return retention_warnings(query, start_ms, self._now_ms() - kept_ms)
+
     def _span(self, asked: Parameters) -> TimeSpan:
         end_ms = _time_ms(asked, "end", self._now_ms())
         return TimeSpan(_time_ms(asked, "start", end_ms - _HOUR_MS), end_ms)
@@ -280,10 +277,11 @@ class PrometheusApi:
         text: str,
         asked: Parameters,
         content_type: str = "application/json",
+        warnings: Sequence[str] = (),
     ) -> web.StreamResponse:
         """Run a query and send its rows as they come."""
         async with self._run(request, text, asked) as rows:
-            return await self._send(request, _parts(rows), content_type)
+            return await self._send(request, _warned(_parts(rows), warnings), content_type)
 
     def _run(
         self, request: web.Request, text: str, asked: Parameters
@@ -327,6 +325,26 @@ class PrometheusApi:
 async def _parts(rows: RowStream) -> AsyncIterator[bytes]:
     while part := await rows.whole():
         yield bytes(part)
+
+
+async def _warned(parts: AsyncIterator[bytes], warnings: Sequence[str]) -> AsyncIterator[bytes]:
+    """The parts of a JSON answer, with these warnings added at its end."""
+    tail = b""
+    async for part in parts:
+        tail += part
+        if warnings:
+            part, tail = tail[: -len(_MATRIX_CUT)], tail[-len(_MATRIX_CUT) :]
+        else:
+            part, tail = tail, b""
+        if part:
+            yield part
+    if not tail:
+        return
+    added = ",".join(map(json.dumps, warnings)).encode()
+    if tail.endswith(_CUT):
+        yield tail[:-2] + b"," + added + b"]}"
+    else:
+        yield tail[:-1] + b',"warnings":[' + added + b"]}"
 
 
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -445,12 +463,12 @@ def _duration_ms(text: str, name: str) -> int:
     try:
         seconds = float(text)
     except ValueError:
-        parts = _DURATION.findall(text)
+        parts = DURATION.findall(text)
         if not parts or "".join(number + unit for number, unit in parts) != text or len(text) > 50:
             raise _BadRequest(
                 f'invalid parameter "{name}": cannot parse {text!r} to a valid duration'
             ) from None
-        seconds = sum(int(number) * _UNITS_MS[unit] for number, unit in parts) / 1000
+        seconds = sum(int(number) * UNITS_MS[unit] for number, unit in parts) / 1000
     if not 0 <= seconds * 1000 <= _TIME_MS_MAX:
         raise _BadRequest(f'invalid parameter "{name}": {text!r} is out of range')
     return round(seconds * 1000)

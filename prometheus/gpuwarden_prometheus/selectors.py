@@ -269,7 +269,7 @@ def _parts(source: "_Read", piece: Piece) -> str:
     return (
         f"SELECT s.sid, {rolled.count} AS n, {t} AS ft, {t} AS lt, {last} AS fv, {last} AS lv, "
         f"{mean} * {rolled.count} AS sv, {least} AS mn, {most} AS mx, {_NO_STEPS} {source.joined(piece)} "
-        f"AND {rolled.one('last', 'avg', 'max')} IS NOT NULL"
+        f"AND {rolled.one(*tiers.OF_INSTANTS)} IS NOT NULL"
     )
 
 
@@ -481,7 +481,7 @@ class _Read:
     def _read_column(self, piece: Piece) -> str:
         if piece.rolled is None:
             return self.metric.columns[0]
-        return piece.rolled.one("last", "avg", "max", "delta")
+        return piece.rolled.one(*tiers.OF_INSTANTS, "delta")
 
 
 def series_in(

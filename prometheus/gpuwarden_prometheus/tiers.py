@@ -12,6 +12,8 @@ from gpuwarden.rollups import ROLLUPS, Rollup, RollupPart
 
 MINUTE_MS = 60_000
 HOUR_MS = 3_600_000
+OF_INSTANTS = ("last", "avg", "max")
+"""Summaries that stand for a gauge's reading at the end of a row's window: the first that the rollup has."""
 LONG_MS = 3 * HOUR_MS
 """Time span from which minutes are read for steps shorter than a minute."""
 
@@ -84,7 +86,7 @@ def of_instants(
     longest_ms = step_ms
     if (steps - 1) * step_ms >= LONG_MS:
         longest_ms = max(step_ms, MINUTE_MS)
-    needed = ("delta",) if is_rate else ("last", "avg")
+    needed = ("delta",) if is_rate else OF_INSTANTS
     return tuple(r for r in rolled if r.window_ms <= longest_ms and r.one(*needed))
 
 

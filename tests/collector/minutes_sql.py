@@ -15,7 +15,6 @@ from gpuwarden.rollups import (
     ACTIVITY,
     EXPECTED,
     IDLE_BELOW_PERCENT,
-    KNOWN_REASONS,
     LOOKBACK_MINUTES,
     REASONS,
     Rollup,
@@ -120,8 +119,7 @@ def _plain_columns(part: RollupPart) -> Iterator[str]:
         yield f"sum((util_percent >= {IDLE_BELOW_PERCENT})::INTEGER) AS {busy}"
         yield f"count(*) - count(util_percent) AS {unknown}"
         for bit, column in REASONS.items():
-            mask = ~KNOWN_REASONS if bit is None else bit
-            yield f"sum((clocks_event_reasons & ({mask}) <> 0)::INTEGER) AS {column.name}"
+            yield f"sum((clocks_event_reasons & {bit} <> 0)::INTEGER) AS {column.name}"
     for summary in part.summaries:
         if summary.how != "delta":
             yield f"{_aggregate(summary)} AS {summary.column.name}"

@@ -10,7 +10,6 @@ from typing import Any
 from gpuwarden.metrics import Type
 from gpuwarden.rollups import (
     IDLE_BELOW_PERCENT,
-    KNOWN_REASONS,
     LOOKBACK_MINUTES,
     REASONS,
     Rollup,
@@ -101,8 +100,7 @@ def _add_activity(made: Row, inside: list[Row], before: list[Row]) -> None:
         r["clocks_event_reasons"] for r in inside if r.get("clocks_event_reasons") is not None
     ]
     for bit, column in REASONS.items():
-        mask = ~KNOWN_REASONS if bit is None else bit
-        count = sum(bool(bits & mask) for bits in reasons)
+        count = sum(bool(bits & bit) for bits in reasons)
         made[column.name] = count * each if reasons else None
 
 

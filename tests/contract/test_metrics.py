@@ -3,22 +3,20 @@
 import re
 
 import pynvml
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.each import each
 
 from gpuwarden.metrics import (
     CLOCKS_EVENT_REASONS,
-    COUNTER,
     F32,
-    FLAGS,
     GAUGE,
     METRICS,
     Kind,
     Metric,
     reason_names,
 )
+from gpuwarden.rollups import GPU_1M
 
 TABLES_OF_GPUS = ("gpu_samples", "gpu_detail_samples", "gpu_health_samples")
 ALL = [(table, metric) for table, metrics in METRICS.items() for metric in metrics]
@@ -59,16 +57,10 @@ def test_every_bit_of_a_mask_is_named_once(bits: int) -> None:
     assert known == [n for bit, n in sorted(CLOCKS_EVENT_REASONS.items()) if bits & bit]
 
 
-@pytest.mark.parametrize(
-    ("kind", "rollup"),
-    [
-        (GAUGE, ("avg", "min", "max", "last")),
-        (COUNTER, ("delta",)),
-        (FLAGS, ("share",)),
-    ],
-)
-def test_a_window_is_summarised_by_kind(kind: Kind, rollup: tuple[str, ...]) -> None:
-    assert Metric("a_percent", F32, "percent", kind, "source", "Meaning.").rollup == rollup
+def test_a_metric_that_chooses_no_aggregate_is_in_no_rollup() -> None:
+    metric = Metric("a_percent", F32, "percent", GAUGE, "source", "Meaning.")
+    assert metric.rollup == ()
+    assert not [name for name in GPU_1M.table.names if name.startswith("encoder_util_percent")]
 
 
 def constants(prefix: str) -> set[int]:

@@ -194,7 +194,7 @@ def test_a_prometheus_can_federate_the_newest_values(served: Served) -> None:
     assert float(value) == 300.0 and int(ms) == round(1000 * served[1]) - 9_000, (
         "the clock is at the first row"
     )
-    assert lines("gpuwarden_gpu_fan_ratio") == []
+    assert lines("gpuwarden_gpu_graphics_clock_hertz") == []
     status, document = asked((served[0].replace("/api/v1", ""), 0.0), "federate")
     assert (status, document["errorType"]) == (400, "bad_data")
 
@@ -263,3 +263,39 @@ def test_a_form_that_is_late_may_be_sent_again(
     assert head.startswith("HTTP/1.1 503 ")
     assert "Retry-After: 5" in head
     assert document["errorType"] == "unavailable"
+
+
+DAY_S = 86_400
+
+
+def test_a_metric_without_a_rollup_has_a_warning_where_its_samples_are_no_longer_kept(
+    served: Served,
+) -> None:
+    times = {"start": served[1] - 30 * DAY_S, "end": served[1], "step": "1h"}
+    short = {"start": served[1] - DAY_S, "end": served[1], "step": "1h"}
+    clock = 'sum(gpuwarden_gpu_graphics_clock_hertz{node!="gpuwarden_gpu_voltage_volts"})'
+    for steps in (
+        {**times, "step": "1d"},
+        times,
+        {
+            **times,
+            "limit": 1,
+            "query": "gpuwarden_gpu_power_watts or gpuwarden_gpu_graphics_clock_hertz",
+        },
+    ):
+        _, document = asked(served, "query_range", **{"query": clock, **steps})
+        assert document["status"] == "success"
+        assert [*document["warnings"]][-1].startswith(
+            "gpuwarden_gpu_graphics_clock_hertz has no rollup: its samples are kept since 20"
+        )
+    assert len(document["warnings"]) == 2, "and that the answer was cut"
+    for query in ("gpuwarden_gpu_power_watts", "rate(gpuwarden_gpu_energy_joules_total[5m])"):
+        assert "warnings" not in asked(served, "query_range", query=query, **times)[1]
+    assert "warnings" not in asked(served, "query_range", query=clock, **short)[1]
+    _, document = asked(
+        served,
+        "query",
+        query="max_over_time(gpuwarden_gpu_graphics_clock_hertz[4w])",
+        time=served[1],
+    )
+    assert len(document["warnings"]) == 1

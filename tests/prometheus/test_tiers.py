@@ -22,8 +22,8 @@ BEGAN = datetime(2026, 3, 1, 6, tzinfo=UTC)
 BEGAN_MS = round(BEGAN.timestamp() * 1000)
 MINUTES = 150
 END_MS = BEGAN_MS + MINUTES * MINUTE_MS
-POWER, UTIL, ENERGY = (
-    "gpuwarden_gpu_power_watts", "gpuwarden_gpu_util_ratio", "gpuwarden_gpu_energy_joules_total",
+POWER, UTIL, MEMORY, ENERGY = (
+    "gpuwarden_gpu_power_watts", "gpuwarden_gpu_util_ratio", "gpuwarden_gpu_memory_used_bytes", "gpuwarden_gpu_energy_joules_total",
 )  # fmt: skip
 
 
@@ -36,7 +36,7 @@ def fleet() -> duckdb.DuckDBPyConnection:
     connection.execute(
         "INSERT INTO gpu_samples BY NAME SELECT make_timestamp_ms($1 + s * 5000 + 137) AS ts, 'n' || g % 2 AS node, "
         "g AS gpu, 'G' || g AS gpu_uuid, false AS simulated, 50 + 40 * sin(s / 50.0 + g) AS util_percent, "
-        "300.0 + (s * 7 + g * 13) % 97 AS power_watts, s * 1500.0 - if(g = 2 AND s > 900, 1350000, 0) AS energy_joules_total "
+        "300.0 + (s * 7 + g * 13) % 97 AS power_watts, 1e9 + (s * 11 + g * 17) % 89 * 1e8 AS memory_used_bytes, s * 1500.0 - if(g = 2 AND s > 900, 1350000, 0) AS energy_joules_total "
         "FROM range($2 * 12) t(s), range(4) u(g) WHERE NOT (g = 1 AND s BETWEEN 300 AND 500)",
         [BEGAN_MS, MINUTES],
     )
@@ -69,10 +69,10 @@ def is_read(query: str, grid: Grid, known: RolledUntil) -> set[str]:
 @given(
     query=st.sampled_from(
         [
-            POWER,
-            UTIL,
-            f"sum by (node) ({POWER})",
-            *(f"{how}_over_time({UTIL}[7m])" for how in ("avg", "sum", "count", "min", "max", "last", "present")),
+            MEMORY,
+            f"sum by (node) ({MEMORY})",
+            f"avg_over_time({UTIL}[7m])",
+            *(f"{how}_over_time({MEMORY}[7m])" for how in ("avg", "sum", "count", "min", "max", "last", "present")),
         ]
     ),
     first=st.integers(10, 60),
@@ -88,6 +88,16 @@ def test_rollups_give_what_samples_give(
     assert got.keys() == wanted.keys()
     for series, points in wanted.items():
         assert got[series] == pytest.approx(points, rel=1e-5)
+
+
+def test_an_instant_of_a_metric_without_a_last_value_is_the_mean_of_its_minute(
+    fleet: duckdb.DuckDBPyConnection,
+) -> None:
+    grid = Grid(BEGAN_MS + 10 * MINUTE_MS, MINUTE_MS, 60)
+    [got] = answer(fleet, f'{POWER}{{gpu="0"}}', grid, RolledUntil(END_MS)).values()
+    mean = f'avg_over_time({POWER}{{gpu="0"}}[1m])'
+    [wanted] = answer(fleet, mean, grid, RolledUntil()).values()
+    assert got == pytest.approx(wanted, rel=1e-5)
 
 
 @settings(max_examples=30)

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, NamedTuple, Protocol
 
 from gpuwarden.access import Denied, Scope
@@ -295,6 +295,8 @@ class HttpFrontContext:
     """Equal for requests that may see the same rows."""
     rolled_until: Callable[[], tuple[datetime | None, datetime | None]]
     """Ends of the last minute and hour that are rolled up, naive UTC; None: none is."""
+    samples_kept: timedelta
+    """How long samples are kept at most."""
 
 
 @dataclass(frozen=True, slots=True)

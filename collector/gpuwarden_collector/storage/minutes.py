@@ -21,7 +21,6 @@ from gpuwarden.rollups import (
     ACTIVITY,
     EXPECTED,
     IDLE_BELOW_PERCENT,
-    KNOWN_REASONS,
     LOOKBACK_MINUTES,
     REASONS,
     Rollup,
@@ -538,10 +537,9 @@ class _Computation:
     def _add_reasons(self, block: _Block, column: _Column) -> None:
         found = int(np.bitwise_or.reduce(column.values, axis=None))
         for bit, reason in REASONS.items():
-            mask = ~KNOWN_REASONS if bit is None else bit
             counts = np.zeros(len(block.at), np.int64)
-            if found & mask:
-                counts = column.counted((column.values & mask) != 0)
+            if found & bit:
+                counts = column.counted((column.values & bit) != 0)
             self._put(reason.name, block, counts, column.is_known)
 
     def _add_gains(self) -> None:

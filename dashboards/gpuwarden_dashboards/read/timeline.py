@@ -146,7 +146,7 @@ def _states_sql(where: str, span: Span) -> str:
         bits = " | ".join(
             f"CASE WHEN max({column.name}) > 0 THEN {bit} ELSE 0 END"
             for bit, column in REASONS.items()
-            if bit is not None and not bit & _QUIET_REASONS
+            if not bit & _QUIET_REASONS
         )
         # NULL if neither is known.
         busy = "sum(busy_seconds) >= nullif(sum(idle_seconds + busy_seconds), 0) / 2"

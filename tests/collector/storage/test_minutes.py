@@ -164,18 +164,18 @@ def test_a_key_that_sends_much_more_than_others_is_computed_as_they_are() -> Non
         {
             name: pa.nulls(12_060, schema.field(name).type)
             for name in names
-            if name not in ("ts", "node", "nfs_reads_total")
+            if name not in ("ts", "node", "disk_read_bytes_total")
         }
         | {
             "ts": [*few, *many],
             "node": ["few"] * 60 + ["many"] * 12_000,
-            "nfs_reads_total": [*range(60), *range(12_000)],
+            "disk_read_bytes_total": [*range(60), *range(12_000)],
         }
     ).select(names).cast(schema)  # fmt: skip
     made = part_rows(
         part, HOST_1M, samples, samples.slice(0, 0).select(counters_of(part, HOST_1M)), START
     )
-    rows = made.rows.select(["node", "samples", "nfs_reads_delta"]).to_pylist()
+    rows = made.rows.select(["node", "samples", "disk_read_bytes_delta"]).to_pylist()
     assert sorted(tuple(row.values()) for row in rows) == [
         ("few", 60, 59),
         ("many", 12_000, 11_999),

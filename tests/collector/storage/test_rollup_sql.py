@@ -135,7 +135,7 @@ def test_what_is_not_known_is_neither_idle_nor_busy(
 ) -> None:
     (row,) = gpu_1m(connection, [{"ts": s} for s in range(10)])
     assert (row["idle_seconds"], row["busy_seconds"], row["unknown_seconds"]) == (None, None, 10)
-    assert row["reason_idle_seconds"] is None
+    assert row["reason_software_power_cap_seconds"] is None
 
 
 def test_values_that_do_not_fit_are_absent_and_hold_nothing_up(
@@ -144,7 +144,7 @@ def test_values_that_do_not_fit_are_absent_and_hold_nothing_up(
     huge = [{"ts": s, "pcie_tx_bytes_total": (1 << 63) - 1 if s % 2 else 0} for s in range(20)]
     (row,) = gpu_1m(connection, huge)
     assert row["pcie_tx_bytes_delta"] is None
-    detail = {"node": "a", "gpu": 0, "gpu_uuid": "a0", "simulated": True}
+    detail = {"node": "a", "gpu": 0, "gpu_uuid": "a0", "simulated": True, "pcie_width": 16}
     rows = [
         ("gpu_detail_samples", detail | {"ts": s, "pcie_tx_bytes_per_second": 1e308})
         for s in (0, 10)
@@ -152,7 +152,7 @@ def test_values_that_do_not_fit_are_absent_and_hold_nothing_up(
     fill(connection, rows)
     (row,) = result(connection, GPU_1M)
     assert row["pcie_tx_bytes_per_second_avg"] is None
-    assert row["pcie_tx_bytes_per_second_max"] == 1e308
+    assert row["pcie_width_max"] == 16
     assert (row["samples"], row["detail_samples"]) == (0, 2)
 
 

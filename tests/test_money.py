@@ -111,7 +111,7 @@ class Week:
         if used:
             self.database.execute(f"""
                 INSERT INTO process_1m BY NAME SELECT {key}, 'GPU-{gpu}' AS gpu_uuid, {gpu} AS gpu, 7 AS pid,
-                'ada' AS username, '{self.jobs.get(gpu, "55")}' AS slurm_job_id, 'python' AS process_name,
+                'ada' AS username, '{self.jobs.get(gpu, "55")}' AS job, 'python' AS process_name,
                 TIMESTAMP '{self.begin.replace(tzinfo=None)}' AS started_at,
                 {used} AS gpu_memory_bytes_max {source}""")
         if kind in ("starved", "busy"):

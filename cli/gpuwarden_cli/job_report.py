@@ -19,18 +19,18 @@ DETAIL = timedelta(minutes=30)
 LOOK_BACK = timedelta(days=30)
 """How far back a job is searched that Slurm's data does not have."""
 
-_SLURM_JOB = "SELECT * FROM slurm_jobs WHERE slurm_job_id = $job"
+_SLURM_JOB = "SELECT * FROM slurm_jobs WHERE job = $job"
 _SEEN_JOB = """
-SELECT $job AS slurm_job_id, max(username) AS username, min(since) AS started_at, max(ts) AS seen_at,
+SELECT $job AS job, max(username) AS username, min(since) AS started_at, max(ts) AS seen_at,
     if(max(ts) < $now::TIMESTAMP - INTERVAL 2 MINUTE, max(ts), NULL) AS ended_at,
     string_agg(DISTINCT node, ',') AS node_list, count(DISTINCT node) AS nodes, count(DISTINCT gpu_uuid) AS gpus,
     string_agg(DISTINCT gpu_uuid, ',') AS gpu_uuids, bool_or(simulated) AS simulated
 FROM (
     SELECT ts, if(started_at BETWEEN ts AND ts + INTERVAL 1 MINUTE, started_at, ts) AS since, node, gpu_uuid, username, simulated
     FROM process_1m
-    WHERE coalesce(slurm_job_id, pod) = $job AND ts > $since::TIMESTAMP
+    WHERE job = $job AND ts > $since::TIMESTAMP
     UNION ALL SELECT ts, ts, node, gpu_uuid, username, simulated FROM process_samples
-    WHERE coalesce(slurm_job_id, pod) = $job AND ts > now()::TIMESTAMP - INTERVAL 10 MINUTE
+    WHERE job = $job AND ts > now()::TIMESTAMP - INTERVAL 10 MINUTE
 )
 HAVING count(*) > 0
 """
@@ -60,14 +60,14 @@ _NODES = """
 SELECT node, max(cpus) AS cpus, max(cpu_seconds_total) AS cpu_seconds,
     max(greatest(memory_peak_bytes, memory_used_bytes)) AS memory_used_bytes, max(memory_limit_bytes) AS memory_limit_bytes
 FROM slurm_job_samples
-WHERE slurm_job_id = $job AND source = 'node' AND ts >= $begin::TIMESTAMP GROUP BY node ORDER BY node
+WHERE job = $job AND source = 'node' AND ts >= $begin::TIMESTAMP GROUP BY node ORDER BY node
 """
 _TREES = """
 SELECT node, sum(cores) / count(DISTINCT ts) AS cores, max(rss) AS memory_used_bytes
 FROM (
     SELECT node, ts, sum(cpu) / 100 AS cores, sum(rss) AS rss FROM (
         SELECT node, ts, pid, max(cpu_percent) AS cpu, max(rss_bytes) AS rss FROM process_samples
-        WHERE coalesce(slurm_job_id, pod) = $job AND ts >= $begin::TIMESTAMP AND ts <= $end::TIMESTAMP
+        WHERE job = $job AND ts >= $begin::TIMESTAMP AND ts <= $end::TIMESTAMP
         GROUP BY node, ts, pid
     ) GROUP BY node, ts
 )
@@ -81,7 +81,7 @@ _VERDICTS = """
 SELECT bottleneck, arg_max(summary, seen_at) AS summary, arg_max(advice, seen_at) AS advice,
     sum(date_diff('second', began_at, coalesce(ended_at, seen_at))) AS seconds
 FROM diagnoses
-WHERE job IN ($job, 'Slurm job ' || $job, 'pod ' || $job) AND kind = 'job'
+WHERE job = $job AND kind = 'job'
     AND seen_at >= $begin::TIMESTAMP AND began_at <= $end::TIMESTAMP
 GROUP BY bottleneck ORDER BY seconds DESC, bottleneck LIMIT 3
 """

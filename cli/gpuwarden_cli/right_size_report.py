@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from gpuwarden.job_readings import job_is
 from gpuwarden.right_size import RightSize
 from gpuwarden_cli.output import counted, render, terminal_width
 
@@ -18,7 +17,7 @@ def asked(username: str | None, job: str | None) -> tuple[str, Mapping[str, Any]
         conditions.append("username = $username")
         params["username"] = username
     if job is not None:
-        conditions.append(job_is(job, "job"))
+        conditions.append("job = $job")
         params["job"] = job
     return " AND ".join(conditions[1:] or conditions), params
 

@@ -47,7 +47,7 @@ SELECT 'diagnosis' AS kind, subject AS what, bottleneck AS finding, confidence, 
     usd_per_hour, node, gpu, job, owner, began_at AS since
 FROM diagnoses
 WHERE ended_at IS NULL
-    AND (subject IN (SELECT gpu_uuid FROM asked) OR $name IN (job, subject, 'Slurm job ' || job))
+    AND (subject IN (SELECT gpu_uuid FROM asked) OR $name IN (job, subject))
 UNION ALL
 SELECT 'alert', rule, severity, NULL, summary, remedy, usd_per_hour, node, gpu, NULL, owner, began_at
 FROM alerts_now

@@ -22,7 +22,7 @@ _WEEK = "ts >= {now} - INTERVAL 7 DAY"
 _MONTH = "ts >= date_trunc('month', {now})"
 _READ = "ts > {now} - INTERVAL 31 DAY"
 """A bound that covers the month and the last seven days."""
-_ACCOUNT = "(SELECT any_value(account) FROM slurm_jobs j WHERE j.slurm_job_id = job)"
+_ACCOUNT = "(SELECT any_value(account) FROM (SELECT job AS of_slurm, account FROM slurm_jobs) WHERE of_slurm = job)"
 _SUMS = (
     f"count(*) FILTER ({_MONTH}) AS month_rows, sum(usd) FILTER ({_MONTH}) AS month_usd, "
     f"count(*) FILTER ({_WEEK}) AS week_rows, sum(usd) FILTER ({_WEEK}) AS week_usd"

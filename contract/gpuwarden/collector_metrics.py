@@ -6,6 +6,7 @@ Each source is a SELECT over public tables and views. PromQL reads it, and `docs
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from gpuwarden.prometheus_names import SLURM_JOB, SLURM_JOB_SQL
 from gpuwarden.waste import LABELS
 
 MINUTE_MS = 60_000
@@ -78,7 +79,7 @@ _DIAGNOSIS_LABELS = (
     "kind", "bottleneck", "node", "gpu", "gpu_uuid", "job", "username", "simulated",
 )  # fmt: skip
 _ALLOCATION_LABELS = (
-    "node", "gpu", "gpu_uuid", "scheduler", "username", "slurm_job_id", "namespace", "pod", "container", "team",
+    "node", "gpu", "gpu_uuid", "scheduler", "username", SLURM_JOB, "namespace", "pod", "container", "team",
     "simulated",
 )  # fmt: skip
 
@@ -159,7 +160,8 @@ SOURCES: Mapping[str, MetricSource] = {
     ),
     "allocations_metrics": MetricSource(
         _ALLOCATION_LABELS,
-        f"SELECT ts, {_texts(*_ALLOCATION_LABELS[:-1])}, {_SIMULATED}, 1 AS one FROM allocation_samples",
+        f"SELECT ts, {_texts(*_ALLOCATION_LABELS[:-1])}, {_SIMULATED}, 1 AS one "
+        f"FROM (SELECT *, {SLURM_JOB_SQL.format('')} AS {SLURM_JOB} FROM allocation_samples)",
         MINUTE_MS,
         (
             CollectorMetric(
@@ -173,7 +175,7 @@ SOURCES: Mapping[str, MetricSource] = {
     "diagnoses_metrics": MetricSource(
         _DIAGNOSIS_LABELS,
         f"SELECT {_minutes('began_at', 'ended_at')}, {_texts('kind', 'bottleneck', 'node', 'gpu', 'job')}, "
-        "CASE WHEN kind = 'gpu' THEN subject ELSE '' END AS gpu_uuid, coalesce(owner, '') AS username, "
+        "CASE WHEN kind = 'gpu' THEN subject ELSE '' END AS gpu_uuid, coalesce(username, '') AS username, "
         f"{_SIMULATED}, 1 AS one, stall, usd_per_hour, confidence FROM diagnoses "
         f"WHERE {_during('began_at', 'ended_at')}",
         MINUTE_MS,

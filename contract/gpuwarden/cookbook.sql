@@ -87,7 +87,7 @@ WHERE ts > $since::TIMESTAMP AND node GLOB $node GROUP BY ts, node ORDER BY ts, 
 -- small-jobs: jobs that never used much of a GPU's memory
 -- $percent 50: of the memory
 -- $since 1d: how far back
-SELECT coalesce(p.slurm_job_id, p.pod) AS job, p.username,
+SELECT p.job, p.username,
     round(100 * max(p.gpu_memory_bytes_max / g.memory_total_bytes)) AS most_percent
 FROM process_1m p JOIN gpus g USING (gpu_uuid) WHERE p.ts > $since::TIMESTAMP
 GROUP BY ALL HAVING job IS NOT NULL AND most_percent < $percent ORDER BY most_percent, job;
@@ -138,7 +138,7 @@ SELECT model, round(sum(usd) / nullif(sum(gpu_hours) FILTER (label = 'productive
 FROM waste WHERE ts > $since::TIMESTAMP GROUP BY model ORDER BY model;
 
 -- input-bound: jobs that wait for data, and what would help
-SELECT node, gpu, job, owner, summary, advice FROM diagnoses
+SELECT node, gpu, job, username, summary, advice FROM diagnoses
 WHERE ended_at IS NULL AND bottleneck LIKE '%loader%' ORDER BY node, gpu;
 
 -- ## energy

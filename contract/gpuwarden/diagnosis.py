@@ -115,7 +115,7 @@ class Diagnosis:
     """One episode: a GPU or job in one class, from `began_at` on. Instants are aware, UTC."""
 
     subject: str
-    """UUID of the GPU, or name of the job: `Slurm job 7`, `pod team/train-0`."""
+    """UUID of the GPU, or name of the job: `job 7`, `job at 10.0.0.7:29500`."""
     kind: str
     """gpu or job."""
     bottleneck: Bottleneck
@@ -135,7 +135,7 @@ class Diagnosis:
     node: str | None = None
     gpu: int | None = None
     job: str | None = None
-    owner: str | None = None
+    username: str | None = None
     gpus: int = 1
     began_at: datetime
     seen_at: datetime

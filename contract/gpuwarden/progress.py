@@ -11,7 +11,6 @@ from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from gpuwarden.job_readings import job_is
 from gpuwarden.query import Querier, query_all
 from gpuwarden.schema import PROGRESS_COUNTED
 
@@ -86,7 +85,7 @@ SELECT name, sum(CASE WHEN before IS NULL THEN 0 WHEN value < before THEN value 
 FROM (
     SELECT ts, node, source, sender, name, value, lag(value) OVER (PARTITION BY node, source, sender, name ORDER BY ts) AS before
     FROM progress_samples
-    WHERE ts >= $begin::TIMESTAMP AND ts < $end::TIMESTAMP AND {mine} AND name IN ({names})
+    WHERE ts >= $begin::TIMESTAMP AND ts < $end::TIMESTAMP AND job = $job AND name IN ({names})
         AND (pod IS NOT NULL OR username IN (SELECT unnest($users)))
 )
 GROUP BY name ORDER BY name DESC
@@ -115,7 +114,7 @@ async def read_progress(
 ) -> Sequence[JobProgress]:
     """What a job on these GPUs reported, tokens first; none: it reported nothing. Raises QueryError."""
     names = ", ".join(f"'{name}'" for name in PROGRESS_COUNTED)
-    sql = _REPORTED.format(mine=job_is(job, "job"), names=names)
+    sql = _REPORTED.format(names=names)
     asked = {"job": job, "users": list(users), "begin": begin, "end": end}
     found = (await querier.query(sql, asked)).records()
     reported = sorted(

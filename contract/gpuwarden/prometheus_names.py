@@ -70,8 +70,11 @@ KEEP_S = 60.0
 KEEP_PERIODS = 2.5
 """A reading is shown for a minute, or for 2.5 of its periods where that is longer."""
 
+SLURM_JOB = "slurm_job_id"
+"""Label of a Slurm job; `job` is Prometheus' own."""
+SLURM_JOB_SQL = "CASE WHEN {0}job IS DISTINCT FROM {0}pod THEN {0}job END"
 _GPU_LABELS = ("gpu", "gpu_uuid", "mig_instance")
-_PROCESS_LABELS = ("pid", "process_name", "username", "slurm_job_id", "container_id", "pod")
+_PROCESS_LABELS = ("pid", "process_name", "username", "job", "container_id", "pod")
 _LABELS: Mapping[str, tuple[str, ...]] = {
     "host_samples": (),
     "infiniband_samples": ("device", "port"),
@@ -129,7 +132,7 @@ OWNER_LABELS: Mapping[str, str] = {
     "namespace": "namespace",
     "pod": "pod",
     "container": "container",
-    "hpc_job": "slurm_job_id",
+    "hpc_job": "job",
 }
 """Labels of dcgm-exporter for the owner of a GPU, and the columns of allocation_samples. Its `pod` has no namespace."""
 
@@ -223,10 +226,18 @@ def own_label_columns(table: str) -> tuple[str, ...]:
     return _LABELS.get(table, _GPU_LABELS)
 
 
+def slurm_job(row: Mapping[str, Value]) -> Value:
+    """The job of a row, if it is Slurm's."""
+    return None if row.get("job") == row.get("pod") else row.get("job")
+
+
 def own_labels(table: str, row: Row, gpu: Mapping[str, Value]) -> dict[str, Value]:
     """Labels of our own set. `gpu`: its inventory row, empty where it is not known (yet)."""
     columns = own_label_columns(table)
     labels: dict[str, Value] = {"node": row["node"]} | {name: row.get(name) for name in columns}
+    if "job" in columns:
+        labels[SLURM_JOB] = slurm_job(row)
+        del labels["job"]
     if "gpu_uuid" in columns:
         labels["model"] = gpu.get("model")
     if row.get("simulated"):
@@ -261,6 +272,7 @@ def dcgm_labels(
 def owner_labels(owner: Mapping[str, Value]) -> dict[str, Value]:
     """Labels of a GPU's owner as dcgm-exporter has them, from a row of allocation_samples."""
     labels = {label: owner.get(column) for label, column in OWNER_LABELS.items()}
+    labels["hpc_job"] = slurm_job(owner)
     pod = labels["pod"]
     return labels if pod is None else labels | {"pod": str(pod).rpartition("/")[2]}
 

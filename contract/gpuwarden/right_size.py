@@ -344,7 +344,7 @@ def needs_sql(mine: str = "true") -> str:
     working = f"FILTER (g.util_percent_avg >= {IDLE_BELOW_PERCENT:g})"
     return f"""
 WITH held AS (
-    SELECT ts, gpu_uuid, username, slurm_job_id, pod, coalesce(slurm_job_id, pod) AS job, bool_or(simulated) AS simulated,
+    SELECT ts, gpu_uuid, username, job, bool_or(simulated) AS simulated,
         sum(write_bytes_delta) AS written
     FROM process_1m WHERE {when} AND {theirs} AND process_type IS DISTINCT FROM 'graphics' AND mig_instance IS NULL
     GROUP BY ALL

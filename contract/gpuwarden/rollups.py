@@ -149,7 +149,7 @@ _PID = Column("pid", Type.INT64, "Process id on the node.", required=True)
 _OWNER = (
     Column("process_name", Type.STRING, "Name of the executable, without arguments."),
     Column("username", Type.STRING, "Owner of the process."),
-    Column("slurm_job_id", Type.STRING, "Slurm job that the process belongs to."),
+    Column("job", Type.STRING, "Slurm job's id, else Kubernetes namespace/pod."),
     Column("container_id", Type.STRING, "Container that the process runs in."),
     Column("pod", Type.STRING, "Kubernetes namespace/pod that the process runs in."),
     Column("started_at", Type.TIMESTAMP, "Start of the process."),

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from gpuwarden.job_readings import MINUTES_UP_TO, job_is
+from gpuwarden.job_readings import MINUTES_UP_TO
 from gpuwarden.models import SIMULATED, GpuModel, tensor_rate
 from gpuwarden.query import Querier, query_all
 from gpuwarden.rollups import IDLE_BELOW_PERCENT
@@ -284,8 +284,8 @@ WHERE g.ts >= $begin::TIMESTAMP AND g.ts < $end::TIMESTAMP AND g.gpu_uuid IN (SE
 GROUP BY i.catalogue_model ORDER BY minutes DESC, model
 """
 _HOST_SQL = """
-SELECT (SELECT avg(main_cpu_percent_avg) FROM process_1m WHERE {when} AND {mine}) AS main_cpu_percent,
-    (SELECT avg(loader_blocked_percent_avg) FROM process_1m WHERE {when} AND {mine}) AS loader_blocked_percent,
+SELECT (SELECT avg(main_cpu_percent_avg) FROM process_1m WHERE {when} AND job = $job) AS main_cpu_percent,
+    (SELECT avg(loader_blocked_percent_avg) FROM process_1m WHERE {when} AND job = $job) AS loader_blocked_percent,
     (SELECT avg(cpu_iowait_percent_avg) FROM host_1m WHERE {when} AND node IN (SELECT unnest($nodes))) AS iowait_percent,
     (SELECT max(percent) FROM (
         SELECT 800 * (max(rx_bytes_total) - min(rx_bytes_total)) / nullif(epoch(max(ts) - min(ts)), 0) / any_value(rate_bits_per_second)
@@ -321,9 +321,7 @@ async def read_rooflines(
         "ports": max(begin, end - PORTS_OVER),
     }
     when = "ts >= $begin::TIMESTAMP AND ts < $end::TIMESTAMP"
-    host_sql = _HOST_SQL.format(
-        when=when, ports=when.replace("$begin", "$ports"), mine=job_is(job, "job")
-    )
+    host_sql = _HOST_SQL.format(when=when, ports=when.replace("$begin", "$ports"))
     found, host = await query_all(
         querier,
         [

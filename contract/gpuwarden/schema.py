@@ -68,13 +68,14 @@ HOST_SAMPLES = Table("host_samples", "node and second", ("node", "ts"), (
     TS, NODE, SIMULATED, *_columns(METRICS["host_samples"]),
 ))
 
+JOB = "Slurm job's id, else Kubernetes namespace/pod."
 WORKLOAD = "Kind/name of the pod's owner: Deployment/llm, PyTorchJob/bert, RayCluster/tune."
 PROCESS_SAMPLES = Table("process_samples", "GPU process (with its process tree) and ten seconds", ("gpu_uuid", "pid", "ts"), (
     TS, NODE, GPU, GPU_UUID, SIMULATED,
     Column("pid", Type.INT64, "Process id on the node.", required=True),
     Column("process_name", Type.STRING, "Name of the executable, without arguments."),
     Column("username", Type.STRING, "Owner of the process, or the user in its pod's labels."),
-    Column("slurm_job_id", Type.STRING, "Slurm job that the process belongs to."),
+    Column("job", Type.STRING, JOB),
     Column("container_id", Type.STRING, "Container that the process runs in."),
     Column("pod", Type.STRING, "Kubernetes namespace/pod that the process runs in."),
     Column("workload", Type.STRING, WORKLOAD),
@@ -104,12 +105,11 @@ PROCESS_SAMPLES = Table("process_samples", "GPU process (with its process tree) 
     *_columns(METRICS["process_samples"]),
 ))
 
-ALLOCATION_SAMPLES = Table("allocation_samples", "GPU that a scheduler has allocated, and ten seconds", ("gpu_uuid", "owner", "ts"), (
+ALLOCATION_SAMPLES = Table("allocation_samples", "GPU that a scheduler has allocated, and ten seconds", ("gpu_uuid", "job", "container", "ts"), (
     TS, NODE, GPU, GPU_UUID, SIMULATED,
     Column("scheduler", Type.STRING, "slurm or kubernetes.", required=True),
-    Column("owner", Type.STRING, "Slurm job id, or namespace/pod/container.", required=True),
+    Column("job", Type.STRING, JOB, required=True),
     Column("username", Type.STRING, "Owner of the Slurm job, or the user in the pod's labels."),
-    Column("slurm_job_id", Type.STRING, "Slurm job that has the GPU."),
     Column("pod", Type.STRING, "Kubernetes namespace/pod that has the GPU."),
     Column("container", Type.STRING, "Name of the container in the pod."),
     Column("namespace", Type.STRING, "Kubernetes namespace of the pod."),
@@ -126,17 +126,17 @@ PROGRESS_SAMPLES = Table("progress_samples", "value that a job reports, when it 
     Column("source", Type.STRING, "How it came: file, or unix (a socket that knows its sender).", required=True),
     Column("sender", Type.STRING, "Name of the file, pid of the process, or job and rank of the datagram.", required=True),
     Column("username", Type.STRING, "Owner of the file or process; NULL: udp."),
-    Column("slurm_job_id", Type.STRING, "Slurm job, by the file's name, the process' cgroup or the datagram's tag."),
-    Column("pod", Type.STRING, "Kubernetes namespace/pod, by the file's name or the datagram's tag."),
+    Column("job", Type.STRING, "As in process_samples, by the file's name, the process' cgroup or the datagram's tag."),
+    Column("pod", Type.STRING, "The job, if it is a pod."),
     Column("rank", Type.INT32, "Rank, as the file's name or the tag says it."),
     Column("name", Type.STRING, "tokens, steps and samples are totals that grow; others are as the job says: loss.", required=True),
     Column("value", Type.FLOAT64, "The value.", required=True),
 ))
 
-SLURM_JOB_SAMPLES = Table("slurm_job_samples", "Slurm job on a node, ten seconds, start and end; and change that the controller reports", ("slurm_job_id", "node", "ts"), (
+SLURM_JOB_SAMPLES = Table("slurm_job_samples", "Slurm job on a node, ten seconds, start and end; and change that the controller reports", ("job", "node", "ts"), (
     TS, NODE, SIMULATED,
     Column("source", Type.STRING, "Origin of the row: node (prolog, epilog, cgroups) or controller (squeue).", required=True),
-    Column("slurm_job_id", Type.STRING, "Slurm job.", required=True),
+    Column("job", Type.STRING, "Id of the Slurm job.", required=True),
     Column("array_job_id", Type.STRING, "Id of its job array; NULL: none."),
     Column("array_task_id", Type.STRING, "Its index in the array."),
     Column("job_name", Type.STRING, "Name of the job."),
@@ -402,14 +402,14 @@ ANNOTATIONS = Table("annotations", "text that people and programs wrote onto cha
     Column("ended_at", Type.TIMESTAMP, "Until when; NULL: a moment."),
     Column("node", Type.STRING, "The node it is about; NULL: any."),
     Column("gpu", Type.INT32, "Index of the GPU of the node; NULL: any."),
-    Column("job", Type.STRING, "The Slurm job or pod it is about; NULL: any."),
+    Column("job", Type.STRING, "The job it is about; NULL: any."),
     Column("tags", Type.STRING, "JSON list of its tags.", required=True),
     Column("author", Type.STRING, "Who wrote it: the token's comment or id; NULL: no tokens are required."),
     Column("made_at", Type.TIMESTAMP, "When it was written.", required=True),
 ))
 
 DIAGNOSES = Table("diagnoses", "time that a GPU or job was in one class", ("subject", "began_at"), (
-    Column("subject", Type.STRING, "UUID of the GPU, or name of the job: Slurm job 7.", required=True),
+    Column("subject", Type.STRING, "UUID of the GPU, or name of the job: job 7.", required=True),
     Column("kind", Type.STRING, "gpu or job.", required=True),
     Column("bottleneck", Type.STRING, "Why it is slow: a class of docs/diagnosis.md; unknown: the data do not tell.", required=True),
     Column("confidence", Type.FLOAT64, "0 to 1; below 0.5 it is only likely.", required=True),
@@ -422,8 +422,8 @@ DIAGNOSES = Table("diagnoses", "time that a GPU or job was in one class", ("subj
     Column("cause", Type.STRING, "Subject that it waits for."),
     Column("node", Type.STRING, "Node; NULL: a job on several."),
     Column("gpu", Type.INT32, "Index of the GPU; NULL: a job."),
-    Column("job", Type.STRING, "Job of the GPU, or the diagnosed job."),
-    Column("owner", Type.STRING, "Username of the job's owner."),
+    Column("job", Type.STRING, JOB),
+    Column("username", Type.STRING, "Owner of the job."),
     Column("gpus", Type.INT32, "Number of GPUs.", required=True),
     Column("began_at", Type.TIMESTAMP, "First evaluation that found it.", required=True),
     Column("seen_at", Type.TIMESTAMP, "Last evaluation that found it; refreshed every few minutes.", required=True),
@@ -441,7 +441,7 @@ POLICY_CASES = Table("policy_cases", "case of a policy: an alert, and what was d
     Column("node", Type.STRING, "Node; NULL: unknown."),
     Column("gpu_uuid", Type.STRING, "GPU; NULL: the alert has none."),
     Column("username", Type.STRING, "Whose job it is; NULL: unknown."),
-    Column("job", Type.STRING, "Slurm job or pod; NULL: unknown."),
+    Column("job", Type.STRING, "Its job; NULL: unknown."),
     Column("team", Type.STRING, "Label team of the node; NULL: it has none."),
     Column("summary", Type.STRING, "What is wrong, in a sentence.", required=True),
     Column("note", Type.STRING, "Why it ended, or what its owner answered; NULL: nothing yet."),

@@ -83,7 +83,7 @@ _VISIBLE: Mapping[str, str] = {
     " WHERE (a.fingerprint, a.active_at) NOT IN ({alerts}))",
     "incident_alerts": "incident IN ({incidents})",
     "annotations": "{node} OR (node IS NULL AND job IS NULL)",
-    "diagnoses": "{node} OR {owner}",
+    "diagnoses": "{node} OR {username}",
     "policy_cases": "{node} OR {username} OR {team}",
     "budgets": "(kind = 'team' AND name = {name}) OR (kind = 'username' AND {budget_of})",
     "gpu_offers": _OPEN,

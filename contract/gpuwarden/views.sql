@@ -85,13 +85,13 @@ SELECT h.node, h.gpu, h.gpu_uuid, g.model, max(h.username) AS username, h.job, m
     count(h.pid) AS processes, try_cast(sum(h.gpu_memory_bytes) AS BIGINT) AS gpu_memory_bytes, min(h.started_at) AS started_at,
     any_value(g.usd_per_hour) AS usd_per_hour, bool_or(h.simulated) AS simulated
 FROM (
-    SELECT node, gpu, gpu_uuid, username, coalesce(slurm_job_id, pod) AS job, workload, NULL AS scheduler, pid,
+    SELECT node, gpu, gpu_uuid, username, job, workload, NULL AS scheduler, pid,
         gpu_memory_bytes, started_at, simulated
     FROM process_samples
     WHERE ts > now()::TIMESTAMP - INTERVAL 30 SECOND AND process_type IS DISTINCT FROM 'graphics'
     QUALIFY ts = max(ts) OVER (PARTITION BY gpu_uuid)
     UNION ALL
-    SELECT node, gpu, gpu_uuid, username, coalesce(slurm_job_id, pod), workload, scheduler, NULL, NULL, NULL, simulated
+    SELECT node, gpu, gpu_uuid, username, job, workload, scheduler, NULL, NULL, NULL, simulated
     FROM allocation_samples
     WHERE ts > now()::TIMESTAMP - INTERVAL 30 SECOND
     QUALIFY ts = max(ts) OVER (PARTITION BY gpu_uuid)
@@ -102,7 +102,7 @@ GROUP BY h.node, h.gpu, h.gpu_uuid, g.model, h.job, if(h.job IS NULL, h.username
 -- Slurm jobs, one row each: the last state of its last run, from its nodes and the controller.
 CREATE OR REPLACE VIEW slurm_jobs AS
 SELECT
-    slurm_job_id, any_value(array_job_id) AS array_job_id, any_value(array_task_id) AS array_task_id,
+    job, any_value(array_job_id) AS array_job_id, any_value(array_task_id) AS array_task_id,
     arg_max(job_name, told_at) AS job_name, arg_max(username, told_at) AS username, arg_max(account, told_at) AS account,
     arg_max("partition", told_at) AS "partition", arg_max(qos, told_at) AS qos, arg_max(reservation, told_at) AS reservation,
     coalesce(any_value(state) FILTER (is_controller), if(bool_and(ended_at IS NOT NULL), 'ended', 'running')) AS state,
@@ -118,7 +118,7 @@ SELECT
     any_value(exit_code) AS exit_code, sum(cpu_seconds) AS cpu_seconds, max(memory_peak_bytes) AS memory_peak_bytes,
     bool_or(simulated) AS simulated
 FROM (
-    SELECT slurm_job_id, source = 'controller' AS is_controller, node, max(ts) AS told_at, max(started_at) AS started_at,
+    SELECT job, source = 'controller' AS is_controller, node, max(ts) AS told_at, max(started_at) AS started_at,
         if(max(ended_at) >= max(started_at), max(ended_at), NULL) AS ended_at, arg_max(array_job_id, ts) AS array_job_id,
         arg_max(array_task_id, ts) AS array_task_id, arg_max(job_name, ts) AS job_name, arg_max(username, ts) AS username,
         arg_max(account, ts) AS account, arg_max("partition", ts) AS "partition", arg_max(qos, ts) AS qos,
@@ -128,11 +128,11 @@ FROM (
         arg_max(submitted_at, ts) AS submitted_at, arg_max(exit_code, ts) AS exit_code,
         max(cpu_seconds_total) AS cpu_seconds, max(memory_peak_bytes) AS memory_peak_bytes, bool_or(simulated) AS simulated
     FROM slurm_job_samples
-    GROUP BY slurm_job_id, source = 'controller', node
+    GROUP BY job, source = 'controller', node
     -- One that was requeued may run elsewhere: what was said of the run before is over.
-    QUALIFY coalesce(max(started_at) >= max(max(started_at)) OVER (PARTITION BY slurm_job_id) - INTERVAL 1 MINUTE, true)
+    QUALIFY coalesce(max(started_at) >= max(max(started_at)) OVER (PARTITION BY job) - INTERVAL 1 MINUTE, true)
 )
-GROUP BY slurm_job_id;
+GROUP BY job;
 
 -- The newest state of every Slurm node that the controller reported in the last three hours.
 CREATE OR REPLACE VIEW slurm_nodes AS

@@ -105,8 +105,12 @@ _BY = (
     GPU_UUID,
     Column("label", _TEXT, "Label of the time, see docs/money.md.", required=True),
     Column("username", _TEXT, "Who held the GPU, else whose job it was given to."),
-    Column("slurm_job_id", _TEXT, "Slurm job that held it, else that it was given to."),
-    Column("pod", _TEXT, "Kubernetes namespace/pod that held it, else that it was given to."),
+    Column(
+        "job",
+        _TEXT,
+        "Job that held it, else that it was given to: Slurm job's id, or Kubernetes namespace/pod.",
+    ),
+    Column("pod", _TEXT, "Kubernetes namespace/pod of that job."),
     Column(
         "split_by",
         _TEXT,
@@ -324,7 +328,7 @@ def _seen_sql(scope: WasteScope, read: str) -> str:
     )
 
 
-_OWNER = ("username", "slurm_job_id", "pod")
+_OWNER = ("username", "job", "pod")
 MPS_SERVER = "nvidia-cuda-mps-server"
 """Holds a context for its clients, and gets no share beside them."""
 
@@ -551,8 +555,8 @@ _FACTS: tuple[dict[str, str], ...] = (
         "mine_lo": "if(coalesce(lo, 0) = 0, unit_lo, unit_lo + lo * (unit_hi - unit_lo))",
         "mine_hi": "if(coalesce(hi, 1) = 1, unit_hi, unit_lo + hi * (unit_hi - unit_lo))",
         "receiver": "coalesce(receivers[receiver_at], "
-        "list_filter(receivers, lambda one: one.pod = holder.pod OR one.slurm_job_id = holder.slurm_job_id)[1], "
-        "if(holder.pod IS NULL AND holder.slurm_job_id IS NULL, receivers[1], NULL))",
+        "list_filter(receivers, lambda one: one.pod = holder.pod OR one.job = holder.job)[1], "
+        "if(holder.job IS NULL, receivers[1], NULL))",
     },
     {
         "is_held": "coalesce(holder IS NOT NULL OR has_process "
@@ -567,7 +571,7 @@ _FACTS: tuple[dict[str, str], ...] = (
         "hung_share": "coalesce(gpu_hung_ms, 0) / 60000",
         "judged_share": "coalesce(works_ms, 0) / 60000",
         "username": "coalesce(holder.username, receiver.username)",
-        "slurm_job_id": "coalesce(holder.slurm_job_id, receiver.slurm_job_id)",
+        "job": "coalesce(holder.job, receiver.job)",
         "pod": "coalesce(holder.pod, receiver.pod)",
         "pod_team": "if(coalesce(holder.pod, receiver.pod) = receiver.pod, receiver.team, NULL)",
     },
@@ -666,7 +670,7 @@ def _hours_sql(scope: WasteScope) -> str:
         )
     window = "minute" if scope.by_minute else "hour"
     return (
-        f"SELECT date_trunc('{window}', ts) AS ts, node, gpu_uuid, username, slurm_job_id, pod, split_by, "
+        f"SELECT date_trunc('{window}', ts) AS ts, node, gpu_uuid, username, job, pod, split_by, "
         "any_value(pod_team) AS pod_team, any_value(gpu) AS gpu, any_value(model) AS model, bool_or(simulated) AS simulated, "
         "any_value(usd_per_hour) AS price, any_value(usd_per_kwh) AS tariff, "
         f"any_value(co2_g_per_kwh) AS carbon, {', '.join(sums)} "
@@ -679,7 +683,7 @@ def _rows_sql(scope: WasteScope) -> str:
         f"{{'label': '{label}', 'ms': {label}, 'kwh': {label}_kwh::DOUBLE}}" for label in LABELS
     )
     return (
-        "SELECT ts, node, gpu_uuid, v.label AS label, username, slurm_job_id, pod, split_by, gpu, model, "
+        "SELECT ts, node, gpu_uuid, v.label AS label, username, job, pod, split_by, gpu, model, "
         "coalesce(pod_team, try_cast(n.labels AS JSON) ->> 'team') AS team, h.simulated AS simulated, "
         "v.ms / 1000 AS seconds, v.ms / 3.6e6 * price AS usd, v.kwh AS energy_kwh, "
         "v.kwh * tariff AS energy_usd, v.kwh * carbon / 1000 AS co2_kg "
@@ -735,7 +739,7 @@ def view_sql(running: str | None = None) -> str:
         "SELECT w.ts, w.label, "
         f"w.label NOT IN ({', '.join(repr(label) for label in NO_WASTE)}) AS is_waste, "
         "w.node, w.gpu, w.gpu_uuid, w.model, "
-        "w.username, coalesce(w.slurm_job_id, w.pod) AS job, w.team, w.split_by, w.simulated, "
+        "w.username, w.job, w.team, w.split_by, w.simulated, "
         "w.seconds / 3600 AS gpu_hours, w.usd, w.energy_kwh, w.energy_usd, w.co2_kg\n"
         f"FROM (SELECT {_NAMES} FROM waste_1h UNION ALL BY NAME {hours}) w;\n"
     )

@@ -11,7 +11,7 @@ BY: Mapping[str, str] = {
     "username": "username",
     "node": "node",
     "job": "job",
-    "account": "(SELECT any_value(account) FROM slurm_jobs j WHERE j.slurm_job_id = job)",
+    "account": "(SELECT any_value(account) FROM (SELECT job AS of_slurm, account FROM slurm_jobs) WHERE of_slurm = job)",
     "team": "team",
     "model": "model",
     "gpu": "format('{} GPU {}', node, coalesce(gpu::VARCHAR, gpu_uuid))",

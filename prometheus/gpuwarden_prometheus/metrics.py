@@ -18,6 +18,8 @@ from gpuwarden.prometheus_names import (
     KEEP_PERIODS,
     KEEP_S,
     OWNER_LABELS,
+    SLURM_JOB,
+    SLURM_JOB_SQL,
     names_of,
     own_label_columns,
 )
@@ -54,7 +56,13 @@ def _source(table: str) -> SeriesSource:
     key = ("node", *(name for name in TABLES[table].key if name not in ("node", "ts")))
     labels = [name for name in own_label_columns(table) if name in TABLES[table].names]
     described = (*(name for name in labels if name not in key), "simulated")
-    own = [("node", "k.node"), *((name, f"k.{name}") for name in labels)]
+    own = [
+        ("node", "k.node"),
+        *(
+            (SLURM_JOB, SLURM_JOB_SQL.format("k.")) if name == "job" else (name, f"k.{name}")
+            for name in labels
+        ),
+    ]
     own.append(("simulated", "CASE WHEN k.simulated THEN 'true' END"))
     if "gpu_uuid" in key:
         own.append(("model", "g.model"))

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
 from gpuwarden.alert import compiled_pattern
-from gpuwarden.prometheus_names import OWNER_LABELS
+from gpuwarden.prometheus_names import OWNER_LABELS, SLURM_JOB_SQL
 from gpuwarden.query import QueryError, text_sql, timestamp_sql
 from gpuwarden_prometheus import tiers
 from gpuwarden_prometheus.metrics import NamedMetric, named_metrics
@@ -333,6 +333,7 @@ def _union(
 
 
 OWNER = "owner_number"
+_OF_OWNER = {"pod": "split_part(pod, chr(47), 2)", "job": SLURM_JOB_SQL.format("")}
 
 
 def owners_sql(read: Sequence[Piece]) -> str:
@@ -341,11 +342,11 @@ def owners_sql(read: Sequence[Piece]) -> str:
     A minute has its newest owner. One in which several share the GPU has none: a value must not count for each.
     """
     labels = ", ".join(
-        f"arg_max({'split_part(pod, chr(47), 2)' if column == 'pod' else column}, ts) AS {label}"
+        f"arg_max({_OF_OWNER.get(column, column)}, ts) AS {label}"
         for label, column in OWNER_LABELS.items()
     )
     of_minutes = (
-        f"SELECT gpu_uuid, time_bucket(INTERVAL 1 MINUTE, ts) AS m, arg_max(owner, ts) AS owner, {labels} "
+        f"SELECT gpu_uuid, time_bucket(INTERVAL 1 MINUTE, ts) AS m, arg_max(concat_ws('/', job, container), ts) AS owner, {labels} "
         f"FROM allocation_samples WHERE {between(read[0].after_ms - 2 * tiers.MINUTE_MS, read[-1].until_ms)} "
         "GROUP BY gpu_uuid, m HAVING count(*) = count(DISTINCT ts)"
     )

@@ -22,8 +22,8 @@ def diagnosis(wire: Any, **changes: Any) -> Diagnosis:
         cause=None,
         node="n1",
         gpu=0,
-        job="Slurm job 7",
-        owner="Ünï",
+        job="7",
+        username="Ünï",
         began_at=wire.now,
         seen_at=wire.now,
         simulated=True,
@@ -35,7 +35,7 @@ async def test_open_episodes_come_back_as_saved_and_ended_ones_do_not(
     start: Any, wire: Any
 ) -> None:
     later = wire.now + timedelta(minutes=5)
-    job = diagnosis(wire, subject="Slurm job 7", kind="job", gpu=None, stall=None, advice=None)
+    job = diagnosis(wire, subject="job 7", kind="job", gpu=None, stall=None, advice=None)
     async with start() as collector:
         await collector.diagnoses.save_diagnoses([diagnosis(wire), job])
         assert await collector.diagnoses.open_diagnoses() == [diagnosis(wire), job]

@@ -23,7 +23,7 @@ def db() -> Iterator[MemoryDatabase]:
 async def test_processes_without_counters_of_bytes_have_no_rate(db: MemoryDatabase) -> None:
     db.insert("process_samples", [
         {"ts": BEGIN + timedelta(seconds=at), "node": "n1", "gpu": 0, "gpu_uuid": "GPU-0", "pid": 7, "simulated": False,
-         "slurm_job_id": "7", "main_cpu_percent": 50.0, "read_chars_total": read}
+         "job": "7", "main_cpu_percent": 50.0, "read_chars_total": read}
         for at, read in ((10, None), (20, None), (30, 1_000), (40, 5_000), (50, 2_000), (60, 8_000))
     ])  # fmt: skip
     found = (await read_job_readings(db, "7", ["GPU-0"], BEGIN, BEGIN + 2 * MINUTE)).readings

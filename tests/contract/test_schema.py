@@ -39,9 +39,10 @@ def test_keys_are_required_columns(table: Table) -> None:
     # Time may be nobody's.
     optional = {
         "events": {"gpu_uuid"},
+        "allocation_samples": {"container"},
         # Some tests are of all GPUs of a node.
         "gpu_tests": {"gpu_uuid"},
-        "waste_1h": {"username", "slurm_job_id", "pod", "split_by"},
+        "waste_1h": {"username", "job", "pod", "split_by"},
     }.get(table.name, set())
     assert all(table.column(name).required or name in optional for name in table.key)
     assert len(set(table.names)) == len(table.names)

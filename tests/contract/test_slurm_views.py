@@ -32,7 +32,7 @@ def said(db: duckdb.DuckDBPyConnection, second: float, node: str, **more: Any) -
         "node": node,
         "simulated": False,
         "source": "node",
-        "slurm_job_id": "7",
+        "job": "7",
         **more,
     }
     names, holes = ", ".join(f'"{name}"' for name in row), ", ".join("?" * len(row))
@@ -40,7 +40,7 @@ def said(db: duckdb.DuckDBPyConnection, second: float, node: str, **more: Any) -
 
 
 def job(db: duckdb.DuckDBPyConnection) -> dict[str, Any]:
-    found = db.execute("SELECT * FROM slurm_jobs WHERE slurm_job_id = '7'")
+    found = db.execute("SELECT * FROM slurm_jobs WHERE job = '7'")
     names = [column[0] for column in found.description or ()]
     (row,) = found.fetchall()
     return dict(zip(names, row, strict=True))

@@ -97,7 +97,7 @@ def processes(span: range = range(60), **more: Any) -> list[Row]:
             "simulated": False,
             "samples": 6,
             "username": "ada",
-            "slurm_job_id": "55",
+            "job": "55",
             **more,
         }
         for m in span
@@ -112,9 +112,8 @@ def allocations(span: range = range(60), **more: Any) -> list[Row]:
             "gpu_uuid": "GPU-a",
             "simulated": False,
             "scheduler": "slurm",
-            "owner": "77",
             "username": "bob",
-            "slurm_job_id": "77",
+            "job": "77",
             **more,
         }
         for m in span
@@ -272,7 +271,7 @@ def test_time_belongs_to_whose_process_holds_the_gpu_else_to_the_job(
         database,
         gpu_1m=minutes(30, 30),
         process_1m=[
-            *processes(range(30), username="eve", slurm_job_id=None),
+            *processes(range(30), username="eve", job=None),
             *processes(range(30, 40)),
             # All processes of one owner are one holder.
             *processes(range(30, 40), pid=8),
@@ -280,7 +279,7 @@ def test_time_belongs_to_whose_process_holds_the_gpu_else_to_the_job(
         allocation_samples=allocations(),
         nodes=[TEAM_NODE],
     )
-    found = {(r["username"], r["slurm_job_id"], r["label"]): r for r in rows(database)}
+    found = {(r["username"], r["job"], r["label"]): r for r in rows(database)}
     assert {key: row["seconds"] for key, row in found.items()} == {
         ("eve", "77", "idle_held"): 900,
         ("eve", "77", "busy"): 900,
@@ -298,7 +297,7 @@ def shared(**others: Row) -> list[Row]:
     return [
         row
         for pid, (name, more) in enumerate(others.items())
-        for row in processes(pid=pid, username=name, slurm_job_id=name, **more)
+        for row in processes(pid=pid, username=name, job=name, **more)
     ]
 
 
@@ -386,11 +385,11 @@ def test_a_gpu_given_to_several_jobs_that_nobody_uses_is_split_evenly(
     database: MemoryDatabase,
 ) -> None:
     pods = [
-        allocations(scheduler="kubernetes", owner=f"ml/{name}/main", slurm_job_id=None,
+        allocations(scheduler="kubernetes", job=f"ml/{name}",
                     pod=f"ml/{name}", username=name, team=f"team-{name}")
         for name in ("a", "b")
     ]  # fmt: skip
-    held = processes(range(30), slurm_job_id=None, pod="ml/a", username="a")
+    held = processes(range(30), job="ml/a", pod="ml/a", username="a")
     put(
         database,
         gpu_1m=minutes(60, 0),
@@ -408,12 +407,12 @@ def test_a_gpu_given_to_several_jobs_that_nobody_uses_is_split_evenly(
 
 
 def test_the_team_of_a_pod_goes_before_the_nodes(database: MemoryDatabase) -> None:
-    given = {"owner": "ml/a/main", "scheduler": "kubernetes", "slurm_job_id": None, "pod": "ml/a"}
+    given = {"scheduler": "kubernetes", "job": "ml/a", "pod": "ml/a"}
     put(
         database,
         gpu_1m=minutes(60, 0),
         allocation_samples=[{**row, **given, "team": "ml"} for row in allocations(range(30))],
-        process_1m=processes(range(30, 60), slurm_job_id=None, pod="ml/b"),
+        process_1m=processes(range(30, 60), job="ml/b", pod="ml/b"),
         nodes=[TEAM_NODE],
     )
     found = {(row["pod"], row["team"]): row["seconds"] for row in rows(database)}
@@ -693,7 +692,7 @@ def test_a_sparse_log_of_mig_devices_counts_its_time_once(
 def test_whoever_holds_a_gpu_has_the_user_of_its_own_job_alone(database: MemoryDatabase) -> None:
     jobs = [
         *allocations(),
-        *allocations(owner="55", slurm_job_id="55", username="ada", ts=None),
+        *allocations(job="55", username="ada", ts=None),
     ]
     jobs = [{**row, "ts": row["ts"] or HOUR + (n - 60) * MINUTE} for n, row in enumerate(jobs)]
     for job, user in (("55", "ada"), ("56", None)):
@@ -701,9 +700,9 @@ def test_whoever_holds_a_gpu_has_the_user_of_its_own_job_alone(database: MemoryD
         database.execute("DELETE FROM allocation_samples")
         database.execute("DELETE FROM gpus")
         database.execute("DELETE FROM gpu_1m")
-        held = processes(username=None, slurm_job_id=job)
+        held = processes(username=None, job=job)
         put(database, gpu_1m=minutes(), process_1m=held, allocation_samples=jobs)
-        assert {(row["username"], row["slurm_job_id"]) for row in rows(database)} == {(user, job)}
+        assert {(row["username"], row["job"]) for row in rows(database)} == {(user, job)}
 
 
 def test_a_compute_instance_has_its_own_slices_and_a_shared_one_is_split_too(
@@ -784,7 +783,7 @@ def an_hour(draw: st.DrawFn) -> dict[str, list[Row]]:
                 pid=pid,
                 gpu_uuid=draw(st.sampled_from(["GPU-a", "MIG-0", "MIG-1"])),
                 username=draw(st.sampled_from("ab")),
-                slurm_job_id=draw(st.sampled_from(["1", None])),
+                job=draw(st.sampled_from(["1", None])),
                 samples=draw(st.sampled_from([2, 6])),
                 sm_util_percent_avg=draw(_MAYBE),
                 gpu_memory_bytes_avg=draw(_MAYBE),
@@ -792,9 +791,7 @@ def an_hour(draw: st.DrawFn) -> dict[str, list[Row]]:
         ],
         "allocation_samples": [
             *allocations() * draw(st.integers(0, 1)),
-            *allocations(
-                owner="78", slurm_job_id="78", gpu_uuid=draw(st.sampled_from(["GPU-a", "MIG-1"]))
-            )
+            *allocations(job="78", gpu_uuid=draw(st.sampled_from(["GPU-a", "MIG-1"])))
             * draw(st.integers(0, 1)),
         ],
         "alerts": alerts,
@@ -851,11 +848,11 @@ def test_the_bill_of_a_week_of_shared_gpus_adds_up_to_the_cent(database: MemoryD
             *minutes(60, 0, span=week, gpu_uuid="GPU-c", gpu=2),
         ],
         process_1m=[
-            *processes(week, gpu_uuid="MIG-1", username="ada", slurm_job_id="1"),
-            *processes(week, gpu_uuid="MIG-2", username="bob", slurm_job_id="2"),
+            *processes(week, gpu_uuid="MIG-1", username="ada", job="1"),
+            *processes(week, gpu_uuid="MIG-2", username="bob", job="2"),
             *(row for pid, (user, there, share) in enumerate(sharers)
               for row in processes(there, gpu_uuid="GPU-b", pid=100 + pid, username=user,
-                                   slurm_job_id=user, sm_util_percent_avg=share)),
+                                   job=user, sm_util_percent_avg=share)),
         ],
     )  # fmt: skip
     bill: dict[str | None, float] = {}

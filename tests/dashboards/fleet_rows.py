@@ -110,7 +110,7 @@ def sample_sql(table: str, size: FleetSize, ts: str) -> str:
             ((20 + {wobble}) * 1e9)::BIGINT AS nvlink_rx_bytes_per_second""",
         "process_samples": f"""
             node, gpu, gpu_uuid, 1000 + i AS pid, 'python' AS process_name, 'user' || {_JOB} % 23 AS username,
-            (70000 + {_JOB})::VARCHAR AS slurm_job_id, 4e10::BIGINT AS gpu_memory_bytes""",
+            (70000 + {_JOB})::VARCHAR AS job, 4e10::BIGINT AS gpu_memory_bytes""",
         "host_samples": """
             node, (10 + n % 60)::FLOAT AS cpu_util_percent, (n % 7)::FLOAT AS cpu_iowait_percent,
             400000000000::BIGINT AS memory_used_bytes, 2000000000000::BIGINT AS memory_total_bytes""",
@@ -123,7 +123,7 @@ def sample_sql(table: str, size: FleetSize, ts: str) -> str:
 def _gpus(size: FleetSize) -> str:
     """A CTE of every GPU: its names are made once, not for each row."""
     return f"""WITH g AS MATERIALIZED (SELECT i, {_NODE} AS node, {_UUID} AS gpu_uuid, (i % 8)::INTEGER AS gpu,
-        {_UTIL} AS util, 'user' || {_JOB} % 23 AS username, (70000 + {_JOB})::VARCHAR AS slurm_job_id,
+        {_UTIL} AS util, 'user' || {_JOB} % 23 AS username, (70000 + {_JOB})::VARCHAR AS job,
         ['vision', 'language', 'speech', 'robotics', 'science'][1 + i // 8 // 16 % 5] AS team
         FROM range({size.gpus}) t(i))"""
 
@@ -153,7 +153,7 @@ def rollups(size: FleetSize, now: datetime) -> Rows:
             begin = until
 
 
-_WASTE = """username, slurm_job_id, team, CASE WHEN i % 10 = 0 THEN 'idle_held' ELSE 'busy' END AS label,
+_WASTE = """username, job, team, CASE WHEN i % 10 = 0 THEN 'idle_held' ELSE 'busy' END AS label,
     3600 AS seconds, 2.0 AS usd"""
 
 

@@ -47,21 +47,21 @@ def fleet(querier):
         [now],
     )
     db.execute(
-        "INSERT INTO process_samples (ts, node, gpu, gpu_uuid, simulated, pid, process_name, username, slurm_job_id,"
+        "INSERT INTO process_samples (ts, node, gpu, gpu_uuid, simulated, pid, process_name, username, job,"
         " loader_workers) SELECT $1::TIMESTAMP - to_seconds(10 * i), 'n1', g, 'GPU-' || g, true, 7 + g, 'python', $2, '7', 4"
         " FROM range(60) a(i), range(2) b(g)",
         [now, EVIL],
     )
     db.execute(
-        "INSERT INTO waste_1h (ts, label, node, gpu, gpu_uuid, username, slurm_job_id, simulated, seconds, usd,"
+        "INSERT INTO waste_1h (ts, label, node, gpu, gpu_uuid, username, job, simulated, seconds, usd,"
         " energy_kwh) SELECT $1::TIMESTAMP, 'idle_held', 'n1', g, 'GPU-' || g, $2, '7', true, 1800, 1.5, 0.2 FROM range(2) t(g)",
         [now - timedelta(hours=1), EVIL],
     )
     db.execute(
-        "INSERT INTO diagnoses (subject, kind, bottleneck, confidence, summary, advice, evidence, misses, job, owner,"
+        "INSERT INTO diagnoses (subject, kind, bottleneck, confidence, summary, advice, evidence, misses, job, username,"
         " node, gpu, gpus, usd_per_hour, began_at, seen_at, simulated) VALUES ('GPU-1', 'gpu', 'loader_workers', 1,"
         " 'Waits for data.', 'More workers.', '[{\"value\": 3, \"threshold\": 2, \"text\": \"stall 30 %\"}]', '[]',"
-        " 'Slurm job 7', $2, 'n1', 1, 1, 2, $1, $1, true)",
+        " '7', $2, 'n1', 1, 1, 2, $1, $1, true)",
         [now - timedelta(minutes=8), EVIL],
     )
     return querier

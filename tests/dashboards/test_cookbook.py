@@ -62,18 +62,18 @@ def fleet(querier):
         for n, replays in enumerate((5, 8, 2) if bad else (7, 7, 7)):
             put(db, "link_samples", {**link, "ts": seen - (2 - n) * MINUTE, "replay_errors_total": replays, "recovery_errors_total": n if n == 1 else None})  # fmt: skip
     for user, job, node, gpu, gib in (("ada", "7", "n1", 0, 60), ("ada", "7", "n1", 1, 60), ("bob", "8", "n2", 0, 8)):  # fmt: skip
-        of = {"node": node, "gpu": gpu, "gpu_uuid": f"{node}-{gpu}", "pid": gpu + 10, "username": user, "slurm_job_id": job, "process_name": "python"}  # fmt: skip
+        of = {"node": node, "gpu": gpu, "gpu_uuid": f"{node}-{gpu}", "pid": gpu + 10, "username": user, "job": job, "process_name": "python"}  # fmt: skip
         started = hour - timedelta(hours=gpu)
         put(db, "process_samples", {**of, "ts": seen, "gpu_memory_bytes": gib * GIB, "started_at": started})  # fmt: skip
-        put(db, "allocation_samples", {key: of[key] for key in ("node", "gpu", "gpu_uuid", "username", "slurm_job_id")} | {"ts": seen, "scheduler": "slurm", "owner": job, "processes": 1})  # fmt: skip
+        put(db, "allocation_samples", {key: of[key] for key in ("node", "gpu", "gpu_uuid", "username", "job")} | {"ts": seen, "scheduler": "slurm", "processes": 1})  # fmt: skip
         put(db, "process_1m", {**of, "ts": NOW - 3 * MINUTE, "gpu_memory_bytes_max": gib * GIB, "started_at": started})  # fmt: skip
-    put(db, "allocation_samples", {"ts": seen, "node": "n1", "gpu": 2, "gpu_uuid": "n1-2", "scheduler": "kubernetes", "owner": "ml/web/main", "pod": "ml/web", "processes": 0})  # fmt: skip
+    put(db, "allocation_samples", {"ts": seen, "node": "n1", "gpu": 2, "gpu_uuid": "n1-2", "scheduler": "kubernetes", "job": "ml/web", "pod": "ml/web", "processes": 0})  # fmt: skip
     for label, user, job, team, node, hours, usd, kwh in (
         ("productive", "ada", "7", "ml", "n1", 4, 12.0, 2.4),
         ("throttled", "ada", "7", "ml", "n1", 1, 3.0, 0.5),
         ("idle_held", "bob", "8", "bio", "n2", 2, 6.0, 0.2),
     ):
-        put(db, "waste_1h", {"ts": hour, "label": label, "node": node, "gpu": 0, "gpu_uuid": f"{node}-0", "model": "H100", "username": user, "slurm_job_id": job, "team": team, "seconds": 3600 * hours, "usd": usd, "energy_kwh": kwh, "co2_kg": kwh * 0.4})  # fmt: skip
+        put(db, "waste_1h", {"ts": hour, "label": label, "node": node, "gpu": 0, "gpu_uuid": f"{node}-0", "model": "H100", "username": user, "job": job, "team": team, "seconds": 3600 * hours, "usd": usd, "energy_kwh": kwh, "co2_kg": kwh * 0.4})  # fmt: skip
     put(db, "host_samples", {"ts": seen, "node": "n1", "cpu_iowait_percent": 40.0, "psi_io_some_percent": 5.0, "tasks_blocked": 3}, {"ts": seen, "node": "n2", "cpu_iowait_percent": 0.5, "psi_io_some_percent": 0.0})  # fmt: skip
     put(db, "coverage", {"ts": NOW - 5 * MINUTE, "node": "n2", "probe": "host", "table_name": "host_samples", "expected": 60, "taken": 55, "missed": 5, "skipped": 0, "late": 0, "failed": 0})  # fmt: skip
     put(db, "events", {"ts": NOW - 9 * MINUTE, "node": "n1", "gpu": 1, "gpu_uuid": "n1-1", "kind": "xid", "severity": "critical", "message": "Xid 63"}, {"ts": NOW, "node": "n1", "kind": "agent_started", "severity": "info", "message": "began"})  # fmt: skip
@@ -82,7 +82,7 @@ def fleet(querier):
     put(db, "alerts", {**alert, **at})
     put(db, "incidents", {"id": "i", "state": "open", "root": "f", "rule": "gpu_hot", "severity": "warning", "consequence": "slow_work", "summary": "GPU 1 is hot", "remedy": "Cool it.", "place": "n1", "labels": "{}", "nodes": 1, "roots": 1, "alerts": 1, "firing": 1, "usd_per_hour": 1.0, "began_at": at["began_at"], "opened_at": NOW})  # fmt: skip
     put(db, "incident_alerts", {"incident": "i", "fingerprint": "f", "rule": "gpu_hot", "active_at": at["active_at"], "labels": "{}", "joined_at": NOW})  # fmt: skip
-    put(db, "diagnoses", {"subject": "n1-0", "kind": "gpu", "bottleneck": "loader_workers", "confidence": 1.0, "summary": "Too few workers.", "advice": "Use 12.", "evidence": "[]", "misses": "[]", "node": "n1", "gpu": 0, "job": "Slurm job 7", "owner": "ada", "gpus": 1, "began_at": hour, "seen_at": NOW})  # fmt: skip
+    put(db, "diagnoses", {"subject": "n1-0", "kind": "gpu", "bottleneck": "loader_workers", "confidence": 1.0, "summary": "Too few workers.", "advice": "Use 12.", "evidence": "[]", "misses": "[]", "node": "n1", "gpu": 0, "job": "7", "username": "ada", "gpus": 1, "began_at": hour, "seen_at": NOW})  # fmt: skip
     db.execute("UPDATE gpu_1m SET energy_joules_delta = 3.6e6 WHERE node = 'n1'")
     return querier
 
@@ -128,7 +128,7 @@ ANSWERS: dict[str, list[tuple[Any, ...]]] = {
     "idle-holders": [("bob", "8", 2.0, 6.0)],
     "productive-share": [(57.1,)],
     "productive-cost": [("H100", 5.25)],
-    "input-bound": [("n1", 0, "Slurm job 7", "ada", "Too few workers.", "Use 12.")],
+    "input-bound": [("n1", 0, "7", "ada", "Too few workers.", "Use 12.")],
     "energy-by-node": [("n1", 3.0), ("n2", None)],
     "energy-by-job": [("7", "ada", 2.9, 1.2), ("8", "bob", 0.2, 0.1)],
     "hottest": [("n1", 1, 100, 60), ("n1", 2, 61, 0), ("n1", 0, 60, 0), ("n2", 0, 9, 0)],

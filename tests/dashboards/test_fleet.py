@@ -101,7 +101,7 @@ async def test_names_are_in_the_order_of_the_map_until_it_says_another_version(q
     add_gpu(db, "n0", 0, 1)
     db.execute("DELETE FROM gpus WHERE node = 'n0'")
     db.execute(
-        "INSERT INTO process_samples (ts, node, gpu, gpu_uuid, simulated, pid, username, slurm_job_id) SELECT"
+        "INSERT INTO process_samples (ts, node, gpu, gpu_uuid, simulated, pid, username, job) SELECT"
         " now()::TIMESTAMP, 'n2', 1, 'GPU-n2-1', false, 7, 'ali', '70'"
     )
     names = json.loads(await read_names(querier))

@@ -32,13 +32,13 @@ async def linked(querier: Any, grafana_url: str | None, *paths: str) -> list[lis
 
 @pytest.fixture
 def fleet(querier: Any) -> Any:
-    """A GPU of node `n 1`, which Slurm job 7 of ada held an hour ago."""
+    """A GPU of node `n 1`, which job 7 of ada held an hour ago."""
     now = datetime.now(UTC).replace(tzinfo=None)
     rows = {
         "gpus": {"gpu_uuid": "GPU-1", "node": "n 1", "gpu": 3, "simulated": False, "last_seen_at": now},
         "nodes": {"node": "n 1", "agent_id": "a", "boot_id": "b", "simulated": False, "last_seen_at": now},
         "process_1m": {"ts": now - timedelta(hours=1), "node": "n 1", "gpu": 3, "gpu_uuid": "GPU-1", "pid": 1,
-            "slurm_job_id": "7", "username": "ada", "samples": 1, "simulated": False},
+            "job": "7", "username": "ada", "samples": 1, "simulated": False},
     }  # fmt: skip
     for table, row in rows.items():
         marks = ", ".join("?" for _ in row)

@@ -32,7 +32,7 @@ def ran(querier):
     """A job of two GPUs that loaded for 5 minutes, then trained, and waited for a disk; and two runs before it."""
     db = querier.db
     db.execute(
-        "INSERT INTO process_1m (ts, node, gpu, gpu_uuid, pid, simulated, samples, username, slurm_job_id, loader_workers_avg,"
+        "INSERT INTO process_1m (ts, node, gpu, gpu_uuid, pid, simulated, samples, username, job, loader_workers_avg,"
         " main_cpu_percent_avg, cpu_percent_avg, read_chars_delta, write_bytes_delta)"
         " SELECT $1::TIMESTAMP + to_minutes(i), 'n1', g, 'GPU-' || g, 7 + g, false, 6, 'ada', '7', 8, if(i < 5, 95, 60), 200,"
         " if(i < 5, 60e9, 1e9), if(i = 100, 12e9, 0) FROM range(260) a(i), range(2) b(g)",
@@ -53,19 +53,19 @@ def ran(querier):
     ):
         for hour in hours:
             db.execute(
-                "INSERT INTO waste_1h (ts, label, node, gpu, gpu_uuid, username, slurm_job_id, simulated, seconds, usd)"
+                "INSERT INTO waste_1h (ts, label, node, gpu, gpu_uuid, username, job, simulated, seconds, usd)"
                 " SELECT $1::TIMESTAMP, l, 'n1', 0, 'GPU-0', 'ada', $2, false, s, s / 1800 FROM (VALUES ('productive', 2700), ('starved', 900)) t(l, s)",
                 [NOW.replace(hour=hour), job],
             )
         db.execute(
-            "INSERT INTO slurm_job_samples (ts, node, source, slurm_job_id, job_name, username, submitted_at, started_at, ended_at,"
+            "INSERT INTO slurm_job_samples (ts, node, source, job, job_name, username, submitted_at, started_at, ended_at,"
             " simulated) VALUES ($1, 'ctl', 'controller', $2, $3, 'ada', $4, $5, $6, false)",
             [NOW, job, name, *_slurm_times(hours)],
         )
     db.execute(
-        "INSERT INTO diagnoses (subject, kind, bottleneck, confidence, summary, evidence, misses, stall, usd_per_hour, job, owner,"
+        "INSERT INTO diagnoses (subject, kind, bottleneck, confidence, summary, evidence, misses, stall, usd_per_hour, job, username,"
         " node, gpu, gpus, began_at, seen_at, ended_at, simulated) SELECT 'GPU-' || g, 'gpu', b, 1, 'Waits.', '[]', '[]', 0.5, 1.0,"
-        " 'Slurm job 7', 'ada', 'n1', g, 1, $1::TIMESTAMP + to_hours(h), $1, $1::TIMESTAMP + to_hours(h + 1), false"
+        " '7', 'ada', 'n1', g, 1, $1::TIMESTAMP + to_hours(h), $1, $1::TIMESTAMP + to_hours(h + 1), false"
         " FROM (VALUES (0, 'storage_disk', 0), (1, 'storage_disk', 0), (0, 'compute_bound', 1)) t(g, b, h)",
         [BEGIN],
     )
@@ -153,7 +153,7 @@ async def test_it_is_compared_with_runs_of_its_name(ran) -> None:
     ]  # fmt: skip
     assert life.typical is not None
     assert (life.typical.gpu_hours, life.typical.usd_per_gpu_hour) == (1.5, 2.0)
-    ran.db.execute("UPDATE slurm_job_samples SET job_name = 'alone' WHERE slurm_job_id = '7'")
+    ran.db.execute("UPDATE slurm_job_samples SET job_name = 'alone' WHERE job = '7'")
     life = await life_of(ran)
     assert not life.are_of_name
     assert {run.job for run in life.others} == {"4", "5", "6"}
@@ -221,7 +221,7 @@ async def test_tensor_cores_have_a_rate_where_model_and_activity_are_known(ran) 
 async def test_a_running_job_has_its_processes_below_what_started_them(ran) -> None:
     assert (await life_of(ran)).processes == ()
     ran.db.execute(
-        "INSERT INTO process_samples (ts, node, gpu, gpu_uuid, simulated, pid, process_name, slurm_job_id, username, ancestors)"
+        "INSERT INTO process_samples (ts, node, gpu, gpu_uuid, simulated, pid, process_name, job, username, ancestors)"
         " SELECT now()::TIMESTAMP, 'n' || g, g, 'GPU-' || g, false, 7 + g, 'python', '7', 'ada', 'slurmstepd (3) > torchrun (5)'"
         " FROM range(2) t(g)"
     )
@@ -277,7 +277,7 @@ async def test_the_page_says_what_a_token_cost(ran) -> None:
     )
     # Each of two ranks 1,000 tokens a second for 100 s, and a restart of one of them; another user claims the job.
     ran.db.execute(
-        "INSERT INTO progress_samples (ts, node, simulated, source, sender, username, slurm_job_id, name, value) "
+        "INSERT INTO progress_samples (ts, node, simulated, source, sender, username, job, name, value) "
         "SELECT $1::TIMESTAMP + to_seconds(10 * i), 'n1', false, 'file', '7.' || r, u, '7', 'tokens', "
         "if(r = 1 AND i >= 5, 10000 * (i - 4), 10000 * (i + 1)) "
         "FROM range(11) t(i), (VALUES (0, 'ada'), (1, 'ada'), (2, 'eve')) x(r, u)",
@@ -315,7 +315,7 @@ async def test_the_page_says_what_a_token_cost(ran) -> None:
 
 async def test_a_token_without_price_or_power_has_no_cost(ran) -> None:
     ran.db.execute(
-        "INSERT INTO progress_samples (ts, node, simulated, source, sender, slurm_job_id, name, value) "
+        "INSERT INTO progress_samples (ts, node, simulated, source, sender, job, name, value) "
         "VALUES ($1, 'n1', false, 'udp', '7', '7', 'steps', 5)",
         [BEGIN],
     )
@@ -329,7 +329,7 @@ async def test_a_token_without_price_or_power_has_no_cost(ran) -> None:
     )
     assert "no rate, without two reports" in sentence(steps)
     ran.db.execute(
-        "INSERT INTO progress_samples (ts, node, simulated, source, sender, slurm_job_id, name, value) "
+        "INSERT INTO progress_samples (ts, node, simulated, source, sender, job, name, value) "
         "VALUES ($1, 'n1', false, 'udp', '7', '7', 'steps', 605)",
         [BEGIN + timedelta(minutes=20)],
     )

@@ -28,7 +28,7 @@ QUESTION = MoneyQuestion(BEGIN, END)
 
 def add(querier, hours_ago, label, node, user, job, seconds, usd, *, simulated=False):
     querier.db.execute(
-        "INSERT INTO waste_1h (ts, label, node, gpu, gpu_uuid, username, slurm_job_id, simulated, seconds, usd) "
+        "INSERT INTO waste_1h (ts, label, node, gpu, gpu_uuid, username, job, simulated, seconds, usd) "
         "VALUES (?, ?, ?, 0, ?, ?, ?, ?, ?, ?)",
         [
             (NOW - timedelta(hours=hours_ago)).replace(minute=0, tzinfo=None),

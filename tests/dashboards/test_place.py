@@ -132,11 +132,11 @@ async def test_links_ports_and_processes_are_lines_of_their_own(querier, length)
         for pid, job in ((5, "7"), (6, "8")):
             add(
                 querier, "process_samples", second,
-                pid=pid, process_name="python", slurm_job_id=job, loader_workers=pid,
+                pid=pid, process_name="python", job=job, loader_workers=pid,
             )  # fmt: skip
     querier.db.execute(
-        "INSERT INTO process_1m (ts, node, gpu, gpu_uuid, pid, process_name, slurm_job_id, simulated, samples,"
-        " loader_workers_avg) SELECT min(ts), node, gpu, gpu_uuid, pid, process_name, slurm_job_id, false, 6,"
+        "INSERT INTO process_1m (ts, node, gpu, gpu_uuid, pid, process_name, job, simulated, samples,"
+        " loader_workers_avg) SELECT min(ts), node, gpu, gpu_uuid, pid, process_name, job, false, 6,"
         " avg(loader_workers) FROM process_samples GROUP BY ALL"
     )
     span = span_of(BEGIN, BEGIN + length, 60)

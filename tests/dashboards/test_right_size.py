@@ -26,7 +26,7 @@ def used(querier):
     )
     for job, user, first, last in (("7", "ada", 0, 180), ("8", "bob", 120, 180)):
         db.execute(
-            "INSERT INTO process_1m (ts, node, gpu, gpu_uuid, pid, simulated, samples, username, slurm_job_id, write_bytes_delta) "
+            "INSERT INTO process_1m (ts, node, gpu, gpu_uuid, pid, simulated, samples, username, job, write_bytes_delta) "
             "SELECT $1::TIMESTAMP + to_minutes(i), 'n1', 0, 'GPU-0', $2, false, 6, $3, $4, if(i % 60 = 0, 2e9, 0) "
             "FROM range($5, $6) t(i)",
             [BEGIN, int(job), user, job, first, last],

@@ -33,7 +33,7 @@ def used(querier):
     ]
     for label, node, gpu, user, job, seconds, usd in rows:
         querier.db.execute(
-            "INSERT INTO waste_1h (ts, label, node, gpu, gpu_uuid, username, slurm_job_id, simulated,"
+            "INSERT INTO waste_1h (ts, label, node, gpu, gpu_uuid, username, job, simulated,"
             " seconds, usd) VALUES (?, ?, ?, ?, ?, ?, ?, false, ?, ?)",
             [
                 (NOW - timedelta(hours=2)).replace(tzinfo=None),
@@ -57,15 +57,15 @@ async def test_a_job_is_told_with_its_gpus_verdict_and_cost(used) -> None:
     for minute in (0, 40):
         used.db.execute(
             "INSERT INTO process_1m (ts, node, gpu, gpu_uuid, pid, simulated, samples, username,"
-            " slurm_job_id) VALUES (?, 'n1', 0, 'GPU-n1-0', 5, false, 6, 'alice', '7')",
+            " job) VALUES (?, 'n1', 0, 'GPU-n1-0', 5, false, 6, 'alice', '7')",
             [(NOW - timedelta(hours=2) + timedelta(minutes=minute)).replace(tzinfo=None)],
         )
     at = (NOW - timedelta(hours=1)).replace(tzinfo=None)
     used.db.execute(
         "INSERT INTO diagnoses (subject, kind, bottleneck, confidence, summary, advice, evidence, misses,"
-        " job, owner, gpus, usd_per_hour, node, began_at, seen_at, simulated) SELECT s, k, 'loader_workers', 1,"
-        " 'Waits for data.', 'More workers.', $2, '[\"prefetch: batches come evenly\"]', 'Slurm job 7', 'alice', 1, 2.5, 'n1',"
-        " $1, $1, false FROM (VALUES ('Slurm job 7', 'job'), ('GPU-n1-0', 'gpu')) v(s, k)",
+        " job, username, gpus, usd_per_hour, node, began_at, seen_at, simulated) SELECT s, k, 'loader_workers', 1,"
+        " 'Waits for data.', 'More workers.', $2, '[\"prefetch: batches come evenly\"]', '7', 'alice', 1, 2.5, 'n1',"
+        " $1, $1, false FROM (VALUES ('job 7', 'job'), ('GPU-n1-0', 'gpu')) v(s, k)",
         [at, '[{"value": 0.3, "threshold": 0.2, "text": "time without work: 30 % (from 20 %)"}]'],
     )
     used.db.execute(

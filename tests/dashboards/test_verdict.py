@@ -64,7 +64,7 @@ async def test_the_page_begins_with_it_its_cost_and_its_owner(querier: Any) -> N
     add_gpu(querier.db, "n1")
     add_alert(querier.db, summary="GPU 0 is idle.", node="n1")
     querier.db.execute(
-        "INSERT INTO process_samples (ts, node, gpu, gpu_uuid, simulated, pid, username, slurm_job_id) "
+        "INSERT INTO process_samples (ts, node, gpu, gpu_uuid, simulated, pid, username, job) "
         "VALUES (now()::TIMESTAMP, 'n1', 0, 'GPU-n1-0', true, 1, 'ada', '7')"
     )
     querier.db.execute(

@@ -30,7 +30,7 @@ def fleet() -> Iterator[duckdb.DuckDBPyConnection]:
     for label, owner, job, usd in (("free", None, None, 3.0), ("busy", "anna", "7", 1.0)):
         put(
             connection, "waste_1h", ts=HOUR, node="n", gpu_uuid="G", gpu=3, label=label, username=owner,
-            slurm_job_id=job, seconds=1800.0, usd=usd, model="H100",
+            job=job, seconds=1800.0, usd=usd, model="H100",
         )  # fmt: skip
     put(
         connection, "alerts", fingerprint="f", rule="gpu_hot", severity="warning", consequence="slow_work",
@@ -39,7 +39,7 @@ def fleet() -> Iterator[duckdb.DuckDBPyConnection]:
     )  # fmt: skip
     put(
         connection, "diagnoses", subject="G", kind="gpu", bottleneck="data_loader", confidence=0.9, summary="s",
-        evidence="[]", misses="[]", stall=0.4, usd_per_hour=2.5, node="n", gpu=3, owner="anna", gpus=1,
+        evidence="[]", misses="[]", stall=0.4, usd_per_hour=2.5, node="n", gpu=3, username="anna", gpus=1,
         began_at=NOW - 3 * MINUTE, seen_at=NOW,
     )  # fmt: skip
     yield connection
@@ -153,7 +153,7 @@ def test_dcgms_names_have_the_owner_of_each_minute(fleet: duckdb.DuckDBPyConnect
         for pod in pods:
             put(
                 fleet, "allocation_samples", ts=at, node="n", gpu=0, gpu_uuid="P0", scheduler="kubernetes",
-                owner=f"{pod}/main", pod=pod, namespace="ml", container="main",
+                job=pod, pod=pod, namespace="ml", container="main",
             )  # fmt: skip
     util = 'DCGM_FI_DEV_GPU_UTIL{Hostname="n"}'
 

@@ -165,9 +165,10 @@ def test_labels_of_pods_and_jobs_say_who_has_the_gpu(
     labels: Mapping[str, str], owner: str | None
 ) -> None:
     found = rows_of(mapped(("DCGM_FI_DEV_GPU_UTIL", {**GPU, **labels}, 0)))
-    assert [row["owner"] for row in found.get("allocation_samples", [])] == [owner] * (
-        owner is not None
-    )
+    rows = found.get("allocation_samples", [])
+    assert ["/".join(filter(None, (row["job"], row.get("container")))) for row in rows] == [
+        owner
+    ] * (owner is not None)
 
 
 def test_jobstats_has_the_job_as_a_value() -> None:
@@ -175,7 +176,7 @@ def test_jobstats_has_the_job_as_a_value() -> None:
     found = rows_of(
         mapped(("nvidia_gpu_jobId", labels, 4711), ("nvidia_gpu_duty_cycle", labels, 5))
     )
-    assert [row["slurm_job_id"] for row in found["allocation_samples"]] == ["4711"]
+    assert [row["job"] for row in found["allocation_samples"]] == ["4711"]
     assert "allocation_samples" not in rows_of(mapped(("nvidia_gpu_jobId", labels, 0)))
 
 

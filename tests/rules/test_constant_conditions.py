@@ -151,7 +151,7 @@ def renamed(row: Row, number: int) -> Row:
     names = (
         "node",
         "gpu_uuid",
-        "slurm_job_id",
+        "job",
         "pod",
         "container_id",
         "owner",

@@ -142,8 +142,6 @@ def test_allocations_are_those_of_the_processes(start_ms: int) -> None:
     processes = {row["gpu"]: row for row in reading["process_samples"]}
     assert given_out.keys() == processes.keys()
     for gpu, row in given_out.items():
-        assert (
-            row["slurm_job_id"] == processes[gpu]["slurm_job_id"] if "slurm_job_id" in row else True
-        )
+        assert row["job"] == processes[gpu]["job"]
         assert row.get("pod") == processes[gpu]["pod"]
         assert row["scheduler"] == ("kubernetes" if processes[gpu]["pod"] else "slurm")

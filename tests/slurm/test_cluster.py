@@ -74,7 +74,7 @@ def ask(slurm: Cluster, query: str) -> list[dict[str, str]]:
 
 
 def job_of(slurm: Cluster, job: str) -> dict[str, str]:
-    found = ask(slurm, f"select * from slurm_jobs where slurm_job_id = '{job}'")
+    found = ask(slurm, f"select * from slurm_jobs where job = '{job}'")
     return found[0] if found else {}
 
 
@@ -131,9 +131,7 @@ def test_a_job_is_a_row_within_seconds_and_so_is_its_end(slurm: Cluster, agent: 
 
 def test_jobs_of_an_array_are_jobs(slurm: Cluster, agent: Agent) -> None:
     job = submit(slurm, "true", "--array=1-2 --gres=gpu:1")
-    of_array = (
-        f"select slurm_job_id, array_task_id, state from slurm_jobs where array_job_id = '{job}'"
-    )
+    of_array = f"select job, array_task_id, state from slurm_jobs where array_job_id = '{job}'"
     soon(
         slurm, lambda: [r["state"] for r in ask(slurm, of_array)] == ["completed"] * 2, "both ended"
     )
@@ -243,7 +241,7 @@ def test_what_this_slurm_prints_is_understood(slurm: Cluster) -> None:
     quoted = " ".join(f"'{word}'" for word in SQUEUE)
     jobs, bad = parse_jobs(slurm.run(f"TZ=UTC SLURM_TIME_FORMAT=standard {quoted}"))
     assert bad == 0 and {job.username for job in jobs} == {"ada"}
-    assert {job.slurm_job_id: job.gpus for job in jobs}[asked] == 3
+    assert {job.job: job.gpus for job in jobs}[asked] == 3
     slurm.run(f"scancel {asked}")
     nodes, bad = parse_nodes(slurm.run("TZ=UTC " + " ".join(f"'{word}'" for word in SINFO)))
     assert bad == 0 and [node.slurm_node for node in nodes] == ["gpunode"]

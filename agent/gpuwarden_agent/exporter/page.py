@@ -16,6 +16,7 @@ from gpuwarden.prometheus_names import (
     jobstats_labels,
     names_of,
     own_labels,
+    slurm_job,
 )
 from gpuwarden.xids import xid_info
 from gpuwarden_agent.counters import Counters
@@ -107,7 +108,7 @@ def _jobs(latest: Latest) -> Iterator[Family]:
     for sample in latest.samples("gpu_samples"):
         row = sample.row
         gpu, owner = latest.gpu(row["gpu_uuid"]), latest.owner(row["gpu_uuid"])
-        job = str(owner.get("slurm_job_id") or "")
+        job = str(slurm_job(owner) or "")
         if not (job.isascii() and job.isdecimal()) or gpu.get("vendor") not in (None, "nvidia"):
             continue
         labels = label_text(jobstats_labels(row, gpu))

@@ -180,10 +180,10 @@ async def _show_gpu(
     model = f" ({place.model})" if place.model else ""
     simulated = ", simulated" if place.simulated else ""
     print(f"GPU {ABSENT if place.gpu is None else place.gpu} of {place.node}{model}{simulated}")
-    if place.job:
-        owner = f", {place.owner}" if place.owner and place.owner not in place.job else ""
+    if place.work:
+        owner = f", {place.username}" if place.username and place.username not in place.work else ""
         process = f": {place.process_name}, pid {place.pid}" if place.process_name else ""
-        print(f"{place.job}{owner}{process}")
+        print(f"{place.work}{owner}{process}")
     print()
     await _show_verdict(querier, diagnosis, now)
     await _show_alerts(querier, place.node, place.gpu_uuid, now)

@@ -237,9 +237,9 @@ QUALIFY row_number() OVER (
 ORDER BY name, wasted_usd DESC NULLS LAST, wasted_gpu_hours DESC, job
 """
 _VERDICTS = f"""
-SELECT owner, job, node, gpu, bottleneck, summary, advice, round(usd_per_hour, 2) AS usd_per_hour, began_at
+SELECT username, job, node, gpu, bottleneck, summary, advice, round(usd_per_hour, 2) AS usd_per_hour, began_at
 FROM diagnoses
-WHERE ended_at IS NULL AND kind = 'gpu' AND list_contains($names, owner)
+WHERE ended_at IS NULL AND kind = 'gpu' AND list_contains($names, username)
     AND bottleneck NOT IN ({", ".join(sorted(f"'{one.value}'" for one in HEALTHY))}, 'unknown')
 ORDER BY usd_per_hour DESC NULLS LAST, began_at LIMIT {VERDICTS_SHOWN}
 """

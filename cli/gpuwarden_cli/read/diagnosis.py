@@ -26,8 +26,7 @@ SELECT DISTINCT node, gpu_uuid, is_job FROM (
     UNION ALL
     SELECT node, gpu_uuid, true FROM process_samples
     WHERE ts > $now::TIMESTAMP - INTERVAL 3 MINUTE AND ts <= $now::TIMESTAMP
-        AND $name IN (slurm_job_id, 'Slurm job ' || slurm_job_id, rendezvous, 'job at ' || rendezvous,
-                      pod, 'pod ' || pod)
+        AND $name IN (job, rendezvous, 'job at ' || rendezvous)
 )
 ORDER BY node, gpu_uuid
 """
@@ -35,7 +34,7 @@ _TOGETHER = """
 SELECT DISTINCT other.node
 FROM process_samples AS other
 JOIN process_samples AS mine
-    ON other.slurm_job_id = mine.slurm_job_id OR other.rendezvous = mine.rendezvous
+    ON other.job = mine.job OR other.rendezvous = mine.rendezvous
 WHERE mine.gpu_uuid = $gpu_uuid
     AND mine.ts > $now::TIMESTAMP - INTERVAL 3 MINUTE AND mine.ts <= $now::TIMESTAMP
     AND other.ts > $now::TIMESTAMP - INTERVAL 3 MINUTE AND other.ts <= $now::TIMESTAMP
@@ -116,7 +115,7 @@ async def diagnose(querier: "Querier", target: str, now: datetime) -> Measured:
     judged, jobs = judged_of(await observe(querier, now, nodes=sorted(nodes)))
     mine = [one for one in judged if one.seen.place.gpu_uuid in uuids]
     silent = await _silent(querier, found, {one.seen.place.gpu_uuid for one in mine}, now)
-    names = {one.seen.place.job for one in mine}
+    names = {one.seen.place.work for one in mine}
     views = [view for view in jobs if view.name in names]
     return Measured(
         mine,
@@ -275,7 +274,7 @@ async def _unknown_name(querier: "Querier", target: str) -> str:
     some = f"; there are {', '.join(known)}" if known else "; no GPU has ever been seen"
     return (
         f"no GPU, node or running job is called {target!r}: name a GPU (node/0 or its UUID), a node, a "
-        f"Slurm job id, a job's address:port, or a pod{some}"
+        f"job, or a job's address:port{some}"
     )
 
 

@@ -29,11 +29,11 @@ COMMENTS = ("-n", "-P", "-o", "JobIDRaw,AdminComment")
 """Flags of sacct for `parse_comments`."""
 ENDED = "CD,F,TO,CA,NF,OOM,DL,PR,BF"
 _JOBS = """
-SELECT slurm_job_id FROM slurm_job_samples
+SELECT job FROM slurm_job_samples
 WHERE ts > now()::TIMESTAMP - to_seconds($since_s::BIGINT) AND ended_at > now()::TIMESTAMP - to_seconds($since_s::BIGINT)
-GROUP BY slurm_job_id
+GROUP BY job
 HAVING max(ended_at) < now()::TIMESTAMP - to_seconds($settled_s::BIGINT)
-ORDER BY max(ended_at), slurm_job_id
+ORDER BY max(ended_at), job
 """
 
 Run = Callable[[Sequence[str]], str]

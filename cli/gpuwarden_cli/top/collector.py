@@ -36,7 +36,6 @@ PAST_S = 2.0
 """Shortest interval in which a history is read again."""
 JUDGED_S = 2.0
 """Interval of queries of `/v1/judgement`."""
-_JOB = "coalesce(slurm_job_id, pod)"
 _RECENT = "ts > now()::TIMESTAMP - INTERVAL 30 SECOND"
 _READINGS = """{'model': i.model, 'memory_used_bytes': n.memory_used_bytes,
     'memory_total_bytes': n.memory_total_bytes, 'temperature_celsius': n.temperature_celsius,
@@ -67,7 +66,7 @@ def _held(whose: str) -> str:
     return f"""
 held AS (
     SELECT coalesce(g.parent_gpu_uuid, p.gpu_uuid) AS gpu_uuid,
-        arg_max({{'username': p.username, 'job': {_JOB}, 'process': p.process_name}},
+        arg_max({{'username': p.username, 'job': job, 'process': p.process_name}},
             coalesce(p.gpu_memory_bytes, 0)) AS holder
     FROM process_samples p LEFT JOIN gpus g USING (gpu_uuid)
     WHERE p.{_RECENT} AND {whose}
@@ -124,23 +123,23 @@ alerts_of AS (
     FROM alerts_now WHERE state = 'firing' AND gpu_uuid IS NOT NULL GROUP BY gpu_uuid
 ),
 rows_of AS (
-    SELECT f.*, h.holder.username, h.holder.job AS job, h.holder.process AS process, a.alert
+    SELECT f.*, h.holder.username, h.holder.job, h.holder.process AS process, a.alert
     FROM fleet f LEFT JOIN alerts_of a USING (gpu_uuid) LEFT JOIN held h USING (gpu_uuid)
     WHERE ($node IS NULL OR f.node = $node) AND ($job IS NULL OR h.holder.job = $job)
 )"""
-_OF_PROCESS = f"""
+_OF_PROCESS = """
     node || '/' || coalesce(gpu::VARCHAR, gpu_uuid) AS place, node, gpu, gpu_uuid, pid,
-    gpu_uuid || ' ' || pid AS process, username, {_JOB} AS job, gpu_memory_bytes AS memory_bytes,
+    gpu_uuid || ' ' || pid AS process, username, job, gpu_memory_bytes AS memory_bytes,
     sm_util_percent AS sm_percent, cpu_percent, rss_bytes, coalesce(command, process_name) AS command,
     state, ancestors AS started_by, date_diff('second', started_at, now()::TIMESTAMP) AS age_s"""
 _PROCESSES = f"""
 {_newest("($node IS NULL OR node = $node)")},
-rows_of AS (SELECT {_OF_PROCESS} FROM newest WHERE $job IS NULL OR {_JOB} = $job)"""
+rows_of AS (SELECT {_OF_PROCESS} FROM newest WHERE $job IS NULL OR job = $job)"""
 _JOBS = f"""
 {_newest("true")},
 working AS (
-    SELECT DISTINCT {_JOB} AS job, username, coalesce(g.parent_gpu_uuid, p.gpu_uuid) AS gpu_uuid
-    FROM newest p LEFT JOIN gpus g USING (gpu_uuid) WHERE {_JOB} IS NOT NULL
+    SELECT DISTINCT job, username, coalesce(g.parent_gpu_uuid, p.gpu_uuid) AS gpu_uuid
+    FROM newest p LEFT JOIN gpus g USING (gpu_uuid) WHERE job IS NOT NULL
 ),
 findings AS (
     SELECT job, mode(bottleneck) AS finding FROM diagnoses
@@ -153,7 +152,7 @@ rows_of AS (
         sum(f.power_watts) AS power_watts, sum(f.usd_per_hour) AS usd_per_hour, sum(f.usd_wasted) AS usd_wasted,
         any_value(d.finding) AS finding, string_agg(DISTINCT f.node, ' ' ORDER BY f.node) AS "where"
     FROM working w JOIN fleet f USING (gpu_uuid)
-    LEFT JOIN findings d ON d.job IN (w.job, 'Slurm job ' || w.job, 'pod ' || w.job)
+    LEFT JOIN findings d ON d.job = w.job
     WHERE $node IS NULL AND $job IS NULL
     GROUP BY w.job
 )"""
@@ -251,8 +250,8 @@ FROM stepped GROUP BY bin
 """
 _TREE_PROCESSES = f"""
 SELECT {_OF_PROCESS}, {", ".join(PARTS)} FROM newest
-WHERE ($job IS NULL OR {_JOB} = $job) AND ($text = ''
-    OR contains(lower(concat_ws(' ', node || '/' || coalesce(gpu::VARCHAR, gpu_uuid), username, {_JOB}, command, pid)), $text))
+WHERE ($job IS NULL OR job = $job) AND ($text = ''
+    OR contains(lower(concat_ws(' ', node || '/' || coalesce(gpu::VARCHAR, gpu_uuid), username, job, command, pid)), $text))
 """
 _NODE_PROCESSES = f"""
 WITH {_newest("node = $node")}

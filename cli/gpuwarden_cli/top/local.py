@@ -203,7 +203,7 @@ class LocalSource:
             own = {
                 "gpu_uuid": str(parts.get(uuid) or uuid),
                 "process": f"{uuid} {row.get('pid')}",
-                "job": row.get("slurm_job_id") or row.get("pod"),
+                "job": row.get("job"),
                 "command": row.get("command") or row.get("process_name"),
                 **{name: row.get(name) for name in PARTS},
                 "age_s": None if started is None else (now_ms - started) / 1000,

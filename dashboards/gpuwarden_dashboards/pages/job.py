@@ -7,7 +7,6 @@ from aiohttp import web
 
 from gpuwarden.clock import to_ms
 from gpuwarden.job_phases import PHASES, JobPhase
-from gpuwarden.job_readings import job_is
 from gpuwarden.progress import JobProgress, number, read_progress
 from gpuwarden.query import both
 from gpuwarden.right_size import RightSize, read_right_sizes
@@ -106,9 +105,7 @@ class JobPages(Page):
         begin, end = max(life.begin, subject.held[0]), min(life.end, subject.held[1])
         uuids = [gpu["gpu_uuid"] for gpu in subject.gpus]
         cheaper, rooflines = await both(
-            read_right_sizes(
-                self._querier, life.begin, life.end, job_is(name, "job"), {"job": name}
-            ),
+            read_right_sizes(self._querier, life.begin, life.end, "job = $job", {"job": name}),
             read_rooflines(self._querier, name, uuids, subject.nodes, begin, end),
         )
         progress = await read_progress(

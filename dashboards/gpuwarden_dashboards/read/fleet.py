@@ -143,7 +143,7 @@ WITH expected AS (
     WHERE mig_instance IS NULL AND replaced_by IS NULL AND d.forgotten_at IS NULL
 ), held AS (
     SELECT coalesce(i.parent_gpu_uuid, gpu_uuid) AS gpu_uuid,
-        arg_max({{'username': username, 'job': coalesce(slurm_job_id, pod)}}, coalesce(gpu_memory_bytes, 0)) AS holder
+        arg_max({{'username': username, 'job': job}}, coalesce(gpu_memory_bytes, 0)) AS holder
     FROM process_samples LEFT JOIN gpus i USING (gpu_uuid)
     WHERE ts > now()::TIMESTAMP - INTERVAL 30 SECOND GROUP BY ALL
 ), known AS (
@@ -277,7 +277,7 @@ _NAMED = (
         WHERE length($q) >= 3 AND replaced_by IS NULL
             AND (contains(lower(gpu_uuid), $q) OR starts_with(lower(serial), $q))""",
     _owners_sql("username", "username"),
-    _owners_sql("job", "coalesce(slurm_job_id, pod)"),
+    _owners_sql("job", "job"),
 )
 
 

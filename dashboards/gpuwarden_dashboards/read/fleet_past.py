@@ -78,7 +78,7 @@ def _floor(instant: datetime, step: timedelta) -> datetime:
 
 
 _HOURS = """(SELECT ts, label, seconds / 3600 AS gpu_hours, usd, username, team,
-    coalesce(slurm_job_id, pod) AS job FROM waste_1h)"""
+    job FROM waste_1h)"""
 
 
 async def read_week(querier: Querier, now: datetime) -> Record:

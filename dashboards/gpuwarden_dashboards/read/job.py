@@ -7,7 +7,7 @@ from statistics import median
 
 from gpuwarden.diagnosis import HEALTHY, INPUT_BOUND, Bottleneck
 from gpuwarden.job_phases import JobPhase, Phase, missing_readings, phases_of, shares
-from gpuwarden.job_readings import JobReadings, job_is, read_job_readings
+from gpuwarden.job_readings import JobReadings, read_job_readings
 from gpuwarden.query import Querier, Record, both, query_all
 from gpuwarden.waste import LABELS, NO_WASTE
 from gpuwarden_dashboards.read.place import PlaceVerdict
@@ -40,12 +40,12 @@ _MUCH = 0.2
 _LITTLE = 0.02
 """Share of its cost below which a loss is not a job's verdict."""
 
-_SLURM = "SELECT * FROM slurm_jobs WHERE slurm_job_id = $job"
+_SLURM = "SELECT * FROM slurm_jobs WHERE job = $job"
 _WAITED = """
 SELECT bottleneck, sum(hours) AS hours, sum(hours * stall) AS stalled, sum(usd_per_hour * hours) AS usd FROM (
     SELECT bottleneck, stall, usd_per_hour,
         date_diff('ms', greatest(began_at, $begin), least(coalesce(ended_at, $end), $end)) / 3.6e6 AS hours
-    FROM diagnoses WHERE kind = 'gpu' AND job IN ('Slurm job ' || $job, 'pod ' || $job) AND began_at < $end
+    FROM diagnoses WHERE kind = 'gpu' AND job = $job AND began_at < $end
         AND coalesce(ended_at, $end) >= $begin
 ) GROUP BY bottleneck
 """
@@ -67,8 +67,8 @@ FROM waste WHERE username IN (SELECT unnest($users)) AND job IS NOT NULL AND ts 
 GROUP BY job ORDER BY job = $job DESC, last_at DESC, job LIMIT {8 * RUNS_MAX}
 """
 _NAMES = """
-SELECT slurm_job_id AS job, job_name, started_at, ended_at FROM slurm_jobs
-WHERE slurm_job_id IN (SELECT unnest($jobs))
+SELECT job, job_name, started_at, ended_at FROM slurm_jobs
+WHERE job IN (SELECT unnest($jobs))
 """
 
 
@@ -281,7 +281,7 @@ async def read_job(
         }
         late.append((_RUNS, asked))
     if subject.is_running:
-        late.append((PROCESSES.format(where=job_is(name, "job")), {"job": name}))
+        late.append((PROCESSES.format(where="job = $job"), {"job": name}))
     readings, (incidents, *ran) = await both(
         read_job_readings(querier, name, gpus, since, until), query_all(querier, late)
     )

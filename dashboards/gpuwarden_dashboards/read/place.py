@@ -12,7 +12,7 @@ from gpuwarden.query import Querier, Record, query_all
 from gpuwarden.rollups import IDLE_BELOW_PERCENT
 from gpuwarden_dashboards.read.fleet import SILENT_AFTER
 from gpuwarden_dashboards.read.processes import PROCESSES, ProcessLine, process_lines
-from gpuwarden_dashboards.read.series import GPUS_MAX, JOB, Place
+from gpuwarden_dashboards.read.series import GPUS_MAX, Place
 
 _HIDDEN = {
     "node",
@@ -77,7 +77,7 @@ ORDER BY i.gpu
 """
 _BESIDE = f"""
 WITH working AS (
-    SELECT gpu_uuid, {JOB} AS job FROM process_samples WHERE ts > now()::TIMESTAMP - INTERVAL 1 MINUTE
+    SELECT gpu_uuid, job FROM process_samples WHERE ts > now()::TIMESTAMP - INTERVAL 1 MINUTE
 )
 SELECT DISTINCT gpu_uuid FROM working WHERE job IN (SELECT job FROM working WHERE gpu_uuid IN
     (SELECT gpu_uuid FROM gpus WHERE {{where}})) ORDER BY gpu_uuid LIMIT {GPUS_MAX}

@@ -31,7 +31,7 @@ def _per_second(counter: str) -> str:
 
 
 PROCESSES = f"""
-SELECT node, gpu, pid, process_name, command, username, coalesce(slurm_job_id, pod) AS job,
+SELECT node, gpu, pid, process_name, command, username, job,
     gpu_memory_bytes AS memory_bytes, sm_util_percent, cpu_percent, rss_bytes, started_at, state, threads,
     loader_workers, loader_pids, ancestors, signals_pending, signals_blocked, signals_ignored,
     {_per_second("read_bytes_total")} AS read_bytes, {_per_second("write_bytes_total")} AS written_bytes

@@ -10,7 +10,6 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from gpuwarden.clock import from_ms, to_ms
-from gpuwarden.job_readings import job_is
 from gpuwarden.metrics import METRICS, Kind, Metric, Type
 from gpuwarden.query import Querier, Result, query_all
 from gpuwarden.rollups import ROLLUPS, Rollup, RollupPart
@@ -25,8 +24,6 @@ SAMPLES_UP_TO = timedelta(hours=3)
 """Longest span that is read from samples."""
 MINUTES_UP_TO = timedelta(days=14)
 
-JOB = "coalesce(slurm_job_id, pod)"
-"""SQL of the job's name in rows of processes."""
 _DIGITS = 6
 
 
@@ -98,7 +95,7 @@ class Place:
         """SQL condition on rows of a table, and its parameters."""
         where = self.where if source.is_of_gpus else self.where_node
         if self.job is not None and source.table == "process_samples":
-            return f"{where} AND {job_is(self.job, 'job')}", {**self.params, "job": self.job}
+            return f"{where} AND job = $job", {**self.params, "job": self.job}
         return where, self.params
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from gpuwarden.diagnosis import HEALTHY, Bottleneck
-from gpuwarden.job_readings import ENDS, MINUTES_UP_TO, job_is
+from gpuwarden.job_readings import ENDS, MINUTES_UP_TO
 from gpuwarden.models import TensorRate, tensor_rate
 from gpuwarden.query import Querier, Record, query_all
 from gpuwarden_dashboards.read.series import GPUS_MAX
@@ -80,15 +80,14 @@ async def read_extent(
     querier: Querier, job: str, now: datetime
 ) -> tuple[datetime, datetime] | None:
     """Begin and end of the time in which a job held GPUs; None: unknown job. Raises QueryError."""
-    is_it = job_is(job, "job")
     found = await querier.query(
-        f"""
+        """
         SELECT min(ts) AS begin, max(until) AS until FROM (
-            SELECT ts, ts + INTERVAL 1 HOUR AS until FROM waste_1h WHERE {is_it} AND ts >= $searched
+            SELECT ts, ts + INTERVAL 1 HOUR AS until FROM waste_1h WHERE job = $job AND ts >= $searched
             UNION ALL
-            SELECT ts, ts + INTERVAL 1 MINUTE FROM process_1m WHERE {is_it} AND ts >= $recent
+            SELECT ts, ts + INTERVAL 1 MINUTE FROM process_1m WHERE job = $job AND ts >= $recent
             UNION ALL
-            SELECT ts, ts FROM process_samples WHERE {is_it} AND ts >= $recent
+            SELECT ts, ts FROM process_samples WHERE job = $job AND ts >= $recent
         )
         """,
         {"job": job, "searched": now - _SEARCHED, "recent": now - timedelta(hours=3)},
@@ -99,11 +98,11 @@ async def read_extent(
     until = min(until, now)
     # Waste is known by the hour; where minutes are kept they have the ends.
     ends = await querier.query(
-        f"""
+        """
         SELECT min(greatest(ts, coalesce(started_at, ts))) FILTER (ts < $early) AS begin,
             max(ts) + INTERVAL 1 MINUTE AS until
         FROM process_1m
-        WHERE {is_it} AND (ts >= $begin AND ts < $early OR ts >= $late AND ts < $until)
+        WHERE job = $job AND (ts >= $begin AND ts < $early OR ts >= $late AND ts < $until)
         """,
         {
             "job": job, "begin": begin, "early": begin + timedelta(hours=1),
@@ -148,12 +147,12 @@ def _held(mine: str, when: str, *, is_long: bool) -> str:
 def _queries(name: str, *, is_job: bool, is_long: bool) -> list[str]:
     """GPUs held, diagnoses, what to change, usage, and what runs. Parameters: name, begin, end; `is_long`: read
     hours instead of minutes."""
-    mine = job_is(name, "name") if is_job else "username = $name"
+    mine = "job = $name" if is_job else "username = $name"
     when = "ts >= $begin AND ts < $end"
     held = _held(mine, when, is_long=is_long and is_job)
     table = "gpu_1h" if is_long else "gpu_1m"
     # For a job the diagnosis of the whole, for a user those of all their GPUs.
-    judged = "job IN ('Slurm job ' || $name, 'pod ' || $name)" if is_job else "owner = $name"
+    judged = "job = $name" if is_job else "username = $name"
     healthy = tuple(str(one) for one in sorted((*HEALTHY, Bottleneck.UNKNOWN)))
     hours = (
         "date_diff('ms', greatest(began_at, $begin), least(coalesce(ended_at, $end), $end)) / 3.6e6"

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from gpuwarden.query import Record
-from gpuwarden_dashboards.read.series import JOB
 
 SINCE = {"24h": timedelta(days=1), "7d": timedelta(days=7), "30d": timedelta(days=30), "365d": timedelta(days=365)}  # fmt: skip
 ROWS_MAX = 200
@@ -53,7 +52,7 @@ SORTS: Mapping[str, Callable[[GpuUsage], float | None]] = {
 """Sort orders, largest first; `name` is ascending."""
 
 
-RUNNING = f"SELECT DISTINCT {JOB} AS job FROM process_samples WHERE ts > now()::TIMESTAMP - INTERVAL 1 MINUTE"
+RUNNING = "SELECT DISTINCT job FROM process_samples WHERE ts > now()::TIMESTAMP - INTERVAL 1 MINUTE"
 """Jobs that have processes on GPUs now."""
 
 

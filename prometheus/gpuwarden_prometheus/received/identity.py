@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterator, Mapping
 
 from gpuwarden.node_name import is_node_name
-from gpuwarden.prometheus_names import NODE_LABELS, is_exporter_pod, kernel_bus_id
+from gpuwarden.prometheus_names import NODE_LABELS, SLURM_JOB, is_exporter_pod, kernel_bus_id
 from gpuwarden.schema import WIRE_TABLES
 from gpuwarden.table import place_uuid
 
@@ -161,11 +161,15 @@ def _own_columns(table: str, labels: Mapping[str, str]) -> dict[str, str]:
     found = {name: labels[name] for name in columns if labels.get(name)}
     pod = labels.get("exported_pod") or labels.get("pod", "")
     # Our own exporter's is namespace/pod, and a target's label `pod` the exporter's.
-    return {**found, "pod": pod} if table == "process_samples" and "/" in pod else found
+    if table == "process_samples":
+        found |= {"pod": pod} if "/" in pod else {}
+        job = labels.get(SLURM_JOB) or found.get("pod")
+        found |= {"job": job} if job else {}
+    return found
 
 
 _TEXT_COLUMNS: Mapping[str, tuple[str, ...]] = {
-    "process_samples": ("process_name", "username", "slurm_job_id", "container_id"),
+    "process_samples": ("process_name", "username", "container_id"),
     "infiniband_samples": ("link_layer",),
 }
 

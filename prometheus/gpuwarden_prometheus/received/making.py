@@ -82,13 +82,12 @@ def _allocation(scheduler: str, first: str, second: str, third: str) -> dict[str
     if scheduler == "slurm":
         return {
             "scheduler": scheduler,
-            "owner": first,
-            "slurm_job_id": first,
+            "job": first,
             "username": second or None,
         }
     return {
         "scheduler": scheduler,
-        "owner": f"{first}/{second}/{third}" if third else f"{first}/{second}",
+        "job": f"{first}/{second}",
         "namespace": first,
         "pod": f"{first}/{second}",
         "container": third or None,

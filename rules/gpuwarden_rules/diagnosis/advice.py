@@ -64,7 +64,7 @@ def advise(place: GpuInfo, bottleneck: Bottleneck, features: Features) -> Advice
     if made := _COMPUTED.get(bottleneck):
         return made(features)
     if text := _TEXTS.get(bottleneck):
-        return Advice(text.format(job=place.job or "the job", node=place.node))
+        return Advice(text.format(job=place.work or "the job", node=place.node))
     return None
 
 

@@ -111,7 +111,10 @@ class GpuInfo:
     simulated: bool = False
     usd_per_hour: float | None = None
     job: str | None = None
-    owner: str | None = None
+    """What its scheduler calls it."""
+    work: str | None = None
+    """Name of the job for people: `job 7`, `job at 10.0.0.7:29500`, or its command."""
+    username: str | None = None
     pid: int | None = None
     process_name: str | None = None
     has_process_data: bool = False

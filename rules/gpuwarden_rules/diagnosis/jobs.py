@@ -73,8 +73,8 @@ def judge_jobs(judged: Sequence[Judged]) -> tuple[list[Judged], list[JobView]]:
     """Verdicts that take the other ranks into account, in the same order, and the jobs of several GPUs."""
     jobs: dict[str, list[int]] = defaultdict(list)
     for at, one in enumerate(judged):
-        if one.seen.place.job is not None:
-            jobs[one.seen.place.job].append(at)
+        if one.seen.place.work is not None:
+            jobs[one.seen.place.work].append(at)
     after, views = list(judged), []
     for name, places in jobs.items():
         if len(places) < 2:

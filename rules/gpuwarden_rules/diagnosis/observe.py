@@ -113,7 +113,8 @@ def _place(row: Row) -> GpuInfo:
         simulated=row["simulated"],
         usd_per_hour=row["usd_per_hour"],
         job=row["job"],
-        owner=row["owner"],
+        work=row["work"],
+        username=row["username"],
         pid=row["pid"],
         process_name=row["process_name"],
         has_process_data=row["has_process_data"],
@@ -224,8 +225,8 @@ def _add_peers(rows: Sequence[Row], measured: Sequence[Values]) -> None:
     """Add features of the other GPUs of a job."""
     jobs: dict[str, list[Values]] = defaultdict(list)
     for row, values in zip(rows, measured, strict=True):
-        if row["job"] is not None:
-            jobs[row["job"]].append(values)
+        if row["work"] is not None:
+            jobs[row["work"]].append(values)
     for ranks in jobs.values():
         shares = {
             "peers": float(len(ranks)),

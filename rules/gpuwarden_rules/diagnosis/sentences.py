@@ -38,7 +38,7 @@ def diagnosis_of(judged: Judged, now: datetime) -> Diagnosis:
         node=place.node,
         gpu=place.gpu,
         job=place.job,
-        owner=place.owner,
+        username=place.username,
         began_at=now,
         seen_at=now,
         simulated=place.simulated,
@@ -49,6 +49,7 @@ def diagnosis_of_job(view: JobView, now: datetime) -> Diagnosis:
     """The diagnosis of a job on several GPUs."""
     first = view.ranks[0].seen.place
     nodes = {rank.seen.place.node for rank in view.ranks}
+    jobs = {rank.seen.place.job for rank in view.ranks}
     worst = max(view.causes, key=lambda r: r.seen.features.stall or 0) if view.causes else None
     source = worst or next(r for r in view.ranks if r.verdict.bottleneck is view.bottleneck)
     advice = advise(source.seen.place, view.bottleneck, source.seen.features)
@@ -66,8 +67,8 @@ def diagnosis_of_job(view: JobView, now: datetime) -> Diagnosis:
         usd_per_hour=None if view.bottleneck in HEALTHY else view.usd_per_hour,
         cause=worst.seen.place.gpu_uuid if worst and is_one else None,
         node=first.node if len(nodes) == 1 else None,
-        job=view.name,
-        owner=first.owner,
+        job=jobs.pop() if len(jobs) == 1 else None,
+        username=first.username,
         gpus=len(view.ranks),
         began_at=now,
         seen_at=now,

@@ -75,10 +75,11 @@ _TREES = f"""
     SELECT
         gpu_uuid, pid, arg_max(node, ts) AS node, max(ts) AS last_at,
         arg_max(started_at, ts) AS started_at, arg_max(gpu_memory_bytes, ts) AS bytes,
-        any_value(process_name) AS process_name, any_value(username) AS owner,
+        any_value(process_name) AS process_name, any_value(username) AS username, any_value(job) AS job,
         any_value(command) AS command,
-        coalesce('Slurm job ' || any_value(slurm_job_id), 'job at ' || any_value(rendezvous),
-                 'pod ' || any_value(pod), 'container ' || left(any_value(container_id), 12)) AS scheduled,
+        coalesce('job ' || CASE WHEN any_value(job) IS DISTINCT FROM any_value(pod) THEN any_value(job) END,
+                 'job at ' || any_value(rendezvous), 'job ' || any_value(job),
+                 'container ' || left(any_value(container_id), 12)) AS scheduled,
         avg(cpu_percent) AS cpu, avg(main_cpu_percent) AS main_cpu, avg(pin_cpu_percent) AS pin_cpu,
         avg((state = 'D')::INT) AS blocked_main,
         quantile_disc(loader_workers, 0.5) AS workers, avg(loader_cpu_percent) AS loader_cpu,
@@ -107,10 +108,10 @@ _SHORT_COMMAND = (
 )
 _OWNERS = f"""
     SELECT
-        *, coalesce(scheduled, coalesce(owner || '''s ', '')
-                    || coalesce({_SHORT_COMMAND}, process_name, 'pid ' || pid) || ' on ' || node) AS job,
+        *, coalesce(scheduled, coalesce(username || '''s ', '')
+                    || coalesce({_SHORT_COMMAND}, process_name, 'pid ' || pid) || ' on ' || node) AS work,
         count(*) OVER g AS holders,
-        count(DISTINCT coalesce(scheduled, owner || command, pid::VARCHAR)) OVER g AS owners,
+        count(DISTINCT coalesce(scheduled, username || command, pid::VARCHAR)) OVER g AS owners,
         coalesce(regexp_matches(lower(concat_ws(' ', process_name, command)), '{SERVERS}'), false)
             AS is_server
     FROM (

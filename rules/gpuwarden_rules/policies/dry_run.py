@@ -264,14 +264,13 @@ ASKED = (
     'asked AS (SELECT a.* FROM (SELECT unnest(from_json($asked, \'[{"key": "BIGINT", "gpu_uuid": "VARCHAR", '
     '"job": "VARCHAR", "username": "VARCHAR", "at": "TIMESTAMP"}]\')) AS a))'
 )
-JOB_SQL = "coalesce(slurm_job_id, pod)"
 OF_ASKED_GPUS = f"gpu_uuid IN (SELECT gpu_uuid FROM asked) AND {_IN_TIME}"
 
 
 def _held_sql(table: str) -> str:
     """Job and user by row of `asked`, of the newest row of its GPU."""
     return (
-        f"SELECT a.key, arg_max({JOB_SQL}, t.ts) AS job, arg_max(t.username, t.ts) AS username "
+        "SELECT a.key, arg_max(t.job, t.ts) AS job, arg_max(t.username, t.ts) AS username "
         f"FROM asked a JOIN (SELECT * FROM {table} WHERE {OF_ASKED_GPUS}) t ON t.gpu_uuid = a.gpu_uuid "
         f"AND t.ts > a.at - INTERVAL {_minutes(HELD_WITHIN)} MINUTE AND t.ts <= a.at GROUP BY a.key"
     )
@@ -289,7 +288,7 @@ FROM asked LEFT JOIN held h USING (key) LEFT JOIN given g USING (key)
 BUSY_AGAIN_SQL = f"""
 WITH {ASKED},
 working AS (SELECT gpu_uuid, ts FROM gpu_1m WHERE busy_seconds >= {BUSY_SECONDS_MIN} AND {OF_ASKED_GPUS}),
-processes AS (SELECT gpu_uuid, ts, {JOB_SQL} AS job, username FROM process_1m WHERE {OF_ASKED_GPUS})
+processes AS (SELECT gpu_uuid, ts, job, username FROM process_1m WHERE {OF_ASKED_GPUS})
 SELECT a.key, min(w.ts) AS busy_at
 FROM asked a
 JOIN working w ON w.gpu_uuid = a.gpu_uuid AND w.ts > a.at AND w.ts < a.at + INTERVAL {_minutes(WRONG_WITHIN)} MINUTE

@@ -16,7 +16,6 @@ from gpuwarden_rules.policies.dry_run import (
     ASKED,
     BUSY_AGAIN_SQL,
     BUSY_SECONDS_MIN,
-    JOB_SQL,
     OF_ASKED_GPUS,
     rows_by_key,
 )
@@ -28,7 +27,7 @@ JUDGED_AFTER = timedelta(minutes=10)
 _REUSED = f"""
 WITH {ASKED},
 working AS (SELECT gpu_uuid, ts FROM gpu_1m WHERE busy_seconds >= {BUSY_SECONDS_MIN} AND {OF_ASKED_GPUS}),
-own AS (SELECT DISTINCT gpu_uuid, ts, {JOB_SQL} AS job FROM process_1m WHERE {OF_ASKED_GPUS})
+own AS (SELECT DISTINCT gpu_uuid, ts, job FROM process_1m WHERE {OF_ASKED_GPUS})
 SELECT a.key, count(*) AS minutes
 FROM asked a
 JOIN working w ON w.gpu_uuid = a.gpu_uuid AND w.ts >= a.at

@@ -62,7 +62,7 @@ def process_row(
         "pid": job.pids[job.gpus.index(device.index)],
         "process_name": job.process_name,
         "username": job.username,
-        "slurm_job_id": job.slurm_job_id,
+        "job": job.slurm_job_id or job.pod,
         "container_id": job.container_id,
         "pod": job.pod,
         "started_at": job.started_ms,
@@ -154,11 +154,11 @@ def allocation_row(device: SimulatedGpu, job: Job, processes: int) -> Row | None
     """The row of allocation_samples if a scheduler allocated `device` to the job, else None."""
     row: Row = {"gpu": device.index, "gpu_uuid": device.uuid, "processes": processes}
     if job.slurm_job_id:
-        slurm: Row = {"scheduler": "slurm", "owner": job.slurm_job_id}
-        return row | slurm | {"username": job.username, "slurm_job_id": job.slurm_job_id}
+        slurm: Row = {"scheduler": "slurm", "job": job.slurm_job_id}
+        return row | slurm | {"username": job.username}
     if job.pod:
         container = job.process_name
-        kubernetes: Row = {"scheduler": "kubernetes", "owner": f"{job.pod}/{container}"}
+        kubernetes: Row = {"scheduler": "kubernetes", "job": job.pod}
         namespace = job.pod.partition("/")[0]
         names: Row = {"namespace": namespace, "workload": _workload(job.pod), "team": namespace}
         return row | kubernetes | names | {"pod": job.pod, "container": container}

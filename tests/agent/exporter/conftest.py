@@ -40,7 +40,7 @@ class Node:
     def given(self, owner: str, **columns: Any) -> None:
         self._take(
             "allocation_samples",
-            {"gpu": 3, "gpu_uuid": UUID, "scheduler": "slurm", "owner": owner} | columns,
+            {"gpu": 3, "gpu_uuid": UUID, "scheduler": "slurm", "job": owner} | columns,
         )
 
     def detail(self, **columns: Any) -> None:

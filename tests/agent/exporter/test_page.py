@@ -75,14 +75,14 @@ def test_dcgms_names_say_whose_a_gpu_is_as_long_as_its_scheduler_does(node: Any)
     node.inventory()
     node.gpu(util_percent=50.0)
     pod = {"namespace": "ml", "pod": "ml/train-0", "container": "main"}
-    node.given("ml/train-0/main", **pod)
+    node.given("ml/train-0", **pod)
     (line,) = series(page(node, "dcgm"), "DCGM_FI_DEV_GPU_UTIL")
     assert line.endswith('",namespace="ml",pod="train-0",container="main"} 50.0')
-    node.given("ml/train-1/main", **pod | {"pod": "ml/train-1"})
+    node.given("ml/train-1", **pod | {"pod": "ml/train-1"})
     assert "pod=" not in page(node, "dcgm"), "several share it"
     node.clock.advance(10)
     node.gpu(util_percent=50.0)
-    node.given("7", slurm_job_id="7")
+    node.given("7")
     assert 'hpc_job="7"} 50.0' in page(node, "dcgm")
     node.clock.advance(31)
     assert "hpc_job" not in page(node, "dcgm")
@@ -97,14 +97,14 @@ def test_jobstats_has_job_and_user_as_values(node: Any) -> None:
         f"nvidia_gpu_power_usage_milliwatts{{{labels}}} 300500.0"
     ]
     assert not series(text, "nvidia_gpu_jobId")
-    node.given("4711", slurm_job_id="4711", username="root")
+    node.given("4711", username="root")
     text = page(node, "jobstats")
     assert series(text, "nvidia_gpu_jobId") == [f"nvidia_gpu_jobId{{{labels}}} 4711.0"]
     assert series(text, "nvidia_gpu_jobUid") == [f"nvidia_gpu_jobUid{{{labels}}} 0.0"]
-    node.given("4711", slurm_job_id="4711", username="no-such-user-here")
+    node.given("4711", username="no-such-user-here")
     node.clock.advance(10)
     node.gpu(util_percent=50.0)
-    node.given("4711", slurm_job_id="4711", username="no-such-user-here")
+    node.given("4711", username="no-such-user-here")
     text = page(node, "jobstats")
     assert series(text, "nvidia_gpu_jobId") and not series(text, "nvidia_gpu_jobUid")
 

@@ -75,7 +75,7 @@ def job_rows() -> dict[str, list[Row]]:
     job = {
         **about,
         "source": "node",
-        "slurm_job_id": "55",
+        "job": "55",
         "username": "ada",
         "account": "physics",
         "started_at": minutes_ago(20),
@@ -133,7 +133,7 @@ def test_a_job_of_slurm_has_a_report(report: Report) -> None:
 @pytest.mark.usefixtures("fresh_now")
 def test_a_job_that_only_its_processes_tell_of(report: Report) -> None:
     rows = [
-        {"ts": minutes_ago(at), "node": "n1", "gpu": 0, "gpu_uuid": "GPU-a", "simulated": False, "pid": 7, "username": "bob", "pod": "ml/train",
+        {"ts": minutes_ago(at), "node": "n1", "gpu": 0, "gpu_uuid": "GPU-a", "simulated": False, "pid": 7, "username": "bob", "job": "ml/train", "pod": "ml/train",
          "cpu_percent": 150.0, "rss_bytes": 2**30}
         for at in (3, 2, 1)
     ]  # fmt: skip
@@ -149,7 +149,7 @@ def test_a_job_without_slurms_data_begins_with_its_process_and_ends_with_its_las
 ) -> None:
     minute: Row = {
         "node": "n1", "gpu": 0, "gpu_uuid": "GPU-a", "simulated": False, "pid": 7, "process_name": "python",
-        "slurm_job_id": "102", "username": "ada", "samples": 6, "started_at": HOUR + timedelta(seconds=32),
+        "job": "102", "username": "ada", "samples": 6, "started_at": HOUR + timedelta(seconds=32),
     }  # fmt: skip
     minutes = [{**minute, "ts": HOUR + timedelta(minutes=i)} for i in range(3)]
     ((code, screen),) = report("job 102", process_1m=minutes)
@@ -170,7 +170,7 @@ async def test_no_figures_are_read_of_a_job_that_was_short() -> None:
     class Querier:
         async def query(self, sql: str, params: Any = None, **_: Any) -> Result:
             asked.append(sql)
-            names = ["slurm_job_id", "started_at", "ended_at", "gpu_uuids"]
+            names = ["job", "started_at", "ended_at", "gpu_uuids"]
             begin = datetime(2026, 11, 23, 8, tzinfo=UTC)
             return Result(names, [], [("7", begin, begin + timedelta(seconds=59), "GPU-a")])
 

@@ -22,7 +22,7 @@ def fleet() -> Iterator[MemoryDatabase]:
     Scene(loop(0.3, 0.4), process=STARVING).insert(database)
     Scene(loop(0.3, 0.99), index=1).insert(database)
     for index in range(4):
-        process = {"slurm_job_id": "77", **(STARVING if index == 0 else {})}
+        process = {"job": "77", **(STARVING if index == 0 else {})}
         series = loop(0.3, 0.4 if index == 0 else 1.0)
         power = 0.8 if index == 0 else 0.2
         Scene(series, node="n2", index=index, process=process, power=power).insert(database)
@@ -96,7 +96,7 @@ async def test_a_job_names_the_rank_that_holds_it_up(
 ) -> None:
     assert await tell(fleet, "77", END, "table") == 1
     shown = capsys.readouterr().out
-    assert shown.startswith("Slurm job 77: 4 GPUs of n2\nEfficiency 40 %\n")
+    assert shown.startswith("job 77: 4 GPUs of n2\nEfficiency 40 %\n")
     assert "GPU 0 of n2 holds up 3 other GPUs of the job" in shown.replace("\n  ", " ")
     assert shown.count("waits_for_peer") == 3
 
@@ -104,7 +104,7 @@ async def test_a_job_names_the_rank_that_holds_it_up(
 async def test_a_gpu_that_waits_for_another_node_says_for_which(
     fleet: MemoryDatabase, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    Scene(loop(0.3, 1.0), node="n3", process={"slurm_job_id": "77"}, power=0.2).insert(fleet)
+    Scene(loop(0.3, 1.0), node="n3", process={"job": "77"}, power=0.2).insert(fleet)
     await tell(fleet, "n3/0", END, "table")
     assert "It waits for GPU 0 of n2, which is loader_workers." in capsys.readouterr().out
 

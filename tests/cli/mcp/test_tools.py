@@ -43,10 +43,10 @@ def _hours(user: str | None, label: str, hours: int, usd: float | None, **more: 
 
 async def test_waste_names_who_why_and_which_job(fleet: MemoryDatabase, tools: FleetTools) -> None:
     rows = [
-        *_hours("alice", "productive", 9, 3.0, slurm_job_id="1"),
-        *_hours("alice", "idle_held", 2, 3.0, slurm_job_id="1"),
-        *_hours("bob", "starved", 4, 3.0, slurm_job_id="70"),
-        *_hours("bob", "idle_held", 5, 3.0, slurm_job_id="71"),
+        *_hours("alice", "productive", 9, 3.0, job="1"),
+        *_hours("alice", "idle_held", 2, 3.0, job="1"),
+        *_hours("bob", "starved", 4, 3.0, job="70"),
+        *_hours("bob", "idle_held", 5, 3.0, job="71"),
         *_hours("carol", "idle_held", 1, None),
         *_hours("dave", "idle_held", 99, 3.0, ts=NOW - timedelta(days=9)),
     ]
@@ -74,7 +74,7 @@ async def test_waste_names_who_why_and_which_job(fleet: MemoryDatabase, tools: F
 def _verdict(owner: str, bottleneck: str) -> dict[str, Any]:
     return {
         "subject": f"GPU-{bottleneck}", "kind": "gpu", "bottleneck": bottleneck, "confidence": 1.0, "summary": "It waits.",
-        "advice": "num_workers 2 -> 6", "evidence": "[]", "misses": "[]", "gpus": 1, "simulated": False, "owner": owner,
+        "advice": "num_workers 2 -> 6", "evidence": "[]", "misses": "[]", "gpus": 1, "simulated": False, "username": owner,
         "began_at": NOW - timedelta(hours=2), "seen_at": NOW,
     }  # fmt: skip
 

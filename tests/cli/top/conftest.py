@@ -53,7 +53,7 @@ def _plant(database: MemoryDatabase) -> None:
         "process_samples",
         [
             {**process, "ts": now - timedelta(seconds=s), "node": node, "gpu": 0, "gpu_uuid": f"GPU-{node}-0", "pid": pid,
-             "username": "bob", "slurm_job_id": "77", "cpu_percent": float(s)}
+             "username": "bob", "job": "77", "cpu_percent": float(s)}
             for node, pid in (("n0", 5), ("n1", 6))
             for s in (2, 12)
         ],

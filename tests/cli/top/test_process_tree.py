@@ -39,7 +39,7 @@ PROCESSES = [
 def planted(rows: list[dict[str, Any]]) -> MemoryDatabase:
     """A database with these processes, and nothing else."""
     database = MemoryDatabase()
-    names = {"username": "username", "job": "slurm_job_id", "memory_bytes": "gpu_memory_bytes", "sm_percent": "sm_util_percent", "started_by": "ancestors"}  # fmt: skip
+    names = {"username": "username", "job": "job", "memory_bytes": "gpu_memory_bytes", "sm_percent": "sm_util_percent", "started_by": "ancestors"}  # fmt: skip
     now = datetime.now(UTC)
     shared = {"ts": now - timedelta(seconds=2), "simulated": False, "process_name": "python"}
     database.insert(

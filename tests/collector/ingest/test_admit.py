@@ -350,7 +350,7 @@ def test_labels_that_would_fail_every_query_of_all_nodes_are_refused(
         "gpu_uuid": "GPU-1",
         "simulated": True,
         "scheduler": "slurm",
-        "owner": "1",
+        "job": "1",
     }
     assert judged(wire, [{**event, "pod_labels": labels}], "allocation_samples") is not None
 

@@ -42,7 +42,7 @@ def a_row_of_each_table(wire: Any) -> dict[str, dict[str, Any]]:
             "node": "n1",
             "simulated": False,
             "source": "node",
-            "slurm_job_id": "7",
+            "job": "7",
         },
         "slurm_node_samples": {
             "ts": wire.now,
@@ -54,7 +54,7 @@ def a_row_of_each_table(wire: Any) -> dict[str, dict[str, Any]]:
         "allocation_samples": {
             **wire.gpu_row(),
             "scheduler": "slurm",
-            "owner": "4711",
+            "job": "4711",
             "processes": 0,
         },
         "progress_samples": {

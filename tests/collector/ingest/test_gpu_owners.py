@@ -38,7 +38,7 @@ ABOUT += ("process_samples", "allocation_samples", "coverage", "events")
 MORE: dict[str, dict[str, Any]] = {
     "link_samples": {"link_type": "nvlink", "link": 0},
     "process_samples": {"pid": 7},
-    "allocation_samples": {"scheduler": "slurm", "owner": "1"},
+    "allocation_samples": {"scheduler": "slurm", "job": "1"},
     "coverage": {
         "probe": "gpu0", "table_name": "gpu_samples", "expected": 60, "taken": 0,
         "missed": 0, "skipped": 0, "late": 0, "failed": 60,

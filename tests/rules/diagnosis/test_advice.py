@@ -11,7 +11,7 @@ from gpuwarden.diagnosis import HEALTHY, Bottleneck
 from gpuwarden_rules.diagnosis.advice import advise, usd_per_hour, wanted_workers
 from gpuwarden_rules.diagnosis.features import Features, GpuInfo
 
-PLACE = GpuInfo(gpu_uuid="GPU-1", node="n1", gpu=0, job="Slurm job 7", usd_per_hour=3.0)
+PLACE = GpuInfo(gpu_uuid="GPU-1", node="n1", gpu=0, job="7", work="job 7", usd_per_hour=3.0)
 STARVED = Features(duty=0.30, stall=0.70, workers=2.0, loader_cpu=94.0, idle_cores=14.0)
 
 

@@ -26,11 +26,11 @@ STARVED = replace(
 SPINNING = replace(WORKING, duty=1.0, stall=0.0, power_share=0.2)
 
 
-def ranks(*features: Features, job: str | None = "Slurm job 7", **place: Any) -> list[Judged]:
+def ranks(*features: Features, job: str | None = "7", **place: Any) -> list[Judged]:
     made = []
     for index, one in enumerate(features):
         at = GpuInfo(
-            gpu_uuid=f"GPU-{index}", node=f"n{index // 4}", gpu=index % 4, job=job, owner="ann",
+            gpu_uuid=f"GPU-{index}", node=f"n{index // 4}", gpu=index % 4, job=job, work=job and f"job {job}", username="ann",
             usd_per_hour=2.0, has_process_data=True, **place,
         )  # fmt: skip
         made.append(Judged(ObservedGpu(at, one, END), classify(at, one)))
@@ -118,7 +118,7 @@ async def test_processes_of_one_command_are_a_job_and_a_long_command_counts_to_i
     commands = ["python train.py", "python train.py", path + "1e-3", path + "1e-3", path + "1e-4"]
     for index, command in enumerate(commands):
         Scene(loop(0.3, 0.9), index=index, process={"command": command}).insert(database)
-    jobs = [seen.place.job for seen in await observe(database, END)]
+    jobs = [seen.place.work for seen in await observe(database, END)]
     assert jobs[0] == jobs[1] == "ann's python train.py on n1"
     assert jobs[2] == jobs[3] != jobs[4]
     assert all(job is not None and len(job) <= len("ann's ") + 80 + len(" on n1") for job in jobs)

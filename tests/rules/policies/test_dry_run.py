@@ -212,7 +212,7 @@ async def test_jobs_and_work_are_read_of_the_time_of_the_act(database) -> None:
         [
             {
                 **row, "ts": NOW + at * MINUTE, "gpu": gpu, "gpu_uuid": f"GPU-{gpu}", "pid": 7, "process_name": "python",
-                "slurm_job_id": job, "username": username, "samples": 6,
+                "job": job, "username": username, "samples": 6,
             }
             for gpu, (job, username) in owners.items()
             for at in range(-20, 30 if gpu == 2 else 200)
@@ -234,8 +234,8 @@ async def test_jobs_and_work_are_read_of_the_time_of_the_act(database) -> None:
         "allocation_samples",
         [
             {
-                **row, "ts": NOW + at * MINUTE, "gpu": 3, "gpu_uuid": "GPU-3", "scheduler": "slurm", "owner": "12",
-                "slurm_job_id": "12", "username": "eve",
+                **row, "ts": NOW + at * MINUTE, "gpu": 3, "gpu_uuid": "GPU-3", "scheduler": "slurm",
+                "job": "12", "username": "eve",
             }
             for at in range(-20, 200)
         ],

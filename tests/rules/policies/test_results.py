@@ -40,7 +40,7 @@ def minute(gpu: int, at: int, busy: float) -> dict[str, Any]:
 def process(gpu: int, at: int, job: str, username: str) -> dict[str, Any]:
     return {
         "node": "n0", "simulated": False, "ts": NOW + at * MINUTE, "gpu": gpu, "gpu_uuid": f"GPU-{gpu}", "pid": 7,
-        "process_name": "python", "slurm_job_id": job, "username": username, "samples": 6,
+        "process_name": "python", "job": job, "username": username, "samples": 6,
     }  # fmt: skip
 
 

@@ -425,7 +425,7 @@ def test_an_ordered_job_has_the_gpus_for_its_time_and_the_one_before_comes_back_
     before, amid, after = (watched.at(s) for s in (59, 300, 700))
     own, other, again = (row(reading, "process_samples") for reading in (before, amid, after))
     assert other["started_at"] == start_ms + 60_000
-    assert other["slurm_job_id"] != own["slurm_job_id"] == again["slurm_job_id"]
+    assert other["job"] != own["job"] == again["job"]
     assert again["pid"] != own["pid"]
     assert {r["util_percent"] for r in amid["gpu_samples"]} == {0.0}
     assert row(after, "gpu_samples")["util_percent"] > 50

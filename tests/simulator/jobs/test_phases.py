@@ -29,7 +29,7 @@ INSERT INTO gpu_1m BY NAME SELECT time_bucket(INTERVAL 1 MINUTE, ts) AS ts, node
         AND d.ts <= time_bucket(INTERVAL 1 MINUTE, s.ts) + INTERVAL 1 MINUTE)::FLOAT AS nvlink_rx_bytes_per_second_avg
 FROM gpu_samples s GROUP BY ALL;
 INSERT INTO process_1m BY NAME SELECT time_bucket(INTERVAL 1 MINUTE, ts - INTERVAL 1 SECOND) AS ts, node, gpu_uuid, pid,
-    any_value(gpu) AS gpu, any_value(slurm_job_id) AS slurm_job_id, true AS simulated, count(*) AS samples,
+    any_value(gpu) AS gpu, any_value(job) AS job, true AS simulated, count(*) AS samples,
     avg(main_cpu_percent)::FLOAT AS main_cpu_percent_avg, avg(cpu_percent)::FLOAT AS cpu_percent_avg,
     avg(loader_workers)::FLOAT AS loader_workers_avg, sum(read) AS read_chars_delta, sum(written) AS write_bytes_delta
 FROM (SELECT *, read_chars_total - lag(read_chars_total) OVER w AS read, write_bytes_total - lag(write_bytes_total) OVER w AS written

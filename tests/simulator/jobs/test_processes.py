@@ -19,7 +19,7 @@ def test_each_gpu_of_a_job_has_its_own_process() -> None:
     gpu = gpu_physics.start(DEVICE, asked.gpu, 100, random.Random(0))
     tree = process_tree.start(JOB, asked.tree, 100)
     row = process_tree.process_row(DEVICE, gpu, JOB, asked.tree, tree, 24, random.Random(0))
-    assert (row["pid"], row["gpu"], row["username"], row["slurm_job_id"]) == (71, 1, "ada", "4711")
+    assert (row["pid"], row["gpu"], row["username"], row["job"]) == (71, 1, "ada", "4711")
     assert row["gpu_memory_bytes"] == gpu.memory_used_bytes > 0
     assert asked.tree.loader_workers == 5
     assert row["cpu_percent"] > row["main_cpu_percent"] + 5 * 90  # type: ignore[operator]

@@ -70,7 +70,7 @@ def test_inference_follows_requests_in_bursts_without_loader_workers(run) -> Non
     assert quantile(run, "util_percent", 0.95) - quantile(run, "util_percent", 0.05) > 30
     assert run.mean("loader_workers") == 0
     assert run.mean("main_cpu_percent") < 80
-    assert all(row["pod"] and row["slurm_job_id"] is None for row in run.process)
+    assert all(row["pod"] and row["job"] == row["pod"] for row in run.process)
 
 
 @of(Workload.INPUT_BOUND_CPU)

@@ -28,7 +28,7 @@ def test_what_names_people_is_not_harmless() -> None:
     owners = {
         "node",
         "username",
-        "slurm_job_id",
+        "job",
         "container_id",
         "pod",
         "command",

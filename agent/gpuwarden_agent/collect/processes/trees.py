@@ -133,6 +133,7 @@ class ProcessProbe(HostedProbe):
                 values = driver_columns(device.index, process) | features.get(process.pid, {})
                 if values.pop("is_in_kubernetes", False):
                     values |= self._of_pod(values, process.gpu_uuid, now_s)
+                values["job"] = values.get("job") or values.get("pod")
                 rows.append(coerce("process_samples", values))
         return {"process_samples": rows}
 
@@ -277,7 +278,7 @@ def owner_columns(tracker: ProcessTracker) -> dict[str, Value]:
     return {
         "process_name": owner.process_name,
         "username": owner.username,
-        "slurm_job_id": owner.slurm_job_id,
+        "job": owner.slurm_job_id,
         "container_id": owner.container_id,
         "pod": owner.pod,
         "rendezvous": owner.launch.rendezvous,

@@ -147,7 +147,7 @@ def _row(sender: ProgressSender, name: str, value: float) -> Row:
         "source": sender.source,
         "sender": sender.sender,
         "username": sender.username,
-        "slurm_job_id": None if is_pod else sender.job,
+        "job": sender.job,
         "pod": sender.job if is_pod else None,
         "rank": sender.rank,
         "name": name,

@@ -148,11 +148,11 @@ class SlurmControllerProbe(HostedProbe):
         rows = []
         told: dict[str, tuple[JobLine, float]] = {}
         for job in jobs:
-            before = self._jobs.get(job.slurm_job_id)
+            before = self._jobs.get(job.job)
             if before is not None and before[0] == job and now_s - before[1] < AGAIN_S:
-                told[job.slurm_job_id] = before
+                told[job.job] = before
                 continue
-            told[job.slurm_job_id] = (job, now_s)
+            told[job.job] = (job, now_s)
             rows.append(coerce(JOBS, {"source": "controller", **asdict(job)}))
         self._jobs = told
         return rows

@@ -139,7 +139,7 @@ class SlurmJobProbe(HostedProbe):
         code = note.number("SLURM_JOB_EXIT_CODE")
         values: dict[str, Value] = {
             "source": "node",
-            "slurm_job_id": note.job,
+            "job": note.job,
             "array_job_id": note.text("SLURM_ARRAY_JOB_ID"),
             "array_task_id": note.text("SLURM_ARRAY_TASK_ID"),
             "job_name": note.text("SLURM_JOB_NAME"),

@@ -49,7 +49,7 @@ _STATE_FLAGS = "*~#!%$@^-+"
 class JobLine:
     """A job as the controller has it, in columns of `slurm_job_samples`; None: unknown."""
 
-    slurm_job_id: str
+    job: str
     array_job_id: str | None
     array_task_id: str | None
     job_name: str | None
@@ -100,7 +100,7 @@ def _job(line: str) -> JobLine | None:
     is_array = _told(task) is not None
     count = _number(nodes)
     return JobLine(
-        slurm_job_id=job,
+        job=job,
         array_job_id=array if is_array else None,
         array_task_id=task if is_array else None,
         job_name=_told(name),

@@ -144,8 +144,7 @@ class Watched:
         """Values by job and name."""
         self.reading = self.probe.read(0)
         return {
-            (row.get("slurm_job_id") or row.get("pod"), row["name"]): row["value"]
-            for row in self.reading["progress_samples"]
+            (row.get("job"), row["name"]): row["value"] for row in self.reading["progress_samples"]
         }
 
 
@@ -165,7 +164,7 @@ def test_a_file_that_is_appended_to(watched: Watched) -> None:
     assert row == {
         "source": "file",
         "sender": "4711.0",
-        "slurm_job_id": "4711",
+        "job": "4711",
         "rank": 0,
         "name": "tokens",
         "value": 20.0,
@@ -418,7 +417,7 @@ def test_a_unix_socket_knows_who_sends(at_path: Path, streams: ProgressStreams) 
     time.sleep(0.3)
     rows = until(streams.rows)
     assert {row["name"]: row["value"] for row in rows} == {"tokens": 12, "steps": 1}
-    assert {(row["username"], row["slurm_job_id"], row["sender"]) for row in rows} == {
+    assert {(row["username"], row["job"], row["sender"]) for row in rows} == {
         (f"user {os.getuid()}", "4711", f"pid {os.getpid()}")
     }, "its cgroup names its job, not its tag"
     assert streams.refused() == {"a line has not a name and a value: write tokens 123456": 1}

@@ -59,13 +59,12 @@ def test_what_pods_have_is_told_whether_they_use_it_or_not(tmp_path: Path) -> No
         | {
             "gpu": 0,
             "gpu_uuid": A,
-            "owner": "research/bert/main",
+            "job": "research/bert",
             "pod": "research/bert",
             "processes": 0,
         },
-        common
-        | {"gpu": 1, "gpu_uuid": B, "owner": "research/shared/main", "pod": "research/shared"},
-        common | {"gpu_uuid": MIG, "owner": "research/slice/main", "pod": "research/slice"},
+        common | {"gpu": 1, "gpu_uuid": B, "job": "research/shared", "pod": "research/shared"},
+        common | {"gpu_uuid": MIG, "job": "research/slice", "pod": "research/slice"},
     ]
     assert shared.only_pod_on(A, SystemClock().monotonic()) == "research/bert"
 
@@ -78,9 +77,8 @@ def test_what_jobs_have_is_told_with_their_owner(tmp_path: Path) -> None:
             "gpu": 1,
             "gpu_uuid": B,
             "scheduler": "slurm",
-            "owner": "12",
             "username": "user1000",
-            "slurm_job_id": "12",
+            "job": "12",
         }
     ]
 

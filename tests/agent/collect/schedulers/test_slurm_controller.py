@@ -58,7 +58,7 @@ def test_what_changes_is_told_once_and_all_again_after_an_hour(clock: ManualCloc
     controller = Controller()
     probe = SlurmControllerProbe(clock, controller)
     first = answered(probe, clock)
-    assert [row["slurm_job_id"] for row in first["slurm_job_samples"]] == ["1", "3", "5"]
+    assert [row["job"] for row in first["slurm_job_samples"]] == ["1", "3", "5"]
     assert [row["state"] for row in first["slurm_node_samples"]] == ["drained", "idle"]
     assert "events" not in first, "how things were before the agent is not news"
     assert answered(probe, clock) == {"slurm_job_samples": [], "slurm_node_samples": []}

@@ -87,7 +87,7 @@ def test_a_restarted_agent_knows_what_runs_and_what_ended_meanwhile(notes: Path)
     script("Prolog", notes, **PROLOG | {"SLURM_JOB_ID": "8"})
     rows(probe(notes))
     script("Epilog", notes, SLURM_JOB_ID="7", SLURM_JOB_EXIT_CODE="0")
-    states = {row["slurm_job_id"]: row["state"] for row in rows(probe(notes))}
+    states = {row["job"]: row["state"] for row in rows(probe(notes))}
     assert states == {"7": "ended", "8": "running"}
     (held,) = noted_jobs(SlurmNotes(notes))()
     assert held.job == "8" and held.gpus == ("0", "2") and held.uid == 2001

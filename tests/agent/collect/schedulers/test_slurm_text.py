@@ -43,7 +43,7 @@ def test_jobs_are_read_from_squeue_22_05() -> None:
     assert failed.ended_at is not None and iso_text(from_ms(failed.ended_at)).startswith(
         "2026-11-23T09:09:15"
     )
-    assert (task.slurm_job_id, task.array_job_id, task.array_task_id, task.gpus) == (
+    assert (task.job, task.array_job_id, task.array_task_id, task.gpus) == (
         "3",
         "2",
         "1",

@@ -315,12 +315,12 @@ async def test_the_page_says_what_a_token_cost(ran) -> None:
 
 async def test_a_token_without_price_or_power_has_no_cost(ran) -> None:
     ran.db.execute(
-        "INSERT INTO progress_samples (ts, node, simulated, source, sender, job, name, value) "
-        "VALUES ($1, 'n1', false, 'udp', '7', '7', 'steps', 5)",
+        "INSERT INTO progress_samples (ts, node, simulated, source, sender, username, job, name, value) "
+        "VALUES ($1, 'n1', false, 'file', '7', 'ada', '7', 'steps', 5)",
         [BEGIN],
     )
     ran.db.execute("UPDATE gpu_1m SET power_watts_avg = NULL")
-    (steps,) = await read_progress(ran, "7", [], ["GPU-0"], BEGIN, END)
+    (steps,) = await read_progress(ran, "7", ["ada"], ["GPU-0"], BEGIN, END)
     assert (steps.amount, steps.per_second, steps.usd_each, steps.joules_each) == (
         0,
         None,
@@ -329,14 +329,14 @@ async def test_a_token_without_price_or_power_has_no_cost(ran) -> None:
     )
     assert "no rate, without two reports" in sentence(steps)
     ran.db.execute(
-        "INSERT INTO progress_samples (ts, node, simulated, source, sender, job, name, value) "
-        "VALUES ($1, 'n1', false, 'udp', '7', '7', 'steps', 605)",
+        "INSERT INTO progress_samples (ts, node, simulated, source, sender, username, job, name, value) "
+        "VALUES ($1, 'n1', false, 'file', '7', 'ada', '7', 'steps', 605)",
         [BEGIN + timedelta(minutes=20)],
     )
-    (steps,) = await read_progress(ran, "7", [], ["GPU-0"], BEGIN, END)
+    (steps,) = await read_progress(ran, "7", ["ada"], ["GPU-0"], BEGIN, END)
     assert sentence(steps) == (
         "600 steps reported, 0.5 a second; no dollars: a GPU has no price; no joules: power was not read."
     )
     ran.db.execute("UPDATE gpu_1m SET power_watts_avg = 300 WHERE gpu_uuid = 'GPU-0'")
-    (steps,) = await read_progress(ran, "7", [], ["GPU-0"], BEGIN, END)
+    (steps,) = await read_progress(ran, "7", ["ada"], ["GPU-0"], BEGIN, END)
     assert steps.joules_each == 600

@@ -7,11 +7,12 @@ from gpuwarden_collector.storage.database import Database
 
 REFUSED_FUNCTIONS = """
     can_cast_implicitly cast_to_type col_description combine constant_or_null create_sort_key current_connection_id current_query
-    current_query_id current_setting current_transaction_id currval finalize format_pg_type format_type
+    current_query_id current_setting current_transaction_id currval current_role current_user
+    finalize format_pg_type format_type
     get_block_size get_type getvariable in_search_path is_histogram_other_bin json_deserialize_sql
-    json_serialize_plan json_serialize_sql make_type map_to_pg_oid murmur3_32 nextval obj_description
+    json_serialize_plan json_serialize_sql make_type map_to_pg_oid murmur3_32 nextval obj_description session_user
     parse_duckdb_log_message remap_struct replace_type setseed shobj_description sleep_ms stats
-    timetz_byte_comparable txid_current variant_bytes_to_variant variant_extract variant_normalize
+    timetz_byte_comparable txid_current user variant_bytes_to_variant variant_extract variant_normalize
     variant_to_parquet_variant variant_typeof vector_type write_log
 """
 REFUSED_FAMILIES = ("__internal_", "has_", "icu_", "inet_", "pg_", "st_")

@@ -15,7 +15,6 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 import psutil
-import pyarrow as pa
 import pytest
 from tests.collector.made_up_store import move
 
@@ -135,28 +134,6 @@ async def test_queries_beside_leave_a_process_to_those_that_are_waited_for(
             raise ZeroDivisionError  # cancels the others
     assert failed.group_contains(ZeroDivisionError)
     assert (await querier.background.query("SELECT 1")).rows == [(1,)]
-
-
-async def test_an_export_has_more_rows_than_an_answer_and_fails_rather_than_lack_some(
-    worker_settings: WorkerSettings, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async with SqlQuerier(
-        worker_settings, Stats(), SystemClock(), rows_max=10, export_rows_max=300_000
-    ) as opened:
-
-        async def exported(rows: int) -> int:
-            parts = [
-                part
-                async for part in opened.background.exported(f"SELECT * FROM range({rows}) t(n)")
-            ]
-            return int(pa.ipc.open_stream(b"".join(parts)).read_all().num_rows)
-
-        assert await exported(250_000) == 250_000
-        with pytest.raises(QueryError, match="there are more than 300000 rows"):
-            await exported(400_000)
-        monkeypatch.setattr(querier_module, "EXPORT_BYTES_MAX", 1024 * 1024)
-        with pytest.raises(QueryError, match="more than 1 MiB"):
-            await exported(250_000)
 
 
 async def test_rules_get_a_core_before_the_storage_process_and_that_before_people(
@@ -334,11 +311,10 @@ async def test_a_stream_is_cut_at_what_was_asked_or_may_be(querier: SqlQuerier) 
 
 
 async def test_while_nobody_takes_rows_the_process_waits_and_then_it_ends(
-    worker_settings: WorkerSettings,
+    worker_settings: WorkerSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with SqlQuerier(
-        worker_settings, Stats(), SystemClock(), queries_max=1, take_s=1
-    ) as querier:
+    monkeypatch.setattr(querier_module, "QUERY_SEND_S", 1)
+    async with SqlQuerier(worker_settings, Stats(), SystemClock(), queries_max=1) as querier:
         sql = "SELECT repeat('x', 1000) FROM range(100000)"
         async with querier.stream("arrow", sql) as stream:
             await anext(stream)

@@ -249,14 +249,14 @@ def test_all_of_the_time_is_billed_once_and_everything_says_the_same_cents(
     listed = asyncio.run(read_fleet(database, week.now))[0].alerts
     said = {(a["node"], a["rule"]): a["usd_so_far"] for a in listed}
     assert {"GPU-0", "GPU-1"} <= alerts.keys()
-    for uuid, label in (("GPU-0", "free"), ("GPU-1", "idle_held")):
+    for uuid, category in (("GPU-0", "free"), ("GPU-1", "idle_held")):
         alert = alerts[uuid]
         # The week ends up to two minutes and a step before now: what began is counted back from now.
         assert abs(alert.began_at - began[uuid]) <= (COUNTED_MINUTES + 2) * MINUTE
         (spent,) = week.one(
-            "SELECT sum(usd) FROM waste WHERE gpu_uuid = $p0 AND label = $p1 "
+            "SELECT sum(usd) FROM waste WHERE gpu_uuid = $p0 AND category = $p1 "
             "AND ts >= date_trunc('hour', $p2::TIMESTAMP)",
-            *(uuid, label, alert.began_at),
+            *(uuid, category, alert.began_at),
         )
         assert spent == pytest.approx(PRICES[int(uuid[-1])] * last[int(uuid[-1])] / 60, abs=0.4)
         shown = alert.usd_so_far(week.now)
@@ -281,7 +281,7 @@ def test_all_of_the_time_is_billed_once_and_everything_says_the_same_cents(
 
     # Energy is what was measured: never 0 for what was not.
     kinds = week.one(
-        "SELECT count(energy_kwh) FILTER (label = 'idle_held' AND node = 'n1' AND ts >= $p0), "
+        "SELECT count(energy_kwh) FILTER (category = 'idle_held' AND node = 'n1' AND ts >= $p0), "
         "sum(energy_kwh * 0.4), sum(co2_kg) FROM waste",
         began["GPU-1"] + timedelta(hours=1),
     )

@@ -124,7 +124,7 @@ class Fleet:
         return self.sql(_INCIDENTS, state=state)
 
     def waste(self, by: str = "username", since: str = "7d") -> FleetQuery:
-        """GPU hours by label, dollars and energy, total and wasted, by user, team, job, node, model or GPU."""
+        """GPU hours by category, dollars and energy, total and wasted, by user, team, job, node, model or GPU."""
         if by not in BY:
             raise CallError(f"by = {by} is unknown; it must be one of {', '.join(BY)}")
         begin = _hour_before(_now(), since)

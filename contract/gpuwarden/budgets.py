@@ -8,12 +8,12 @@ take their forecasts from here. docs/money.md explains it.
 from gpuwarden.metrics import Type
 from gpuwarden.table import Column, Table
 
-BUDGET_KINDS = ("team", "username", "account", "label", "fleet")
+BUDGET_KINDS = ("team", "username", "account", "category", "fleet")
 """What a budget can be for; `fleet` has no name."""
 SQL_NOW = "now()::TIMESTAMP"
 
 BUDGETS = Table("budgets", "budget of the prices file", ("kind", "name"), (
-    Column("kind", Type.STRING, "team, username, account, label (of waste) or fleet.", required=True),
+    Column("kind", Type.STRING, "team, username, account, category (of waste) or fleet.", required=True),
     Column("name", Type.STRING, "Whose it is; empty: the fleet's.", required=True),
     Column("usd_per_month", Type.FLOAT64, "Amount for a calendar month (UTC).", required=True),
 ))  # fmt: skip
@@ -56,7 +56,7 @@ def budgets_sql(now: str) -> str:
     Simulated GPUs count only if there are no others.
     """
     sums = (
-        f"SELECT team, username, job, label, simulated, {_at(_SUMS, now)}, "
+        f"SELECT team, username, job, category, simulated, {_at(_SUMS, now)}, "
         f"min(ts) FILTER ({_at(_WEEK, now)}) AS first_at FROM waste "
         f"WHERE {_at(_READ, now)} GROUP BY ALL"
     )

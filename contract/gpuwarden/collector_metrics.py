@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from gpuwarden.prometheus_names import SLURM_JOB, SLURM_JOB_SQL
-from gpuwarden.waste import LABELS
+from gpuwarden.waste import CATEGORIES
 
 MINUTE_MS = 60_000
 
@@ -66,7 +66,7 @@ def _during(began: str, ended: str) -> str:
 
 
 _WASTE_LABELS = (
-    "node", "gpu", "gpu_uuid", "model", "label", "is_waste", "username", "job", "team", "simulated",
+    "node", "gpu", "gpu_uuid", "model", "category", "is_waste", "username", "job", "team", "simulated",
 )  # fmt: skip
 _WASTE = "SELECT *, sum(gpu_hours) OVER (PARTITION BY ts, node, gpu_uuid) AS hours FROM waste"
 _INCIDENT_LABELS = (
@@ -95,28 +95,28 @@ def _alert(state: str, began: str, ended: str) -> str:
 SOURCES: Mapping[str, MetricSource] = {
     "waste_metrics": MetricSource(
         _WASTE_LABELS,
-        f"SELECT ts, {_texts('node', 'gpu', 'gpu_uuid', 'model', 'label', 'is_waste', 'username', 'job', 'team')}, "
+        f"SELECT ts, {_texts('node', 'gpu', 'gpu_uuid', 'model', 'category', 'is_waste', 'username', 'job', 'team')}, "
         f"{_SIMULATED}, usd / hours AS usd_per_hour, gpu_hours / hours AS share FROM ({_WASTE})",
         65 * MINUTE_MS,
         (
             CollectorMetric(
                 "gpuwarden_waste_usd_per_hour",
                 "usd_per_hour",
-                "Cost of the time of a GPU with a label (see docs/money.md) and an owner, as the mean of an hour; of the "
+                "Cost of the time of a GPU with a category (see docs/money.md) and an owner, as the mean of an hour; of the "
                 "hour that runs, the mean so far.",
             ),
             CollectorMetric(
                 "gpuwarden_waste_time_ratio",
                 "share",
-                "Share of that hour with this label and owner. The shares of a GPU add up to 1.",
+                "Share of that hour with this category and owner. The shares of a GPU add up to 1.",
             ),
         ),
-        f"GPUs times their owners in an hour times {len(LABELS)} labels",
+        f"GPUs times their owners in an hour times {len(CATEGORIES)} categories",
     ),
     "jobs_metrics": MetricSource(
         ("job", "username", "team", "simulated"),
         f"SELECT ts, {_texts('job', 'username', 'team')}, {_SIMULATED}, "
-        "coalesce(sum(gpu_hours) FILTER (label IN ('productive', 'busy')), 0) / sum(gpu_hours) AS efficiency, "
+        "coalesce(sum(gpu_hours) FILTER (category IN ('productive', 'busy')), 0) / sum(gpu_hours) AS efficiency, "
         "sum(gpu_hours) AS gpu_hours FROM waste WHERE job IS NOT NULL "
         "GROUP BY ts, job, username, team, simulated",
         65 * MINUTE_MS,
@@ -124,7 +124,7 @@ SOURCES: Mapping[str, MetricSource] = {
             CollectorMetric(
                 "gpuwarden_job_efficiency_ratio",
                 "efficiency",
-                "Share of a job's GPU time of an hour in which its GPUs worked (labels productive and busy).",
+                "Share of a job's GPU time of an hour in which its GPUs worked (categories productive and busy).",
             ),
             CollectorMetric(
                 "gpuwarden_job_gpu_hours",

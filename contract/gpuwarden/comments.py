@@ -15,17 +15,17 @@ _OF_VIEWS: Mapping[str, Mapping[str, str]] = {
         "job": "Slurm job, or Kubernetes namespace/pod.",
     },
     "waste": {
-        "is_waste": "Whether its label is one of waste.",
-        "gpu_hours": "Time with that label and owner.",
+        "is_waste": "Whether its category is one of waste.",
+        "gpu_hours": "Time with that category and owner.",
     },
-    "others_1h": {"gpu_hours": "Time of all GPUs with that label.", "usd": "Cost of that time."},
+    "others_1h": {"gpu_hours": "Time of all GPUs with that category.", "usd": "Cost of that time."},
     "gpu_usage": {
         "rack": "Label `rack` of the node.",
         "labels": "Labels of the node: labels['zone'] is one of them.",
         "gpu_hours": "Time of the GPU that belongs to the owner.",
         "busy_hours": "Hours in which a kernel ran.",
         "idle_hours": "Hours in which nothing ran.",
-        "wasted_hours": "Hours with a label of waste.",
+        "wasted_hours": "Hours with a category of waste.",
         "wasted_usd": "Cost of the wasted hours; NULL: no price, or none was wasted.",
     },
     "racks": {
@@ -72,7 +72,7 @@ _OF_VIEWS: Mapping[str, Mapping[str, str]] = {
         "memory_peak_bytes": "The most memory that it has used on one node.",
     },
     "slurm_nodes": {"told_by": "Node whose agent read the controller."},
-    "node_labels": {"label": "Name of the label.", "value": "Value of the label."},
+    "node_labels": {"name": "Name of the label.", "value": "Value of the label."},
     "incident_costs": {"incident": "Id of the incident."},
     "budgets_now": {
         "spent_usd": "Dollars of this month (UTC) until now; NULL: no price is known.",

@@ -102,38 +102,38 @@ GROUP BY username ORDER BY usd DESC NULLS LAST, gpu_hours DESC, username;
 
 -- waste-by-reason: dollars lost, by reason
 -- $since 7d: how far back
-SELECT label, round(sum(usd), 2) AS usd, round(sum(gpu_hours), 1) AS gpu_hours
+SELECT category, round(sum(usd), 2) AS usd, round(sum(gpu_hours), 1) AS gpu_hours
 FROM waste WHERE is_waste AND ts > $since::TIMESTAMP
-GROUP BY label ORDER BY usd DESC NULLS LAST, gpu_hours DESC, label;
+GROUP BY category ORDER BY usd DESC NULLS LAST, gpu_hours DESC, category;
 
 -- waste-by-team: dollars lost, by team and reason
 -- $since 7d: how far back
-SELECT team, label, round(sum(usd), 2) AS usd FROM waste
+SELECT team, category, round(sum(usd), 2) AS usd FROM waste
 WHERE is_waste AND ts > $since::TIMESTAMP
-GROUP BY ALL ORDER BY usd DESC NULLS LAST, team, label;
+GROUP BY ALL ORDER BY usd DESC NULLS LAST, team, category;
 
 -- idle-holders: jobs that held idle GPUs, and their owners
 -- $since 1d: how far back
 -- $top 20: number of rows
 SELECT username, job, round(sum(gpu_hours), 1) AS gpu_hours, round(sum(usd), 2) AS usd
-FROM waste WHERE label = 'idle_held' AND ts > $since::TIMESTAMP
+FROM waste WHERE category = 'idle_held' AND ts > $since::TIMESTAMP
 GROUP BY ALL ORDER BY gpu_hours DESC, usd DESC NULLS LAST, job LIMIT $top;
 
 -- hours-by-user: GPU hours by use, what they cost and what was wasted, by user
 -- $since 7d: how far back
-SELECT coalesce(username, '(none)') AS username, label, round(sum(gpu_hours), 1) AS gpu_hours, round(sum(usd), 2) AS usd,
+SELECT coalesce(username, '(none)') AS username, category, round(sum(gpu_hours), 1) AS gpu_hours, round(sum(usd), 2) AS usd,
     round(coalesce(sum(usd) FILTER (is_waste), 0), 2) AS wasted_usd
-FROM waste WHERE ts > $since::TIMESTAMP GROUP BY ALL ORDER BY wasted_usd DESC, gpu_hours, username, label;
+FROM waste WHERE ts > $since::TIMESTAMP GROUP BY ALL ORDER BY wasted_usd DESC, gpu_hours, username, category;
 
 -- productive-share: share of the time that was productive, by day
 -- $since 30d: how far back
 SELECT date_trunc('day', ts) AS day,
-    round(100 * coalesce(sum(gpu_hours) FILTER (label = 'productive'), 0) / sum(gpu_hours), 1) AS percent
+    round(100 * coalesce(sum(gpu_hours) FILTER (category = 'productive'), 0) / sum(gpu_hours), 1) AS percent
 FROM waste WHERE ts > $since::TIMESTAMP GROUP BY day ORDER BY day;
 
 -- productive-cost: what a productive GPU hour costs, by model
 -- $since 7d: how far back
-SELECT model, round(sum(usd) / nullif(sum(gpu_hours) FILTER (label = 'productive'), 0), 2)
+SELECT model, round(sum(usd) / nullif(sum(gpu_hours) FILTER (category = 'productive'), 0), 2)
         AS usd_per_productive_hour
 FROM waste WHERE ts > $since::TIMESTAMP GROUP BY model ORDER BY model;
 
@@ -267,7 +267,7 @@ GROUP BY ALL ORDER BY gpus DESC, model;
 -- gpus-by-label: GPUs and nodes by a label, such as rack
 -- $label rack: name of the label
 SELECT l.value AS label, count(DISTINCT g.node) AS nodes, count(*) AS gpus, round(sum(g.usd_per_hour), 2) AS usd_per_hour
-FROM gpus g LEFT JOIN node_labels l ON l.node = g.node AND l.label = $label
+FROM gpus g LEFT JOIN node_labels l ON l.node = g.node AND l.name = $label
 WHERE g.parent_gpu_uuid IS NULL AND g.replaced_by IS NULL GROUP BY ALL ORDER BY gpus DESC, label;
 
 -- unread-seconds: readings that were missed, by node

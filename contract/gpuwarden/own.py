@@ -28,13 +28,13 @@ _ALMOST = 0.02
 OFFERS_SQL = "SELECT * FROM gpu_offers"
 
 
-def _listed(labels: Sequence[str]) -> str:
-    return ", ".join(f"'{label}'" for label in labels)
+def _listed(categories: Sequence[str]) -> str:
+    return ", ".join(f"'{category}'" for category in categories)
 
 
 USE_SQL = f"""
 WITH asked AS (
-    SELECT w.ts, coalesce(g.catalogue_model, g.model, w.model, 'unknown model') AS model, w.label, w.gpu_hours, w.usd,
+    SELECT w.ts, coalesce(g.catalogue_model, g.model, w.model, 'unknown model') AS model, w.category, w.gpu_hours, w.usd,
         w.simulated, coalesce(contains(g.price_basis, '{OWNED_BASIS}'), false) AS is_owned
     FROM waste w LEFT JOIN gpus g USING (gpu_uuid)
     WHERE w.ts >= $since::TIMESTAMP
@@ -42,8 +42,8 @@ WITH asked AS (
 ),
 hours AS (
     SELECT model, ts, bool_or(simulated) AS simulated, sum(gpu_hours) AS gpu_hours,
-        coalesce(sum(gpu_hours) FILTER (label NOT IN ({_listed(NOT_IN_USE)})), 0) AS used_hours,
-        coalesce(sum(gpu_hours) FILTER (label IN ({_listed(BUSY)})), 0) AS busy_hours,
+        coalesce(sum(gpu_hours) FILTER (category NOT IN ({_listed(NOT_IN_USE)})), 0) AS used_hours,
+        coalesce(sum(gpu_hours) FILTER (category IN ({_listed(BUSY)})), 0) AS busy_hours,
         coalesce(sum(gpu_hours) FILTER (is_owned), 0) AS owned_hours, sum(usd) AS usd
     FROM asked GROUP BY model, ts
 )

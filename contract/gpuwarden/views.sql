@@ -192,15 +192,15 @@ HAVING sum(if(total < before, total, total - before)) > 0;
 
 -- Labels of nodes, one row each.
 CREATE OR REPLACE VIEW node_labels AS
-SELECT n.node, l.key AS label, l.value ->> '$' AS value
+SELECT n.node, l.key AS name, l.value ->> '$' AS value
 FROM nodes n, json_each(n.labels) l;
 
 -- GPU hours, labels, cost and energy of each owner by GPU and hour, with the current hour.
 CREATE OR REPLACE VIEW gpu_usage AS
 SELECT w.ts, w.node, w.gpu, w.gpu_uuid, w.model, w.username, w.job, w.team, n.labels ->> 'rack' AS rack,
     from_json(n.labels, '"MAP(VARCHAR, VARCHAR)"') AS labels,
-    sum(w.gpu_hours) AS gpu_hours, coalesce(sum(w.gpu_hours) FILTER (w.label IN ('productive', 'busy')), 0) AS busy_hours,
-    coalesce(sum(w.gpu_hours) FILTER (w.label IN ('idle_held', 'allocated_idle', 'free')), 0) AS idle_hours,
+    sum(w.gpu_hours) AS gpu_hours, coalesce(sum(w.gpu_hours) FILTER (w.category IN ('productive', 'busy')), 0) AS busy_hours,
+    coalesce(sum(w.gpu_hours) FILTER (w.category IN ('idle_held', 'allocated_idle', 'free')), 0) AS idle_hours,
     coalesce(sum(w.gpu_hours) FILTER (w.is_waste), 0) AS wasted_hours,
     sum(w.usd) AS usd, sum(w.usd) FILTER (w.is_waste) AS wasted_usd,
     sum(w.energy_kwh) AS energy_kwh, sum(w.energy_usd) AS energy_usd, sum(w.co2_kg) AS co2_kg, w.simulated
@@ -208,12 +208,12 @@ FROM waste w
 LEFT JOIN nodes n USING (node)
 GROUP BY w.ts, w.node, w.gpu, w.gpu_uuid, w.model, w.username, w.job, w.team, n.labels, w.simulated;
 
--- For readers of one team: GPU hours and cost of all others by hour, model and label. Empty for readers of all rows.
+-- For readers of one team: GPU hours and cost of all others by hour, model and category. Empty for readers of all rows.
 CREATE OR REPLACE VIEW others_1h AS
-SELECT ts, model, label, sum(seconds) / 3600 AS gpu_hours, sum(usd) AS usd, bool_or(simulated) AS simulated
+SELECT ts, model, category, sum(seconds) / 3600 AS gpu_hours, sum(usd) AS usd, bool_or(simulated) AS simulated
 FROM waste_1h
 WHERE false
-GROUP BY ts, model, label;
+GROUP BY ts, model, category;
 
 -- What each policy did, and what the alerts of its rule cost a week in the four weeks before its first act and since.
 CREATE OR REPLACE VIEW policy_results AS

@@ -1,7 +1,7 @@
-"""Defines waste: gives each second of each GPU one label, so that labels add up to the total.
+"""Defines waste: gives each second of each GPU one category, so that categories add up to the total.
 
-The unit is a GPU's minute, in milliseconds. `CLAIMS` has the labels by priority, and the time that each claims;
-a label gets that, or the rest that those before it left. `waste_sql` makes the query: for the collector's
+The unit is a GPU's minute, in milliseconds. `CLAIMS` has the categories by priority, and the time that each claims;
+a category gets that, or the rest that those before it left. `waste_sql` makes the query: for the collector's
 rollup, for hours that are not rolled up (`view_sql`: the view `waste` has both), and for the spans of alerts
 (`spent_sql`). All reports, pages and messages take their dollars from these. docs/money.md explains it.
 """
@@ -16,7 +16,7 @@ from gpuwarden.query import timestamp_sql
 from gpuwarden.rollups import IDLE_BELOW_PERCENT, Rollup
 from gpuwarden.table import GPU, GPU_UUID, NODE, SIMULATED, Column, Table
 
-LABELS: dict[str, str] = {
+CATEGORIES: dict[str, str] = {
     "productive": "A kernel ran, and the diagnosis found that it did work.",
     "busy": "A kernel ran, and no diagnosis says whether it did work.",
     "starved": "The GPU waits for data, by the diagnosis: the share in which no kernel ran.",
@@ -30,9 +30,9 @@ LABELS: dict[str, str] = {
 }
 """Meaning of each label."""
 TITLES = {"busy": "busy, not judged"}
-"""Titles that differ from the label."""
+"""Titles that differ from the category."""
 NO_WASTE = ("productive", "busy", "unknown")
-"""Labels that do not count as waste."""
+"""Categories that do not count as waste."""
 
 WHOLE_FROM_S = 45
 """A minute with this many seconds of samples counts as a whole; with fewer, the rest is unknown."""
@@ -53,7 +53,7 @@ FIRST_MINUTES = 15
 RUN_DAYS_MAX = 30
 """How far back the begin of an alert's condition is searched."""
 FRESH_HOURS = 3
-"""The view `waste` labels at most this many past hours that are not rolled up."""
+"""The view `waste` computes at most this many past hours that are not rolled up."""
 HELD_BYTES_MIN = 500_000_000
 """Memory in use that implies a process if processes are not visible."""
 CONTEXT_BYTES_MIN = 50 * 1024**2
@@ -64,17 +64,17 @@ HUNG_RULES = ("gpu_hung",)
 CAUSES = {
     rule: cause for cause, rules in (("lost", LOST_RULES), ("hung", HUNG_RULES)) for rule in rules
 }
-"""Label by rule, for rules whose alerts decide the label."""
+"""Category by rule, for rules whose alerts decide the category."""
 COSTS: dict[str, tuple[str, ...]] = {
     # Time becomes `lost` when the alert fires; before that it is unknown.
     **dict.fromkeys(LOST_RULES, ("lost", "unknown")),
-    **dict.fromkeys(HUNG_RULES, tuple(LABELS)),
+    **dict.fromkeys(HUNG_RULES, tuple(CATEGORIES)),
     "gpu_data_loader_bound": ("starved",),
     "gpu_idle_held": ("idle_held",),
     "gpu_allocated_idle": ("allocated_idle",),
     "gpu_idle_free": ("free",),
 }
-"""Labels by rule: the rule's alerts cost the time of their GPU with these labels, from their begin."""
+"""Categories by rule: the rule's alerts cost the time of their GPU with these categories, from their begin."""
 WORKS = frozenset(Bottleneck) - {
     Bottleneck.UNKNOWN,
     Bottleneck.HUNG_BLOCKED,
@@ -96,14 +96,14 @@ CLAIMS: tuple[tuple[str, str], ...] = (
     ("waiting", "waiting_share * moving_ms * (1 - starved_share)"),
 )
 """The milliseconds of a minute that each claims, by priority. A kernel ran in the rest, which is `productive` if
-the diagnosis judged it, else `busy`. The holder of the GPU splits `idle` into labels; `waiting`, the part of a
+the diagnosis judged it, else `busy`. The holder of the GPU splits `idle` into categories; `waiting`, the part of a
 job's time without a kernel, is `idle_held`."""
 
 _TEXT = Type.STRING
 _BY = (
     NODE,
     GPU_UUID,
-    Column("label", _TEXT, "Label of the time, see docs/money.md.", required=True),
+    Column("category", _TEXT, "Category of the time, see docs/money.md.", required=True),
     Column("username", _TEXT, "Who held the GPU, else whose job it was given to."),
     Column(
         "job",
@@ -120,7 +120,7 @@ _BY = (
 )
 _TABLE = Table(
     "waste_1h",
-    "GPU, hour, label and owner",
+    "GPU, hour, category and owner",
     (*(column.name for column in _BY), "ts"),
     (
         Column("ts", Type.TIMESTAMP, "Start of the hour, UTC.", required=True),
@@ -129,7 +129,7 @@ _TABLE = Table(
         Column("model", _TEXT, "Name as the driver gives it."),
         Column("team", _TEXT, "Team that the pod's labels name, else label `team` of the node."),
         SIMULATED,
-        Column("seconds", Type.FLOAT64, "Time with that label and owner.", required=True),
+        Column("seconds", Type.FLOAT64, "Time with that category and owner.", required=True),
         Column("usd", Type.FLOAT64, "Cost at the price that held at the time; NULL: no price."),
         Column("energy_kwh", Type.FLOAT64, "Energy that the GPU took in it."),
         Column(
@@ -464,7 +464,7 @@ def _shares_sql() -> str:
 
 
 def _causes_sql(scope: WasteScope) -> str:
-    """Milliseconds of each minute with an alert that decides the label, by GPU or node."""
+    """Milliseconds of each minute with an alert that decides the category, by GPU or node."""
     rules = ", ".join(f"'{rule}'" for rule in CAUSES)
     cause = "".join(f" WHEN '{rule}' THEN '{cause}'" for rule, cause in CAUSES.items())
     held = (
@@ -578,7 +578,7 @@ _FACTS: tuple[dict[str, str], ...] = (
     {
         "total_s": "(idle_s + busy_s + unknown_s)::DOUBLE",
         "starved_share": "if(is_held, coalesce(fed_ms, 0) / 60000, 0)",
-        "idle_label": "CASE WHEN is_held THEN 'idle_held' WHEN receiver IS NOT NULL "
+        "idle_category": "CASE WHEN is_held THEN 'idle_held' WHEN receiver IS NOT NULL "
         "THEN 'allocated_idle' ELSE 'free' END",
         "stall": f"greatest(0, 1 - coalesce(util, 1) - {HEALTHY_STALL})",
     },
@@ -605,7 +605,7 @@ a step DuckDB copies the expression of a name to each use.)"""
 
 
 def _claimed_sql() -> str:
-    """Each label's milliseconds of each minute: its claim, or the rest."""
+    """Each category's milliseconds of each minute: its claim, or the rest."""
     names = [name for name, _ in CLAIMS]
     asked = ", ".join(
         f"greatest(0, round({claim}))::BIGINT AS {name}_asked" for name, claim in CLAIMS
@@ -648,15 +648,15 @@ _IDLE = ("idle_held", "allocated_idle", "free")
 
 def _hours_sql(scope: WasteScope) -> str:
     sums = []
-    for label in LABELS:
-        column, condition = f"{label}_ms", ""
-        if label in _IDLE:
-            column, condition = "idle_ms", f" FILTER (idle_label = '{label}')"
+    for category in CATEGORIES:
+        column, condition = f"{category}_ms", ""
+        if category in _IDLE:
+            column, condition = "idle_ms", f" FILTER (idle_category = '{category}')"
         parts = [(column, condition)]
-        if label == "idle_held":
+        if category == "idle_held":
             parts.append(("waiting_ms", ""))
         ms = [f"coalesce(sum({column}){condition}, 0)" for column, condition in parts]
-        sums.append(f"({' + '.join(ms)})::BIGINT AS {label}")
+        sums.append(f"({' + '.join(ms)})::BIGINT AS {category}")
         # A counter's increase over a gap includes the time without samples. A minute without power has
         # no energy: NULL, not 0.
         energy = " + ".join(
@@ -664,8 +664,8 @@ def _hours_sql(scope: WasteScope) -> str:
             for column, condition in parts
         )
         sums.append(
-            f"sum(kwh * nullif({energy}, 0) / nullif(60000 - until_lost, 0)) AS {label}_kwh"
-            if label != "lost"
+            f"sum(kwh * nullif({energy}, 0) / nullif(60000 - until_lost, 0)) AS {category}_kwh"
+            if category != "lost"
             else "NULL AS lost_kwh"
         )
     window = "minute" if scope.by_minute else "hour"
@@ -680,10 +680,11 @@ def _hours_sql(scope: WasteScope) -> str:
 
 def _rows_sql(scope: WasteScope) -> str:
     values = ", ".join(
-        f"{{'label': '{label}', 'ms': {label}, 'kwh': {label}_kwh::DOUBLE}}" for label in LABELS
+        f"{{'category': '{category}', 'ms': {category}, 'kwh': {category}_kwh::DOUBLE}}"
+        for category in CATEGORIES
     )
     return (
-        "SELECT ts, node, gpu_uuid, v.label AS label, username, job, pod, split_by, gpu, model, "
+        "SELECT ts, node, gpu_uuid, v.category AS category, username, job, pod, split_by, gpu, model, "
         "coalesce(pod_team, try_cast(n.labels AS JSON) ->> 'team') AS team, h.simulated AS simulated, "
         "v.ms / 1000 AS seconds, v.ms / 3.6e6 * price AS usd, v.kwh AS energy_kwh, "
         "v.kwh * tariff AS energy_usd, v.kwh * carbon / 1000 AS co2_kg "
@@ -725,7 +726,7 @@ def running_sql(begin: datetime | str, end: datetime | str, nodes: str = "true")
 
 
 def view_sql(running: str | None = None) -> str:
-    """CREATE of the view `waste`: rolled-up hours, and the others, which the query labels. `running`: a table
+    """CREATE of the view `waste`: rolled-up hours, and the others, which the query computes. `running`: a table
     with earlier rows of `running_sql` to read instead."""
     if running is None:
         asked = running_sql("(SELECT begin_at FROM bounds)", "(SELECT end_at FROM bounds)")
@@ -734,10 +735,10 @@ def view_sql(running: str | None = None) -> str:
         # `waste_1h` has hours that were rolled up since then.
         hours = f"SELECT {_NAMES} FROM {running} WHERE ts >= coalesce(({_ROLLED}), {_OLDEST})"
     return (
-        "-- GPU hours by hour, label and owner, with the hour that runs: what else people group by.\n"
+        "-- GPU hours by hour, category and owner, with the hour that runs: what else people group by.\n"
         f"CREATE OR REPLACE {'' if running is None else 'TEMP '}VIEW waste AS\n"
-        "SELECT w.ts, w.label, "
-        f"w.label NOT IN ({', '.join(repr(label) for label in NO_WASTE)}) AS is_waste, "
+        "SELECT w.ts, w.category, "
+        f"w.category NOT IN ({', '.join(repr(category) for category in NO_WASTE)}) AS is_waste, "
         "w.node, w.gpu, w.gpu_uuid, w.model, "
         "w.username, w.job, w.team, w.split_by, w.simulated, "
         "w.seconds / 3600 AS gpu_hours, w.usd, w.energy_kwh, w.energy_usd, w.co2_kg\n"
@@ -746,9 +747,9 @@ def view_sql(running: str | None = None) -> str:
 
 
 _ASKED = (
-    "asked AS (SELECT s.key, s.gpu_uuid, s.node, s.labels, date_trunc('minute', s.since) AS since "
+    "asked AS (SELECT s.key, s.gpu_uuid, s.node, s.categories, date_trunc('minute', s.since) AS since "
     'FROM (SELECT unnest(from_json($spans, \'[{"key": "VARCHAR", "gpu_uuid": "VARCHAR", '
-    '"node": "VARCHAR", "labels": ["VARCHAR"], "since": "TIMESTAMP"}]\')) AS s))'
+    '"node": "VARCHAR", "categories": ["VARCHAR"], "since": "TIMESTAMP"}]\')) AS s))'
 )
 _IS_THEIRS = "w.ts >= a.since AND if(a.gpu_uuid IS NULL, w.node = a.node, w.gpu_uuid = a.gpu_uuid)"
 
@@ -756,7 +757,7 @@ _IS_THEIRS = "w.ts >= a.since AND if(a.gpu_uuid IS NULL, w.node = a.node, w.gpu_
 def spent_sql(begin: datetime, end: datetime) -> str:
     """SELECT of what spans have cost in the minutes from `begin` to before `end` (naive UTC): `key`, `usd`.
 
-    `$spans`: JSON list of objects with `key`, `gpu_uuid` (or null: all of a node), `node`, the `labels`
+    `$spans`: JSON list of objects with `key`, `gpu_uuid` (or null: all of a node), `node`, the `categories`
     that count, and `since`. Spans of whose GPUs nothing is known there are left out.
     """
     nodes = "node IN (SELECT node FROM asked)"
@@ -772,18 +773,18 @@ def spent_hours_sql(begin: datetime, end: datetime) -> str:
 
 def _spent(rows: str) -> str:
     return (
-        f"WITH {_ASKED} SELECT a.key, coalesce(sum(w.usd) FILTER (list_contains(a.labels, w.label)), 0) AS usd "
+        f"WITH {_ASKED} SELECT a.key, coalesce(sum(w.usd) FILTER (list_contains(a.categories, w.category)), 0) AS usd "
         f"FROM asked a JOIN {rows} w ON w.node = a.node AND {_IS_THEIRS} "
         "GROUP BY a.key HAVING count(w.usd) > 0"
     )
 
 
 def run_begin_sql() -> str:
-    """SELECT of `key` and `since`: where the time began that had the labels without a break until then,
+    """SELECT of `key` and `since`: where the time began that had the categories without a break until then,
     of `$spans` as in `spent_sql`, by the hour; in its first hour they count at its end."""
     return (
         f"WITH {_ASKED}, hours AS (SELECT a.key, a.since, w.ts, "
-        "3600 * sum(w.gpu_hours) FILTER (list_contains(a.labels, w.label)) AS theirs, "
+        "3600 * sum(w.gpu_hours) FILTER (list_contains(a.categories, w.category)) AS theirs, "
         "3600 * sum(w.gpu_hours) AS known FROM asked a JOIN waste w "
         "ON w.gpu_uuid = a.gpu_uuid AND w.ts <= a.since "
         f"AND w.ts > a.since - INTERVAL {RUN_DAYS_MAX} DAY GROUP BY ALL), "

@@ -5,7 +5,7 @@ It reads the view `waste`, which includes the current hour, from `$since` until 
 
 from collections.abc import Mapping
 
-from gpuwarden.waste import LABELS
+from gpuwarden.waste import CATEGORIES
 
 BY: Mapping[str, str] = {
     "username": "username",
@@ -35,7 +35,7 @@ def report_sql(by: str) -> str:
 WITH {asked_sql(by)}
 SELECT
     coalesce(by_name, '{NOBODY}') AS name, grouping(by_name) = 1 AS is_total,
-    bool_or(simulated) AS simulated, sum(gpu_hours) AS gpu_hours, {_LABELS},
+    bool_or(simulated) AS simulated, sum(gpu_hours) AS gpu_hours, {_CATEGORIES},
     sum(usd) AS usd, sum(usd) FILTER (is_waste) AS wasted_usd, count(usd) < count(*) AS lacks_price,
     100 * coalesce(sum(gpu_hours) FILTER (energy_kwh IS NOT NULL), 0) / sum(gpu_hours)
         AS measured_percent,
@@ -47,6 +47,7 @@ ORDER BY is_total, wasted_usd DESC NULLS LAST, gpu_hours DESC, name
 """
 
 
-_LABELS = ", ".join(
-    f"coalesce(sum(gpu_hours) FILTER (label = '{label}'), 0) AS {label}" for label in LABELS
+_CATEGORIES = ", ".join(
+    f"coalesce(sum(gpu_hours) FILTER (category = '{category}'), 0) AS {category}"
+    for category in CATEGORIES
 )

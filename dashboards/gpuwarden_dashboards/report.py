@@ -18,24 +18,24 @@ from gpuwarden.untrusted_text import printable
 from gpuwarden_dashboards.read.budgets import BudgetUse
 from gpuwarden_dashboards.read.money import (
     NOT_WASTE,
-    WASTE_LABELS,
+    WASTE_CATEGORIES,
     Money,
     MoneyBar,
     MoneyQuestion,
 )
 from gpuwarden_dashboards.read.report import MoneyReport
 from gpuwarden_dashboards.read.usage import GpuUsage
-from gpuwarden_dashboards.templates import LABEL_TITLES, NO_PRICE, Templates, percent, usd
+from gpuwarden_dashboards.templates import CATEGORY_TITLES, NO_PRICE, Templates, percent, usd
 
 LINES_MAX = 20
 """Most lines of names; the others are counted."""
 SAVINGS_MAX = 10
-STACK: Sequence[str] = (*NOT_WASTE, *WASTE_LABELS)
+STACK: Sequence[str] = (*NOT_WASTE, *WASTE_CATEGORIES)
 COLOURS: Mapping[str, str] = {
     "productive": "#2f8f5b", "busy": "#9aa5b8", "starved": "#e0a030", "throttled": "#c65f2e", "idle_held": "#b3261e",
     "allocated_idle": "#d86a63", "free": "#c9a0c0", "hung": "#6b2fa0", "lost": "#3d3d46", "unknown": "#d5d9e0",
 }  # fmt: skip
-"""Colours of labels, as on the pages in light."""
+"""Colours of categories, as on the pages in light."""
 SPENT, WARNED, USED_UP, EXPECTED, REST = "#3551c8", "#d08a16", "#b42318", "#c3c9d6", "#eef0f4"
 STYLE = """
 body { margin: 0; background: #fff; color: #171a1f; font: 14px/1.45 system-ui, "Segoe UI", Roboto, Arial, sans-serif; }
@@ -92,9 +92,9 @@ def document(report: MoneyReport, templates: Templates, link: str | None = None)
         "zone": zone,
         "shown": report.money.lines[:LINES_MAX],
         "savings": report.money.savings[:SAVINGS_MAX],
-        "labels": _labels(report.money.total),
+        "categories": _categories(report.money.total),
         "colours": COLOURS,
-        "titles": LABEL_TITLES,
+        "titles": CATEGORY_TITLES,
         "no_price": NO_PRICE,
         "days": _days(report, zone),
         "bar_of": lambda usage: _bar_of(usage, report),
@@ -172,20 +172,24 @@ def _about(report: MoneyReport) -> str:
     return ", ".join(f"{by} {name or 'nobody known'}" for by, name in only.items()) or "the fleet"
 
 
-def _labels(usage: GpuUsage) -> Sequence[str]:
-    return [label for label in STACK if label in usage.labels and usage.labels[label][0]]
+def _categories(usage: GpuUsage) -> Sequence[str]:
+    return [
+        category
+        for category in STACK
+        if category in usage.categories and usage.categories[category][0]
+    ]
 
 
-def label_parts(
-    labels: Mapping[str, tuple[float, float | None]], most: float, *, has_prices: bool
+def category_parts(
+    categories: Mapping[str, tuple[float, float | None]], most: float, *, has_prices: bool
 ) -> list[BarPart]:
     """Parts of a bar that is as wide as `most` is large; the rest is the last."""
     found = []
-    for label in STACK:
-        hours, dollars = labels.get(label, (0.0, None))
+    for category in STACK:
+        hours, dollars = categories.get(category, (0.0, None))
         value = (dollars or 0.0) if has_prices else hours
         if most and value / most >= 0.002:
-            found.append(BarPart(100 * value / most, COLOURS[label]))
+            found.append(BarPart(100 * value / most, COLOURS[category]))
     return _filled(found)
 
 
@@ -202,7 +206,7 @@ def _value(of: MoneyBar | GpuUsage, report: MoneyReport) -> float:
 
 def _bar_of(usage: GpuUsage, report: MoneyReport) -> list[BarPart]:
     most = max((_value(line.usage, report) for line in report.money.lines), default=0.0)
-    return label_parts(usage.labels, most, has_prices=report.money.has_prices)
+    return category_parts(usage.categories, most, has_prices=report.money.has_prices)
 
 
 def _days(report: MoneyReport, zone: tzinfo) -> list[tuple[str, list[BarPart], str]]:
@@ -217,7 +221,7 @@ def _days(report: MoneyReport, zone: tzinfo) -> list[tuple[str, list[BarPart], s
     return [
         (
             f"{(bar.begin + early).astimezone(zone):{form}}",
-            label_parts(bar.labels, most, has_prices=money.has_prices),
+            category_parts(bar.categories, most, has_prices=money.has_prices),
             amount(bar.usd, bar.hours, has_prices=money.has_prices),
         )
         for bar in money.bars

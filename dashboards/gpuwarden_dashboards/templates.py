@@ -17,13 +17,13 @@ from gpuwarden import __version__
 from gpuwarden.access import CALLER, LOGIN_PATH
 from gpuwarden.durations import readable
 from gpuwarden.query import QUERY_SEND_S
-from gpuwarden.waste import LABELS, TITLES
+from gpuwarden.waste import CATEGORIES, TITLES
 from gpuwarden_dashboards.assets import Assets
 from gpuwarden_dashboards.grafana.links import dashboard_url
 
 ABSENT = "–"
-LABEL_TITLES: Mapping[str, str] = {**{n: n.replace("_", " ") for n in LABELS}, **TITLES}
-"""Labels of waste in words."""
+CATEGORY_TITLES: Mapping[str, str] = {**{n: n.replace("_", " ") for n in CATEGORIES}, **TITLES}
+"""Categories of waste in words."""
 NO_PRICE = "No price of these GPUs is known: set one in the prices file (docs/money.md, Prices)."
 MENU = (
     ("Fleet", "/"),

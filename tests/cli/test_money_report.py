@@ -83,7 +83,7 @@ async def test_a_report_of_a_collector(tmp_path, monkeypatch, capsys) -> None:
     put(
         database,
         "waste_1h",
-        "SELECT $until - to_hours(h) AS ts, 'n1' AS node, 'GPU-0' AS gpu_uuid, 0 AS gpu, 'idle_held' AS label, "
+        "SELECT $until - to_hours(h) AS ts, 'n1' AS node, 'GPU-0' AS gpu_uuid, 0 AS gpu, 'idle_held' AS category, "
         "'vision' AS team, false AS simulated, 3600 AS seconds, 2.5 AS usd FROM range(1, 49) s(h)",
         {"until": this_hour.replace(tzinfo=None)},
     )

@@ -34,7 +34,7 @@ async def test_reports_of_a_collector(tmp_path, monkeypatch, capsys) -> None:
     put(
         database,
         "waste_1h",
-        "SELECT $until - to_hours(h) AS ts, 'n1' AS node, 'GPU-0' AS gpu_uuid, 0 AS gpu, 'busy' AS label, "
+        "SELECT $until - to_hours(h) AS ts, 'n1' AS node, 'GPU-0' AS gpu_uuid, 0 AS gpu, 'busy' AS category, "
         "false AS simulated, 3600 AS seconds, 2.5 AS usd FROM range(1, 25) s(h)",
         until,
     )

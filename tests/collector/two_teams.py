@@ -105,10 +105,10 @@ def fill(database: Database, names: dict[str, str], who: str, at: datetime) -> N
 OWN = {
     "node": "v1", "gpu_uuid": "GPU-v1", "username": "vera", "owner": "vera", "pod": "vision/p", "namespace": "vision",
     "account": "vi", "team": "vision", "slurm_node": "v1", "fingerprint": "f-own", "id": "i-own",
-    "incident": "i-own", "subject": "own", "label": "busy", "job": "11",
+    "incident": "i-own", "subject": "own", "category": "busy", "job": "11",
 }  # fmt: skip
 OTHERS = {
     "node": f"s1-{SECRET}", "gpu_uuid": f"GPU-{SECRET}", "username": SECRET, "owner": SECRET, "pod": f"{SECRET}/p",
     "namespace": SECRET, "account": SECRET, "team": SECRET, "slurm_node": SECRET,
-    "fingerprint": SECRET, "id": SECRET, "incident": SECRET, "subject": SECRET, "label": "busy", "job": SECRET,
+    "fingerprint": SECRET, "id": SECRET, "incident": SECRET, "subject": SECRET, "category": "busy", "job": SECRET,
 }  # fmt: skip

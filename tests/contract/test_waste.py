@@ -1,4 +1,4 @@
-"""Every second of a GPU has exactly one label: what decides it, and that the sum is the time."""
+"""Every second of a GPU has exactly one category: what decides it, and that the sum is the time."""
 
 import json
 from collections.abc import Iterator
@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from gpuwarden.schema import TABLES
 from gpuwarden.waste import (
+    CATEGORIES,
     CAUSES,
     COUNTED_MINUTES,
     FIRST_MINUTES,
-    LABELS,
     MPS_SERVER,
     WASTE_1H,
     WasteScope,
@@ -182,7 +182,7 @@ def rows(database: MemoryDatabase, begin: datetime = HOUR, end: datetime = END) 
 def labelled(database: MemoryDatabase) -> dict[str, float]:
     found: dict[str, float] = {}
     for row in rows(database):
-        found[row["label"]] = found.get(row["label"], 0) + row["seconds"]
+        found[row["category"]] = found.get(row["category"], 0) + row["seconds"]
     return found
 
 
@@ -279,7 +279,7 @@ def test_time_belongs_to_whose_process_holds_the_gpu_else_to_the_job(
         allocation_samples=allocations(),
         nodes=[TEAM_NODE],
     )
-    found = {(r["username"], r["job"], r["label"]): r for r in rows(database)}
+    found = {(r["username"], r["job"], r["category"]): r for r in rows(database)}
     assert {key: row["seconds"] for key, row in found.items()} == {
         ("eve", "77", "idle_held"): 900,
         ("eve", "77", "busy"): 900,
@@ -367,7 +367,7 @@ def shared(**others: Row) -> list[Row]:
 def test_a_shared_gpu_is_split_by_sm_share_else_by_memory_and_says_which(
     database: MemoryDatabase, holders: list[Row], expected: dict[str, Any], split_by: str | None
 ) -> None:
-    # Each label is split alike: a third of the time is idle.
+    # Each category is split alike: a third of the time is idle.
     put(database, gpu_1m=minutes(20, 40, energy_joules_delta=36_000), process_1m=holders)
     found = rows(database)
     by_user: dict[str, float] = {}
@@ -377,7 +377,7 @@ def test_a_shared_gpu_is_split_by_sm_share_else_by_memory_and_says_which(
     assert {row["split_by"] for row in found} == {split_by}
     assert sum(round(1000 * row["seconds"]) for row in found) == 3_600_000
     assert sum(row["energy_kwh"] for row in found) == pytest.approx(0.6)
-    idle = sum(row["seconds"] for row in found if row["label"] == "idle_held")
+    idle = sum(row["seconds"] for row in found if row["category"] == "idle_held")
     assert idle == pytest.approx(1200, abs=0.1)
 
 
@@ -397,7 +397,9 @@ def test_a_gpu_given_to_several_jobs_that_nobody_uses_is_split_evenly(
         process_1m=held,
         nodes=[TEAM_NODE],
     )
-    found = {(r["label"], r["pod"], r["team"], r["split_by"]): r["seconds"] for r in rows(database)}
+    found = {
+        (r["category"], r["pod"], r["team"], r["split_by"]): r["seconds"] for r in rows(database)
+    }
     assert found == {
         # The team of each pod, whichever is the newer.
         ("idle_held", "ml/a", "team-a", None): 1800,
@@ -421,7 +423,7 @@ def test_the_team_of_a_pod_goes_before_the_nodes(database: MemoryDatabase) -> No
 
 def test_dollars_and_energy_follow_the_time(database: MemoryDatabase) -> None:
     put(database, gpu_1m=minutes(15, 45, energy_joules_delta=36_000))
-    found = {r["label"]: (r["usd"], r["energy_kwh"], r["energy_usd"]) for r in rows(database)}
+    found = {r["category"]: (r["usd"], r["energy_kwh"], r["energy_usd"]) for r in rows(database)}
     assert found["free"] == pytest.approx((0.9, 0.15, 0.03))
     assert found["busy"] == pytest.approx((2.7, 0.45, 0.09))
 
@@ -439,7 +441,7 @@ def test_energy_that_nobody_measured_is_absent_and_carbon_follows_the_rest(
     # The first half hour is free and has no power reading; the second works and has.
     gpu = {**GPU, "co2_g_per_kwh": 400.0}
     put(database, gpus=[gpu], gpu_1m=[*minutes(60, 0, span=range(30)), *minutes(span=range(30, 60), **watts)])  # fmt: skip
-    found = {r["label"]: (r["energy_kwh"], r["energy_usd"], r["co2_kg"]) for r in rows(database)}
+    found = {r["category"]: (r["energy_kwh"], r["energy_usd"], r["co2_kg"]) for r in rows(database)}
     assert found["free"] == (None, None, None)
     assert found["busy"] == pytest.approx((0.3, 0.06, 0.12))
 
@@ -449,7 +451,7 @@ def test_a_minute_in_which_its_gpu_was_lost_keeps_what_was_seen_of_it_and_all_en
 ) -> None:
     seen = minutes(0, 30, span=range(30), energy_joules_delta=36_000)
     put(database, gpu_1m=seen, alerts=[alert("gpu_lost", 0, 30)])
-    found = {r["label"]: (r["seconds"], r["energy_kwh"]) for r in rows(database)}
+    found = {r["category"]: (r["seconds"], r["energy_kwh"]) for r in rows(database)}
     assert found["lost"] == (900, None)
     assert found["busy"] == (900, pytest.approx(0.3))
 
@@ -465,7 +467,7 @@ def test_a_log_with_a_reading_every_five_minutes_counts_all_of_its_time(
     # Also where what is asked about begins between two readings.
     found = rows(database, HOUR + begin_m * MINUTE, END + 15 * MINUTE)
     assert sum(row["seconds"] for row in found) == 3600 - 60 * begin_m
-    assert {row["label"] for row in found} == {"free"}
+    assert {row["category"] for row in found} == {"free"}
     assert sum(row["energy_kwh"] for row in found) == pytest.approx((60 - begin_m) / 600)
 
 
@@ -615,7 +617,7 @@ def test_each_mig_device_has_its_slices_of_the_board_and_labels_of_its_own(
     found = rows(database)
     by_owner: dict[tuple[str | None, str], float] = {}
     for row in found:
-        key = (row["username"], row["label"])
+        key = (row["username"], row["category"])
         by_owner[key] = by_owner.get(key, 0) + row["seconds"]
     assert by_owner == {key: pytest.approx(n * SEVENTH, abs=0.2) for key, n in expected.items()}
     assert {(row["gpu_uuid"], row["split_by"]) for row in found} == {("GPU-a", "mig")}
@@ -640,7 +642,7 @@ def test_partitions_of_an_amd_gpu_have_equal_shares_of_it(database: MemoryDataba
     )  # fmt: skip
     seconds: dict[tuple[str | None, str], float] = {}
     for row in rows(database):
-        key = (row["username"], row["label"])
+        key = (row["username"], row["category"])
         seconds[key] = seconds.get(key, 0) + row["seconds"]
     assert seconds == {("ada", "busy"): pytest.approx(900), (None, "free"): pytest.approx(2700)}
 
@@ -655,7 +657,7 @@ def test_a_board_of_which_a_device_is_not_in_the_inventory_yet_is_counted_whole(
         process_1m=processes(gpu_uuid="MIG-1"),
     )  # fmt: skip
     (row,) = rows(database)
-    assert (row["label"], row["username"], row["seconds"]) == ("unknown", "ada", 3600)
+    assert (row["category"], row["username"], row["seconds"]) == ("unknown", "ada", 3600)
 
 
 @pytest.mark.parametrize("given_to", ["GPU-a", "MIG-2"])
@@ -679,12 +681,12 @@ def test_a_sparse_log_of_mig_devices_counts_its_time_once(
     )
     found: dict[str, float] = {}
     for row in rows(database):
-        found[row["label"]] = found.get(row["label"], 0) + row["seconds"]
+        found[row["category"]] = found.get(row["category"], 0) + row["seconds"]
     idle = {"GPU-a": 4, "MIG-2": 2}[given_to] * SEVENTH
     free = {"GPU-a": 0, "MIG-2": 2}[given_to] * SEVENTH
     assert found == {
-        label: pytest.approx(value, abs=0.1)
-        for label, value in (("busy", 3 * SEVENTH), ("allocated_idle", idle), ("free", free))
+        category: pytest.approx(value, abs=0.1)
+        for category, value in (("busy", 3 * SEVENTH), ("allocated_idle", idle), ("free", free))
         if value
     }
 
@@ -720,7 +722,7 @@ def test_a_compute_instance_has_its_own_slices_and_a_shared_one_is_split_too(
     )  # fmt: skip
     found: dict[tuple[Any, ...], float] = {}
     for row in rows(database):
-        key = (row["username"], row["label"], row["split_by"])
+        key = (row["username"], row["category"], row["split_by"])
         found[key] = found.get(key, 0) + row["seconds"]
     eighth = SEVENTH / 8
     # The board itself had no samples. MIG-3 works, though no process is seen; one slice has no device.
@@ -807,7 +809,7 @@ def test_labels_add_up_to_the_hour(database: MemoryDatabase, tables: dict[str, l
         database.execute(f"DELETE FROM {name}")
     put(database, **tables)
     found = rows(database)
-    assert all(row["label"] in LABELS and row["seconds"] > 0 for row in found)
+    assert all(row["category"] in CATEGORIES and row["seconds"] > 0 for row in found)
     known = {row["gpu_uuid"] for row in tables["gpus"] if "parent_gpu_uuid" not in row}
     for uuid in known:
         mine = [row for row in found if row["gpu_uuid"] == uuid]
@@ -884,8 +886,8 @@ def test_the_view_has_the_hours_that_are_rolled_up_and_the_one_that_runs(
         process_1m=[{**row, "ts": row["ts"] + shift} for row in processes(range(65))],
     )
     asked = (
-        "SELECT ts, is_waste, username, job, label, sum(gpu_hours) AS gpu_hours, sum(usd) AS usd "
-        "FROM waste WHERE label = 'idle_held' GROUP BY ALL ORDER BY ts"
+        "SELECT ts, is_waste, username, job, category, sum(gpu_hours) AS gpu_hours, sum(usd) AS usd "
+        "FROM waste WHERE category = 'idle_held' GROUP BY ALL ORDER BY ts"
     )
     labelled_now = database.run(asked).rows
     sql = waste_sql(WasteScope(begin.replace(tzinfo=None), this_hour.replace(tzinfo=None)))
@@ -903,11 +905,11 @@ def test_a_span_costs_what_the_time_of_its_labels_costs_since_it_began(
 ) -> None:
     put(database, gpu_1m=minutes(60, 0))  # free, a cent for ten seconds
     since = HOUR + timedelta(minutes=20)
-    gpu = {"key": "gpu", "gpu_uuid": "GPU-a", "node": "n1", "labels": ["free"]}
+    gpu = {"key": "gpu", "gpu_uuid": "GPU-a", "node": "n1", "categories": ["free"]}
     spans = [
         gpu,
         gpu | {"key": "node", "gpu_uuid": None},
-        gpu | {"key": "busy", "labels": ["busy"]},
+        gpu | {"key": "busy", "categories": ["busy"]},
         gpu | {"key": "elsewhere", "gpu_uuid": None, "node": "n2"},
     ]
     params = {
@@ -923,7 +925,7 @@ def test_a_span_costs_what_the_time_of_its_labels_costs_since_it_began(
     assert spent(spent_sql(begin, half)) == by_minute
     # Of hours that are rolled up, that of its begin does not count.
     hour = {key: GPU[key] for key in ("node", "gpu_uuid", "gpu", "simulated")}
-    free = hour | {"label": "free", "seconds": 3600.0, "usd": 3.6}
+    free = hour | {"category": "free", "seconds": 3600.0, "usd": 3.6}
     put(database, gpus=[], waste_1h=[free | {"ts": HOUR}, free | {"ts": END}])
     by_hour = {"gpu": 3.6, "node": 3.6, "busy": 0}
     assert spent(spent_hours_sql(begin, end + timedelta(hours=1))) == by_hour
@@ -935,7 +937,7 @@ def test_a_run_begins_no_earlier_than_its_gpu_came(
     database: MemoryDatabase, came_after_s: int
 ) -> None:
     """The first hour of a GPU is known in part alone; the run counts at its end."""
-    hour = {"node": "n1", "gpu_uuid": "GPU-a", "gpu": 0, "simulated": False, "label": "free"}
+    hour = {"node": "n1", "gpu_uuid": "GPU-a", "gpu": 0, "simulated": False, "category": "free"}
     put(
         database,
         waste_1h=[
@@ -944,7 +946,7 @@ def test_a_run_begins_no_earlier_than_its_gpu_came(
         ],
     )
     for since in (HOUR + timedelta(minutes=50), END + timedelta(minutes=30)):
-        span = {"key": "k", "gpu_uuid": "GPU-a", "node": "n1", "labels": ["free"]}
+        span = {"key": "k", "gpu_uuid": "GPU-a", "node": "n1", "categories": ["free"]}
         spans = json.dumps([{**span, "since": since.replace(tzinfo=None).isoformat()}])
         ((_, begin),) = database.run(run_begin_sql(), {"spans": spans}).rows
         assert begin.replace(tzinfo=UTC) == HOUR + timedelta(minutes=came_after_s // 60)

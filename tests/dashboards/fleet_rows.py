@@ -153,7 +153,7 @@ def rollups(size: FleetSize, now: datetime) -> Rows:
             begin = until
 
 
-_WASTE = """username, job, team, CASE WHEN i % 10 = 0 THEN 'idle_held' ELSE 'busy' END AS label,
+_WASTE = """username, job, team, CASE WHEN i % 10 = 0 THEN 'idle_held' ELSE 'busy' END AS category,
     3600 AS seconds, 2.0 AS usd"""
 
 

@@ -53,7 +53,7 @@ def fleet(querier):
         [now, EVIL],
     )
     db.execute(
-        "INSERT INTO waste_1h (ts, label, node, gpu, gpu_uuid, username, job, simulated, seconds, usd,"
+        "INSERT INTO waste_1h (ts, category, node, gpu, gpu_uuid, username, job, simulated, seconds, usd,"
         " energy_kwh) SELECT $1::TIMESTAMP, 'idle_held', 'n1', g, 'GPU-' || g, $2, '7', true, 1800, 1.5, 0.2 FROM range(2) t(g)",
         [now - timedelta(hours=1), EVIL],
     )

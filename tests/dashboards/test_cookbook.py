@@ -68,12 +68,12 @@ def fleet(querier):
         put(db, "allocation_samples", {key: of[key] for key in ("node", "gpu", "gpu_uuid", "username", "job")} | {"ts": seen, "scheduler": "slurm", "processes": 1})  # fmt: skip
         put(db, "process_1m", {**of, "ts": NOW - 3 * MINUTE, "gpu_memory_bytes_max": gib * GIB, "started_at": started})  # fmt: skip
     put(db, "allocation_samples", {"ts": seen, "node": "n1", "gpu": 2, "gpu_uuid": "n1-2", "scheduler": "kubernetes", "job": "ml/web", "pod": "ml/web", "processes": 0})  # fmt: skip
-    for label, user, job, team, node, hours, usd, kwh in (
+    for category, user, job, team, node, hours, usd, kwh in (
         ("productive", "ada", "7", "ml", "n1", 4, 12.0, 2.4),
         ("throttled", "ada", "7", "ml", "n1", 1, 3.0, 0.5),
         ("idle_held", "bob", "8", "bio", "n2", 2, 6.0, 0.2),
     ):
-        put(db, "waste_1h", {"ts": hour, "label": label, "node": node, "gpu": 0, "gpu_uuid": f"{node}-0", "model": "H100", "username": user, "job": job, "team": team, "seconds": 3600 * hours, "usd": usd, "energy_kwh": kwh, "co2_kg": kwh * 0.4})  # fmt: skip
+        put(db, "waste_1h", {"ts": hour, "category": category, "node": node, "gpu": 0, "gpu_uuid": f"{node}-0", "model": "H100", "username": user, "job": job, "team": team, "seconds": 3600 * hours, "usd": usd, "energy_kwh": kwh, "co2_kg": kwh * 0.4})  # fmt: skip
     put(db, "host_samples", {"ts": seen, "node": "n1", "cpu_iowait_percent": 40.0, "psi_io_some_percent": 5.0, "tasks_blocked": 3}, {"ts": seen, "node": "n2", "cpu_iowait_percent": 0.5, "psi_io_some_percent": 0.0})  # fmt: skip
     put(db, "coverage", {"ts": NOW - 5 * MINUTE, "node": "n2", "probe": "host", "table_name": "host_samples", "expected": 60, "taken": 55, "missed": 5, "skipped": 0, "late": 0, "failed": 0})  # fmt: skip
     put(db, "events", {"ts": NOW - 9 * MINUTE, "node": "n1", "gpu": 1, "gpu_uuid": "n1-1", "kind": "xid", "severity": "critical", "message": "Xid 63"}, {"ts": NOW, "node": "n1", "kind": "agent_started", "severity": "info", "message": "began"})  # fmt: skip

@@ -53,7 +53,7 @@ def ran(querier):
     ):
         for hour in hours:
             db.execute(
-                "INSERT INTO waste_1h (ts, label, node, gpu, gpu_uuid, username, job, simulated, seconds, usd)"
+                "INSERT INTO waste_1h (ts, category, node, gpu, gpu_uuid, username, job, simulated, seconds, usd)"
                 " SELECT $1::TIMESTAMP, l, 'n1', 0, 'GPU-0', 'ada', $2, false, s, s / 1800 FROM (VALUES ('productive', 2700), ('starved', 900)) t(l, s)",
                 [NOW.replace(hour=hour), job],
             )

@@ -26,13 +26,13 @@ BEGIN, END = range_of("7d", NOW)
 QUESTION = MoneyQuestion(BEGIN, END)
 
 
-def add(querier, hours_ago, label, node, user, job, seconds, usd, *, simulated=False):
+def add(querier, hours_ago, category, node, user, job, seconds, usd, *, simulated=False):
     querier.db.execute(
-        "INSERT INTO waste_1h (ts, label, node, gpu, gpu_uuid, username, job, simulated, seconds, usd) "
+        "INSERT INTO waste_1h (ts, category, node, gpu, gpu_uuid, username, job, simulated, seconds, usd) "
         "VALUES (?, ?, ?, 0, ?, ?, ?, ?, ?, ?)",
         [
             (NOW - timedelta(hours=hours_ago)).replace(minute=0, tzinfo=None),
-            label, node, f"GPU-{node}", user, job, simulated, seconds, usd,
+            category, node, f"GPU-{node}", user, job, simulated, seconds, usd,
         ],
     )  # fmt: skip
 
@@ -311,7 +311,7 @@ def budget(querier, kind: str, name: str, usd: float) -> None:
 async def test_a_budget_is_forecast_as_the_page_forecasts_the_same_filter(spent) -> None:
     spent.db.execute("UPDATE waste_1h SET team = 'vision' WHERE username = 'alice'")
     for kind, name, usd in (
-        ("team", "vision", 20.0), ("username", "alice", 5.0), ("label", "free", 400.0), ("fleet", "", 100.0), ("team", "none", 7.0),
+        ("team", "vision", 20.0), ("username", "alice", 5.0), ("category", "free", 400.0), ("fleet", "", 100.0), ("team", "none", 7.0),
     ):  # fmt: skip
         budget(spent, kind, name, usd)
     money = await read_money(spent, QUESTION, NOW)
@@ -337,7 +337,7 @@ async def test_a_budget_is_forecast_as_the_page_forecasts_the_same_filter(spent)
     at = NOW + timedelta(hours=(20.0 - 5.5) / rate)
     assert abs(vision.used_up_at - at) < timedelta(seconds=1)
     assert vision.outlook == f"will be used up on {at:%B} {at.day}"
-    assert found["label", "free"].severity is None
+    assert found["category", "free"].severity is None
 
 
 async def test_an_hour_of_a_new_user_is_not_expected_to_go_on_for_a_month(querier) -> None:

@@ -105,7 +105,7 @@ async def test_use_is_read_of_the_store(querier) -> None:
     querier.db.execute(
         "INSERT INTO waste_1h BY NAME SELECT $begin + to_hours(h) AS ts, 'n' AS node, 'GPU-' || g AS gpu_uuid, "
         "g AS gpu, false AS simulated, CASE WHEN g = 2 OR h % 24 >= 12 THEN 'free' WHEN g = 1 THEN 'idle_held' "
-        "ELSE 'busy' END AS label, 3600 AS seconds, 2.0 AS usd FROM range(48) s(h), range(3) t(g)",
+        "ELSE 'busy' END AS category, 3600 AS seconds, 2.0 AS usd FROM range(48) s(h), range(3) t(g)",
         {"begin": begin},
     )
     for offer in (asdict(one) for one in offers_of(PriceBook())):

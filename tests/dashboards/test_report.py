@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuwarden.clock import ManualClock
-from gpuwarden.waste import LABELS
+from gpuwarden.waste import CATEGORIES
 from gpuwarden_dashboards.assets import load_assets
 from gpuwarden_dashboards.pages.money import REPORT_POLICY, MoneyPage
 from gpuwarden_dashboards.read.budgets import BudgetUse
@@ -20,9 +20,9 @@ from gpuwarden_dashboards.read.money import MoneyQuestion
 from gpuwarden_dashboards.read.report import read_report
 from gpuwarden_dashboards.report import (
     budget_parts,
+    category_parts,
     change,
     document,
-    label_parts,
     range_words,
 )
 from gpuwarden_dashboards.templates import NO_PRICE, Templates
@@ -36,15 +36,15 @@ TEMPLATES = Templates(load_assets())
 def spent(querier):
     """A week of two teams, a week before, an incident and a sick GPU."""
     sql = (
-        "INSERT INTO waste_1h (ts, label, node, gpu, gpu_uuid, username, team, simulated, seconds, usd, energy_kwh, co2_kg) "
-        "SELECT $ts::TIMESTAMP + to_hours(h), $label, 'n1', 0, 'GPU-0', $username, $team, false, 3600, 1.5, 0.5, 0.1 "
+        "INSERT INTO waste_1h (ts, category, node, gpu, gpu_uuid, username, team, simulated, seconds, usd, energy_kwh, co2_kg) "
+        "SELECT $ts::TIMESTAMP + to_hours(h), $category, 'n1', 0, 'GPU-0', $username, $team, false, 3600, 1.5, 0.5, 0.1 "
         "FROM range($hours) t(h)"
     )
-    for label, user, team, at, hours in (
+    for category, user, team, at, hours in (
         ("productive", "ada", "vision", BEGIN, 30), ("idle_held", "<bob>", "<b>speech", BEGIN + timedelta(days=3), 10),
         ("idle_held", "ada", "vision", BEGIN - timedelta(days=2), 20),
     ):  # fmt: skip
-        querier.db.execute(sql, {"ts": at.replace(tzinfo=None), "label": label, "username": user, "team": team, "hours": hours})  # fmt: skip
+        querier.db.execute(sql, {"ts": at.replace(tzinfo=None), "category": category, "username": user, "team": team, "hours": hours})  # fmt: skip
     at = BEGIN.replace(tzinfo=None)
     querier.db.execute(
         "INSERT INTO incidents (id, state, root, rule, severity, consequence, summary, remedy, place, labels, nodes, roots, "
@@ -142,13 +142,13 @@ async def test_the_page_allows_the_style_sheet_of_the_report_alone(spent) -> Non
 
 
 _USD = st.one_of(st.none(), st.floats(0, 1e6))
-_OF_LABELS = st.dictionaries(st.sampled_from([*LABELS]), st.tuples(st.floats(0, 1e6), _USD))
+_OF_CATEGORIES = st.dictionaries(st.sampled_from([*CATEGORIES]), st.tuples(st.floats(0, 1e6), _USD))
 
 
-@given(labels=_OF_LABELS, more=st.floats(0, 1e6), has_prices=st.booleans())
-def test_a_bar_is_as_wide_as_its_share_of_the_largest(labels, more, has_prices) -> None:
-    values = [(usd or 0.0) if has_prices else hours for hours, usd in labels.values()]
-    parts = label_parts(labels, sum(values) + more, has_prices=has_prices)
+@given(categories=_OF_CATEGORIES, more=st.floats(0, 1e6), has_prices=st.booleans())
+def test_a_bar_is_as_wide_as_its_share_of_the_largest(categories, more, has_prices) -> None:
+    values = [(usd or 0.0) if has_prices else hours for hours, usd in categories.values()]
+    parts = category_parts(categories, sum(values) + more, has_prices=has_prices)
     assert sum(part.width for part in parts) == pytest.approx(100, abs=0.3)
     assert all(0 < part.width <= 100.0001 for part in parts)
 
@@ -196,7 +196,7 @@ async def test_each_day_of_a_month_is_one_bar_also_when_clocks_change(
         for at in (datetime(year, month, 1, tzinfo=place), next_month)
     )
     querier.db.execute(
-        "INSERT INTO waste_1h (ts, label, node, gpu, gpu_uuid, team, simulated, seconds, usd) "
+        "INSERT INTO waste_1h (ts, category, node, gpu, gpu_uuid, team, simulated, seconds, usd) "
         "SELECT ts, 'productive', 'n1', 0, 'GPU-0', 'vision', false, 3600, 1.0 "
         "FROM range($1::TIMESTAMP, $2::TIMESTAMP, INTERVAL 1 HOUR) t(ts)",
         [begin.replace(tzinfo=None), end.replace(tzinfo=None)],

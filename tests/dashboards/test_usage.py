@@ -31,13 +31,13 @@ def used(querier):
         ("productive", "n2", 0, "bob", "9", 7200, None),
         ("free", "n2", 1, None, None, 3600, 3.0),
     ]
-    for label, node, gpu, user, job, seconds, usd in rows:
+    for category, node, gpu, user, job, seconds, usd in rows:
         querier.db.execute(
-            "INSERT INTO waste_1h (ts, label, node, gpu, gpu_uuid, username, job, simulated,"
+            "INSERT INTO waste_1h (ts, category, node, gpu, gpu_uuid, username, job, simulated,"
             " seconds, usd) VALUES (?, ?, ?, ?, ?, ?, ?, false, ?, ?)",
             [
                 (NOW - timedelta(hours=2)).replace(tzinfo=None),
-                label, node, gpu, f"GPU-{node}-{gpu}", user, job, seconds, usd,
+                category, node, gpu, f"GPU-{node}-{gpu}", user, job, seconds, usd,
             ],
         )  # fmt: skip
     return querier

@@ -68,7 +68,7 @@ async def test_the_page_begins_with_it_its_cost_and_its_owner(querier: Any) -> N
         "VALUES (now()::TIMESTAMP, 'n1', 0, 'GPU-n1-0', true, 1, 'ada', '7')"
     )
     querier.db.execute(
-        "INSERT INTO waste_1h (ts, label, node, gpu, gpu_uuid, simulated, seconds, usd) VALUES "
+        "INSERT INTO waste_1h (ts, category, node, gpu, gpu_uuid, simulated, seconds, usd) VALUES "
         "(now()::TIMESTAMP - INTERVAL 3 HOUR, 'idle_held', 'n1', 0, 'GPU-n1-0', true, 3600, 2.5), "
         "(now()::TIMESTAMP - INTERVAL 4 HOUR, 'busy', 'n1', 0, 'GPU-n1-0', true, 3600, 2.5), "
         "(now()::TIMESTAMP - INTERVAL 4 HOUR, 'free', 'n1', 1, 'GPU-n1-1', true, 3600, 40.0)"

@@ -95,7 +95,7 @@ def _planted_faults_fire_and_no_other_hardware_rule(world: Any) -> None:
 
 def _dollars_of_all_add_up(world: Any) -> None:
     whole, parts, without = world.ask(
-        "select (select sum(usd) from waste), (select sum(usd) from (select sum(usd) as usd from waste group by node, label)),"
+        "select (select sum(usd) from waste), (select sum(usd) from (select sum(usd) as usd from waste group by node, category)),"
         " (select count(distinct model) from gpus where usd_per_hour is null)"
     )[0]
     assert whole > 0

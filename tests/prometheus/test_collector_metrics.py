@@ -27,9 +27,9 @@ def fleet() -> Iterator[duckdb.DuckDBPyConnection]:
     for table in TABLES.values():
         connection.execute(create_sql(table))
     connection.execute(views_sql())
-    for label, owner, job, usd in (("free", None, None, 3.0), ("busy", "anna", "7", 1.0)):
+    for category, owner, job, usd in (("free", None, None, 3.0), ("busy", "anna", "7", 1.0)):
         put(
-            connection, "waste_1h", ts=HOUR, node="n", gpu_uuid="G", gpu=3, label=label, username=owner,
+            connection, "waste_1h", ts=HOUR, node="n", gpu_uuid="G", gpu=3, category=category, username=owner,
             job=job, seconds=1800.0, usd=usd, model="H100",
         )  # fmt: skip
     put(
@@ -65,7 +65,7 @@ def answer(
 
 def test_waste_has_dollars_an_hour_by_label_and_owner(fleet: duckdb.DuckDBPyConnection) -> None:
     at = HOUR + 59 * MINUTE
-    free = {"node": "n", "gpu": "3", "gpu_uuid": "G", "model": "H100", "label": "free", "is_waste": "true"}  # fmt: skip
+    free = {"node": "n", "gpu": "3", "gpu_uuid": "G", "model": "H100", "category": "free", "is_waste": "true"}  # fmt: skip
     name = "gpuwarden_waste_usd_per_hour"
     assert answer(fleet, f'{name}{{is_waste="true"}}', at) == [({"__name__": name, **free}, 3.0)]
     assert answer(fleet, f"sum by (username) ({name})", at) == [({"username": "anna"}, 1.0), ({}, 3.0)]  # fmt: skip

@@ -43,7 +43,9 @@ def _add_money(group: Commands) -> None:
     made.add_argument(
         "--end", metavar="DATE", help="with --begin: the end, not included (default now)"
     )
-    made.add_argument("--by", choices=(*BY, "label"), default="team", help="lines (default team)")
+    made.add_argument(
+        "--by", choices=(*BY, "category"), default="team", help="lines (default team)"
+    )
     made.add_argument(
         "--html", type=Path, metavar="FILE", help="write HTML to a file; its print is made for PDF"
     )

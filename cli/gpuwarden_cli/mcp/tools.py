@@ -16,7 +16,7 @@ from gpuwarden.cookbook import question_named, questions
 from gpuwarden.diagnosis import HEALTHY
 from gpuwarden.durations import instant_before
 from gpuwarden.query import Querier
-from gpuwarden.waste import LABELS
+from gpuwarden.waste import CATEGORIES
 from gpuwarden.waste_report import BY, NOBODY, asked_sql
 from gpuwarden_cli.mcp.arguments import Argument, ArgumentError, checked
 from gpuwarden_cli.mcp.json_rows import json_record, limited_records, limited_rows
@@ -175,7 +175,9 @@ class FleetTools:
             "lines": kept,
             "lines_in_all": len(lines),
             "meaning_of_reasons": {
-                label: LABELS[label] for label in LABELS if any(r["label"] == label for r in found)
+                category: CATEGORIES[category]
+                for category in CATEGORIES
+                if any(r["category"] == category for r in found)
             },
         }
         if by == "username" and names:
@@ -221,13 +223,13 @@ ORDER BY {WORST_FIRST}, usd_so_far DESC NULLS LAST
 """
 _WASTE = f"""
 WITH {{asked}}
-SELECT coalesce(by_name, '{NOBODY}') AS name, label, is_waste, bool_or(simulated) AS simulated,
+SELECT coalesce(by_name, '{NOBODY}') AS name, category, is_waste, bool_or(simulated) AS simulated,
     sum(gpu_hours) AS gpu_hours, sum(usd) AS usd
 FROM asked GROUP BY ALL
 """
 _JOBS = f"""
 WITH {{asked}}
-SELECT coalesce(by_name, '{NOBODY}') AS name, job, label AS reason, any_value(username) AS username,
+SELECT coalesce(by_name, '{NOBODY}') AS name, job, category AS reason, any_value(username) AS username,
     round(sum(gpu_hours), 2) AS wasted_gpu_hours, round(sum(usd), 2) AS wasted_usd
 FROM asked WHERE is_waste AND job IS NOT NULL AND list_contains($names, coalesce(by_name, '{NOBODY}'))
 GROUP BY 1, 2, 3
@@ -262,14 +264,18 @@ def _waste_sum(rows: Sequence[Mapping[str, Any]]) -> Answer:
     dollars: dict[str, float] = {}
     wasted = [row for row in rows if row["is_waste"]]
     for row in wasted:
-        hours[row["label"]] = hours.get(row["label"], 0.0) + row["gpu_hours"]
+        hours[row["category"]] = hours.get(row["category"], 0.0) + row["gpu_hours"]
         if row["usd"] is not None:
-            dollars[row["label"]] = dollars.get(row["label"], 0.0) + row["usd"]
+            dollars[row["category"]] = dollars.get(row["category"], 0.0) + row["usd"]
     reasons = [
         json_record(
-            {"reason": label, "gpu_hours": _cents(hours[label]), "usd": _cents(dollars.get(label))}
+            {
+                "reason": category,
+                "gpu_hours": _cents(hours[category]),
+                "usd": _cents(dollars.get(category)),
+            }
         )
-        for label in sorted(hours, key=lambda one: (-dollars.get(one, 0.0), -hours[one], one))
+        for category in sorted(hours, key=lambda one: (-dollars.get(one, 0.0), -hours[one], one))
     ]
     priced = [row["usd"] for row in rows if row["usd"] is not None]
     return json_record(

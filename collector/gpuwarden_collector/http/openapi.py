@@ -93,7 +93,7 @@ _COLOUR = _one_of(
     "colour", "util_percent", "sm_active_percent", "power_watts", "temperature_margin_celsius", "memory_percent",
     "usd_wasted_per_hour", "state",
 )  # fmt: skip
-_MONEY_BY = ("username", "node", "job", "account", "team", "model", "gpu", "label")
+_MONEY_BY = ("username", "node", "job", "account", "team", "model", "gpu", "category")
 _PERIODS = ("24h", "7d", "30d", "365d")
 _SORT = _one_of(
     "sort",

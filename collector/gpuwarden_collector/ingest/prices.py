@@ -21,7 +21,7 @@ from gpuwarden.instances import find_instance
 from gpuwarden.lifecycle import StartError
 from gpuwarden.models import MODELS, Model, find_model
 from gpuwarden.offers import LIFE_YEARS, OWNED_BASIS, POWER_PERCENT, PURCHASES, SPOT, GpuOffer
-from gpuwarden.waste import FORGOTTEN_AFTER_DAYS, LABELS
+from gpuwarden.waste import CATEGORIES, FORGOTTEN_AFTER_DAYS
 
 HOURS_A_YEAR = 8766.0
 SIMULATED_SILENCE = timedelta(minutes=10)
@@ -103,7 +103,7 @@ class PriceEntry:
 
 @dataclass(frozen=True, slots=True)
 class MonthlyBudget:
-    """What a team, user, account, label of waste or the fleet may cost in a calendar month."""
+    """What a team, user, account, category of waste or the fleet may cost in a calendar month."""
 
     kind: str
     """One of `BUDGET_KINDS`."""
@@ -523,8 +523,8 @@ def _budgets(tables: Iterable[_Table]) -> tuple[MonthlyBudget, ...]:
             )
         kind = kinds[0] if kinds else "fleet"
         name = table.text(kind) or ""
-        if kind == "label" and name not in LABELS:
-            raise table.wrong(kind, f"one of {', '.join(LABELS)}")
+        if kind == "category" and name not in CATEGORIES:
+            raise table.wrong(kind, f"one of {', '.join(CATEGORIES)}")
         if (kind, name) in found:
             whose = f"{kind} {name}".rstrip()
             raise PricesError(f"{table.where}: the budget of {whose} stands twice")

@@ -51,7 +51,7 @@ TEAM_SCHEMAS: Mapping[str, Any] = {
         {
             "ts": pa.timestamp("us"),
             "model": pa.string(),
-            "label": pa.string(),
+            "category": pa.string(),
             "gpu_hours": pa.float64(),
             "usd": pa.float64(),
             "simulated": pa.bool_(),

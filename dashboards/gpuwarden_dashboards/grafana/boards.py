@@ -443,8 +443,8 @@ def _waste_summary() -> list[Panel]:
 
 def _waste_charts() -> list[Panel]:
     return [
-        chart("GPUs by what they do", COUNT, {"{{label}}": f"sum by (label) ({TIME})"}, is_stacked=True, least_step="1h"),
-        chart("Dollars wasted an hour, by reason", DOLLARS, {"{{label}}": f"sum by (label) ({USD}{WASTED})"},
+        chart("GPUs by what they do", COUNT, {"{{category}}": f"sum by (category) ({TIME})"}, is_stacked=True, least_step="1h"),
+        chart("Dollars wasted an hour, by reason", DOLLARS, {"{{category}}": f"sum by (category) ({USD}{WASTED})"},
             is_stacked=True, least_step="1h"),
         chart("Verdicts on GPUs", COUNT, {"{{bottleneck}}": 'sum by (bottleneck) (gpuwarden_diagnosis{kind="gpu"})'},
             is_stacked=True, about="What holds GPUs up, by the collector's diagnosis (docs/diagnosis.md)."),

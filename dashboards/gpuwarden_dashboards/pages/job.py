@@ -11,7 +11,7 @@ from gpuwarden.progress import JobProgress, number, read_progress
 from gpuwarden.query import both
 from gpuwarden.right_size import RightSize, read_right_sizes
 from gpuwarden.roofline import Roofline, read_rooflines
-from gpuwarden.waste import LABELS
+from gpuwarden.waste import CATEGORIES
 from gpuwarden_dashboards.http import NotKnownError, html
 from gpuwarden_dashboards.pages.money import RANGES
 from gpuwarden_dashboards.pages.page import Page
@@ -82,8 +82,8 @@ class JobPages(Page):
             strip=_strip(life.phases),
             meanings_of_phases=PHASES,
             table_max=TABLE_MAX,
-            labels=tuple(LABELS),
-            meanings=LABELS,
+            categories=tuple(CATEGORIES),
+            meanings=CATEGORIES,
             process_states=PROCESS_STATES,
             groups=[{"title": title, "metrics": metrics} for title, metrics in GROUPS],
             metrics=list(described()),

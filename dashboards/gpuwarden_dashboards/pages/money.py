@@ -13,13 +13,13 @@ from aiohttp import web
 from gpuwarden.own import DAYS as OWN_DAYS
 from gpuwarden.own import RENT_KINDS, OwnCase, read_own
 from gpuwarden.query import both
-from gpuwarden.waste import LABELS
+from gpuwarden.waste import CATEGORIES
 from gpuwarden_dashboards.http import SECURITY_POLICY, choice, fixed_range, given_range, html
 from gpuwarden_dashboards.pages.page import Page
 from gpuwarden_dashboards.read.money import (
     BY,
     LINES_MAX,
-    WASTE_LABELS,
+    WASTE_CATEGORIES,
     Money,
     MoneyQuestion,
     read_money,
@@ -27,7 +27,7 @@ from gpuwarden_dashboards.read.money import (
 from gpuwarden_dashboards.read.report import read_report
 from gpuwarden_dashboards.read.usage import SORTS
 from gpuwarden_dashboards.report import STACK, STYLE_HASH, document, not_compared
-from gpuwarden_dashboards.templates import LABEL_TITLES, NO_PRICE
+from gpuwarden_dashboards.templates import CATEGORY_TITLES, NO_PRICE
 
 RANGES: Mapping[str, str] = {
     "24h": "last 24 h", "7d": "last 7 days", "30d": "last 30 days", "month": "this month", "last-month": "last month",
@@ -45,7 +45,7 @@ ADVICE: Mapping[str, str] = {
     "hung": "Jobs stood still while they held GPUs: end them, and set time limits for collectives and steps.",
     "lost": "GPUs, drivers or nodes were lost: repair or replace them, and see their events.",
 }
-"""Advice by label of waste."""
+"""Advice by category of waste."""
 PAGES = {"username": "/users/", "job": "/jobs/", "node": "/nodes/"}
 """Pages of a name."""
 REPORT_POLICY = SECURITY_POLICY.replace("style-src 'self'", f"style-src 'sha256-{STYLE_HASH}'")
@@ -123,8 +123,8 @@ class MoneyPage(Page):
         values = [bar.usd if money.has_prices else bar.hours for bar in money.bars]
         return self._templates.render(
             "money.html", money=money, asked=asked, own=own, rent_kinds=RENT_KINDS, groups=tuple(BY), ranges=RANGES, stack=STACK,
-            waste_labels=WASTE_LABELS, titles=LABEL_TITLES, no_price=NO_PRICE,
-            not_compared=not_compared(money, asked.question), labels=tuple(LABELS), meanings=LABELS, advice=ADVICE, pages=PAGES, lines_max=LINES_MAX,
+            waste_categories=WASTE_CATEGORIES, titles=CATEGORY_TITLES, no_price=NO_PRICE,
+            not_compared=not_compared(money, asked.question), categories=tuple(CATEGORIES), meanings=CATEGORIES, advice=ADVICE, pages=PAGES, lines_max=LINES_MAX,
             ticks=ticks(max((value or 0.0 for value in values), default=0.0)), at="/money",
         )  # fmt: skip
 
@@ -150,8 +150,8 @@ class MoneyPage(Page):
         money = await read_money(self._querier, asked.question, self._clock.now())
         text = io.StringIO()
         writer = csv.writer(text)
-        labels = [label for label in LABELS if label in money.total.labels]
-        hours = [f"{label}_gpu_hours" for label in labels]
+        categories = [category for category in CATEGORIES if category in money.total.categories]
+        hours = [f"{category}_gpu_hours" for category in categories]
         writer.writerow(
             [
                 asked.question.by,
@@ -166,7 +166,7 @@ class MoneyPage(Page):
         )
         for line in money.lines:
             one = line.usage
-            split = [one.labels.get(label, (0.0, None))[0] for label in labels]
+            split = [one.categories.get(category, (0.0, None))[0] for category in categories]
             writer.writerow(
                 [
                     one.name,

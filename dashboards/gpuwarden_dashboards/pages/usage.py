@@ -7,7 +7,7 @@ from datetime import datetime
 from aiohttp import web
 
 from gpuwarden.right_size import RightSize, read_right_sizes
-from gpuwarden.waste import LABELS
+from gpuwarden.waste import CATEGORIES
 from gpuwarden_dashboards.http import NotKnownError, choice, fixed_range, given_range, html
 from gpuwarden_dashboards.pages.money import RANGES
 from gpuwarden_dashboards.pages.page import Page
@@ -57,8 +57,8 @@ class UsagePages(Page):
             sinces=SINCE,
             ranges=RANGES,
             now=self._clock.now(),
-            labels=tuple(LABELS),
-            meanings=LABELS,
+            categories=tuple(CATEGORIES),
+            meanings=CATEGORIES,
             cheaper=cheaper,
         )
 

@@ -77,7 +77,7 @@ def _floor(instant: datetime, step: timedelta) -> datetime:
     return instant - timedelta(seconds=instant.timestamp() % step.total_seconds())
 
 
-_HOURS = """(SELECT ts, label, seconds / 3600 AS gpu_hours, usd, username, team,
+_HOURS = """(SELECT ts, category, seconds / 3600 AS gpu_hours, usd, username, team,
     job FROM waste_1h)"""
 
 
@@ -93,9 +93,9 @@ async def _by_all(querier: Querier, table: str, now: datetime) -> Sequence[Recor
         f"""
         SELECT CASE WHEN grouping(username) = 0 THEN 'username' WHEN grouping(team) = 0 THEN 'team'
                 WHEN grouping(job) = 0 THEN 'job' ELSE '' END AS by,
-            coalesce(username, team, job) AS name, label, sum(gpu_hours) AS gpu_hours, sum(usd) AS usd
+            coalesce(username, team, job) AS name, category, sum(gpu_hours) AS gpu_hours, sum(usd) AS usd
         FROM {table} WHERE ts >= $begin AND ts < $now
-        GROUP BY GROUPING SETS ((username, label), (team, label), (job, label), (label))
+        GROUP BY GROUPING SETS ((username, category), (team, category), (job, category), (category))
         """,
         {"begin": now - WEEK, "now": now},
     )
@@ -117,9 +117,9 @@ def _week(records: Sequence[Record]) -> Record:
             },
         )
         _add(one, "hours", "usd", record)
-        if record["label"] not in NO_WASTE:
+        if record["category"] not in NO_WASTE:
             if one["most"] is None or record["gpu_hours"] > one["most"][1]:
-                one["most"] = (record["label"], record["gpu_hours"])
+                one["most"] = (record["category"], record["gpu_hours"])
             _add(one, "wasted_hours", "wasted_usd", record)
     for one in sums.values():
         one["most"] = one["most"] and one["most"][0]

@@ -9,7 +9,7 @@ from gpuwarden.diagnosis import HEALTHY, INPUT_BOUND, Bottleneck
 from gpuwarden.job_phases import JobPhase, Phase, missing_readings, phases_of, shares
 from gpuwarden.job_readings import JobReadings, read_job_readings
 from gpuwarden.query import Querier, Record, both, query_all
-from gpuwarden.waste import LABELS, NO_WASTE
+from gpuwarden.waste import CATEGORIES, NO_WASTE
 from gpuwarden_dashboards.read.place import PlaceVerdict
 from gpuwarden_dashboards.read.processes import PROCESSES, ProcessLine, process_lines
 from gpuwarden_dashboards.read.subject import Subject, of_users, read_subject
@@ -61,7 +61,7 @@ ORDER BY i.began_at DESC LIMIT 30
 _RUNS = f"""
 SELECT job, min(ts) AS first_at, max(ts) + INTERVAL 1 HOUR AS last_at, count(DISTINCT gpu_uuid) AS gpus,
     sum(gpu_hours) AS gpu_hours, sum(usd) AS usd,
-    coalesce(sum(gpu_hours) FILTER (NOT is_waste AND label <> 'unknown'), 0) AS used_hours,
+    coalesce(sum(gpu_hours) FILTER (NOT is_waste AND category <> 'unknown'), 0) AS used_hours,
     sum(usd) FILTER (is_waste) AS wasted_usd
 FROM waste WHERE username IN (SELECT unnest($users)) AND job IS NOT NULL AND ts >= $since AND ts < $until
 GROUP BY job ORDER BY job = $job DESC, last_at DESC, job LIMIT {8 * RUNS_MAX}
@@ -216,9 +216,11 @@ class JobLife:
         if usage is None or not usage.gpu_hours:
             return None
         wasted = {
-            label: hours for label, (hours, _) in usage.labels.items() if label not in NO_WASTE
+            category: hours
+            for category, (hours, _) in usage.categories.items()
+            if category not in NO_WASTE
         }
-        most = max(wasted, key=lambda label: wasted[label], default=None)
+        most = max(wasted, key=lambda category: wasted[category], default=None)
         if most is None or wasted[most] < _MUCH * usage.gpu_hours:
             return None
         share = 100 * wasted[most] / usage.gpu_hours
@@ -226,7 +228,7 @@ class JobLife:
             "warning",
             "Wasted",
             f"{wasted[most]:,.1f} of {usage.gpu_hours:,.1f} GPU hours ({share:.0f} %) were {most.replace('_', ' ')}: "
-            f"{LABELS[most][0].lower()}{LABELS[most][1:]}",
+            f"{CATEGORIES[most][0].lower()}{CATEGORIES[most][1:]}",
         )
 
     def _of_diagnosis(self) -> PlaceVerdict:

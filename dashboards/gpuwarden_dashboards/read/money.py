@@ -10,12 +10,12 @@ from datetime import UTC, datetime, timedelta, tzinfo
 
 from gpuwarden.budgets import forecast_sql
 from gpuwarden.query import Querier, Record, query_all, text_sql, timestamp_sql
-from gpuwarden.waste import LABELS, NO_WASTE
+from gpuwarden.waste import CATEGORIES, NO_WASTE
 from gpuwarden.waste_report import BY as REPORT_BY
 from gpuwarden_dashboards.read.budgets import BudgetUse, read_budgets
 from gpuwarden_dashboards.read.usage import GpuUsage, by_name, known_sum, sorted_usage, summed
 
-BY: Mapping[str, str] = {**REPORT_BY, "label": "label"}
+BY: Mapping[str, str] = {**REPORT_BY, "category": "category"}
 """What money can be grouped and filtered by, as columns of `waste`."""
 LINES_MAX = 200
 TRENDS_MAX = 50
@@ -23,8 +23,10 @@ TRENDS_MAX = 50
 SAVINGS_MAX = 20
 HOUR, WEEK, YEAR = timedelta(hours=1), timedelta(days=7), timedelta(days=365)
 _EARLIEST = datetime.min.replace(tzinfo=UTC)
-NOT_WASTE: Sequence[str] = tuple(label for label in LABELS if label in NO_WASTE)
-WASTE_LABELS: Sequence[str] = tuple(label for label in LABELS if label not in NO_WASTE)
+NOT_WASTE: Sequence[str] = tuple(category for category in CATEGORIES if category in NO_WASTE)
+WASTE_CATEGORIES: Sequence[str] = tuple(
+    category for category in CATEGORIES if category not in NO_WASTE
+)
 HOURS_A_MONTH = 730.5
 
 
@@ -92,21 +94,21 @@ class MoneyQuestion:
 
 @dataclass(frozen=True, slots=True)
 class MoneyBar:
-    """Hours and dollars of a stretch of time by label."""
+    """Hours and dollars of a stretch of time by category."""
 
     begin: datetime
     end: datetime
-    labels: Mapping[str, tuple[float, float | None]]
+    categories: Mapping[str, tuple[float, float | None]]
 
     @property
     def hours(self) -> float:
         """GPU hours."""
-        return sum(hours for hours, _ in self.labels.values())
+        return sum(hours for hours, _ in self.categories.values())
 
     @property
     def usd(self) -> float | None:
         """Dollars; None: no price is known."""
-        return known_sum(usd for _, usd in self.labels.values())
+        return known_sum(usd for _, usd in self.categories.values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,17 +181,17 @@ class Money:
         return self.total.usd is not None
 
 
-_SUMS = """label, is_waste, simulated, sum(gpu_hours) AS gpu_hours, sum(usd) AS usd,
+_SUMS = """category, is_waste, simulated, sum(gpu_hours) AS gpu_hours, sum(usd) AS usd,
     sum(energy_kwh) AS energy_kwh, sum(co2_kg) AS co2_kg"""
 
 
 def _of_names_and_bars(question: MoneyQuestion) -> str:
-    """SELECT of sums by bar and label with `is_bar`, and by name and label: rows are read once for both.
+    """SELECT of sums by bar and category with `is_bar`, and by name and category: rows are read once for both.
 
     Bars come first, then the most expensive names: what a limit of rows may cut are cheap ones.
     """
     rows = f"SELECT *, {BY[question.by]} AS name, {bucket_sql(question)} AS bucket FROM waste WHERE {_asked(question)}"
-    by = "label, is_waste, simulated"
+    by = "category, is_waste, simulated"
     return (
         f"SELECT name, bucket, grouping(name) = 1 AS is_bar, {_SUMS} FROM ({rows}) "
         f"GROUP BY GROUPING SETS ((name, {by}), (bucket, {by})) ORDER BY is_bar DESC, usd DESC NULLS LAST"
@@ -301,7 +303,7 @@ def _bars(question: MoneyQuestion, rows: Sequence[Record]) -> Sequence[MoneyBar]
     for row in rows:
         found[row["bucket"]].append(row)
     return [
-        MoneyBar(begin, end, summed(None, of).labels)
+        MoneyBar(begin, end, summed(None, of).categories)
         for begin, end, of in zip(limits, [*limits[1:], question.end], found, strict=True)
     ]
 

@@ -1,4 +1,4 @@
-"""Sums GPU hours, dollars and energy by name and label."""
+"""Sums GPU hours, dollars and energy by name and category."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -9,12 +9,12 @@ from gpuwarden.query import Record
 SINCE = {"24h": timedelta(days=1), "7d": timedelta(days=7), "30d": timedelta(days=30), "365d": timedelta(days=365)}  # fmt: skip
 ROWS_MAX = 200
 USED = ("productive", "busy")
-"""Labels of time in which a kernel ran at full clocks."""
+"""Categories of time in which a kernel ran at full clocks."""
 
 
 @dataclass(frozen=True, slots=True)
 class GpuUsage:
-    """GPU hours and dollars of one user, job, team, node or model; `labels` splits both."""
+    """GPU hours and dollars of one user, job, team, node or model; `categories` splits both."""
 
     name: str | None
     gpu_hours: float
@@ -23,15 +23,15 @@ class GpuUsage:
     wasted_usd: float | None
     energy_kwh: float | None
     co2_kg: float | None
-    labels: Mapping[str, tuple[float, float | None]]
-    """Hours and dollars by label."""
+    categories: Mapping[str, tuple[float, float | None]]
+    """Hours and dollars by category."""
     is_running: bool | None = None
     """Whether a job has processes on GPUs now; None: not a job."""
 
     @property
     def used_share(self) -> float:
         """Share of the hours in which the GPU was used."""
-        used = sum(self.labels[label][0] for label in USED if label in self.labels)
+        used = sum(self.categories[category][0] for category in USED if category in self.categories)
         return used / self.gpu_hours if self.gpu_hours else 0.0
 
     @property
@@ -57,9 +57,9 @@ RUNNING = "SELECT DISTINCT job FROM process_samples WHERE ts > now()::TIMESTAMP 
 
 
 def usage_sql(column: str, where: str = "true") -> str:
-    """SELECT of hours, dollars and energy by a column of `waste` and by label."""
+    """SELECT of hours, dollars and energy by a column of `waste` and by category."""
     return f"""
-        SELECT {column} AS name, label, is_waste, sum(gpu_hours) AS gpu_hours, sum(usd) AS usd,
+        SELECT {column} AS name, category, is_waste, sum(gpu_hours) AS gpu_hours, sum(usd) AS usd,
             sum(energy_kwh) AS energy_kwh, sum(co2_kg) AS co2_kg
         FROM waste WHERE ts >= $begin AND ts < $end AND {where} GROUP BY ALL
     """
@@ -95,10 +95,13 @@ def sorted_usage(usages: Sequence[GpuUsage], sort: str) -> Sequence[GpuUsage]:
 
 def summed(name: str | None, records: Sequence[Record], is_running: bool | None = None) -> GpuUsage:
     """The sum of rows of `usage_sql`."""
-    labels: dict[str, tuple[float, float | None]] = {}
+    categories: dict[str, tuple[float, float | None]] = {}
     for record in records:
-        hours, usd = labels.get(record["label"], (0.0, None))
-        labels[record["label"]] = hours + record["gpu_hours"], known_sum((usd, record["usd"]))
+        hours, usd = categories.get(record["category"], (0.0, None))
+        categories[record["category"]] = (
+            hours + record["gpu_hours"],
+            known_sum((usd, record["usd"])),
+        )
     wasted = [record for record in records if record["is_waste"]]
     return GpuUsage(
         name,
@@ -108,7 +111,7 @@ def summed(name: str | None, records: Sequence[Record], is_running: bool | None 
         _known(wasted, "usd"),
         _known(records, "energy_kwh"),
         _known(records, "co2_kg"),
-        labels,
+        categories,
         is_running,
     )
 

@@ -1,8 +1,8 @@
 """Computes the cost of alerts from `waste`, so that alerts, reports and SQL have the same amounts.
 
-An alert of a rule in `waste.COSTS` costs what the time of its GPU with certain labels costs, from the begin
+An alert of a rule in `waste.COSTS` costs what the time of its GPU of certain categories costs, from the begin
 of the alert until the view `waste` ends. A young alert, or one for which an hour was rolled up meanwhile, is
-computed from its begin, because late data changes labels. For others only the new time is added. If the
+computed from its begin, because late data changes categories. For others only the new time is added. If the
 rule's SQL looked back as far as it can, the begin is searched in `waste`.
 """
 
@@ -45,7 +45,7 @@ class _Span:
     key: str
     node: str
     gpu_uuid: str | None
-    labels: Sequence[str]
+    categories: Sequence[str]
     since: datetime
     before: float = 0.0
     may_begin_earlier: bool = False
@@ -56,7 +56,7 @@ class _Span:
             "key": self.key,
             "node": self.node,
             "gpu_uuid": self.gpu_uuid,
-            "labels": list(self.labels),
+            "categories": list(self.categories),
             "since": timestamp_text(self.since),
         }
 

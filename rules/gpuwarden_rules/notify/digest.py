@@ -104,19 +104,21 @@ async def read(querier: Querier, since: datetime, until: datetime, top: int) -> 
     """The digest of the time between two instants. Raises QueryError."""
     params = {"since": since, "until": until}
     nodes = await _hours(querier, "node", params)
-    labels = await _hours(querier, "label", params)
+    categories = await _hours(querier, "category", params)
     simulated = any(row["simulated"] for row in nodes)
     params_of_alerts = {**params, "simulated": simulated}
     alerts = (await querier.query(_ALERTS, params_of_alerts, timeout_s=QUERY_TIMEOUT_S)).records()
-    known = [float(row["usd"]) for row in labels if row["usd"] is not None]
+    known = [float(row["usd"]) for row in categories if row["usd"] is not None]
     return Digest(
         since=since,
         until=until,
         simulated=simulated,
-        wasted_hours=sum(float(row["wasted"] or 0) for row in labels),
-        gpu_hours=sum(float(row["seen"] or 0) for row in labels),
+        wasted_hours=sum(float(row["wasted"] or 0) for row in categories),
+        gpu_hours=sum(float(row["seen"] or 0) for row in categories),
         usd=sum(known) if known else None,
-        labels=tuple(_waster(r["name"], r["usd"], r["wasted"]) for r in labels if r["wasted"]),
+        categories=tuple(
+            _waster(r["name"], r["usd"], r["wasted"]) for r in categories if r["wasted"]
+        ),
         wasters=tuple(_waster(r["name"], r["usd"], r["wasted"]) for r in nodes if r["wasted"])[
             :top
         ],

@@ -108,7 +108,7 @@ def _digest(digest: Digest) -> dict[str, Any]:
         "wasted_hours": digest.wasted_hours,
         "gpu_hours": digest.gpu_hours,
         "usd": digest.usd,
-        "labels": lines(digest.labels),
+        "categories": lines(digest.categories),
         "wasters": lines(digest.wasters),
         "alerts": lines(digest.alerts),
     }

@@ -62,7 +62,7 @@ class Digest:
     gpu_hours: float
     usd: float | None
     """What the wasted hours cost."""
-    labels: tuple[Waster, ...] = ()
+    categories: tuple[Waster, ...] = ()
     """Labels of the waste (docs/money.md), the costliest first."""
     wasters: tuple[Waster, ...] = ()
     """Nodes, the costliest first."""

@@ -219,8 +219,8 @@ def _digest(digest: Digest, style: Style) -> tuple[str, list[str]]:
     wasted = COST_UNKNOWN if digest.usd is None else usd(digest.usd)
     used = f"{digest.wasted_hours:,.0f} of {digest.gpu_hours:,.0f} GPU-hours{share}"
     lines = [f"In the {hours} to {until}: {used} were wasted: {wasted}."]
-    if digest.labels:
-        lines.append(", ".join(f"{w.name} {w.hours:,.0f} h" for w in digest.labels) + ".")
+    if digest.categories:
+        lines.append(", ".join(f"{w.name} {w.hours:,.0f} h" for w in digest.categories) + ".")
     lines += _wasters("Most on", digest.wasters, "GPU-h")
     lines += _wasters("Costliest alerts", digest.alerts, "h")
     return f"GPU waste: {wasted}{' (simulated)' if digest.simulated else ''}", lines

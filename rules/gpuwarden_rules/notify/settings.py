@@ -49,7 +49,7 @@ from gpuwarden_rules.notify.sentences import FORMS, Style
 
 DURATION_S_MAX = 30 * 86400.0
 TOP_MAX = 20
-REPORTED_BY = (*BY, "label")
+REPORTED_BY = (*BY, "category")
 REPORTED_AT = time(8)
 _REFERENCE = re.compile(r"\$\{([^{}]*)\}")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}\Z")

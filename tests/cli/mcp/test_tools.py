@@ -31,10 +31,12 @@ def tools(fleet: MemoryDatabase) -> FleetTools:
     return FleetTools(fleet, ManualClock(NOW))
 
 
-def _hours(user: str | None, label: str, hours: int, usd: float | None, **more: Any) -> list[dict]:
+def _hours(
+    user: str | None, category: str, hours: int, usd: float | None, **more: Any
+) -> list[dict]:
     return [
         {
-            "ts": NOW - timedelta(hours=3 + at), "node": "n1", "gpu_uuid": f"GPU-{user}", "label": label,
+            "ts": NOW - timedelta(hours=3 + at), "node": "n1", "gpu_uuid": f"GPU-{user}", "category": category,
             "username": user, "simulated": False, "seconds": 3600.0, "usd": usd, **more,
         }
         for at in range(hours)

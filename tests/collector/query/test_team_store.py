@@ -193,7 +193,7 @@ def test_an_incident_shows_only_if_each_alert_that_it_ever_held_is_the_teams(
 def test_sums_of_others_have_no_names(readers: tuple[Reader, Reader]) -> None:
     found = readers[0].ask("FROM others_1h")
     assert [set(row) for row in found] == [
-        {"ts", "model", "label", "gpu_hours", "usd", "simulated"}
+        {"ts", "model", "category", "gpu_hours", "usd", "simulated"}
     ] * len(found)
     assert sum(row["gpu_hours"] for row in found) == pytest.approx(2 * 2.5 / 3600)
     assert readers[1].ask("FROM others_1h") == []

@@ -40,7 +40,7 @@ def put_gpu(fleet: Fleet, billed_silent_s: float | None) -> None:
 def seconds(fleet: Fleet) -> dict[tuple[datetime, str], float]:
     found: dict[tuple[datetime, str], float] = {}
     for row in fleet.read("waste_1h"):
-        key = (row["ts"], row["label"])
+        key = (row["ts"], row["category"])
         found[key] = found.get(key, 0) + row["seconds"]
     keys = [tuple(row[name] for name in WASTE_1H.table.key) for row in fleet.read("waste_1h")]
     assert len(set(keys)) == len(keys)
@@ -94,9 +94,9 @@ async def test_six_hours_of_a_reading_every_five_minutes_are_six_hours(known: Fl
     await known.store(gpu_rows(range(0, 6 * 3600, 300)))
     await known.run([("pass", 7 * 3600.0), ("roll", 0)])
     found: dict[str, float] = {}
-    for (_, label), value in seconds(known).items():
-        found[label] = found.get(label, 0) + value
-    assert sum(v for label, v in found.items() if label != "unknown") == 6 * 3600
+    for (_, category), value in seconds(known).items():
+        found[category] = found.get(category, 0) + value
+    assert sum(v for category, v in found.items() if category != "unknown") == 6 * 3600
 
 
 @pytest.mark.slow
@@ -125,7 +125,7 @@ async def test_an_alert_that_fires_late_labels_the_hours_that_it_began_in(known:
     await known.store(gpu_rows(range(600)))
     await known.run([("pass", 7200.0), ("roll", 0)])
     before = seconds(known)
-    assert not any(label == "hung" for _, label in before)
+    assert not any(category == "hung" for _, category in before)
     late = alert(known, "gpu_hung", timedelta(minutes=5), timedelta(hours=2))
 
     async def saved(writer: Writer, stats: Any) -> None:

@@ -9,8 +9,7 @@ import pytest
 from tests.collector.made_up_store import LIMITS, put
 
 from gpuwarden.clock import SystemClock, to_ms
-from gpuwarden.waste import LABELS as LABELS_OF_TIME
-from gpuwarden.waste import NO_WASTE
+from gpuwarden.waste import CATEGORIES, NO_WASTE
 from gpuwarden_cli.main import main
 from gpuwarden_cli.read.remote import RemoteQuerier
 from gpuwarden_collector.daemon import running
@@ -26,7 +25,9 @@ def test_it_is_due_once_a_day_and_not_before_the_first_time_of_day() -> None:
     assert not is_due(PLAN, None, UNTIL)
     done = to_ms(UNTIL - timedelta(hours=3))
     assert not is_due(PLAN, done, UNTIL - timedelta(seconds=1))
-    assert not is_due(PLAN, done, UNTIL + timedelta(minutes=4))  # the last hour has no labels yet
+    assert not is_due(
+        PLAN, done, UNTIL + timedelta(minutes=4)
+    )  # the last hour has no categories yet
     assert is_due(PLAN, done, UNTIL + timedelta(minutes=5))
     assert is_due(PLAN, done, UNTIL + timedelta(days=3))
     assert not is_due(PLAN, to_ms(UNTIL), UNTIL + timedelta(hours=23))
@@ -40,18 +41,18 @@ def test_the_time_of_day_is_that_of_its_zone_also_when_clocks_change() -> None:
     assert due_at(berlin, datetime(2026, 3, 29, 5, tzinfo=UTC)) == before
 
 
-LABELS = {"productive": 1800, "idle_held": 1200, "throttled": 300, "unknown": 300}
+HOUR_SECONDS = {"productive": 1800, "idle_held": 1200, "throttled": 300, "unknown": 300}
 
 
 def hours(
     node: str, gpu: int, usd_per_hour: float | None, *, simulated: bool = False
 ) -> list[dict]:
-    """An hour's labels, of the hours that begin 0, 1, 24 and 25 hours before."""
+    """An hour's categories, of the hours that begin 0, 1, 24 and 25 hours before."""
     return [
         {"ts": UNTIL - timedelta(hours=hour), "node": node, "gpu_uuid": f"GPU-{node}-{gpu}", "gpu": gpu,
-         "label": label, "seconds": seconds, "simulated": simulated,
+         "category": category, "seconds": seconds, "simulated": simulated,
          "usd": None if usd_per_hour is None else usd_per_hour * seconds / 3600}
-        for hour in (0, 1, 24, 25) for label, seconds in LABELS.items()
+        for hour in (0, 1, 24, 25) for category, seconds in HOUR_SECONDS.items()
     ]  # fmt: skip
 
 
@@ -78,7 +79,7 @@ async def test_a_digest_sums_real_waste_and_fired_alerts_of_a_day(database) -> N
     # Hours that began 1 and 24 hours before count, that which begins now does not.
     assert (digest.gpu_hours, digest.wasted_hours) == (6, pytest.approx(2.5))
     assert digest.usd == pytest.approx(4)
-    assert lines(digest.labels) == [("idle_held", 3.2, 2), ("throttled", 0.8, 0.5)]
+    assert lines(digest.categories) == [("idle_held", 3.2, 2), ("throttled", 0.8, 0.5)]
     assert lines(digest.wasters) == [
         ("n1", 4, 1.666667),
         ("n2", None, 0.833333),
@@ -105,7 +106,7 @@ async def test_a_digest_covers_whole_hours(database) -> None:
 
 async def test_a_fleet_without_rows_wasted_an_unknown_amount(database) -> None:
     digest = await read(database, UNTIL - timedelta(days=1), UNTIL, 2)
-    assert (digest.usd, digest.gpu_hours, digest.wasters, digest.labels) == (None, 0, (), ())
+    assert (digest.usd, digest.gpu_hours, digest.wasters, digest.categories) == (None, 0, (), ())
 
 
 async def test_each_receiver_gets_it_under_an_id_of_its_own(database) -> None:
@@ -121,17 +122,17 @@ async def test_each_receiver_gets_it_under_an_id_of_its_own(database) -> None:
 async def test_its_sums_are_those_of_the_report_of_the_same_day(
     tmp_path, monkeypatch, capsys
 ) -> None:
-    """Over a store that a collector serves: two days of GPUs with all labels, owners and gaps in prices."""
+    """Over a store that a collector serves: two days of GPUs with all categories, owners and gaps in prices."""
     this_hour = datetime.now(UTC).replace(minute=0, second=0, microsecond=0)
     database = Database.open(tmp_path, LIMITS)
     put(
         database,
         "waste_1h",
         "SELECT $until - to_hours(h) AS ts, 'n' || g // 2 AS node, 'GPU-' || g AS gpu_uuid, g % 2 AS gpu, "
-        "label, CASE WHEN g % 3 > 0 THEN 'user' || g % 3 END AS username, g = 7 AS simulated, "
-        "hash(g, h, label) % 400 AS seconds, CASE WHEN g <> 4 THEN hash(g, h, label) % 400 / 1000 END AS usd "
-        "FROM range(1, 49) s(h), range(8) t(g), (SELECT unnest($labels::VARCHAR[]) AS label)",
-        {"until": this_hour.replace(tzinfo=None), "labels": list(LABELS_OF_TIME)},
+        "category, CASE WHEN g % 3 > 0 THEN 'user' || g % 3 END AS username, g = 7 AS simulated, "
+        "hash(g, h, category) % 400 AS seconds, CASE WHEN g <> 4 THEN hash(g, h, category) % 400 / 1000 END AS usd "
+        "FROM range(1, 49) s(h), range(8) t(g), (SELECT unnest($categories::VARCHAR[]) AS category)",
+        {"until": this_hour.replace(tzinfo=None), "categories": list(CATEGORIES)},
     )
     database.close()
     settings = CollectorSettings(port=0, data_dir=tmp_path, threads=1)
@@ -142,7 +143,7 @@ async def test_its_sums_are_those_of_the_report_of_the_same_day(
         assert await asyncio.to_thread(main, arguments) == 0
     rows = json.loads(capsys.readouterr().out)
     wasted = {
-        row["name"]: sum(row[label] or 0 for label in LABELS_OF_TIME if label not in NO_WASTE)
+        row["name"]: sum(row[category] or 0 for category in CATEGORIES if category not in NO_WASTE)
         for row in rows
     }
     assert len(wasted) == 4
@@ -152,8 +153,8 @@ async def test_its_sums_are_those_of_the_report_of_the_same_day(
     )
     assert digest.gpu_hours == pytest.approx(sum(row["gpu_hours"] for row in rows))
     assert digest.usd == pytest.approx(sum(row["wasted_usd"] for row in rows))
-    assert sum(w.hours for w in digest.labels) == pytest.approx(digest.wasted_hours)
-    by_label = {label: sum(row[label] or 0 for row in rows) for label in LABELS_OF_TIME}
-    assert {w.name: w.hours for w in digest.labels} == pytest.approx(
-        {label: hours for label, hours in by_label.items() if label not in NO_WASTE}
+    assert sum(w.hours for w in digest.categories) == pytest.approx(digest.wasted_hours)
+    by_category = {category: sum(row[category] or 0 for row in rows) for category in CATEGORIES}
+    assert {w.name: w.hours for w in digest.categories} == pytest.approx(
+        {category: hours for category, hours in by_category.items() if category not in NO_WASTE}
     )

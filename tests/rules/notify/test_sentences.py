@@ -165,7 +165,7 @@ def test_a_digest_names_money_labels_nodes_and_rules() -> None:
         wasted_hours=40.0,
         gpu_hours=192.0,
         usd=118.0,
-        labels=(
+        categories=(
             Waster(name="idle_held", usd=100.0, hours=30.0),
             Waster(name="free", usd=18.0, hours=10.0),
         ),

@@ -1,7 +1,5 @@
 """The digest: when it is due, and what SQL says was wasted."""
 
-import asyncio
-import json
 from datetime import UTC, datetime, time, timedelta
 from zoneinfo import ZoneInfo
 
@@ -10,7 +8,7 @@ from tests.collector.made_up_store import LIMITS, put
 
 from gpuwarden.clock import SystemClock, to_ms
 from gpuwarden.waste import CATEGORIES, NO_WASTE
-from gpuwarden_cli.main import main
+from gpuwarden.waste_report import report_sql
 from gpuwarden_cli.read.remote import RemoteQuerier
 from gpuwarden_collector.daemon import running
 from gpuwarden_collector.settings import CollectorSettings
@@ -119,9 +117,7 @@ async def test_each_receiver_gets_it_under_an_id_of_its_own(database) -> None:
 
 
 @pytest.mark.slow
-async def test_its_sums_are_those_of_the_report_of_the_same_day(
-    tmp_path, monkeypatch, capsys
-) -> None:
+async def test_its_sums_are_those_of_the_report_of_the_same_day(tmp_path, monkeypatch) -> None:
     """Over a store that a collector serves: two days of GPUs with all categories, owners and gaps in prices."""
     this_hour = datetime.now(UTC).replace(minute=0, second=0, microsecond=0)
     database = Database.open(tmp_path, LIMITS)
@@ -139,9 +135,9 @@ async def test_its_sums_are_those_of_the_report_of_the_same_day(
     async with running(settings, SystemClock()) as collector:
         monkeypatch.setenv("GPUWARDEN_URL", collector.url)
         digest = await read(RemoteQuerier(), this_hour - timedelta(days=1), this_hour, 99)
-        arguments = ["report", "waste", "--since", "24h", "--by", "node", "--format", "json"]
-        assert await asyncio.to_thread(main, arguments) == 0
-    rows = json.loads(capsys.readouterr().out)
+        sql = f"SELECT * FROM ({report_sql('node')}) WHERE NOT is_total"
+        report = await RemoteQuerier().query(sql, {"since": this_hour - timedelta(days=1)})
+    rows = [dict(zip(report.columns, row, strict=True)) for row in report.rows]
     wasted = {
         row["name"]: sum(row[category] or 0 for category in CATEGORIES if category not in NO_WASTE)
         for row in rows

@@ -44,7 +44,7 @@ WITH asked AS (
         OR (length($name) >= 4 AND starts_with(lower(gpu_uuid), lower($name)))
 )
 SELECT 'diagnosis' AS kind, subject AS what, bottleneck AS finding, confidence, summary, advice,
-    usd_per_hour, node, gpu, job, owner, began_at AS since
+    usd_per_hour, node, gpu, job, username AS owner, began_at AS since
 FROM diagnoses
 WHERE ended_at IS NULL
     AND (subject IN (SELECT gpu_uuid FROM asked) OR $name IN (job, subject))

@@ -17,7 +17,7 @@ def test_an_agent_goes_on_with_new_settings_and_keeps_the_old_when_they_are_wron
 
     def write(url: str, more: str = "") -> None:
         config.write_text(
-            f'backend = "simulator"\nnode = "n1"\nsimulate_gpus = 1\nbatch_s = 1\nbackoff_max_s = 0.5\n'
+            f'backend = "simulator"\nnode = "n1"\nsimulate_gpus = 1\nbatch_s = 1\n'
             f'collector_url = "{url}"\nstate_dir = "{tmp_path / "state"}"\n{more}'
         )
 

@@ -134,7 +134,7 @@ def fleet(world_of_faults: World) -> dict[str, str]:
         "SELECT job, username FROM waste WHERE job IS NOT NULL ORDER BY gpu_hours DESC LIMIT 1"
     )[0]
     uuid = world.one("SELECT gpu_uuid FROM gpus WHERE node = 'sim-0005' AND gpu = 2")
-    return {"job": job, "username": user, "gpu_uuid": uuid}
+    return {"job": job, "user": user, "gpu_uuid": uuid}
 
 
 def test_pages_show_the_faults_and_outlive_a_restart_of_the_collector(

@@ -197,7 +197,9 @@ def test_gpus_without_our_agent_are_shown_billed_and_diagnosed(far) -> None:
         time.sleep(1)
         return bool(far.one(sql))
 
-    held = "label IN ('idle_held', 'allocated_idle') AND gpu_uuid = 'GPU-1' AND job = 'ml/train-1'"
+    held = (
+        "category IN ('idle_held', 'allocated_idle') AND gpu_uuid = 'GPU-1' AND job = 'ml/train-1'"
+    )
     far.wait_for(
         lambda: has(f"select sum(gpu_hours) > 0.2 from waste where {held}"), "waste", within_s=300
     )

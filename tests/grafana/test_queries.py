@@ -183,7 +183,7 @@ def test_numbers_in_promql_are_those_of_the_samples(fleet: WatchedFleet) -> None
     )
     jobs = answer(fleet, "job: Jobs now A (table)", at)
     text = (
-        "SELECT username, slurm_job_id, pod, count(DISTINCT gpu_uuid) "
+        "SELECT username, CASE WHEN job IS DISTINCT FROM pod THEN job END, pod, count(DISTINCT gpu_uuid) "
         f"{_PROCESSES} AND gpu_memory_bytes IS NOT NULL GROUP BY ALL"
     )
     with fleet.connect() as connection:

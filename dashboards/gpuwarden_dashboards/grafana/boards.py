@@ -429,7 +429,7 @@ def _waste_summary() -> list[Panel]:
     def spent(metric: str) -> str:
         return f"sum(sum_over_time({metric}[$__range]))"
 
-    busy = spent(TIME + '{label=~"productive|busy"}')
+    busy = spent(TIME + '{category=~"productive|busy"}')
     return [
         number("Cost", DOLLARS, {"": spent(USD)}),
         number("Wasted", DOLLARS, {"": spent(USD + WASTED)}, steps=((None, "orange"),)),

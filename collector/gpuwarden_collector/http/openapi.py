@@ -39,6 +39,9 @@ _ERRORS: Mapping[int, str] = {
     504: "It took too long.",
 }
 _TEXT_SCHEMA: Mapping[str, Any] = {"type": "string"}
+_COUNT_SCHEMA: Mapping[str, Any] = {"type": "integer", "minimum": 0, "maximum": 10**15 - 1}
+_OF_PATHS: Mapping[str, Mapping[str, Any]] = {"segment": _COUNT_SCHEMA}
+"""Parameters of paths that are not any text."""
 _INSTANT: Mapping[str, Any] = {
     "type": "integer", "minimum": 0, "maximum": INSTANT_MAX_MS, "description": "Milliseconds since 1970.",
 }  # fmt: skip
@@ -395,8 +398,8 @@ ENDPOINTS: Mapping[tuple[str, str], Endpoint] = {
         "Appends to the copy of a segment.", (), 204,
         bodies={"application/octet-stream": {"type": "string", "format": "binary"}},
         query=(
-            QueryParameter("offset", {"type": "integer", "minimum": 0, "maximum": 10**15 - 1}, True),
-            QueryParameter("oldest", {"type": "integer", "minimum": 0, "maximum": 10**15 - 1}, True),
+            QueryParameter("offset", _COUNT_SCHEMA, True),
+            QueryParameter("oldest", _COUNT_SCHEMA, True),
         ),
         errors=(400, 409, 413, 429, 503),
     ),
@@ -525,7 +528,7 @@ def _operation(method: str, path: str, endpoint: Endpoint) -> dict[str, Any]:
             "content": {kind: {"schema": schema} if kind == _JSON else {} for kind in kinds},
         }
     named = [
-        _described(QueryParameter(name, _TEXT_SCHEMA, True), "path")
+        _described(QueryParameter(name, _OF_PATHS.get(name, _TEXT_SCHEMA), True), "path")
         for name in re.findall(r"\{(\w+)\}", path)
     ]
     query = (

@@ -246,12 +246,12 @@ PARSED = """async (base) => {
   const fleet = new Fleet(["idle", "busy", "throttled", "unknown", "not reporting"], ["none", "info", "warning", "critical"]);
   fleet.setNames({
     version: "1", nodes: ["n10", "n9"], kinds: [{ gpus: [0, 1, 2], models: ["H100", "H100", "A 100"] }, { gpus: [0], models: ["H100"] }],
-    kind_of: [0, 1], labels: [{ rack: "r1" }, {}], label_of: [0, 1], holders: [{ user: "ali", job: "7" }, { user: "bob", job: null }],
+    kind_of: [0, 1], labels: [{ rack: "r1" }, {}], label_of: [0, 1], holders: [{ username: "ali", job: "7" }, { username: "bob", job: null }],
     holder_of: [0, 1, -1, -1],
   });
   fleet.setMap({ version: "1", colour: "util_percent", unit: "percent", scale: 1, values: [3, 80, null, null], states: [0, 49, 3, 4], silent_since_ms: [5] });
   const found = (text) => [...matching(fleet, parse(text)).mask].join("");
-  const queries = ["", "n10", "H100 -ali", "user=ali,bob", "state:alerting", 'model="a 100"', "value<50", "gpu=0 node=n*0", "!rack=r1", "nothing=1", "user:", "-", '"', "rack=", "a:b:c"];
+  const queries = ["", "n10", "H100 -ali", "username=ali,bob", "state:alerting", 'model="a 100"', "value<50", "gpu=0 node=n*0", "!rack=r1", "nothing=1", "username:", "-", '"', "rack=", "a:b:c"];
   const fleetmap = {};
   const per = fleet.most;
   const groups = fleet.grouped("rack", null).map((group) => ({ name: group.name, cells: blocks(group.cells, fleet.nodeOf, per) }));

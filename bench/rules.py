@@ -145,7 +145,7 @@ SELECT gpu_uuid AS subject, 'gpu' AS kind,
     1 AS confidence, 'Too few data-loader workers: each is busy, and cores are idle.' AS summary,
     'num_workers 3 -> 10; 20 cores are idle.' AS advice, '[]' AS evidence, '[]' AS misses,
     CASE g % 4 WHEN 0 THEN 1 WHEN 1 THEN 0.6 ELSE 0.02 END AS stall, 1.77 AS usd_per_hour, node, gpu,
-    'process ' || g AS job, 'alice' AS owner, 1 AS gpus, $now::TIMESTAMP - INTERVAL 5 HOUR AS began_at,
+    'process ' || g AS job, 'alice' AS username, 1 AS gpus, $now::TIMESTAMP - INTERVAL 5 HOUR AS began_at,
     $now::TIMESTAMP - INTERVAL 2 MINUTE AS seen_at, true AS simulated
 FROM named
 """,

@@ -40,7 +40,7 @@ from gpuwarden_prometheus.request import (
     range_text,
     series_text,
 )
-from gpuwarden_prometheus.retained import DURATION, UNITS_MS, retention_warnings
+from gpuwarden_prometheus.retained import DURATION, duration_ms, retention_warnings
 from gpuwarden_prometheus.tiers import RolledUntil
 
 PATH = "/prometheus/api/v1"
@@ -468,7 +468,7 @@ def _duration_ms(text: str, name: str) -> int:
             raise _BadRequest(
                 f'invalid parameter "{name}": cannot parse {text!r} to a valid duration'
             ) from None
-        seconds = sum(int(number) * UNITS_MS[unit] for number, unit in parts) / 1000
+        seconds = duration_ms(text) / 1000
     if not 0 <= seconds * 1000 <= _TIME_MS_MAX:
         raise _BadRequest(f'invalid parameter "{name}": {text!r} is out of range')
     return round(seconds * 1000)

@@ -7,7 +7,7 @@ from gpuwarden_prometheus.metrics import NamedMetric, named_metrics
 from gpuwarden_prometheus.relations import QUOTED
 from gpuwarden_prometheus.tiers import OF_INSTANTS
 
-UNITS_MS = {
+_UNITS_MS = {
     "ms": 1,
     "s": 1000,
     "m": 60_000,
@@ -24,7 +24,7 @@ _NAME = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
 def retention_warnings(query: str, start_ms: int, samples_since_ms: int) -> list[str]:
     """A sentence for each metric without rollups whose samples of the query's begin are no longer kept."""
     bare = QUOTED.sub("", query)
-    reach_ms = max((_ms(match[1]) for match in _REACH.finditer(bare)), default=0)
+    reach_ms = max((duration_ms(match[1]) for match in _REACH.finditer(bare)), default=0)
     if start_ms - reach_ms >= samples_since_ms:
         return []
     known = named_metrics()
@@ -41,5 +41,6 @@ def _has_samples_alone(metric: NamedMetric) -> bool:
     return metric.source.computed is None and not is_rolled
 
 
-def _ms(duration: str) -> int:
-    return sum(int(count) * UNITS_MS[unit] for count, unit in DURATION.findall(duration))
+def duration_ms(duration: str) -> int:
+    """Milliseconds of a duration of PromQL, such as 1h30m."""
+    return sum(int(count) * _UNITS_MS[unit] for count, unit in DURATION.findall(duration))

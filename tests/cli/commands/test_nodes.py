@@ -9,6 +9,7 @@ from typing import Any
 from tests.cli.commands.test_report import NOW, stored
 
 from gpuwarden.clock import SystemClock
+from gpuwarden.waste import FORGOTTEN_AFTER_DAYS
 from gpuwarden_cli.main import main
 from gpuwarden_collector.daemon import running
 from gpuwarden_collector.settings import CollectorSettings
@@ -52,7 +53,10 @@ def test_a_silent_node_is_billed_until_it_is_forgotten(
     def text(instant: Any) -> str:
         return f"{instant.isoformat(timespec='milliseconds')}Z"
 
-    assert before == {"gone": ("silent", text(gone + 72 * HOUR)), "here": ("reports", None)}
+    assert before == {
+        "gone": ("silent", text(gone + timedelta(days=FORGOTTEN_AFTER_DAYS))),
+        "here": ("reports", None),
+    }
     assert after == {
         "gone": ("forgotten", text(gone + timedelta(minutes=2))),
         "here": ("reports", None),

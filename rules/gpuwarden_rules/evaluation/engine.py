@@ -222,7 +222,10 @@ class RuleEngine:
         for left in reversed(range(START_TRIES)):
             try:
                 async with asyncio.timeout(SAVE_TIMEOUT_S):
-                    self._silences = tuple(await self._store.silences())
+                    stored = {one.id: one for one in await self._store.silences()}
+                    # One that was made while these were read holds too.
+                    made_since = {one.id: one for one in self._silences}
+                    self._silences = tuple((stored | made_since).values())
                     return [
                         *await self._store.active(),
                         *await self._store.resolved_since(self._now() - FLAP_WINDOW),

@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from collections.abc import Sequence
 from datetime import timedelta
 
 from gpuwarden.alert import Alert, AlertState, Silence, matcher_of
@@ -125,6 +126,30 @@ async def test_a_silence_is_kept_and_said_of_its_alerts_for_as_long_as_it_holds(
     await again.evaluate("down")
     assert [alert.muted for alert in again.alerts] == [None]
     assert list(again.silences) == []
+
+
+async def test_a_silence_of_another_collector_holds_that_comes_while_stored_ones_are_read(
+    database, store, clock, monkeypatch
+) -> None:
+    engine = RuleEngine(rules_of(DOWN), database, store, clock)
+    silence = Silence(
+        id="s1",
+        matchers=(matcher_of("node=n1"),),
+        author="alice",
+        comment="",
+        starts_at=clock.now(),
+        ends_at=clock.now() + timedelta(hours=1),
+    )
+    read = store.silences
+
+    async def read_before_it_comes() -> Sequence[Silence]:
+        stored = await read()
+        await engine.take_silences([silence])
+        return stored
+
+    monkeypatch.setattr(store, "silences", read_before_it_comes)
+    await engine.start()
+    assert list(engine.silences) == [silence]
 
 
 async def test_a_rule_that_fails_for_a_minute_is_an_alert(database, store, clock) -> None:

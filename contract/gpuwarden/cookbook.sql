@@ -232,13 +232,13 @@ GROUP BY rule ORDER BY alerts DESC, rule;
 -- nodes: every node, whether it reports, what it costs, and until when it is billed
 SELECT n.node, CASE
         WHEN n.forgotten_at IS NOT NULL THEN 'forgotten'
-        WHEN n.billed_until IS NOT NULL AND n.billed_from IS NULL THEN 'left'
+        WHEN n.unbilled_from IS NOT NULL AND n.unbilled_until IS NULL THEN 'left'
         WHEN n.last_seen_at > now()::TIMESTAMP - INTERVAL 1 MINUTE THEN 'reports'
         WHEN n.last_seen_at IS NULL THEN 'imported'
         ELSE 'silent'
     END AS state, b.gpus, round(b.usd_per_hour, 2) AS usd_per_hour, n.last_seen_at,
     CASE state WHEN 'reports' THEN NULL WHEN 'imported' THEN NULL WHEN 'silent' THEN b.billed_until
-        ELSE n.billed_until END AS billed_until, n.agent_version, n.driver_version, n.labels
+        ELSE n.unbilled_from END AS billed_until, n.agent_version, n.driver_version, n.labels
 FROM nodes n LEFT JOIN (
     SELECT node, count(*) AS gpus, sum(usd_per_hour) AS usd_per_hour,
         max(last_seen_at + to_seconds(coalesce(billed_silent_s, 259200))) AS billed_until
@@ -256,7 +256,7 @@ GROUP BY ALL ORDER BY gpus DESC, model;
 
 -- silent-nodes: nodes that do not report
 SELECT node, agent_version, last_seen_at FROM nodes
-WHERE last_seen_at < now()::TIMESTAMP - INTERVAL 1 MINUTE AND (billed_until IS NULL OR billed_from IS NOT NULL)
+WHERE last_seen_at < now()::TIMESTAMP - INTERVAL 1 MINUTE AND (unbilled_from IS NULL OR unbilled_until IS NOT NULL)
 ORDER BY last_seen_at;
 
 -- versions: GPUs by model, driver and agent version

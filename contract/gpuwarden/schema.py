@@ -300,8 +300,8 @@ INVENTORY_EXTRA: dict[str, tuple[Column, ...]] = {
     "nodes": (
         Column("first_seen_at", Type.TIMESTAMP, "When the collector first received data of it."),
         Column("last_seen_at", Type.TIMESTAMP, "When the collector last received data of it."),
-        Column("billed_until", Type.TIMESTAMP, "Its GPUs cost nothing after this: its agent was stopped, or it was forgotten. NULL: it has not left."),
-        Column("billed_from", Type.TIMESTAMP, "When it returned after that; NULL: it has not returned."),
+        Column("unbilled_from", Type.TIMESTAMP, "Since when its GPUs cost nothing, the last time: its agent was stopped, or it was forgotten. NULL: never."),
+        Column("unbilled_until", Type.TIMESTAMP, "When it sent again after that; NULL: it has not."),
         Column("forgotten_at", Type.TIMESTAMP, "When `gpuwarden nodes forget` removed it; NULL: it is expected."),
     ),
     "gpus": (

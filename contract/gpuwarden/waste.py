@@ -194,7 +194,8 @@ def waste_sql(scope: WasteScope) -> str:
         "units": _units_sql(),
         "known": "SELECT gpu_uuid, node, s.ts FROM devices d JOIN slots s "
         "ON s.ts >= d.known_from AND s.ts < d.known_until "
-        f"WHERE {scope.nodes} AND (away_from IS NULL OR s.ts < away_from OR s.ts >= away_until)",
+        f"WHERE {scope.nodes} "
+        "AND (unbilled_until IS NULL OR s.ts < unbilled_from OR s.ts >= unbilled_until)",
         "up": "SELECT DISTINCT node, ts FROM seen UNION "
         f"SELECT node, ts FROM host_1m WHERE {scope.when} AND samples > 0",
         "processes": _processes_sql(scope),
@@ -213,15 +214,15 @@ def waste_sql(scope: WasteScope) -> str:
     return f"WITH {named} {_rows_sql(scope)}"
 
 
-_HAS_LEFT = "n.billed_until IS NOT NULL AND n.billed_from IS NULL"
+_HAS_LEFT = "n.unbilled_from IS NOT NULL AND n.unbilled_until IS NULL"
 _DEVICES = (
     "SELECT gpu_uuid, g.node AS node, gpu, model, g.simulated AS simulated, usd_per_hour, usd_per_kwh, "
     "co2_g_per_kwh, sm_clock_max_mhz, date_trunc('minute', g.first_seen_at) AS known_from, "
     "CASE WHEN replaced_by IS NOT NULL THEN g.last_seen_at "
-    f"WHEN {_HAS_LEFT} THEN n.billed_until "
+    f"WHEN {_HAS_LEFT} THEN n.unbilled_from "
     f"ELSE g.last_seen_at + to_seconds(coalesce(billed_silent_s, {FORGOTTEN_AFTER_DAYS * 86_400})) "
     "END AS known_until, "
-    "if(n.billed_from IS NOT NULL, n.billed_until, NULL) AS away_from, n.billed_from AS away_until "
+    "n.unbilled_from AS unbilled_from, n.unbilled_until AS unbilled_until "
     "FROM gpus g LEFT JOIN nodes n ON n.node = g.node "
     "WHERE mig_instance IS NULL AND parent_gpu_uuid IS NULL"
 )

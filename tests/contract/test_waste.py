@@ -481,10 +481,10 @@ def test_an_agent_that_misses_minutes_is_not_taken_for_a_sparse_log(
 
 def test_a_node_that_has_left_costs_nothing_until_it_is_back(database: MemoryDatabase) -> None:
     node = {"node": "n1", "agent_id": "a", "boot_id": "b", "simulated": False}
-    left = {**node, "billed_until": HOUR + 25 * MINUTE}
+    left = {**node, "unbilled_from": HOUR + 25 * MINUTE}
     put(database, nodes=[left], gpu_1m=minutes(span=range(20)))
     assert labelled(database) == {"busy": 1200, "unknown": 300}
-    back = {**left, "billed_from": HOUR + 50 * MINUTE}
+    back = {**left, "unbilled_until": HOUR + 50 * MINUTE}
     database.execute("DELETE FROM nodes")
     database.insert("nodes", [back])
     assert labelled(database) == {"busy": 1200, "unknown": 900}

@@ -99,7 +99,7 @@ trouble AS (
 ),
 rows_of AS (
     SELECT n.node, CASE
-            WHEN n.billed_until IS NOT NULL AND n.billed_from IS NULL THEN 'left'
+            WHEN n.unbilled_from IS NOT NULL AND n.unbilled_until IS NULL THEN 'left'
             WHEN n.last_seen_at > now()::TIMESTAMP - INTERVAL 1 MINUTE THEN 'reports'
             WHEN n.last_seen_at IS NULL THEN 'imported'
             ELSE 'silent'

@@ -21,7 +21,7 @@ HOURS_BACK_MAX = 72
 
 def has_left(row: Row) -> bool:
     """Whether the GPUs of the node are no longer billed."""
-    return row.get("billed_until") is not None and row.get("billed_from") is None
+    return row.get("unbilled_from") is not None and row.get("unbilled_until") is None
 
 
 def moved(
@@ -37,10 +37,10 @@ def moved(
     found: dict[str, Item] = {}
     stopped = _stopped(events)
     for node in stopped & nodes.keys():
-        gone = {"billed_until": now + billing.after_stop, "billed_from": None}
+        gone = {"unbilled_from": now + billing.after_stop, "unbilled_until": None}
         found[node] = Item({**nodes[node].row, **gone}, nodes[node].source)
     for node in (left & set(heard)) - stopped:
-        back = {"billed_from": now, "forgotten_at": None}
+        back = {"unbilled_until": now, "forgotten_at": None}
         found[node] = Item({**nodes[node].row, **back}, nodes[node].source)
     return found
 
@@ -59,7 +59,7 @@ def forgotten(item: Item, last_seen_at: datetime | None, billing: Billing, now: 
     row = {**item.row, "forgotten_at": now}
     if not has_left(item.row):
         since = min(last_seen_at.replace(tzinfo=UTC) if last_seen_at else now, now)
-        row |= {"billed_until": min(since + billing.after_stop, now), "billed_from": None}
+        row |= {"unbilled_from": min(since + billing.after_stop, now), "unbilled_until": None}
     return Item(row, item.source)
 
 

@@ -398,7 +398,7 @@ class Writer:
         gone = departures.forgotten(item, seen, self._prices.billing, now)
         late = None
         if node not in self._known.left:
-            late = departures.unbilled_windows(node, gone.row["billed_until"], now)
+            late = departures.unbilled_windows(node, gone.row["unbilled_from"], now)
         self._commit(Changes(upserted={"nodes": inventory_table("nodes", {node: gone})}, late=late))
         self._known.items["nodes"][node] = gone
         self._known.left.add(node)

@@ -35,7 +35,7 @@ FROM collector_samples WHERE ts > $now::TIMESTAMP - INTERVAL 1 DAY GROUP BY coll
 _NODES = """
 SELECT n.node, n.agent_version, n.backend, n.labels, n.simulated, n.last_seen_at, h.ts AS newest_at
 FROM nodes n LEFT JOIN nodes_now h USING (node)
-WHERE n.billed_until IS NULL OR n.billed_from IS NOT NULL
+WHERE n.unbilled_from IS NULL OR n.unbilled_until IS NOT NULL
 """
 _NEWEST = """
 SELECT node, max(ts) AS newest_at FROM host_1m WHERE ts > $now::TIMESTAMP - INTERVAL 1 DAY GROUP BY node

@@ -38,27 +38,27 @@ def test_a_node_leaves_with_its_agent_and_is_back_with_its_rows(wire: Any) -> No
         batch = Batch(BatchId("a", "b", sequence, 0), decoded)
         apply(known, plan(known, [batch], BOOK, wire.now + timedelta(minutes=minute)))
         row = known.items["nodes"]["n1"].row
-        return {name: row.get(name) for name in ("billed_until", "billed_from")}
+        return {name: row.get(name) for name in ("unbilled_from", "unbilled_until")}
 
     def at(minute: int) -> Any:
         return wire.now + timedelta(minutes=minute)
 
     samples = {"gpu_samples": [{**wire.gpu_row(second=1), "node": "n1"}]}
-    never = {"billed_until": None, "billed_from": None}
+    never = {"unbilled_from": None, "unbilled_until": None}
     assert said(nodes=[NODE], minute=0) == never
     assert said("agent_started", minute=1) == never
-    left = {"billed_until": at(15), "billed_from": None}
+    left = {"unbilled_from": at(15), "unbilled_until": None}
     assert said("agent_stopped", minute=10, **samples) == left
     # What is known after a restart of the collector is the same.
     again = loaded([], {"nodes": [known.items["nodes"]["n1"].row]}, [], wire.now)
     assert again.left == known.left == {"n1"}
-    assert said(minute=30, **samples) == {**left, "billed_from": at(30)}
-    assert said(minute=31, **samples) == {**left, "billed_from": at(30)}
+    assert said(minute=30, **samples) == {**left, "unbilled_until": at(30)}
+    assert said(minute=31, **samples) == {**left, "unbilled_until": at(30)}
     # A spool that is sent late has both words; the last counts.
-    assert said("agent_stopped", "agent_started", minute=40)["billed_from"] == at(30)
+    assert said("agent_stopped", "agent_started", minute=40)["unbilled_until"] == at(30)
     assert said("agent_started", "agent_stopped", minute=50) == {
-        "billed_until": at(55),
-        "billed_from": None,
+        "unbilled_from": at(55),
+        "unbilled_until": None,
     }
 
 
@@ -81,7 +81,7 @@ async def test_a_node_is_forgotten_when_it_is_silent(
     assert await writer.forget_node("here") is NodeForgotten.SENDS
     assert await writer.forget_node("who") is NodeForgotten.UNKNOWN
     await writer.stop()
-    sql = "SELECT billed_until, forgotten_at IS NOT NULL FROM nodes ORDER BY node"
+    sql = "SELECT unbilled_from, forgotten_at IS NOT NULL FROM nodes ORDER BY node"
     until = at - timedelta(hours=5) + Billing().after_stop
     assert asked(database, sql) == [(until, True), (None, False)]
     # The hours that it was counted in since are labelled again.

@@ -16,10 +16,8 @@ from gpuwarden_cli.commands import (
     actor,
     agent,
     alerts,
-    annotate,
     ask,
     collector,
-    completion,
     doctor,
     enroll,
     grafana,
@@ -38,7 +36,6 @@ from gpuwarden_cli.commands import (
     tokens,
     top,
     up,
-    verify,
     why,
 )
 from gpuwarden_cli.host_authorities import use_host_authorities
@@ -71,7 +68,6 @@ COMMANDS = (
     accept,
     rma,
     report,
-    annotate,
     slurm,
     top,
     mcp,
@@ -80,7 +76,6 @@ COMMANDS = (
     notify,
     tokens,
     enroll,
-    verify,
     doctor,
 )
 """In the order of `--help`."""
@@ -153,5 +148,4 @@ def parser() -> CommandParser:
     commands = made.add_subparsers(metavar="COMMAND", required=True, title="commands")
     for module in COMMANDS:
         module.add_commands(commands)
-    completion.add_commands(commands, made)
     return made

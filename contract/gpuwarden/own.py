@@ -9,7 +9,6 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
 
 from gpuwarden.offers import OWNED_BASIS, GpuOffer
 from gpuwarden.query import Querier, query_all
@@ -125,25 +124,6 @@ class OwnCase:
     sentences: Sequence[str]
     missing: Sequence[str]
     """What is not known, with the line of the prices file that sets it."""
-
-    def record(self) -> Mapping[str, Any]:
-        """For JSON and CSV."""
-        use = self.use
-        by_kind = {rent.kind: rent for rent in self.rents}
-        of_rents: dict[str, Any] = {}
-        for kind in RENT_KINDS:
-            rent = by_kind.get(kind)
-            of_rents[f"{kind}_usd_per_hour"] = rent.usd_per_hour if rent else None
-            of_rents[f"{kind}_usd_a_month"] = rent.usd_a_month if rent else None
-            if kind != "reserved":
-                of_rents[f"owning_pays_from_hours_a_day_{kind}"] = rent.pays_from if rent else None
-        return {
-            "model": use.model, "simulated": use.simulated, "days": use.days, "gpus": use.gpus, "used_at_once": use.needed,
-            "gpu_hours": use.gpu_hours, "used_hours": use.used_hours, "busy_hours": use.busy_hours,
-            "owned_hours": use.owned_hours, "rented_hours": use.gpu_hours - use.owned_hours,
-            "usd_a_month_now": use.usd_a_month, "own_usd_a_month": self.own_usd_a_month, **of_rents,
-            "own_assumptions": self.parts, "sentences": list(self.sentences), "missing": list(self.missing),
-        }  # fmt: skip
 
 
 RENT_KINDS: Mapping[str, str] = {"on_demand": "on demand", "reserved": "reserved", "spot": "spot"}

@@ -14,6 +14,8 @@ from threading import Thread
 import pytest
 from tests.end_to_end.conftest import copy_rules
 
+from gpuwarden_client.http import call
+
 pytestmark = pytest.mark.slow
 
 SECRET = "not-a-secret"
@@ -86,17 +88,12 @@ def test_an_xid_reaches_a_webhook_signed_and_once(world) -> None:
 
 
 def _is_explained(world) -> None:
-    done = world.run("rules", "explain", "xid_critical")
-    assert done.returncode == 0, done.stderr
-    title, *lines = done.stdout.splitlines()
-    assert title.startswith("FIRING critical: sim-0001: ")
-    assert "  $window = 86400.0" in lines
-    assert [line.rpartition("  ")[2] for line in lines[lines.index("what happened") + 1 :]] == [
-        "began, as the samples say",
-        "fired",
-    ]
-    done = world.run("rules", "explain", "xid_critical", "--format", "json")
-    when = {entry["when"]: entry["row"] for entry in json.loads(done.stdout)["rows"]}
+    fingerprint = world.one("SELECT fingerprint FROM alerts_now WHERE rule = 'xid_critical'")
+    found = call("GET", f"/v1/alerts/{fingerprint}/explanation", url=world.url)
+    assert found["alert"]["summary"].startswith("sim-0001: ")
+    assert found["params"]["window"] == 86400.0
+    assert [entry["what"] for entry in found["timeline"]] == ["began, as the samples say", "fired"]
+    when = {entry["when"]: entry["row"] for entry in found["rows"]}
     assert when["when it fired"]["xid"] == when["now"]["xid"] == "48"
 
 

@@ -43,7 +43,7 @@ def test_a_drained_node_is_opened_by_a_restored_collector_and_no_file_is_forgott
         assert (done := world.run(*words)).returncode == 0, done.stderr
         world.collector("--config", str(scene.config))
         assert scene.state("11") == "done"
-        assert "Stopped since" in world.run("policies", "list").stdout
+        assert scene.call("GET", "/v1/policies")["stopped"]
         assert world.one("SELECT count(*) FROM gpu_samples") is not None
         assert scene.call("GET", "/v1/queries")["queries"][0]["name"] == "mine"
         scene.call("DELETE", f"/v1/annotations/{idle}")

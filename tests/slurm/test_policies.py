@@ -102,7 +102,7 @@ def link_of(slurm: Cluster, job: str) -> str:
 
 
 def state_of(slurm: Cluster, target: str) -> Any:
-    cases = json.loads(slurm.run("gpuwarden policies list --format json"))["cases"]
+    cases = json.loads(slurm.run("curl -s 127.0.0.1:8750/v1/policies"))["cases"]
     return next((case for case in cases if case["target"] == target), {"state": "", "note": ""})
 
 
@@ -169,7 +169,7 @@ def test_a_node_is_returned_only_if_it_was_drained_by_the_actor(slurm: Cluster) 
         while not (
             found := [
                 c
-                for c in json.loads(slurm.run("gpuwarden policies list --format json"))["cases"]
+                for c in json.loads(slurm.run("curl -s 127.0.0.1:8750/v1/policies"))["cases"]
                 if c["id"] == made["id"] and c["ended_at"]
             ]
         ):

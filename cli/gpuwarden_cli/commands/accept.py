@@ -51,7 +51,7 @@ def run(args: argparse.Namespace) -> int:
     if args.resume and not is_refused:
         asked = call("POST", f"/v1/nodes/{quote(args.node, safe='')}/resume", {}, url=args.url)
         print(
-            f"asked for its return: case {asked['id']} of `gpuwarden policies list`",
+            f"asked for its return: case {asked['id']} of the page /policies",
             file=sys.stderr,
         )
     return 1 if is_refused else 0

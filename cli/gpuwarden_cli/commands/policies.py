@@ -28,9 +28,7 @@ if TYPE_CHECKING:
 
 def add_commands(commands: Commands) -> None:
     """Add the commands to the parser."""
-    group = add_group(
-        commands, "policies", "check policies, try them on history, list and stop them"
-    )
+    group = add_group(commands, "policies", "check policies, try them on history, and stop them")
     made = add_command(group, "check", policies_check, "check policy files")
     _add_files(made)
     add_format(made)
@@ -53,11 +51,6 @@ def add_commands(commands: Commands) -> None:
     made.add_argument("--i-know", action="store_true", help="let policies be on without a dry run")
     add_url(made)
 
-    made = add_command(
-        group, "list", policies_list, "list the collector's policies, and what they did"
-    )
-    add_format(made)
-    add_url(made)
     made = add_command(
         group, "stop", _stop, "let no policy say or do anything, until `gpuwarden policies start`"
     )
@@ -185,67 +178,6 @@ def _see(policies: "Sequence[Policy]", url: str | None) -> None:
             call("POST", f"/v1/policies/{policy.name}/seen", {"digest": digest_of(policy)}, url=url)
         except CallError as error:
             print(f"gpuwarden: {policy.name} is not on: {error}", file=sys.stderr)
-
-
-def policies_list(args: argparse.Namespace) -> int:
-    """Print the policies, their results and cases of a collector. Raises CallError."""
-    found = call("GET", "/v1/policies", url=args.url)
-    found |= call("GET", "/v1/policies/results", url=args.url)
-    if args.format == "json":
-        print(json.dumps(found, ensure_ascii=False))
-        return 0
-    if found["stopped"]:
-        print(
-            f"Stopped since {found['stopped']['at']} by {found['stopped']['by']}: nothing is said or done.\n"
-        )
-    columns = ["policy", "state", "rule", "act", "file"]
-    rows = [
-        [one["name"], _state_of(one), one["rule"], one["act"], f"{one['file']}:{one['line']}"]
-        for one in found["policies"]
-    ]
-    print(render(columns, rows, args.format, width=terminal_width()), end="")
-    if found["results"]:
-        print("\n" + _results_text(found["results"]), end="")
-    if found["cases"]:
-        columns = ["policy", "target", "username", "state", "next", "ended", "note"]
-        cases = [
-            [
-                one["policy"],
-                one["target"],
-                one["username"],
-                one["state"],
-                one["next_at"],
-                one["ended_at"],
-                one["note"],
-            ]
-            for one in found["cases"]
-        ]
-        print("\n" + render(columns, cases, args.format, width=terminal_width()), end="")
-    return 0
-
-
-def _results_text(results: Sequence[Mapping[str, Any]]) -> str:
-    """What policies did; as docs/policies.md has it."""
-    from gpuwarden_rules.definition.templates import usd
-
-    def dollars(value: float | None) -> str | None:
-        return None if value is None else usd(value)
-
-    columns = ["policy", "team", "acts", "wrong", "reused hours", "saved", "a week before", "since"]
-    rows = []
-    for one in results:
-        named = [team for team in one["teams"] if team["team"]]
-        for team, of in [("all", one), *((team["team"], team) for team in named)]:
-            reused = None if of["reused_hours"] is None else f"{of['reused_hours']:,.1f}"
-            weeks = [dollars(of.get(f"usd_a_week_{name}")) for name in ("before", "since")]
-            rows.append([one["policy"], team, of["acts"], of["wrong"], reused, dollars(of["saved_usd"]), *weeks])  # fmt: skip
-    return render(columns, rows, "table", width=terminal_width())
-
-
-def _state_of(policy: Mapping[str, Any]) -> str:
-    if policy["state"] == "on" and not policy["is_on"]:
-        return "not on: read its dry run"
-    return str(policy["state"])
 
 
 def _stop(args: argparse.Namespace) -> int:

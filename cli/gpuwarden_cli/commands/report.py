@@ -1,4 +1,4 @@
-"""Reports money, what would cost less, and what a job used: `gpuwarden report money|own|right-size|job`."""
+"""Reports money, what would cost less, and what a job used: `gpuwarden report money|right-size|job`."""
 
 import argparse
 import asyncio
@@ -8,10 +8,7 @@ from pathlib import Path
 
 from gpuwarden.clock import SystemClock
 from gpuwarden.durations import instant_before
-from gpuwarden.own import DAYS as OWN_DAYS
-from gpuwarden.own import read_own
 from gpuwarden.waste_report import BY
-from gpuwarden_cli.output import render
 from gpuwarden_cli.parser import Commands, add_command, add_format, add_group, add_since, add_url
 from gpuwarden_cli.read.remote import RemoteQuerier
 from gpuwarden_cli.settings import notify_file_of, notify_of
@@ -22,7 +19,6 @@ def add_commands(commands: Commands) -> None:
     """Add the commands to the parser."""
     group = add_group(commands, "report", "report money, what would cost less, and what a job used")
     _add_money(group)
-    _add_own(group)
     _add_right_size(group)
     text = "what a job used of CPUs, memory and GPUs on each node, and what to change"
     made = add_command(group, "job", job, text)
@@ -56,16 +52,6 @@ def _add_money(group: Commands) -> None:
         "--file", type=Path, metavar="FILE", help="of receivers (default: the collector's)"
     )
     made.add_argument("--config", type=Path, metavar="FILE", help="TOML file of the collector")
-    add_url(made)
-
-
-def _add_own(group: Commands) -> None:
-    text = (
-        "whether owned or rented GPUs cost less, by model, for what was in use in the last 30 days"
-    )
-    made = add_command(group, "own", own, text)
-    add_since(made, f"{OWN_DAYS}d")
-    add_format(made)
     add_url(made)
 
 
@@ -104,24 +90,6 @@ def right_size(args: argparse.Namespace) -> int:
         print(json.dumps(listed, indent=2, ensure_ascii=False))
     else:
         print(screen(found, args.by, args.top, since, until, with_all=args.all), end="")
-    return 0
-
-
-def own(args: argparse.Namespace) -> int:
-    """Run `gpuwarden report own`: what GPUs of each model cost, owned and rented."""
-    from gpuwarden_cli.own_report import screen, table
-
-    since, until = _window(args)
-    cases = asyncio.run(read_own(RemoteQuerier(args.url), since, until))
-    if not cases:
-        print(f"No GPU was seen since {since:%Y-%m-%d %H:%M}Z.")
-    elif args.format == "json":
-        found = [dict(case.record()) for case in cases]
-        print(json.dumps(found, indent=2, ensure_ascii=False))
-    elif args.format == "table":
-        print(screen(cases, since, until), end="")
-    else:
-        print(render(*table(cases), args.format), end="")
     return 0
 
 

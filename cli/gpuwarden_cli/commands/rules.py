@@ -1,4 +1,4 @@
-"""Lists, checks, tests, explains and backtests rules, and writes them for Prometheus: `gpuwarden rules ...`."""
+"""Lists, checks, tests and backtests rules, and writes them for Prometheus: `gpuwarden rules ...`."""
 
 import argparse
 import asyncio
@@ -10,7 +10,6 @@ from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import quote
 
 from gpuwarden.clock import SystemClock, iso_text
 from gpuwarden.durations import readable, seconds_of, span_of
@@ -32,7 +31,7 @@ _LISTED = ("rule", "state", "severity", "firing", "pending", "unknown", "interva
 
 def add_commands(commands: Commands) -> None:
     """Add the commands to the parser."""
-    group = add_group(commands, "rules", "list, check, test, explain, backtest and export rules")
+    group = add_group(commands, "rules", "list, check, test, backtest and export rules")
     for name, run, text in (
         ("list", rules_list, "list the rules with their state and statistics"),
         ("check", rules_check, "check rule files without running them"),
@@ -45,12 +44,6 @@ def add_commands(commands: Commands) -> None:
         add_format(made)
         if name != "test":
             add_url(made)
-    made = add_command(group, "explain", rules_explain, "show why an alert fires, with its history")
-    made.add_argument(
-        "alert", metavar="ALERT", help="its fingerprint, or its rule if only one alert is active"
-    )
-    add_format(made, ("table", "json"))
-    add_url(made)
     made = add_command(
         group, "backtest", rules_backtest, "show when rules would have fired on stored data"
     )
@@ -88,8 +81,6 @@ def add_commands(commands: Commands) -> None:
     made.add_argument(
         "--link", metavar="URL", help="address of the collector's pages, for a link to each rule's"
     )
-    made = add_command(group, "reload", rules_reload, "make the collector reload its rules")
-    add_url(made)
 
 
 def rules_list(args: argparse.Namespace) -> int:
@@ -180,17 +171,6 @@ def rules_test(args: argparse.Namespace) -> int:
     return 1 if failed else 0
 
 
-def rules_reload(args: argparse.Namespace) -> int:
-    """Make the collector reload its rules; 1 when a file is wrong and the previous rules stay in force."""
-    try:
-        found = call("POST", "/v1/rules/reload", {}, url=args.url)
-    except RefusedError as error:
-        print(f"gpuwarden: {error}", file=sys.stderr)
-        return 1
-    print(f"{counted(found['rules'], 'rule')} and {counted(found['overrides'], 'override')}")
-    return 0
-
-
 def rules_export(args: argparse.Namespace) -> int:
     """Write the rules that PromQL can say as a file for Prometheus, and name those that it cannot."""
     from gpuwarden_rules.prometheus_file import alerting_rules, rule_file
@@ -208,40 +188,6 @@ def rules_export(args: argparse.Namespace) -> int:
     if left:
         print(textwrap.fill(f"not in PromQL: {', '.join(left)}", 110), file=sys.stderr)
     return 0
-
-
-def rules_explain(args: argparse.Namespace) -> int:
-    """Print rows, parameters and timeline of an alert."""
-    from gpuwarden_cli.commands.alerts import fingerprint_of
-
-    wanted = fingerprint_of(args.alert, args.url)
-    path = f"/v1/alerts/{quote(wanted, safe='')}/explanation"
-    found = call("GET", path, url=args.url)
-    if args.format == "json":
-        print(json.dumps(found, ensure_ascii=False, indent=2))
-        return 0
-    alert = found["alert"]
-    print(f"{alert['state'].upper()} {alert['severity']}: {alert['summary']}")
-    print(f"  rule         {alert['rule']}")
-    print(f"  what to do   {' '.join(alert['remedy'].split())}")
-    if alert["muted"]:
-        print(f"  muted        {alert['muted']}")
-    for name, value in found["params"].items():
-        print(f"  ${name} = {value}")
-    for entry in found["rows"]:
-        print(f"\nthe row {entry['when']}, {_time(entry['at'])}")
-        for name, value in (entry["row"] or {}).items():
-            print(f"  {name:24} {'–' if value is None else value}")
-        if not entry["row"]:
-            print(f"  {entry.get('problem') or 'none: the condition does not hold'}")
-    print("\nwhat happened")
-    for entry in found["timeline"]:
-        print(f"  {_time(entry['at'])}  {entry['what']}")
-    return 0
-
-
-def _time(text: str) -> str:
-    return text.replace("T", " ").replace(".000Z", "Z").removesuffix("Z")
 
 
 def rules_backtest(args: argparse.Namespace) -> int:

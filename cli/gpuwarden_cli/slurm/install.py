@@ -17,11 +17,6 @@ d {NOTES} 2750 root gpuwarden -
 """
 SCRIPT = "60-gpuwarden.sh"
 PARTS = ("Prolog", "Epilog")
-STUB = """\
-#!/bin/sh
-# Does nothing. slurm.conf names this place, and Slurm fails every job of a node where nothing is there.
-exit 0
-"""
 CONFIGS = (
     "/etc/slurm/slurm.conf",
     "/run/slurm/conf/slurm.conf",
@@ -48,8 +43,6 @@ class SlurmHost:
     """Text by path, of the files that an installation writes."""
     has_notes: bool = False
     """Whether the folder of notes exists."""
-    alone: frozenset[str] = frozenset()
-    """Parts for which slurm.conf names no script but ours."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,17 +91,6 @@ def wanted_files(host: SlurmHost) -> list[SlurmFile]:
 def names(value: str, path: str) -> bool:
     """Whether a value of Prolog or Epilog matches a script."""
     return value == path or fnmatch(path, value)
-
-
-def needed_stubs(host: SlurmHost) -> list[SlurmFile]:
-    """Stubs for removed scripts where slurm.conf names no other script."""
-    return [
-        SlurmFile(path, STUB, 0o755)
-        for part in PARTS
-        if part in host.alone
-        and (path := script_path(part, host)) in host.files
-        and any(names(value, path) for value in host.config.get(part.lower(), ()))
-    ]
 
 
 def missing_files(host: SlurmHost) -> list[SlurmFile]:

@@ -61,8 +61,16 @@ def report(data_dir: Path, monkeypatch: Any, capsys: Any) -> Report:
 
 @pytest.mark.parametrize("since", ["soon", "0h", "999999999d"])
 def test_a_span_that_is_none_is_refused(capsys: Any, since: str) -> None:
-    assert main(["report", "own", "--since", since]) == 2
+    assert main(["report", "right-size", "--since", since]) == 2
     assert f"--since {since} is" in capsys.readouterr().err
+
+
+def test_a_fleet_without_processes_has_nothing_to_save(report: Report) -> None:
+    (_, screen), (_, document) = report(
+        "right-size --all", "right-size --by username --format json"
+    )
+    assert "No process held a whole GPU in that time." in screen
+    assert json.loads(document) == []
 
 
 def minutes_ago(minutes: float) -> datetime:

@@ -91,14 +91,6 @@ def test_a_collectors_rules_are_listed_with_why_they_cannot_run(answering, capsy
     assert json.loads(capsys.readouterr().out) == [RULE]
 
 
-def test_a_collector_that_refuses_to_reload_is_the_answer_no(answering, capsys) -> None:
-    answering(422, {"error": "the previous rules stay in force: r.yaml:1:1: x", "status": 422})
-    assert main(["rules", "reload"]) == 1
-    assert "r.yaml:1:1" in capsys.readouterr().err
-    answering(200, {"rules": 40, "overrides": 2})
-    assert main(["rules", "reload"]) == 0
-
-
 @pytest.mark.parametrize("wrong", [["--since", "soon"], ["--every", "x"], ["gpu_hto"]])
 def test_a_backtest_that_is_called_wrong_says_so(wrong, capsys) -> None:
     assert main(["rules", "backtest", *wrong]) == 2

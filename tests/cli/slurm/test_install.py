@@ -5,14 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from gpuwarden_cli.commands.slurm import examine, seen_host
+from gpuwarden_cli.commands.slurm import seen_host
 from gpuwarden_cli.slurm.install import (
     SCRIPT,
-    TMPFILES,
     SlurmHost,
     missing_files,
     missing_lines,
-    needed_stubs,
     parse_config,
     script_path,
     script_text,
@@ -66,15 +64,12 @@ def test_scripts_are_plain_shell(part: str) -> None:
     assert script_text(part).endswith("exit 0\n")
 
 
-def test_status_names_what_is_missing_until_nothing_is(tmp_path: Path) -> None:
+def test_install_plans_what_is_missing_until_nothing_is(tmp_path: Path) -> None:
     (tmp_path / "etc/slurm").mkdir(parents=True)
     (tmp_path / "etc/slurm/slurm.conf").write_text("ClusterName=x\n")
     seen = seen_host(tmp_path, "/etc/slurm/slurm.conf")
-    found = {check.name: check for check in examine(seen, tmp_path / "notes")}
-    assert [found[name].status for name in ("slurm.conf", "scripts", "notes")] == ["fail"] * 3
-    assert (
-        "PrologFlags=Alloc" in found["slurm.conf"].finding and TMPFILES in found["scripts"].finding
-    )
+    assert missing_lines(seen) == ALL.split()
+    assert missing_files(seen) == wanted_files(seen)
     for file in wanted_files(seen):
         path = tmp_path / file.path.lstrip("/")
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -82,33 +77,3 @@ def test_status_names_what_is_missing_until_nothing_is(tmp_path: Path) -> None:
     (tmp_path / "etc/slurm/slurm.conf").write_text(ALL)
     seen = seen_host(tmp_path, "/etc/slurm/slurm.conf")
     assert missing_files(seen) == [] and missing_lines(seen) == []
-    found = {check.name: check for check in examine(seen, tmp_path / "notes")}
-    assert [found[name].status for name in ("slurm.conf", "scripts")] == ["ok", "ok"]
-
-
-def test_a_prolog_that_slurm_conf_alone_names_is_left_as_one_that_does_nothing(
-    tmp_path: Path,
-) -> None:
-    (tmp_path / "etc/slurm").mkdir(parents=True)
-    (tmp_path / "etc/slurm/slurm.conf").write_text(ALL)
-    for part in ("prolog", "epilog"):
-        (tmp_path / f"etc/slurm/{part}.d").mkdir()
-        (tmp_path / f"etc/slurm/{part}.d/{SCRIPT}").write_text("ours")
-    (tmp_path / "etc/slurm/epilog.d/site.sh").write_text("#!/bin/sh\n")
-    stubs = needed_stubs(seen_host(tmp_path, "/etc/slurm/slurm.conf"))
-    assert [file.path for file in stubs] == [f"/etc/slurm/prolog.d/{SCRIPT}"], (
-        "the site has an epilog of its own"
-    )
-    assert subprocess.run(["sh", "-c", stubs[0].text], check=False).returncode == 0
-    (tmp_path / "etc/slurm/slurm.conf").write_text("ClusterName=x\n")
-    assert needed_stubs(seen_host(tmp_path, "/etc/slurm/slurm.conf")) == []
-
-
-def test_a_folder_that_others_write_to_is_named(tmp_path: Path) -> None:
-    tmp_path.chmod(0o777)
-    found = {check.name: check for check in examine(SlurmHost(None), tmp_path)}
-    assert (
-        found["notes"].status == "fail"
-        and "others than root may write there" in found["notes"].finding
-    )
-    assert found["slurm.conf"].status == "warn"

@@ -85,7 +85,7 @@ async def run(
                 open_spool, settings.state_dir, bytes_max=settings.spool_bytes_max, clock=clock
             )
             stack.push_async_callback(close_spool, spool, worker)
-        has_page = settings.exporter_port is not None and fleet is None
+        has_page = settings.exporter_listen is not None and fleet is None
         latest = Latest(clock, interval_s=settings.interval_s) if has_page else None
         stages = _stages(settings, timing, clock, probes, spool, worker, transports, latest, fleet)
         if latest is not None:

@@ -370,7 +370,7 @@ def _check_pod_names(settings: AgentSettings, clock: Clock) -> Check | None:
     try:
         directory = pod_directory(settings, clock)
     except ValueError as error:
-        return Check("pod_names", FAIL, str(error), "set it to a host, or host:port")
+        return Check("pod_names", FAIL, str(error), 'correct it, or set kubernetes = "off"')
     if directory is None:
         return None
     directory.refresh()

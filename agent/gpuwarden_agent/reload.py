@@ -20,9 +20,7 @@ from gpuwarden_agent.ship.transport import Transport, open_transport
 
 log = logging.getLogger(__name__)
 
-LIVE = frozenset(
-    {"collector_url", "collector_urls", "token_file", "tls_ca", "log_level", "log_format"}
-)
+LIVE = frozenset({"collector_url", "token_file", "tls_ca", "log_level", "log_format"})
 """Settings that take effect on a reload."""
 
 

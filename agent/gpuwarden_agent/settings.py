@@ -7,8 +7,6 @@ from pathlib import Path
 
 from gpuwarden.settings import setting
 
-SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
-
 
 @dataclass(frozen=True, slots=True)
 class PodLabelNames:
@@ -46,9 +44,8 @@ class AgentSettings:
         "Where GPU readings come from; auto: NVIDIA's and AMD's drivers, whichever there are.",
         choices=("auto", "nvml", "simulator", "replay"),
     )
-    collector_url: str = setting("http://127.0.0.1:8750", "Address of the collector.")
-    collector_urls: tuple[str, ...] = setting(
-        (), "Addresses of several collectors of one lake, instead of collector_url."
+    collector_url: tuple[str, ...] = setting(
+        ("http://127.0.0.1:8750",), "Address of the collector; of several of one lake a list."
     )
     token_file: Path | None = setting(
         None, "File of the token that the collector knows this node by; gpuwarden enroll writes it."
@@ -64,18 +61,6 @@ class AgentSettings:
         "Who tells owners and labels of pods, where the agent has a service account; auto: the kubelet, else "
         "the API server.",
         choices=("auto", "kubelet", "api", "off"),
-    )
-    kubelet: str | None = setting(
-        None, "Host of the kubelet, or host:port; none: this node, port 10250."
-    )
-    kubelet_verify: bool = setting(
-        True, "Whether the kubelet's certificate must be of the cluster's authority."
-    )
-    kubernetes_api: str | None = setting(
-        None, "Host of the API server, or host:port; none: as a pod's environment says."
-    )
-    service_account: Path = setting(
-        SERVICE_ACCOUNT, "Folder of the service account's token and ca.crt."
     )
     kubernetes_parents: bool = setting(
         False,
@@ -105,18 +90,14 @@ class AgentSettings:
         1024**3, "Bytes of batches that wait for the collector; above it the oldest is dropped.",
         least=1024**2,
     )  # fmt: skip
-    simulate_gpus: int = setting(8, "GPUs of the simulated node.", least=1, most=64)
-    simulate_model: str = setting("H100-SXM-80GB", "GPU model of the simulated node.")
+    simulate_gpus: int = setting(8, "GPUs of the simulated node, H100.", least=1, most=64)
     replay_file: Path | None = setting(
         None, "Recording that backend replay plays (gpuwarden agent record makes one)."
     )
-    simulate_script: Path | None = setting(
-        None, "TOML file of faults of the simulated node (docs/simulator.md)."
+    exporter_listen: str | None = setting(
+        None,
+        "Address and port of the Prometheus exporter, such as 127.0.0.1:9750 or [::]:9750; none: off.",
     )
-    exporter_port: int | None = setting(
-        None, "Port of the Prometheus exporter, usually 9750; none: off.", least=0, most=65535
-    )
-    exporter_host: str = setting("127.0.0.1", "Address that the Prometheus exporter listens on.")
     exporter_names: tuple[str, ...] = setting(
         ("own",),
         "Name sets of the Prometheus exporter: own, dcgm (to 4.8), dcgm49 (since 4.9), jobstats.",
@@ -138,8 +119,8 @@ class AgentSettings:
 
     @property
     def collectors(self) -> tuple[str, ...]:
-        """Addresses to ship to, at least one."""
-        return tuple(dict.fromkeys(self.collector_urls)) or (self.collector_url,)
+        """Addresses to ship to, each once."""
+        return tuple(dict.fromkeys(self.collector_url))
 
     @property
     def node_name(self) -> str:

@@ -81,7 +81,7 @@ async def run_fleet(
                 for (name, probe), spool in zip(nodes, spools, strict=True):
                     agents.create_task(
                         run(
-                            replace(settings, node=name, collector_url=collector_url),
+                            replace(settings, node=name, collector_url=(collector_url,)),
                             clock,
                             stop,
                             probes=list(probe) if isinstance(probe, Sequence) else [probe],

@@ -32,7 +32,7 @@ def settings(url: str, state_dir: Path, **more: Any) -> AgentSettings:
     return AgentSettings(
         **{
             "node": "n1",
-            "collector_url": url,
+            "collector_url": (url,),
             "state_dir": state_dir,
             "interval_s": 0.1,
             "batch_s": 0.3,
@@ -392,7 +392,7 @@ class Host:
     def read(self, ts_ms, due): return {"host_samples": [{"load_1m": 1.0}]}
     def close(self): pass
 
-settings = AgentSettings(node="n1", collector_url=sys.argv[1], state_dir=Path(sys.argv[2]),
+settings = AgentSettings(node="n1", collector_url=(sys.argv[1],), state_dir=Path(sys.argv[2]),
                          interval_s=0.1, batch_s=0.5)
 asyncio.run(run(settings, SystemClock(), asyncio.Event(), probes=[Host()],
                 timing=Timing(backoff_max_s=0.2)))

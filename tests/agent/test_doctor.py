@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
+from functools import partial
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from gpuwarden.clock import ManualClock, SystemClock
 from gpuwarden.doctor import FAIL, OK, WARN, Check
 from gpuwarden_agent.collect import cloud
 from gpuwarden_agent.collect.cloud import metadata_service
+from gpuwarden_agent.collect.kubernetes.directory import pod_directory
 from gpuwarden_agent.collect.nvidia.timing import CallReport
 from gpuwarden_agent.doctor import CallCost, check_gpus, check_host, examine, merged
 from gpuwarden_agent.probe import ProbeError
@@ -73,7 +75,7 @@ def answering(body: bytes, date: datetime | None = None) -> Iterator[str]:
 
 def checks_of(root: Path, url: str = "http://127.0.0.1:1", **more: Any) -> dict[str, Check]:
     settings = AgentSettings(
-        collector_url=url, state_dir=more.pop("state_dir", root / "state"), **more
+        collector_url=(url,), state_dir=more.pop("state_dir", root / "state"), **more
     )
     found = check_host(settings, SystemClock(), root=root, has_nvidia=True)
     return {check.name: check for check in found}
@@ -237,20 +239,24 @@ def test_kubelets_socket_is_looked_at_only_where_there_is_one(
         assert checks_of(root)["pod_resources"].status == OK
 
 
-def test_names_of_pods_are_asked_for_where_there_is_a_service_account(tmp_path: Path) -> None:
+def test_names_of_pods_are_asked_for_where_there_is_a_service_account(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     root = make_root(tmp_path, capabilities=NONE)
+    assert "pod_names" not in checks_of(root)
     account = Account(tmp_path / "account")
-    asked = {"service_account": account.folder, "kubernetes": "kubelet"}
     with served(account) as kubelet:
         kubelet.answers["/pods"] = answer_of([])
-        check = checks_of(root, kubelet=kubelet.address, **asked)["pod_names"]
+        in_pod = partial(pod_directory, account_dir=account.folder, kubelet=kubelet.address)
+        monkeypatch.setattr("gpuwarden_agent.doctor.pod_directory", in_pod)
+        check = checks_of(root, kubernetes="kubelet")["pod_names"]
         assert check.status == OK
         kubelet.token = "another"
-        check = checks_of(root, kubelet=kubelet.address, **asked)["pod_names"]
+        check = checks_of(root, kubernetes="kubelet")["pod_names"]
     assert check.status == WARN
     assert "token is refused" in check.finding
-    assert checks_of(root, kubelet="https://n1", **asked)["pod_names"].status == FAIL
-    assert "pod_names" not in checks_of(root)
+    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+    assert checks_of(root, kubernetes="api")["pod_names"].status == FAIL
 
 
 def test_the_cloud_is_said_with_what_its_metadata_did_not_tell(
@@ -312,7 +318,7 @@ def spooled(folder: Path, clock: ManualClock, batches: int) -> None:
 
 
 def spool_check(folder: Path, clock: ManualClock, **more: Any) -> Check | None:
-    settings = AgentSettings(collector_url="http://127.0.0.1:1", state_dir=folder, **more)
+    settings = AgentSettings(collector_url=("http://127.0.0.1:1",), state_dir=folder, **more)
     found = check_host(settings, clock, root=folder, has_nvidia=False)
     return {check.name: check for check in found}.get("spool")
 

@@ -36,7 +36,9 @@ BEFORE = AgentSettings()
 
 def test_what_changed_is_told_apart_by_whether_it_can_change_live() -> None:
     assert difference(BEFORE, BEFORE) == Difference((), ())
-    after = replace(BEFORE, interval_s=2.0, collector_url="http://x:1", log_level="debug", node="n")
+    after = replace(
+        BEFORE, interval_s=2.0, collector_url=("http://x:1",), log_level="debug", node="n"
+    )
     assert difference(BEFORE, after) == Difference(
         ("collector_url", "log_level"), ("node", "interval_s")
     )
@@ -88,8 +90,8 @@ async def test_new_addresses_are_used_and_what_needs_a_restart_is_named_each_tim
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async with reloading(caplog) as case:
-        await case.ask(replace(BEFORE, collector_urls=("http://a:1", "http://b:2"), batch_s=1.0))
-        await case.ask(replace(BEFORE, collector_url="http://c:3", batch_s=1.0))
+        await case.ask(replace(BEFORE, collector_url=("http://a:1", "http://b:2"), batch_s=1.0))
+        await case.ask(replace(BEFORE, collector_url=("http://c:3",), batch_s=1.0))
     assert case.used == [["http://a:1", "http://b:2"], ["http://c:3"]]
     assert said(caplog) == [("reloaded", ""), ("needs a restart", "batch_s")] * 2
 
@@ -98,9 +100,9 @@ async def test_new_addresses_are_used_and_what_needs_a_restart_is_named_each_tim
     ("wrong", "says"),
     [
         (SettingsError("agent.toml:3: unknown setting 'prot'"), "agent.toml:3: unknown setting"),
-        (replace(BEFORE, collector_url="ftp://x"), "not an address of a collector"),
+        (replace(BEFORE, collector_url=("ftp://x",)), "not an address of a collector"),
         (replace(BEFORE, token_file=Path("/nothing")), "/nothing: the token cannot be read"),
-        (replace(BEFORE, collector_url="https://x", tls_ca=Path("/nothing")), "see tls_ca"),
+        (replace(BEFORE, collector_url=("https://x",), tls_ca=Path("/nothing")), "see tls_ca"),
     ],
 )
 async def test_what_is_wrong_is_one_line_and_changes_nothing(
@@ -121,7 +123,7 @@ async def test_token_and_authority_are_read_again_where_the_paths_are_the_same(
 ) -> None:
     token, ca = tmp_path / "token", tmp_path / "ca.pem"
     trustme.CA().cert_pem.write_to_path(str(ca))
-    settings = replace(BEFORE, collector_url="https://x", token_file=token, tls_ca=ca)
+    settings = replace(BEFORE, collector_url=("https://x",), token_file=token, tls_ca=ca)
     found: list[str | None] = []
 
     async def use(transports: Sequence[Transport]) -> None:

@@ -12,7 +12,7 @@ from gpuwarden_agent.settings import AgentSettings
 def test_defaults_watch_this_host_and_ship_to_a_local_collector() -> None:
     settings = load(AgentSettings, "agent", env={}).settings
     assert settings.node_name == socket.gethostname()
-    assert settings.collector_url == "http://127.0.0.1:8750"
+    assert settings.collectors == ("http://127.0.0.1:8750",)
     assert (settings.interval_ms, settings.batch_ms) == (1000, 5000)
 
 
@@ -23,11 +23,18 @@ def test_environment_names_node_and_labels() -> None:
     assert settings.labels == {"rack": "12", "owner": "vision"}
 
 
-def test_several_collectors_take_the_place_of_the_one() -> None:
-    env = {"GPUWARDEN_AGENT_COLLECTOR_URLS": "http://a:8750, http://b:8750,http://a:8750"}
-    settings = load(AgentSettings, "agent", env=env).settings
-    assert settings.collectors == ("http://a:8750", "http://b:8750")
-    assert AgentSettings(collector_url="http://c:8750").collectors == ("http://c:8750",)
+@pytest.mark.parametrize(
+    ("text", "addresses"),
+    [
+        ("http://c:8750", ("http://c:8750",)),
+        ("http://a:8750, http://b:8750,http://a:8750", ("http://a:8750", "http://b:8750")),
+    ],
+)
+def test_one_setting_has_the_addresses_of_one_collector_or_of_several(
+    text: str, addresses: tuple[str, ...]
+) -> None:
+    env = {"GPUWARDEN_AGENT_COLLECTOR_URL": text}
+    assert load(AgentSettings, "agent", env=env).settings.collectors == addresses
 
 
 def test_a_batch_is_at_least_a_tick() -> None:

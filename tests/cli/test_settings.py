@@ -67,8 +67,8 @@ EXAMPLE = """# Settings of the agent.
 # collector_url = "http://127.0.0.1:8750"
 
 batch_s = 5.0  # as we like it
-collector_urls = [
-  "https://a",  # one
+exporter_names = [
+  "own",  # one
 ]
 
 [labels]

@@ -64,7 +64,7 @@ class Site:
         return AgentSettings(
             node="n1",
             backend="simulator",
-            collector_url=url,
+            collector_url=(url,),
             token_file=self.token,
             tls_ca=self.ca,
             state_dir=self.folder / "state",

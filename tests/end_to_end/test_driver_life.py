@@ -44,7 +44,7 @@ async def main():
     state = here / "state"
     found = discover("auto", clock, sys=here / "sys", signs=signs)
     probes = found.all_probes(state, clock, here / "module", here / "kmsg")
-    settings = AgentSettings(state_dir=state, collector_url=os.environ["GPUWARDEN_URL"], node="n1")
+    settings = AgentSettings(state_dir=state, collector_url=(os.environ["GPUWARDEN_URL"],), node="n1")
     await daemon.run(settings, clock, stop, probes=probes, rediscover=found.rediscover)
 
 logs.setup("info")

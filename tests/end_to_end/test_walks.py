@@ -45,7 +45,7 @@ async def test_a_sample_goes_the_way_that_the_architecture_says(tmp_path: Path) 
     with tracer:
         async with running(CollectorSettings(port=0, data_dir=tmp_path / "store"), clock) as opened:
             settings = AgentSettings(
-                collector_url=opened.url, state_dir=tmp_path / "agent", node="n1"
+                collector_url=(opened.url,), state_dir=tmp_path / "agent", node="n1"
             )
             async with asyncio.TaskGroup() as group:
                 group.create_task(daemon.run(settings, clock, stop, probes=[node]))

@@ -19,6 +19,7 @@ from gpuwarden_agent.collect.host.bmc import Bmc
 from gpuwarden_agent.collect.host.infiniband import infiniband_probe
 from gpuwarden_agent.collect.host.node import HostProbe
 from gpuwarden_agent.collect.jetson.source import chip_here
+from gpuwarden_agent.collect.kubernetes import SERVICE_ACCOUNT
 from gpuwarden_agent.collect.nvidia.device import open_driver
 from gpuwarden_agent.collect.nvidia.discovery import MODULE, Makers, NvidiaHost, Signs, read_signs
 from gpuwarden_agent.collect.nvidia.events import DriverState, NvmlProbe
@@ -326,7 +327,7 @@ def _bmc(clock: Clock, settings: AgentSettings | None) -> Bmc | None:
 
 def _pod_directory(settings: AgentSettings | None, clock: Clock) -> "PodDirectory | None":
     """None outside of Kubernetes; then its modules are not loaded. Raises StartError."""
-    if settings is None or settings.kubernetes == "off" or not settings.service_account.is_dir():
+    if settings is None or settings.kubernetes == "off" or not SERVICE_ACCOUNT.is_dir():
         return None
     from gpuwarden_agent.collect.kubernetes.directory import pod_directory
 

@@ -6,6 +6,7 @@ import logging
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
+from urllib.parse import urlsplit
 
 from aiohttp import web
 
@@ -43,9 +44,22 @@ async def exporting(
             settings.node_name, latest, counters, names, xid_probes=_xid_probes(probes)
         )
 
-    async with serving(settings.exporter_host, settings.exporter_port or 0, page) as url:
+    host, port = listen_address(settings.exporter_listen or "")
+    async with serving(host, port, page) as url:
         log.info("exporter listens", extra={"url": url})
         yield
+
+
+def listen_address(text: str) -> tuple[str, int]:
+    """Host and port of `exporter_listen`. Raises StartError."""
+    try:
+        parts = urlsplit(f"//{text}")
+        host, port = parts.hostname, parts.port
+    except ValueError:
+        host = port = None
+    if not host or port is None or parts.netloc != text:
+        raise StartError(f"exporter_listen = {text} must be HOST:PORT, such as 127.0.0.1:9750")
+    return host, port
 
 
 def _xid_probes(probes: Sequence[Probe]) -> list[str]:
@@ -112,12 +126,12 @@ def _cannot_listen(host: str, port: int, error: OSError) -> StartError:
     where = f"exporter: {host}:{port}"
     if error.errno == errno.EADDRINUSE:
         return StartError(
-            f"{where} is in use by another process: stop it or choose another exporter_port"
+            f"{where} is in use by another process: stop it or choose another port in exporter_listen"
         )
     if error.errno == errno.EACCES:
         return StartError(
-            f"{where} is not allowed for this user: choose an exporter_port above 1023"
+            f"{where} is not allowed for this user: choose a port above 1023 in exporter_listen"
         )
     return StartError(
-        f"{where} cannot be listened on: {error.strerror or error}: choose another exporter_host"
+        f"{where} cannot be listened on: {error.strerror or error}: choose another host in exporter_listen"
     )

@@ -85,7 +85,7 @@ def _loaded(args: argparse.Namespace) -> "Loaded[AgentSettings]":
     url = os.environ.get("GPUWARDEN_URL")
     if url and loaded.sources["collector_url"] == "default":
         return Loaded(
-            replace(loaded.settings, collector_url=url),
+            replace(loaded.settings, collector_url=(url,)),
             {**loaded.sources, "collector_url": "environment GPUWARDEN_URL"},
         )
     return loaded

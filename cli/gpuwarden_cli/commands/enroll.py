@@ -305,10 +305,10 @@ def _configure(
     values = {"token_file": str(place.token.absolute())}
     if has_ca:
         values["tls_ca"] = str(place.ca.absolute())
-    if not settings.collector_urls:
+    if len(settings.collectors) < 2:
         values["collector_url"] = base
-    elif base not in settings.collector_urls:
-        print(f"gpuwarden: {base} is not among collector_urls of {place.config}", file=sys.stderr)
+    elif base not in settings.collectors:
+        print(f"gpuwarden: {base} is not in collector_url of {place.config}", file=sys.stderr)
     if args.node:
         values["node"] = args.node
     return set_keys(place.config, values)

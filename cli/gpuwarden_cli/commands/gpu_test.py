@@ -123,7 +123,7 @@ def _send(done: GpuTestRun, settings: "AgentSettings") -> None:
         raise CallError(f"the results are not sent: {error}") from error
     ca = None if settings.tls_ca is None else str(settings.tls_ca)
     reasons = []
-    for url in settings.collector_urls or (settings.collector_url,):
+    for url in settings.collectors:
         try:
             CollectorEndpoint.of(url, token, ca).call("POST", GPU_TESTS_PATH, done.document())
         except CallError as error:

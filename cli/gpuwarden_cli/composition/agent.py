@@ -21,6 +21,9 @@ from gpuwarden_agent.sampling.rediscovery import Rediscovery
 from gpuwarden_agent.settings import AgentSettings
 from gpuwarden_cli.composition.supervision import on_reload, run_until_signalled
 
+SIMULATED_MODEL = "H100-SXM-80GB"
+"""What backend simulator plays; `gpuwarden simulate --model` has all models and scripts of faults."""
+
 
 @dataclass(frozen=True, slots=True)
 class Sources:
@@ -49,16 +52,10 @@ def sources_of(settings: AgentSettings, *, is_agent: bool = False) -> Sources:
         slurm = slurm_probes(found.bus_ids, SystemClock(), controller=settings.slurm_controller)
         progress = progress_probes(settings, SystemClock())
         return Sources([*probes, *slurm, *progress], found.message, found.rediscover)
-    from gpuwarden_simulator import SimulatedNode, load_script
+    from gpuwarden_simulator import SimulatedNode
 
-    try:
-        model = model_named(settings.simulate_model)
-    except ValueError as error:
-        raise StartError(f"simulate_model: {error}") from error
-    name, gpus = settings.node_name, settings.simulate_gpus
-    path = settings.simulate_script
-    script = load_script(path, {name: gpus}, model).get(name, ()) if path else ()
-    node = SimulatedNode(name, gpus, model, 1, host=False, script=script)
+    model = model_named(SIMULATED_MODEL)
+    node = SimulatedNode(settings.node_name, settings.simulate_gpus, model, 1, host=False)
     message = f"{settings.simulate_gpus} simulated {model.name} GPUs"
     slurm = slurm_probes(node.bus_ids(), SystemClock(), controller=settings.slurm_controller)
     progress = progress_probes(settings, SystemClock())

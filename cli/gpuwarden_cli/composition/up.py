@@ -110,7 +110,7 @@ def _collector_settings(port: int, data: Path) -> CollectorSettings:
 def _agent_settings(url: str, data: Path) -> AgentSettings:
     return replace(
         load(AgentSettings, "agent").settings,
-        collector_url=url,
+        collector_url=(url,),
         token_file=None,
         state_dir=data / "agent",
     )

@@ -42,11 +42,11 @@ async def test_an_agents_page_shows_xids_as_they_come(
     port = free_port()
     settings = AgentSettings(
         node="n1",
-        collector_url=stub_collector.url,
+        collector_url=(stub_collector.url,),
         state_dir=tmp_path,
         interval_s=0.1,
         batch_s=0.3,
-        exporter_port=port,
+        exporter_listen=f"127.0.0.1:{port}",
         exporter_names=("own", "dcgm"),
     )
     stop = asyncio.Event()
@@ -73,10 +73,10 @@ async def test_an_agent_that_nobody_tells_of_xids_does_not_say_that_there_are_no
     }
     settings = AgentSettings(
         node="n1",
-        collector_url=stub_collector.url,
+        collector_url=(stub_collector.url,),
         state_dir=tmp_path,
         interval_s=0.1,
-        exporter_port=(port := free_port()),
+        exporter_listen=f"127.0.0.1:{(port := free_port())}",
         exporter_names=("dcgm",),
     )
     stop = asyncio.Event()

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import re
 import shutil
 import socket
 import subprocess
@@ -18,7 +19,7 @@ from gpuwarden.prometheus_names import NAME_SETS
 from gpuwarden_agent.counters import Counters
 from gpuwarden_agent.exporter.latest import Latest
 from gpuwarden_agent.exporter.page import metrics_page
-from gpuwarden_agent.exporter.server import serving, takes_gzip
+from gpuwarden_agent.exporter.server import listen_address, serving, takes_gzip
 
 DEADLINE_S = 40.0
 
@@ -84,14 +85,34 @@ async def test_a_port_in_use_is_one_line_that_says_what_to_do() -> None:
                 pass
     assert str(raised.value) == (
         f"exporter: 127.0.0.1:{port} is in use by another process:"
-        " stop it or choose another exporter_port"
+        " stop it or choose another port in exporter_listen"
     )
 
 
 async def test_an_address_that_is_not_ours_is_one_line_too() -> None:
-    with pytest.raises(StartError, match="choose another exporter_host"):
+    with pytest.raises(StartError, match="choose another host in exporter_listen"):
         async with serving("192.0.2.1", 0, lambda: ""):
             pass
+
+
+@pytest.mark.parametrize(
+    ("text", "address"),
+    [
+        ("127.0.0.1:9750", ("127.0.0.1", 9750)),
+        ("[::1]:9750", ("::1", 9750)),
+        ("gpu-1.example:0", ("gpu-1.example", 0)),
+    ],
+)
+def test_the_exporter_listens_where_its_setting_says(text: str, address: tuple[str, int]) -> None:
+    assert listen_address(text) == address
+
+
+@pytest.mark.parametrize(
+    "text", ["9750", ":9750", "0.0.0.0", "h:70000", "h:port", "http://h:1", "u@h:1/x"]
+)
+def test_what_is_no_address_to_listen_on_is_a_line(text: str) -> None:
+    with pytest.raises(StartError, match=re.escape(f"exporter_listen = {text} must be HOST:PORT")):
+        listen_address(text)
 
 
 @contextlib.contextmanager

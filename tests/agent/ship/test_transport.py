@@ -612,7 +612,7 @@ def never(*args, **more):
     threading.Event().wait()
 
 socket.getaddrinfo = never  # the outside world: a name server that does not answer
-settings = AgentSettings(node="n", collector_url="http://collector.example:8750",
+settings = AgentSettings(node="n", collector_url=("http://collector.example:8750",),
                          state_dir=Path(sys.argv[1]))
 
 async def main():

@@ -78,17 +78,13 @@ class ServiceAccount:
             raise KubernetesError(f"{path}: no token")
         return f"Bearer {token}"
 
-    def tls_context(self, *, verify: bool) -> ssl.SSLContext:
-        """Trusts the cluster's authority alone; without `verify`, every certificate. Raises KubernetesError."""
+    def tls_context(self) -> ssl.SSLContext:
+        """Trusts the cluster's authority alone. Raises KubernetesError."""
         path = self.folder / "ca.crt"
         try:
-            context = ssl.create_default_context(cafile=path if verify else None)
+            return ssl.create_default_context(cafile=path)
         except (OSError, ssl.SSLError) as error:
             raise KubernetesError(f"{path}: {error}") from error
-        if not verify:
-            context.check_hostname = False
-            context.verify_mode = ssl.CERT_NONE
-        return context
 
 
 class KubernetesClient:
@@ -100,13 +96,11 @@ class KubernetesClient:
         account: ServiceAccount,
         monotonic: Callable[[], float],
         *,
-        verify: bool = True,
         timeout_s: float = TIMEOUT_S,
     ) -> None:
         self.server = server
         self._account = account
         self._monotonic = monotonic
-        self._verify = verify
         self._timeout_s = timeout_s
 
     def get(self, path: str, accept: str = "application/json") -> bytes:
@@ -117,7 +111,7 @@ class KubernetesClient:
             self.server.host,
             self.server.port,
             timeout=self._timeout_s,
-            context=self._account.tls_context(verify=self._verify),
+            context=self._account.tls_context(),
         )
         try:
             return self._asked(connection, path, headers, until_s)

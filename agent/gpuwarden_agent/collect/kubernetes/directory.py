@@ -13,10 +13,12 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import TypeVar
 from urllib.parse import quote
 
 from gpuwarden.clock import Clock
+from gpuwarden_agent.collect.kubernetes import SERVICE_ACCOUNT
 from gpuwarden_agent.collect.kubernetes.client import (
     API_PORT,
     KUBELET_PORT,
@@ -256,47 +258,51 @@ def _sentence(error: Exception) -> str:
     if error.status == 403:
         return f"{error}: grant the service account nodes/pods (kubelet) or pods and nodes (API)"
     if error.is_tls:
-        return f"{error}: set kubelet_verify to false, or kubernetes to api"
+        return f"{error}: set kubernetes to api"
     return str(error)
 
 
 def pod_directory(
-    settings: AgentSettings, clock: Clock, environ: Mapping[str, str] | None = None
+    settings: AgentSettings,
+    clock: Clock,
+    environ: Mapping[str, str] | None = None,
+    *,
+    account_dir: Path = SERVICE_ACCOUNT,
+    kubelet: str | None = None,
 ) -> PodDirectory | None:
     """The directory that the settings ask for; None: off, or this process has no service account.
 
-    `environ`: that of the process, which names the API server in a pod. Raises ValueError for a wrong address.
+    `environ`: that of the process, which names the API server in a pod. `kubelet`: its address (default: port 10250 of
+    the node). Raises ValueError for a wrong address.
     """
     environ = os.environ if environ is None else environ
-    account = ServiceAccount(settings.service_account)
+    account = ServiceAccount(account_dir)
     if settings.kubernetes == "off" or not account.is_there:
         return None
-    kubelet = api = None
+    of_kubelet = of_api = None
     if settings.kubernetes in ("auto", "kubelet"):
-        where = _server("kubelet", settings.kubelet or settings.node_name, KUBELET_PORT)
-        kubelet = KubernetesClient(where, account, clock.monotonic, verify=settings.kubelet_verify)
-    if settings.kubernetes in ("auto", "api") and (
-        address := settings.kubernetes_api or _api_of(environ)
-    ):
-        server = _server("kubernetes_api", address, API_PORT)
-        api = KubernetesClient(server, account, clock.monotonic)
-    if kubelet is None and api is None:
-        raise ValueError("kubernetes_api: set it: the environment names no API server")
+        server = _server("node", kubelet or settings.node_name, KUBELET_PORT)
+        of_kubelet = KubernetesClient(server, account, clock.monotonic)
+    if settings.kubernetes in ("auto", "api") and (address := _api_of(environ)):
+        server = _server("KUBERNETES_SERVICE_HOST", address, API_PORT)
+        of_api = KubernetesClient(server, account, clock.monotonic)
+    if of_kubelet is None and of_api is None:
+        raise ValueError('kubernetes = "api": the environment has no KUBERNETES_SERVICE_HOST')
     return PodDirectory(
         clock,
         settings.pod_labels,
         settings.node_name,
-        kubelet=kubelet,
-        api=api,
+        kubelet=of_kubelet,
+        api=of_api,
         parents=settings.kubernetes_parents,
     )
 
 
-def _server(setting: str, text: str, default_port: int) -> Server:
+def _server(name: str, text: str, default_port: int) -> Server:
     try:
         return Server.parse(text, default_port)
     except ValueError as error:
-        raise ValueError(f"{setting}: {error}") from error
+        raise ValueError(f"{name}: {error}") from error
 
 
 def _api_of(environ: Mapping[str, str]) -> str | None:

@@ -72,6 +72,11 @@ class Account:
         (self.folder / "token").write_text(token)
 
 
+def environ_of(api: ClusterServer) -> dict[str, str]:
+    """The environment of a pod whose API server this is."""
+    return {"KUBERNETES_SERVICE_HOST": "127.0.0.1", "KUBERNETES_SERVICE_PORT_HTTPS": str(api.port)}
+
+
 def _handler(server: ClusterServer) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from tests.agent.collect.kubernetes.fake_cluster import (
     Account,
     ClusterServer,
     answer_of,
+    environ_of,
     owner,
     pod,
     served,
@@ -49,8 +51,6 @@ def source(tmp_path: Path) -> Iterator[tuple[AgentSettings, ClusterServer]]:
             AgentSettings(
                 kubernetes="kubelet",
                 node="n1",
-                kubelet=server.address,
-                service_account=account.folder,
                 pod_user_labels=("user",),
                 pod_team_labels=("team",),
             ),
@@ -64,8 +64,13 @@ def made(tmp_path: Path) -> MadeUpProc:
     return MadeUpProc(tmp_path / "proc")
 
 
-def directory_of(source: AgentSettings, clock: ManualClock) -> PodDirectory:
-    directory = pod_directory(source, clock, {})
+def directory_of(
+    source: tuple[AgentSettings, ClusterServer], tmp_path: Path, clock: ManualClock
+) -> PodDirectory:
+    settings, server = source
+    directory = pod_directory(
+        settings, clock, {}, account_dir=tmp_path / "account", kubelet=server.address
+    )
     assert directory is not None
     directory.refresh()
     return directory
@@ -87,7 +92,9 @@ def test_a_gpu_that_was_given_out_has_the_names_of_its_pod(
         ContainerDevices("other", "new-1", "main", "nvidia.com/gpu", (A,)),
     ]
     path = tmp_path / "kubelet.sock"
-    probe = allocations(path, directory_of(source[0], clock), GpuNames({"0000:01:00.0": (0, A)}))
+    probe = allocations(
+        path, directory_of(source, tmp_path, clock), GpuNames({"0000:01:00.0": (0, A)})
+    )
     with kubelet(path, lambda context: encoded(given)):
         bert, new = probe.read(0)["allocation_samples"]
     names = ("namespace", "workload", "username", "team")
@@ -114,12 +121,17 @@ def test_amd_gpus_and_resource_claims_are_known_by_their_names(tmp_path: Path) -
 
 
 def test_a_process_has_the_pod_of_its_control_group_and_the_pods_user(
-    source: tuple[AgentSettings, ClusterServer], made: MadeUpProc, clock: ManualClock
+    source: tuple[AgentSettings, ClusterServer],
+    tmp_path: Path,
+    made: MadeUpProc,
+    clock: ManualClock,
 ) -> None:
     made.add(process(7), cgroup=CGROUP)
     made.add(process(8), cgroup="0::/user.slice\n")
     gpu = device(GpuProcess(7, 5), GpuProcess(8, 5))
-    inside, outside = rows_of(probe_on(made, clock, gpu, pods=directory_of(source[0], clock)))
+    inside, outside = rows_of(
+        probe_on(made, clock, gpu, pods=directory_of(source, tmp_path, clock))
+    )
     assert (inside["pod"], inside["workload"], inside["username"]) == (
         "research/bert-0",
         "PyTorchJob/bert",
@@ -130,26 +142,35 @@ def test_a_process_has_the_pod_of_its_control_group_and_the_pods_user(
 
 
 def test_a_pod_without_a_user_leaves_the_processs(
-    source: tuple[AgentSettings, ClusterServer], made: MadeUpProc, clock: ManualClock
+    source: tuple[AgentSettings, ClusterServer],
+    tmp_path: Path,
+    made: MadeUpProc,
+    clock: ManualClock,
 ) -> None:
     source[1].answers["/pods"] = answer_of([pod("bert-0")])
     made.add(process(7), cgroup=CGROUP)
     gpu = device(GpuProcess(7, 5))
-    (row,) = rows_of(probe_on(made, clock, gpu, pods=directory_of(source[0], clock)))
+    (row,) = rows_of(probe_on(made, clock, gpu, pods=directory_of(source, tmp_path, clock)))
     (plain,) = rows_of(probe_on(made, clock, gpu))
     assert (row["pod"], row["username"]) == ("research/bert-0", plain["username"])
     assert "pod" not in plain
 
 
 def test_an_amd_host_in_kubernetes_has_allocations_and_labels_of_the_node(
-    source: tuple[AgentSettings, ClusterServer], tmp_path: Path
+    source: tuple[AgentSettings, ClusterServer], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    account_dir = tmp_path / "account"
     sys = tmp_path / "sys"
     plant(sys, RX6700XT, "0000:c3:00.0", card=0)
     library = NvmlUnavailable("libnvidia-ml.so.1 not found", LIBRARY_NOT_FOUND)
     kubernetes, server = source
     server.answers["/api/v1/nodes/n1"] = b'{"metadata": {"labels": {"rack": "r7"}}}'
-    kubernetes = replace(kubernetes, kubernetes="auto", kubernetes_api=server.address)
+    kubernetes = replace(kubernetes, kubernetes="auto")
+    in_pod = partial(pod_directory, account_dir=account_dir, kubelet=server.address)
+    monkeypatch.setattr("gpuwarden_agent.collect.kubernetes.directory.pod_directory", in_pod)
+    monkeypatch.setattr("gpuwarden_agent.collect.discovery.SERVICE_ACCOUNT", account_dir)
+    for name, value in environ_of(server).items():
+        monkeypatch.setenv(name, value)
     clock = SystemClock()
     found = discover("auto", clock, lambda: library, node="n1", sys=sys, settings=kubernetes)
     probes = found.all_probes(tmp_path, clock, tmp_path / "no", tmp_path / "no", tmp_path / "no")
@@ -158,8 +179,15 @@ def test_an_amd_host_in_kubernetes_has_allocations_and_labels_of_the_node(
     assert probe.describe() == {"nodes": [{"labels": '{"rack": "r7"}'}]}
 
 
-def test_a_wrong_address_is_a_start_error_that_names_the_setting(
-    source: tuple[AgentSettings, ClusterServer], clock: ManualClock
+def test_a_wrong_address_is_a_start_error_that_names_its_variable(
+    source: tuple[AgentSettings, ClusterServer],
+    tmp_path: Path,
+    clock: ManualClock,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    with pytest.raises(StartError, match="kubelet: 'https://n1' is not a host"):
-        discover("none", clock, settings=replace(source[0], kubelet="https://n1"))
+    in_pod = partial(pod_directory, account_dir=tmp_path / "account")
+    monkeypatch.setattr("gpuwarden_agent.collect.kubernetes.directory.pod_directory", in_pod)
+    monkeypatch.setattr("gpuwarden_agent.collect.discovery.SERVICE_ACCOUNT", tmp_path / "account")
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "https://n1")
+    with pytest.raises(StartError, match="KUBERNETES_SERVICE_HOST: .* is not a host"):
+        discover("none", clock, settings=replace(source[0], kubernetes="api"))

@@ -13,6 +13,7 @@ from tests.agent.collect.kubernetes.fake_cluster import (
     Account,
     ClusterServer,
     answer_of,
+    environ_of,
     owner,
     pod,
     served,
@@ -64,16 +65,21 @@ def api(account: Account) -> Iterator[ClusterServer]:
 
 @pytest.fixture
 def made(account: Account, kubelet: ClusterServer, api: ClusterServer, clock: ManualClock) -> Any:
-    def make(ask: str = "auto", **more: Any) -> PodDirectory:
+    def make(ask: str = "auto", address: str = "", **more: Any) -> PodDirectory:
         source = AgentSettings(
             kubernetes=ask,
             node="gpu-7",
-            **({"kubelet": kubelet.address, "kubernetes_api": api.address} | more),
-            service_account=account.folder,
+            **more,
             pod_user_labels=("user",),
             pod_team_labels=("team",),
         )
-        found = pod_directory(source, clock, {})
+        found = pod_directory(
+            source,
+            clock,
+            environ_of(api),
+            account_dir=account.folder,
+            kubelet=address or kubelet.address,
+        )
         assert found is not None
         return found
 
@@ -176,13 +182,10 @@ def test_a_certificate_of_somebody_else_gets_no_token(
 ) -> None:
     with served(account, authority=trustme.CA()) as stranger:
         stranger.answers["/pods"] = answer_of([BERT])
-        directory = made("kubelet", kubelet=stranger.address)
+        directory = made("kubelet", stranger.address)
         directory.refresh()
         assert not stranger.requests
-        assert any("set kubelet_verify to false" in why for why in directory.failed)
-        trusting = made("kubelet", kubelet=stranger.address, kubelet_verify=False)
-        trusting.refresh()
-        assert answered(trusting)
+        assert any("set kubernetes to api" in why for why in directory.failed)
 
 
 JOB = "/apis/batch/v1/namespaces/research/jobs/nightly-1"
@@ -308,37 +311,32 @@ def test_a_server_without_a_port_gets_the_default_one(text: str, shown: str) -> 
     assert str(Server.parse(text, 10250)) == shown
 
 
-@pytest.mark.parametrize("text", ["https://n1", "a b", "n1:port", ""])
-def test_what_is_no_address_names_its_setting(
+@pytest.mark.parametrize("text", ["https://n1", "a b", "n1:port"])
+def test_what_is_no_address_names_its_variable(
     text: str, account: Account, clock: ManualClock
 ) -> None:
-    source = AgentSettings(
-        kubernetes="api", node="n", kubernetes_api=text or "@", service_account=account.folder
-    )
-    with pytest.raises(ValueError, match="kubernetes_api: "):
-        pod_directory(source, clock, {})
+    source = AgentSettings(kubernetes="api", node="n")
+    environ = {"KUBERNETES_SERVICE_HOST": text}
+    with pytest.raises(ValueError, match="KUBERNETES_SERVICE_HOST: "):
+        pod_directory(source, clock, environ, account_dir=account.folder)
 
 
 def test_a_host_without_service_account_asks_nobody(tmp_path: Path, clock: ManualClock) -> None:
-    assert pod_directory(AgentSettings(node="n", service_account=tmp_path), clock, {}) is None
+    assert pod_directory(AgentSettings(node="n"), clock, {}, account_dir=tmp_path) is None
 
 
 def test_names_of_pods_that_are_off_ask_nobody(account: Account, clock: ManualClock) -> None:
-    source = AgentSettings(kubernetes="off", node="n", service_account=account.folder)
-    assert pod_directory(source, clock, {}) is None
+    source = AgentSettings(kubernetes="off", node="n")
+    assert pod_directory(source, clock, {}, account_dir=account.folder) is None
 
 
 def test_the_environment_of_a_pod_names_the_api_server(
     account: Account, api: ClusterServer, clock: ManualClock
 ) -> None:
-    environ = {
-        "KUBERNETES_SERVICE_HOST": "127.0.0.1",
-        "KUBERNETES_SERVICE_PORT_HTTPS": str(api.port),
-    }
-    source = AgentSettings(kubernetes="api", node="gpu-7", service_account=account.folder)
-    directory = pod_directory(source, clock, environ)
+    source = AgentSettings(kubernetes="api", node="gpu-7")
+    directory = pod_directory(source, clock, environ_of(api), account_dir=account.folder)
     assert directory is not None
     directory.refresh()
     assert directory.node_labels == {"rack": "r7"}
-    with pytest.raises(ValueError, match="names no API server"):
-        pod_directory(source, clock, {})
+    with pytest.raises(ValueError, match="no KUBERNETES_SERVICE_HOST"):
+        pod_directory(source, clock, {}, account_dir=account.folder)

@@ -117,6 +117,20 @@ def _running(url: str | None) -> list[dict[str, Any]] | None:
     return found
 
 
+def rules_sql(args: argparse.Namespace) -> int:
+    """Print the SQL of a rule of files, or of the built-in pack."""
+    from gpuwarden_rules.definition.expressions import nearest
+
+    rules = {rule.name: rule for rule in _rules(args.files)}
+    if args.name not in rules:
+        raise CallError(f"there is no rule {args.name!r}; {nearest(args.name, [*rules])}")
+    rule = rules[args.name]
+    values = ", ".join(f"${name} = {value}" for name, value in rule.params.items())
+    print(f"-- {rule.name}: {values or 'no parameters'}; $now is the time of the evaluation")
+    print(rule.sql)
+    return 0
+
+
 def rules_check(args: argparse.Namespace) -> int:
     """Check the language and the SQL of rule files; 1 when one is not valid."""
     from gpuwarden_rules.testing.check import check

@@ -26,7 +26,8 @@
         promql: {expr: ...}                 optional: its condition for Prometheus, see `promql.py`
         chart: {temperature_celsius: above_celsius}   metrics to draw, each with its threshold
         doc: docs/rules/gpu_hot.md          optional
-        sql: |                              one SELECT; one row is one alert; $now is the time
+        of: gpu                             what it is about; then `window`, `measure`, `when`, ...: see `form.py`
+        sql: |                              or one SELECT; one row is one alert; $now is the time
           SELECT node, gpu, gpu_uuid, ...
 
 `docs/rules.md` is the full text.
@@ -40,14 +41,17 @@ from functools import cache
 from importlib.resources import files
 from itertools import combinations
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from yaml.nodes import Node
+from yaml.nodes import MappingNode, Node
 
 from gpuwarden.alert import Consequence, Severity
 from gpuwarden.durations import seconds_of
 from gpuwarden.schema import TABLES, stored_columns
 from gpuwarden_rules.definition import sql_text, templates
+from gpuwarden_rules.definition.form import KEYS as FORM_KEYS
+from gpuwarden_rules.definition.form import FormReader
+from gpuwarden_rules.definition.form_sql import Form, sql_of
 from gpuwarden_rules.definition.promql import PromqlCondition, promql_of
 from gpuwarden_rules.definition.yaml_positions import (
     FileProblem,
@@ -57,12 +61,13 @@ from gpuwarden_rules.definition.yaml_positions import (
     read_text,
 )
 
-REQUIRED = ("name", "severity", "summary", "remedy", "sql")
+REQUIRED = ("name", "severity", "summary", "remedy")
 OPTIONAL = (
     *("labels", "interval", "on_events", "for", "keep_firing_for", "warm_up", "params"),
     *("requires", "one_of", "optional"),
     *("judges_silent_nodes", "consequence", "caused_by", "together", "many", "gather_for"),
-    *("reopens_within", "page", "doc", "chart", "promql"),
+    *("reopens_within", "page", "doc", "chart", "promql", "sql"),
+    *FORM_KEYS,
 )
 COLUMN_TYPES = {
     "value": "a number",
@@ -145,6 +150,8 @@ class Rule:
     reopens_within_s: float
     """An alert that fires again within this after its end reopens its incident."""
     sql: str
+    form: Form | None = field(repr=False, compare=False)
+    """What the SQL was made from; None: an author wrote it."""
     summary: templates.Template
     remedy: templates.Template
     page: RulePage | None
@@ -249,6 +256,8 @@ def _rule(reader: YamlReader, node: Node) -> Rule | None:
     severity = reader.choice(nodes.get("severity"), "severity", Severity)
     labels = _labels(reader, nodes.get("labels"), marks)
     params = _params(reader, nodes.get("params"))
+    if "window" in nodes:
+        params["window"] = _duration(reader, nodes["window"], 0.0, 1.0, HOLD_S_MAX)
     interval_s = _duration(reader, nodes.get("interval"), 15.0, INTERVAL_S_MIN, INTERVAL_S_MAX)
     on_events = _on_events(reader, nodes.get("on_events"))
     for_s = _duration(reader, nodes.get("for"), 0.0, 0.0, HOLD_S_MAX)
@@ -257,9 +266,7 @@ def _rule(reader: YamlReader, node: Node) -> Rule | None:
     judges_silent_nodes = reader.boolean(nodes.get("judges_silent_nodes")) is True
     columns = _column_lists(reader, nodes, marks)
     consequence = _consequence(reader, nodes.get("consequence"), severity)
-    caused_by = _caused_by(reader, nodes.get("caused_by"), labels, marks)
     together = _together(reader, nodes["together"]) if "together" in nodes else None
-    many = reader.text(nodes.get("many")) or ""
     gather_s = None
     if "gather_for" in nodes:
         gather_s = _duration(reader, nodes["gather_for"], 0.0, 0.0, GATHER_S_MAX)
@@ -267,13 +274,17 @@ def _rule(reader: YamlReader, node: Node) -> Rule | None:
     summary = _text(reader, "summary", nodes.get("summary"), marks)
     remedy = _text(reader, "remedy", nodes.get("remedy"), marks)
     page = _page(reader, nodes["page"], params) if "page" in nodes else None
-    doc = reader.text(nodes.get("doc"))
-    chart = _chart(reader, nodes.get("chart"))
     before = len(reader.problems)
-    sql, mentioned = _sql(reader, nodes.get("sql"), params)
-    can_be_bound = bool(name and sql) and len(reader.problems) == before
-    used = mentioned | {f.name for text in (summary, remedy) for f in text.fields}
-    for key in params.keys() - used:
+    if "of" in nodes:
+        named = [field.name for text in (summary, remedy) for field in text.fields]
+        condition = _form(reader, nodes, params, columns, named)
+    else:
+        condition = _Condition(*_sql(reader, node, nodes.get("sql"), params), labels, columns)
+    labels = condition.labels
+    can_be_bound = bool(name and condition.sql) and len(reader.problems) == before
+    caused_by = _caused_by(reader, nodes.get("caused_by"), labels, marks)
+    used = condition.parameters | {f.name for text in (summary, remedy) for f in text.fields}
+    for key in params.keys() - used - {"window"} if can_be_bound or "of" not in nodes else ():
         reader.note(nodes["params"], f"parameter {key!r} is used neither in sql nor in a text")
     if not can_be_bound:
         return None
@@ -282,30 +293,74 @@ def _rule(reader: YamlReader, node: Node) -> Rule | None:
         severity=severity or Severity.INFO,
         labels=labels,
         interval_s=interval_s,
-        on_events=on_events,
+        on_events=tuple(dict.fromkeys((*on_events, *condition.woken_by))),
         for_s=for_s,
         keep_firing_for_s=keep_s,
         warm_up_s=warm_up_s,
         judges_silent_nodes=judges_silent_nodes,
         params=params,
-        **columns,
+        **condition.columns,
         consequence=consequence,
         caused_by=caused_by,
         together=together,
-        many=many,
+        many=reader.text(nodes.get("many")) or "",
         gather_s=gather_s,
         reopens_within_s=reopens_s,
-        sql=sql,
+        sql=condition.sql,
+        form=condition.form,
         summary=summary,
         remedy=remedy,
         page=page,
-        doc=doc,
-        chart=chart,
+        doc=reader.text(nodes.get("doc")),
+        chart=_chart(reader, nodes.get("chart")),
         promql=promql_of(reader, nodes.get("promql"), labels, params, summary),
         path=reader.path,
         line=node.start_mark.line + 1,
-        parameters=frozenset(mentioned),
+        parameters=condition.parameters,
         marks=marks,
+    )
+
+
+class _Condition(NamedTuple):
+    """What a rule's form or its SQL says."""
+
+    sql: str
+    parameters: frozenset[str]
+    labels: tuple[str, ...]
+    columns: Mapping[str, Any]
+    """The columns that it reads, by the names of the keys."""
+    form: Form | None = None
+
+    @property
+    def woken_by(self) -> tuple[str, ...]:
+        return () if self.form is None else self.form.woken_by
+
+
+def _form(
+    reader: YamlReader,
+    nodes: Mapping[str, Node],
+    params: Mapping[str, Scalar],
+    columns: Mapping[str, Any],
+    named: Sequence[str],
+) -> _Condition:
+    """The condition of a form. What the rule does not say of its columns follows from the form."""
+    for key in ("sql", "labels"):
+        if key in nodes:
+            reader.note(nodes[key], f"`of` says it already; a rule has `of` or `{key}`")
+    form = FormReader(reader, nodes, params).read(named)
+    if form is None:
+        return _Condition("", frozenset(), (), columns)
+    sql = sql_of(form)
+    mentioned = frozenset(parameter.name for parameter in sql_text.parameters(sql))
+    for name in sorted(mentioned - {*params, "now"}):
+        known = ", ".join(f"${one}" for one in ("now", *params))
+        reader.note(nodes["of"], f"${name} has no value; known: {known}")
+    requires = columns["requires"] or (() if columns["one_of"] else form.requires)
+    rest = dict.fromkeys((*columns["optional"], *form.requires, *form.optional))
+    said = {*requires, *columns["one_of"]}
+    optional = tuple(column for column in rest if column not in said)
+    return _Condition(
+        sql, mentioned, form.labels, {**columns, "requires": requires, "optional": optional}, form
     )
 
 
@@ -484,11 +539,14 @@ def _chart(reader: YamlReader, node: Node | None) -> dict[str, str | None]:
 
 
 def _sql(
-    reader: YamlReader, node: Node | None, params: Mapping[str, Scalar]
-) -> tuple[str, set[str]]:
+    reader: YamlReader, rule: Node, node: Node | None, params: Mapping[str, Scalar]
+) -> tuple[str, frozenset[str]]:
+    """The SQL and its parameters."""
     sql = reader.text(node)
+    if node is None and isinstance(rule, MappingNode):
+        reader.note(rule, "give `of`, `measure` and `when`, or `sql`")
     if node is None or sql is None:
-        return "", set()
+        return "", frozenset()
     for offset, message in sql_text.problems(sql):
         reader.note(node, message, offset)
     mentioned = set()
@@ -499,7 +557,7 @@ def _sql(
         mentioned.add(parameter.name)
     if "now" not in mentioned:
         reader.note(node, "the SQL must use $now, so that the rule can be replayed over history")
-    return sql.rstrip(), mentioned
+    return sql.rstrip(), frozenset(mentioned)
 
 
 def column_problems(rule: Rule, columns: Mapping[str, str]) -> list[FileProblem]:

@@ -1,0 +1,316 @@
+"""Compiles the form of a rule, which `form` reads, to one SELECT: a row for each subject whose condition holds or is
+unknown.
+
+    gpu_samples_seen    for each table that it measures: its aggregates over the window, a row for each subject
+    measured            these joined, with what is used of the inventory as a struct `gpus`, and who holds the GPU
+    judged_1, ...       the lets, in as many SELECTs over one another as their window functions need
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from gpuwarden.schema import TABLES
+
+COVERED_PERCENT = 75
+LATE_S = 240
+"""Rollups come up to four minutes late: so much is added to the window."""
+REBOOT_SLACK_S = 5
+SLOTS = 12
+"""Parts of a window in each of which a reading is looked for."""
+DETAILS = "(CASE WHEN json_valid(details) THEN details::JSON END)"
+HOLDER_COLUMNS = ("username", "job", "pid", "process_name", "started_at")
+_CADENCE_S = {
+    "gpu_samples": 1,
+    "host_samples": 1,
+    "gpu_health_samples": 60,
+    "coverage": 60,
+    "collector_samples": 60,
+}
+"""Seconds between two rows; others come each ten."""
+_NO_WORD = re.compile(r"\W+")
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """What an alert can be about."""
+
+    name: str
+    """As a person calls it: "GPU"."""
+    key: tuple[str, ...]
+    labels: tuple[str, ...]
+    tables: tuple[str, ...]
+    """Tables whose columns it may measure; a column that several have is that of the first."""
+    minutes: str | None = None
+    hours: str | None = None
+    inventory: str | None = None
+    """Table of the inventory that has it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Rows that measures are made of."""
+
+    table: str
+    window: str
+    """SQL of its length in seconds."""
+    is_own: bool
+    """Whether its window is that of the rule, so that its rows decide what is judged."""
+    is_rollup: bool
+
+    @property
+    def name(self) -> str:
+        """Its name in the SQL."""
+        return f"{self.table}_seen{'' if self.is_own else _NO_WORD.sub('', self.window)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Measure:
+    """A named aggregate."""
+
+    name: str
+    sql: str
+    source: Source
+    columns: frozenset[str]
+    """Columns of the source that it reads."""
+
+
+@dataclass(frozen=True, slots=True)
+class Let:
+    """A named expression over measures."""
+
+    name: str
+    sql: str
+    used: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Form:
+    """A rule's condition, read from its form."""
+
+    subject: Subject
+    labels: tuple[str, ...]
+    key: tuple[str, ...]
+    key_sql: Mapping[str, str]
+    """SQL of each further part of the key over the rows of the source."""
+    where: str
+    kinds: tuple[str, ...]
+    """Kinds of the events that are its rows."""
+    until_reboot: bool
+    measures: tuple[Measure, ...]
+    lets: tuple[Let, ...]
+    when: str
+    until: str
+    covered: str
+    shown: Mapping[str, str]
+    """SQL of further columns that its texts name: of the inventory, or of who holds the GPU."""
+    inventory: Mapping[str, tuple[str, ...]]
+    """Columns that it reads of each table of the inventory."""
+    has_holder: bool
+    requires: tuple[tuple[str, str], ...]
+    """Table and column of what it cannot work without."""
+    optional: tuple[tuple[str, str], ...]
+
+    @property
+    def woken_by(self) -> tuple[str, ...]:
+        """Kinds of events after which it may be judged otherwise."""
+        return (*self.kinds, *(("agent_gap",) if self.until_reboot else ()))
+
+    @property
+    def sources(self) -> tuple[Source, ...]:
+        """Its sources, those of the rule's own window first."""
+        distinct = dict.fromkeys(measure.source for measure in self.measures)
+        return tuple(sorted(distinct, key=lambda source: not source.is_own))
+
+    @property
+    def is_simulated_known(self) -> bool:
+        """Whether its rows say that they are a simulator's."""
+        return bool(self.key) and "simulated" in TABLES[self.sources[0].table].names
+
+
+def sql_of(form: Form) -> str:
+    """The SELECT of a form."""
+    parts = [_source_sql(form, source) for source in form.sources]
+    first = form.sources[0].name
+    joined = first + "".join(_join_sql(form, source) for source in form.sources[1:])
+    joined += "".join(_inventory_join(form, table) for table in form.inventory)
+    columns = [*form.key, *_carried(form), *(measure.name for measure in form.measures)]
+    columns += [_struct(table, names) for table, names in form.inventory.items()]
+    if form.has_holder:
+        parts.append(_holders_sql(first))
+        joined += " LEFT JOIN holders USING (gpu_uuid)"
+        columns.append("holder")
+    if _has_coverage(form):
+        columns.append("coverage_percent")
+    parts.append(f"measured AS (\n  SELECT {_wrapped(columns, 4)}\n  FROM {joined}\n)")
+    selected = "measured"
+    for number, layer in enumerate(_layers(form.lets), start=1):
+        named = _wrapped([f"{let.sql} AS {let.name}" for let in layer], 4)
+        parts.append(f"judged_{number} AS (\n  SELECT *, {named}\n  FROM {selected}\n)")
+        selected = f"judged_{number}"
+    ended = form.until or f"NOT ({form.when})"
+    return (
+        f"WITH {', '.join(parts)}\nSELECT\n  {_wrapped(_result(form), 2)}\nFROM {selected}\n"
+        f"WHERE NOT coalesce({ended}, false)"
+    )
+
+
+def _result(form: Form) -> list[str]:
+    names = [*form.labels, *(m.name for m in form.measures), *(let.name for let in form.lets)]
+    names = [*dict.fromkeys(names)]
+    result = [*names, *(["simulated"] if form.is_simulated_known else [])]
+    result += [f"{sql} AS {name}" for name, sql in form.shown.items() if name not in names]
+    if "value" not in names:
+        result.append(f"{form.measures[0].name} AS value")
+    if form.has_holder and "owner" not in names and "username" in form.shown:
+        result.append("holder.username AS owner")
+    condition = f"({form.when})" + (f" AND ({form.covered})" if form.covered else "")
+    result.append(f"CASE WHEN {condition} THEN true END AS holds")
+    return result
+
+
+def _layers(lets: Sequence[Let]) -> list[list[Let]]:
+    """The lets in SELECTs over one another: a window function sees no name of its own SELECT."""
+    layers: list[list[Let]] = []
+    windowed: set[str] = set()
+    here: set[str] = set()
+    for let in lets:
+        is_windowed = re.search(r"\bover\b", let.sql, re.IGNORECASE) is not None
+        if not layers or (is_windowed and let.used & here) or let.used & windowed:
+            layers.append([])
+            windowed, here = set(), set()
+        layers[-1].append(let)
+        here.add(let.name)
+        if is_windowed:
+            windowed.add(let.name)
+    return layers
+
+
+def _carried(form: Form) -> list[str]:
+    """Labels beside the key, and `simulated`: of any source that has the subject."""
+    own = [source.name for source in form.sources if source.is_own]
+    names = [name for name in form.labels if name not in form.key]
+    columns = []
+    for name in [*names, *(["simulated"] if form.is_simulated_known else [])]:
+        of_sources = [f"{source}.{name}" for source in own]
+        sql = of_sources[0] if len(own) == 1 else f"coalesce({', '.join(of_sources)})"
+        columns.append(f"{sql} AS {name}")
+    return columns
+
+
+def _source_sql(form: Form, source: Source) -> str:
+    """The common table expression that aggregates the rows of a source."""
+    table = TABLES[source.table]
+    of_key = {**{name: name for name in form.key}, **form.key_sql}
+    columns = [sql if sql == name else f"{sql} AS {name}" for name, sql in of_key.items()]
+    columns += [f"arg_max({name}, ts) AS {name}" for name in form.labels if name not in form.key]
+    if form.is_simulated_known and "simulated" in table.names:
+        columns.append("bool_or(simulated) AS simulated")
+    columns += [f"{m.sql} AS {m.name}" for m in form.measures if m.source == source]
+    if source == form.sources[0] and _has_coverage(form):
+        columns.append(f"{coverage_sql(source, _covering(form, source))} AS coverage_percent")
+    read = source.table
+    conditions = [_window_sql(source)]
+    if "mig_instance" in table.names and "mig_instance" not in form.labels:
+        conditions.append("mig_instance IS NULL")
+    if form.kinds and source.is_own:
+        conditions.append(f"kind IN ({', '.join(map(_text_sql, form.kinds))})")
+    if form.where and source.is_own:
+        conditions.append(f"({form.where})")
+    if form.until_reboot and source.is_own:
+        read += f" LEFT JOIN ({_reboots_sql(source)}) AS reboots USING (node)"
+        conditions.append(f"coalesce(ts > rebooted_at + INTERVAL {REBOOT_SLACK_S} SECOND, true)")
+    where = "\n    AND ".join(conditions)
+    numbers = ", ".join(str(number) for number, _ in enumerate(of_key, start=1))
+    grouped = f"\n  GROUP BY {numbers}" if of_key else ""
+    return (
+        f"{source.name} AS (\n  SELECT {_wrapped(columns, 4)}\n  FROM {read}\n"
+        f"  WHERE {where}{grouped}\n)"
+    )
+
+
+def _window_sql(source: Source) -> str:
+    if source.is_rollup and source.table.endswith("_1m"):
+        return (
+            f"ts > $now::TIMESTAMP - to_seconds({source.window} + {LATE_S})"
+            " AND ts <= $now::TIMESTAMP - INTERVAL 1 MINUTE"
+        )
+    return f"ts > $now::TIMESTAMP - to_seconds({source.window}) AND ts <= $now::TIMESTAMP"
+
+
+def _reboots_sql(source: Source) -> str:
+    """When each node was last rebooted: the time of its last reading before."""
+    last = f"make_timestamp_ms(try_cast(({DETAILS}->>'last_ts_ms') AS BIGINT))"
+    return (
+        f"\n    SELECT node, max({last}) AS rebooted_at\n    FROM events"
+        f"\n    WHERE {_window_sql(source)}"
+        f"\n      AND kind = 'agent_gap' AND ({DETAILS}->>'rebooted') = 'true'"
+        "\n    GROUP BY node\n  "
+    )
+
+
+def _has_coverage(form: Form) -> bool:
+    return "coverage_percent" in form.covered
+
+
+def _covering(form: Form, source: Source) -> str:
+    """What must have a reading: any column of the first measure."""
+    columns = sorted(next(m for m in form.measures if m.source == source).columns)
+    return columns[0] if len(columns) == 1 else f"coalesce({', '.join(columns)})"
+
+
+def coverage_sql(source: Source, value: str) -> str:
+    """Percent of the window that has a reading: of a rollup its minutes, else parts of it, a bit for each."""
+    if source.is_rollup:
+        unit = 60 if source.table.endswith("_1m") else 3600
+        return f"100.0 * {unit} * count({value}) / {source.window}"
+    cadence_s = _CADENCE_S.get(source.table, 10)
+    slots = str(SLOTS)
+    if cadence_s > 1:
+        slots = f"greatest(1, least({SLOTS}, {source.window} // {1.5 * cadence_s:g}))::BIGINT"
+    return (
+        f"100.0 * bit_count(bit_or(1::BIGINT << (date_diff('ms', ts, $now::TIMESTAMP) * {slots}"
+        f" // ({source.window} * 1000)::BIGINT)) FILTER ({value} IS NOT NULL)) / {slots}"
+    )
+
+
+def _join_sql(form: Form, source: Source) -> str:
+    using = f"USING ({', '.join(form.key)})" if form.key else "ON true"
+    return f" {'FULL' if source.is_own else 'LEFT'} JOIN {source.name} {using}"
+
+
+def _inventory_join(form: Form, table: str) -> str:
+    key = "node" if table == "nodes" else "gpu_uuid"
+    if key in form.key:
+        return f" LEFT JOIN {table} USING ({key})"
+    return f" LEFT JOIN {table} ON {table}.{key} = {form.sources[0].name}.{key}"
+
+
+def _holders_sql(source: str) -> str:
+    columns = ", ".join(f"'{name}': {name}" for name in HOLDER_COLUMNS)
+    return (
+        "holders AS (\n"
+        f"  SELECT gpu_uuid, max_by({{{columns}}}, coalesce(gpu_memory_bytes, 0)) AS holder\n"
+        "  FROM process_samples\n"
+        "  WHERE ts > $now::TIMESTAMP - INTERVAL 2 MINUTE AND ts <= $now::TIMESTAMP\n"
+        f"    AND gpu_uuid IN (SELECT gpu_uuid FROM {source})\n  GROUP BY gpu_uuid\n)"
+    )
+
+
+def _struct(table: str, names: Sequence[str]) -> str:
+    return "{" + ", ".join(f"'{name}': {table}.{name}" for name in names) + f"}} AS {table}"
+
+
+def _text_sql(value: str) -> str:
+    return "'" + value.replace("'", "''") + "'"
+
+
+def _wrapped(columns: Sequence[str], indent: int) -> str:
+    """Columns over as many lines as they need."""
+    lines: list[str] = []
+    for column in columns:
+        if lines and len(lines[-1]) + len(column) < 100:
+            lines[-1] += f", {column}"
+        else:
+            lines.append(column)
+    return (",\n" + " " * indent).join(lines)

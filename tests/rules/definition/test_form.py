@@ -1,0 +1,382 @@
+"""A rule's form is compiled to SQL that gives the rows an author would have written it for."""
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpuwarden_rules.definition.expressions import Scope, rewritten
+from gpuwarden_rules.definition.language import Rule, parse
+from gpuwarden_rules.definition.yaml_positions import RuleFileError
+from gpuwarden_rules.testing.database import MemoryDatabase
+
+NOW = datetime(2026, 11, 2, 12, tzinfo=UTC)
+COUNTED = {"samples": 60, "detail_samples": 6, "health_samples": 1}
+HOT = """
+  - name: hot
+    severity: warning
+    summary: "{node} GPU {gpu} ({model}): {hottest:.0f} °C"
+    remedy: Check the air flow of {node}.
+    of: gpu
+    window: 3m
+    measure: {hottest: max(temperature_celsius)}
+    when: hottest > 95 C
+    until: hottest < 90 C
+"""
+
+
+def rule_of(text: str) -> Rule:
+    (rule,) = parse(f"rules:{text}", "r.yaml")
+    return rule
+
+
+def problems_of(text: str) -> list[str]:
+    with pytest.raises(RuleFileError) as caught:
+        parse(f"rules:{text}", "r.yaml")
+    return [str(problem) for problem in caught.value.problems]
+
+
+def form_of(*lines: str) -> str:
+    """A rule with these lines for its form."""
+    head = "\n  - name: r\n    severity: info\n    summary: '{node}'\n    remedy: r\n"
+    return head + "".join(f"    {line}\n" for line in lines)
+
+
+@pytest.fixture
+def database():
+    database = MemoryDatabase()
+    yield database
+    database.close()
+
+
+def samples(
+    database: MemoryDatabase,
+    uuid: str,
+    seconds: int = 180,
+    table: str = "gpu_samples",
+    **columns: Any,
+) -> None:
+    """A reading each second up to now; a callable column gets the seconds before now."""
+    rows = [
+        {
+            "ts": NOW - timedelta(seconds=ago),
+            "node": "n1",
+            "gpu": 0,
+            "gpu_uuid": uuid,
+            "simulated": False,
+            **{name: value(ago) if callable(value) else value for name, value in columns.items()},
+        }
+        for ago in range(seconds)
+    ]
+    database.insert(table, rows)
+
+
+def judged(database: MemoryDatabase, rule: Rule, now: datetime = NOW) -> dict[str, Any]:
+    """What holds, by GPU: True, or None where it is unknown or between the thresholds."""
+    rows = database.run(rule.sql, rule.bindings(now)).records()
+    return {row["gpu_uuid"]: row["holds"] for row in rows}
+
+
+def test_a_condition_holds_is_between_its_thresholds_or_has_ended(database) -> None:
+    rule = rule_of(HOT)
+    for uuid, celsius in (
+        ("GPU-hot", 96),
+        ("GPU-between", 93),
+        ("GPU-cool", 80),
+        ("GPU-mute", None),
+    ):
+        samples(database, uuid, temperature_celsius=celsius)
+    assert judged(database, rule) == {"GPU-hot": True, "GPU-between": None, "GPU-mute": None}
+    assert rule.labels == ("node", "gpu", "gpu_uuid")
+    assert rule.requires == (("gpu_samples", "temperature_celsius"),)
+
+
+def test_without_until_a_condition_ends_when_it_is_false(database) -> None:
+    rule = rule_of(HOT.replace("    until: hottest < 90 C\n", ""))
+    for uuid, celsius in (("GPU-hot", 96), ("GPU-warm", 93), ("GPU-mute", None)):
+        samples(database, uuid, temperature_celsius=celsius)
+    assert judged(database, rule) == {"GPU-hot": True, "GPU-mute": None}
+
+
+def test_a_condition_begins_only_when_three_quarters_of_its_window_are_known(database) -> None:
+    rule = rule_of(HOT)
+    samples(database, "GPU-new", seconds=90, temperature_celsius=99)
+    samples(database, "GPU-old", seconds=150, temperature_celsius=99)
+    assert judged(database, rule) == {"GPU-new": None, "GPU-old": True}
+    eager = rule_of(f"{HOT}    covered: coverage(temperature_celsius) >= 25 %\n".replace("covered: coverage(temperature_celsius)", "covered: known").replace("measure: {hottest: max(temperature_celsius)}", "measure: {hottest: max(temperature_celsius), known: coverage(temperature_celsius)}"))  # fmt: skip
+    assert judged(database, eager) == {"GPU-new": True, "GPU-old": True}
+
+
+def test_mig_devices_are_left_out(database) -> None:
+    samples(database, "GPU-a", temperature_celsius=99)
+    samples(database, "MIG-a", temperature_celsius=99, mig_instance="1g.10gb")
+    assert judged(database, rule_of(HOT)) == {"GPU-a": True}
+
+
+def test_measures_of_two_tables_are_joined_and_one_may_be_absent(database) -> None:
+    rule = rule_of(
+        form_of(
+            "of: gpu",
+            "window: 3m",
+            "measure: {core: avg(temperature_celsius), margin: p50(temperature_margin_celsius)}",
+            "when: margin < 5 or core > 95",
+        )
+    )
+    samples(database, "GPU-core", temperature_celsius=99)
+    samples(database, "GPU-cool", temperature_celsius=50)
+    for uuid, margin in (("GPU-margin", 2), ("GPU-cool", 40)):
+        samples(database, uuid, table="gpu_detail_samples", temperature_margin_celsius=margin)
+    assert judged(database, rule) == {"GPU-core": True, "GPU-margin": None}
+
+
+def test_a_share_is_in_percent_and_a_counter_grows_from_its_lowest_value(database) -> None:
+    rule = rule_of(
+        form_of(
+            "of: gpu",
+            "window: 3m",
+            "measure:",
+            "  hot: share(clocks_event_reasons & 64 <> 0)",
+            "  grown: delta(hw_thermal_seconds_total)",
+            "  pace: rate(hw_thermal_seconds_total)",
+            "  newest: last(power_watts)",
+            "  oldest: first(power_watts)",
+            "  slow_since: since(clocks_event_reasons & 64 <> 0)",
+            "when: hot >= 25 %",
+        )
+    )
+    samples(
+        database,
+        "GPU-a",
+        clocks_event_reasons=lambda ago: 64 if ago < 60 else 0,
+        # Its driver was loaded again 60 s ago.
+        hw_thermal_seconds_total=lambda ago: (59 - ago) if ago < 60 else 1000.0,
+        power_watts=lambda ago: float(ago),
+    )
+    (row,) = database.run(rule.sql, rule.bindings(NOW)).records()
+    assert row["hot"] == pytest.approx(100 * 60 / 180)
+    assert row["grown"] == 59
+    assert row["pace"] == pytest.approx(59 / 179)
+    assert (row["newest"], row["oldest"]) == (0, 179)
+    assert row["slow_since"] == NOW - timedelta(seconds=59)
+
+
+def test_a_long_window_is_read_from_minutes_and_hours(database) -> None:
+    rule = rule_of(
+        form_of(
+            "of: gpu",
+            "window: 30m",
+            "measure: {util: avg(util_percent), links: max(nvlinks_active) over 7d}",
+            "when: util < 5 % and links > 0",
+        )
+    )
+    assert rule.requires == (("gpu_1m", "util_percent_avg"),)
+    assert ("gpu_1h", "nvlinks_active_max") in rule.optional
+    place = {"node": "n1", "gpu": 0, "gpu_uuid": "GPU-a", "simulated": False}
+    minutes = [
+        {**place, "ts": NOW - timedelta(minutes=ago), "util_percent_avg": 1.0, **COUNTED}
+        for ago in range(2, 33)
+    ]
+    database.insert("gpu_1m", minutes)
+    assert judged(database, rule) == {"GPU-a": None}
+    database.insert(
+        "gpu_1h", [{**place, "ts": NOW - timedelta(hours=9), "nvlinks_active_max": 18, **COUNTED}]
+    )
+    assert judged(database, rule) == {"GPU-a": True}
+
+
+def test_texts_have_the_inventory_the_price_and_who_holds_the_gpu(database) -> None:
+    text = HOT.replace("({model})", "({model}, {serial}), {username}, job {job}: {cost}")
+    rule = rule_of(text)
+    samples(database, "GPU-a", temperature_celsius=99)
+    gpu = {"gpu_uuid": "GPU-a", "node": "n1", "model": "H100", "serial": "17", "usd_per_hour": 2.5}
+    database.insert("gpus", [gpu | {"simulated": False}])
+    process = {"node": "n1", "gpu": 0, "gpu_uuid": "GPU-a", "ts": NOW, "simulated": False}
+    database.insert(
+        "process_samples",
+        [
+            process | {"pid": 1, "username": "root", "gpu_memory_bytes": 1},
+            process | {"pid": 2, "username": "ada", "job": "7", "gpu_memory_bytes": 9},
+        ],
+    )
+    (row,) = database.run(rule.sql, rule.bindings(NOW)).records()
+    assert (row["model"], row["serial"], row["usd_per_hour"]) == ("H100", "17", 2.5)
+    assert (row["username"], row["owner"], row["job"]) == ("ada", "ada", "7")
+
+
+def test_peers_are_the_gpus_of_the_model(database) -> None:
+    rule = rule_of(
+        form_of(
+            "of: gpu",
+            "window: 3m",
+            "measure: {mhz: avg(sm_clock_mhz)}",
+            "let:",
+            "  usual: peers(mhz)",
+            "  peers: count_peers(mhz)",
+            "  slower: 100 * (1 - mhz / usual)",
+            "when: slower > 10 % and peers >= 3",
+        )
+    )
+    for number, (model, mhz) in enumerate([("A", 1000), ("A", 1000), ("A", 500), ("B", 500)]):
+        samples(database, f"GPU-{number}", sm_clock_mhz=mhz)
+        database.insert(
+            "gpus",
+            [{"gpu_uuid": f"GPU-{number}", "node": "n1", "model": model, "simulated": False}],
+        )
+    assert judged(database, rule) == {"GPU-2": True}
+
+
+def events(database: MemoryDatabase, *rows: tuple[int, str, str, str]) -> None:
+    place = {"node": "n1", "gpu": 0, "gpu_uuid": "GPU-a", "message": "m", "simulated": False}
+    database.insert(
+        "events",
+        [
+            {
+                **place,
+                "ts": NOW - timedelta(seconds=ago),
+                "kind": kind,
+                "severity": severity,
+                "details": details,
+            }
+            for ago, kind, severity, details in rows
+        ],
+    )
+
+
+def test_events_are_counted_by_a_key_of_their_details_until_a_reboot(database) -> None:
+    rule = rule_of(
+        form_of(
+            "of: gpu",
+            "by: [xid]",
+            "events: [xid]",
+            "until_reboot: true",
+            "window: 1h",
+            "where: severity = 'critical' and details.action <> 'IGNORE'",
+            "measure: {value: count(*), action: last(details.action)}",
+        )
+    )
+    assert rule.on_events == ("xid", "agent_gap")
+    events(
+        database,
+        (900, "xid", "critical", '{"xid": 48, "action": "RESET"}'),
+        (600, "xid", "critical", '{"xid": 79, "action": "RESET"}'),
+        (300, "xid", "critical", '{"xid": 79, "action": "RESTART"}'),
+        (200, "xid", "critical", '{"xid": 13, "action": "IGNORE"}'),
+        (100, "xid", "warning", '{"xid": 31, "action": "RESET"}'),
+        (90, "xid", "critical", "{not JSON"),
+    )
+    rows = database.run(rule.sql, rule.bindings(NOW)).records()
+    assert {(row["xid"], row["value"], row["action"]) for row in rows} == {
+        ("48", 1, "RESET"),
+        ("79", 2, "RESTART"),
+    }
+    rebooted_ms = int((NOW - timedelta(seconds=500)).timestamp() * 1000)
+    events(
+        database, (490, "agent_gap", "info", f'{{"rebooted": "true", "last_ts_ms": {rebooted_ms}}}')
+    )
+    rows = database.run(rule.sql, rule.bindings(NOW)).records()
+    assert [(row["xid"], row["value"]) for row in rows] == [("79", 1)]
+
+
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        (
+            ["of: gpus", "window: 1m"],
+            "r.yaml:6:9: 'gpus' is nothing that an alert can be of; did you mean 'gpu'?",
+        ),
+        (["of: gpu", "measure: {a: max(power_watts)}", "when: a > 1"], "`window` is missing"),
+        (["of: gpu", "window: 1m", "when: a > 1"], "`measure` is missing"),
+        (["of: gpu", "window: 1m", "measure: {a: max(power_watts)}"], "`when` is missing"),
+        (
+            ["of: gpu", "window: 1m", "measure: {a: max(power_wats)}", "when: a > 1"],
+            "r.yaml:8:22: 'power_wats' is no column of a GPU; did you mean 'power_watts'?",
+        ),
+        (
+            ["of: gpu", "window: 1m", "measure: {watts: max(power_watts)}", "when: 5 > wats"],
+            "r.yaml:9:15: 'wats' is no measure or column of gpus or nodes; did you mean 'watts'?",
+        ),
+        (
+            [
+                "of: gpu",
+                "window: 1m",
+                "measure: {a: max(power_watts)}",
+                "when: a > gpus.power_limit_max_wats",
+            ],
+            "did you mean 'gpus.power_limit_max_watts'?",
+        ),
+        (
+            [
+                "of: gpu",
+                "window: 1m",
+                "measure: {a: max(power_watts) - max(fan_percent)}",
+                "when: a > 1",
+            ],
+            "fan_percent, power_watts are in different tables; measure each by itself",
+        ),
+        (
+            ["of: gpu", "window: 1m", "measure:", "  a: share(power_watts, 5)", "when: a > 1"],
+            "share: it takes one argument",
+        ),
+        (
+            ["of: gpu", "window: 1m", "measure:", "  a: max(power_watts", "when: a > 1"],
+            "r.yaml:9:13: this parenthesis is not closed",
+        ),
+        (
+            ["of: gpu", "window: 1m", "measure: {a: max(power_watts)}", "when: a > $most"],
+            "$most has no value; known: $now, $window",
+        ),
+        (
+            [
+                "of: gpu",
+                "window: 1m",
+                "measure: {a: max(power_watts)}",
+                "when: a > 1",
+                "sql: SELECT $now",
+            ],
+            "a rule has `of` or `sql`",
+        ),
+        (
+            ["of: gpu", "window: 1m", "measure: {a: f(power_watts, 1)}", "when: a"],
+            "stands in quotes",
+        ),
+    ],
+)
+def test_a_mistake_is_named_with_its_place(lines: list[str], message: str) -> None:
+    assert any(message in problem for problem in problems_of(form_of(*lines))), problems_of(
+        form_of(*lines)
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "sql"),
+    [
+        ("a > 500MB", "a > 500000000"),
+        ("a > 1.5 GiB", "a > 1610612736"),
+        ("a > 30m and b < 5 %", "a > 1800 and b < 5"),
+        ("(a > 5 %) or b % 5 = 0", "(a > 5) or b % 5 = 0"),
+        ("a > 80 C and b > 300W", "a > 80 and b > 300"),
+        ("a = '5 % of 30m' and b", "a = '5 % of 30m' and b"),
+        ("a > 0.5s", "a > 0.5"),
+        ("a::INT > 1e3", "a::INT > 1e3"),
+        ("CASE WHEN a > 2h THEN b END", "CASE WHEN a > 7200 THEN b END"),
+    ],
+)
+def test_literals_have_units(text: str, sql: str) -> None:
+    assert rewritten(text, Scope({"a": "a", "b": "b"}, {}), _refused) == sql
+
+
+def _refused(offset: int, message: str) -> None:
+    raise AssertionError(f"{offset}: {message}")
+
+
+@given(st.text(alphabet="ab()'\"$.,:%5 mMBANDend\n", max_size=60))
+def test_any_text_is_read_to_its_end(text: str) -> None:
+    problems: list[tuple[int, str]] = []
+    rewritten(
+        text,
+        Scope({"a": "a"}, {"b": lambda arguments, given: f"b({len(arguments)})"}),
+        lambda *p: problems.append(p),
+    )
+    assert all(0 <= offset <= len(text) for offset, _ in problems)

@@ -1,14 +1,21 @@
 -- Public views for frequent questions. The view `waste` is in waste.py, and comes first.
 
--- The newest sample of every GPU that reported in the last minute, with its inventory.
+-- The newest sample of every GPU that reported in the last minute, with its inventory and who holds it: of the last 30
+-- seconds the newest process, with most device memory if there are several, else the allocation of a scheduler.
 CREATE OR REPLACE VIEW gpus_now AS
-SELECT s.*, g.model, g.catalogue_model, g.usd_per_hour
+SELECT s.*, g.model, g.catalogue_model, g.usd_per_hour, h.username, h.job, h.process_name
 FROM (
     SELECT * FROM gpu_samples
     WHERE ts > now()::TIMESTAMP - INTERVAL 1 MINUTE
     QUALIFY row_number() OVER (PARTITION BY gpu_uuid ORDER BY ts DESC) = 1
 ) s
-LEFT JOIN gpus g USING (gpu_uuid);
+LEFT JOIN gpus g USING (gpu_uuid)
+LEFT JOIN (
+    SELECT ts, gpu_uuid, username, job, process_name, gpu_memory_bytes
+    FROM (FROM process_samples UNION ALL BY NAME FROM allocation_samples)
+    WHERE ts > now()::TIMESTAMP - INTERVAL 30 SECOND AND process_type IS DISTINCT FROM 'graphics'
+    QUALIFY row_number() OVER (PARTITION BY gpu_uuid ORDER BY ts DESC, gpu_memory_bytes DESC) = 1
+) h USING (gpu_uuid);
 
 -- Racks: nodes of one label `rack`, which is the chassis of an NVL72 if nobody sets it; readings of the last minute.
 CREATE OR REPLACE VIEW racks AS

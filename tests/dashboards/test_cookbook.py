@@ -100,10 +100,10 @@ OPENED = {
 """Columns of instants, of which the answers below say nothing."""
 ANSWERS: dict[str, list[tuple[Any, ...]]] = {
     "gpus-now": [
-        ("n1", 0, "H100", 98, 600, 60, 8), ("n1", 1, "H100", 96, 400, 60, 8),
-        ("n1", 2, "H100", 97, 610, 60, 8), ("n2", 0, "H100", 0, 90, 60, 8),
+        ("n1", 0, "H100", "ada", "7", 98, 600, 60, 8), ("n1", 1, "H100", "ada", "7", 96, 400, 60, 8),
+        ("n1", 2, "H100", None, "ml/web", 97, 610, 60, 8), ("n2", 0, "H100", "bob", "8", 0, 90, 60, 8),
     ],
-    "idle-now": [("n2", 0, "H100", 3.0, 8)],
+    "idle-now": [("n2", 0, "H100", "bob", "8", 3.0, 8)],
     "holders-now": [
         ("n1", 0, "H100", "ada", "7", "slurm", 1, 60), ("n1", 1, "H100", "ada", "7", "slurm", 1, 60),
         ("n1", 2, "H100", None, "ml/web", "kubernetes", 0, None), ("n2", 0, "H100", "bob", "8", "slurm", 1, 8),
@@ -197,11 +197,15 @@ async def test_a_display_server_holds_no_gpu_and_an_allocation_alone_does(fleet:
         "SELECT gpu, username, processes FROM gpu_holders_now WHERE node = 'n1' ORDER BY gpu"
     )
     assert found.rows == [(0, "ada", 0), (1, "ada", 0), (2, None, 0)]
+    found = await fleet.query(
+        "SELECT gpu, username, job, process_name FROM gpus_now WHERE node = 'n1' ORDER BY gpu"
+    )
+    assert found.rows == [(0, "ada", "7", None), (1, "ada", "7", None), (2, None, "ml/web", None)]
 
 
 async def test_parameters_change_the_answer(fleet: Any) -> None:
     changed = {
-        "gpus-now": ({"node": "n2*"}, [("n2", 0, "H100", 0, 90, 60, 8)]),
+        "gpus-now": ({"node": "n2*"}, [("n2", 0, "H100", "bob", "8", 0, 90, 60, 8)]),
         "idle-now": ({"below": "0"}, []),
         "usage-by-label": (
             {"label": "size"},

@@ -61,19 +61,6 @@ totals AS (
 """Every expected GPU, and the totals."""
 
 
-def _held(whose: str) -> str:
-    """The process with most memory of each GPU, for rows of `process_samples` (p) and `gpus` (g) that match `whose`."""
-    return f"""
-held AS (
-    SELECT coalesce(g.parent_gpu_uuid, p.gpu_uuid) AS gpu_uuid,
-        arg_max({{'username': p.username, 'job': job, 'process': p.process_name}},
-            coalesce(p.gpu_memory_bytes, 0)) AS holder
-    FROM process_samples p LEFT JOIN gpus g USING (gpu_uuid)
-    WHERE p.{_RECENT} AND {whose}
-    GROUP BY ALL
-)"""
-
-
 def _newest(whose: str) -> str:
     """The newest row of each process."""
     return f"""
@@ -116,8 +103,13 @@ rows_of AS (
 )"""
 
 
-_GPUS = f"""
-{_held("true")},
+_GPUS = """
+held AS (
+    SELECT coalesce(i.parent_gpu_uuid, gpu_uuid) AS gpu_uuid,
+        arg_max({'username': username, 'job': job, 'process': process_name}, coalesce(memory_used_bytes, 0)) AS holder
+    FROM gpus_now n LEFT JOIN (SELECT gpu_uuid, parent_gpu_uuid FROM gpus) i USING (gpu_uuid)
+    WHERE coalesce(username, job, process_name) IS NOT NULL GROUP BY ALL
+),
 alerts_of AS (
     SELECT gpu_uuid, string_agg(DISTINCT rule, ' ' ORDER BY rule) AS alert
     FROM alerts_now WHERE state = 'firing' AND gpu_uuid IS NOT NULL GROUP BY gpu_uuid
@@ -199,8 +191,7 @@ SELECT
     ) a) AS alerts
 """
 _GPU_PAST = f"""
-WITH {_held("(p.gpu_uuid = $gpu OR g.parent_gpu_uuid = $gpu)")},
-{_newest("(gpu_uuid = $gpu OR gpu_uuid IN (SELECT gpu_uuid FROM gpus WHERE parent_gpu_uuid = $gpu))")},
+WITH {_newest("(gpu_uuid = $gpu OR gpu_uuid IN (SELECT gpu_uuid FROM gpus WHERE parent_gpu_uuid = $gpu))")},
 bins AS (
     SELECT {_BIN} AS bin,
         {", ".join(f"{sql} AS {name}" for name, sql in _GPU_VALUES.items())}
@@ -212,7 +203,8 @@ SELECT
     (SELECT to_json(coalesce(list(b), []))::VARCHAR FROM bins b) AS bins,
     (SELECT to_json(coalesce(list(p ORDER BY p.memory_bytes DESC NULLS LAST, p.pid), []))::VARCHAR
         FROM (SELECT {_OF_PROCESS} FROM newest) p) AS processes,
-    (SELECT to_json(coalesce(first(h.holder), {{'username': NULL, 'job': NULL}}))::VARCHAR FROM held h) AS holder
+    (SELECT to_json(coalesce(arg_max({{'username': username, 'job': job}}, coalesce(gpu_memory_bytes, 0)),
+        {{'username': NULL, 'job': NULL}}))::VARCHAR FROM newest) AS holder
 """
 
 _NODE_NOW = f"""

@@ -27,7 +27,7 @@ from gpuwarden_collector.query.time_bounds import bounds_of, conditions
 from gpuwarden_collector.storage.arrow_files import read_rows
 from gpuwarden_collector.storage.engine import Engine
 from gpuwarden_collector.storage.lake_reader import create_view
-from gpuwarden_collector.storage.newest_rows import KEPT, kept_table
+from gpuwarden_collector.storage.newest_rows import KEPT, kept_of, kept_table
 from gpuwarden_collector.storage.recent_rows import RecentRows, Wanted, create_views
 from gpuwarden_collector.storage.running_waste import RUNNING
 from gpuwarden_collector.storage.segment import SCHEMAS, TABLE_NAMES
@@ -262,13 +262,13 @@ class NewestRows:
         self._files: dict[str, str] = {}
 
     def take(self, views: Iterable[str], files: Mapping[str, str]) -> bool:
-        """Let the views read these files, by table; False: not all can be read."""
-        tables = {KEPT[view].table for view in views}
-        if not tables <= files.keys():
+        """Let the views read these files, by name; False: not all can be read."""
+        names = kept_of(views).keys()
+        if not names <= files.keys():
             return False
         try:
             cursor = self._cursor or self._open()
-            for name in tables:
+            for name in names:
                 if self._files.get(name) != files[name]:
                     cursor.register(kept_table(name), read_rows(files[name]))
                     self._files[name] = files[name]
@@ -288,10 +288,11 @@ class NewestRows:
     def _open(self) -> duckdb.DuckDBPyConnection:
         """Raises duckdb.Error."""
         cursor = self._engine.new_cursor()
-        for view in KEPT.values():
-            cursor.register(kept_table(view.table), SCHEMAS[view.table].empty_table())
+        for name, kept in kept_of(KEPT).items():
+            cursor.register(kept_table(name), kept.schema.empty_table())
+        for name, view in KEPT.items():
             # For this cursor it hides the database's view.
-            cursor.execute(f"CREATE TEMP VIEW {view.view} AS {view.view_sql}")
+            cursor.execute(f"CREATE TEMP VIEW {name} AS {view.sql}")
         self._cursor = cursor
         return cursor
 

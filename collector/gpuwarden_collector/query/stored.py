@@ -26,11 +26,11 @@ async def take_stored(latest: LatestRows, querier: BackgroundQuerier) -> None:
             while not await _take(latest, querier, kept, parts):
                 parts *= 4
         except QueryError as error:
-            log.debug("newest rows not read", extra={"view": kept.view, "reason": str(error)})
+            log.debug("newest rows not read", extra={"table": kept.name, "reason": str(error)})
 
 
 async def _take(latest: LatestRows, querier: BackgroundQuerier, kept: Kept, parts: int) -> bool:
-    """Read a view's rows in `parts` queries; False: more parts are needed. Raises QueryError."""
+    """Read the rows in `parts` queries; False: more parts are needed. Raises QueryError."""
     asked = [newest_part_sql(kept, part, parts) for part in range(parts)]
     found = await _answers(querier, asked)
     if found is None:

@@ -40,25 +40,63 @@ each column."""
 _WAITING_ROWS_MAX = 1_024
 
 _DEFINITION = re.compile(
-    r"SELECT \* FROM (?P<table>\w+)\s+"
-    r"WHERE ts > now\(\)::TIMESTAMP - (?P<window>INTERVAL \d+ MINUTE)\s+"
-    r"QUALIFY row_number\(\) OVER \(PARTITION BY (?P<key>\w+) ORDER BY ts DESC\) = 1"
+    r"SELECT (?P<columns>\*|\w+(?:, \w+)*)\s+FROM (?P<tables>\w+|\(FROM \w+(?: UNION ALL BY NAME FROM \w+)*\))\s+"
+    r"WHERE ts > now\(\)::TIMESTAMP - (?P<window>INTERVAL \d+ (?:MINUTE|SECOND))"
+    r"(?: AND (?P<column>\w+) IS DISTINCT FROM '(?P<unwanted>\w+)')?\s+"
+    r"QUALIFY row_number\(\) OVER "
+    r"\(PARTITION BY (?P<key>\w+) ORDER BY ts DESC(?:, (?P<most>\w+) DESC)?\) = 1"
 )
+_TABLE = re.compile(r"\w+_samples")
 _QUALIFY = re.compile(r"\bQUALIFY\b")
 _VIEW = re.compile(r"CREATE OR REPLACE VIEW (?P<view>\w+) AS\s+(?P<select>[^;]+)")
 
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """A view of the newest row per key of one table."""
+    """The newest row per key of some tables, as a view defines it."""
 
-    view: str
-    table: str
+    tables: tuple[str, ...]
+    """The first one names the file."""
+    columns: tuple[str, ...]
     key: str
+    most: str | None
+    """Column that chooses among rows with the same time: the greatest, then those without one."""
+    unwanted: tuple[str, str] | None
+    """A column and its value in rows that are left out."""
     newest_sql: str
     """The SELECT of the rows, from the view's definition."""
-    view_sql: str
-    """The view over `kept_table(table)`, which has one row per key."""
+
+    @property
+    def name(self) -> str:
+        """The first table."""
+        return self.tables[0]
+
+    @property
+    def schema(self) -> Any:
+        """Arrow schema of the rows."""
+        return pa.schema([SCHEMAS[self.name].field(column) for column in self.columns])
+
+    def rows_of(self, rows: Any) -> Any:
+        """The rows of one of the tables that count; columns that it has not are NULL."""
+        if self.unwanted is not None and self.unwanted[0] in rows.column_names:
+            is_unwanted = pc.equal(rows[self.unwanted[0]], self.unwanted[1])
+            rows = rows.filter(pc.invert(pc.fill_null(is_unwanted, False)))
+        if rows.schema == self.schema:
+            return rows
+        columns = [
+            rows[field.name] if field.name in rows.column_names else pa.nulls(len(rows), field.type)
+            for field in self.schema
+        ]
+        return pa.table(columns, schema=self.schema)
+
+
+@dataclass(frozen=True, slots=True)
+class KeptView:
+    """A view of newest rows."""
+
+    kept: tuple[Kept, ...]
+    sql: str
+    """Its SELECT over `kept_table(name)`, which has one row per key."""
     state_tables: frozenset[str]
     """Tables of the state file that the view reads too."""
 
@@ -68,23 +106,31 @@ def kept_table(name: str) -> str:
     return f"newest_{name}"
 
 
-def _kept() -> dict[str, Kept]:
-    found = {}
+def _views() -> dict[str, KeptView]:
+    views = {}
     for view in _VIEW.finditer(views_sql()):
-        newest = _DEFINITION.search(view["select"])
-        if newest is None:
+        kept = [_kept(match) for match in _DEFINITION.finditer(view["select"])]
+        if not kept:
             continue
-        rows = (
-            f"SELECT * FROM {kept_table(newest['table'])} "
-            f"WHERE ts > now()::TIMESTAMP - {newest['window']}"
-        )
-        select = view["select"][: newest.start()] + rows + view["select"][newest.end() :]
-        name, upserted = view["view"], UPSERTED & set(re.findall(r"\w+", select))
-        found[name] = Kept(name, newest["table"], newest["key"], newest[0], select, upserted)
-    return found
+        select = _DEFINITION.sub(_of_kept, view["select"])
+        upserted = UPSERTED & set(re.findall(r"\w+", select))
+        views[view["view"]] = KeptView(tuple(kept), select, upserted)
+    return views
 
 
-KEPT: Mapping[str, Kept] = _kept()
+def _kept(match: re.Match[str]) -> Kept:
+    tables = tuple(_TABLE.findall(match["tables"]))
+    columns = SCHEMAS[tables[0]].names if match["columns"] == "*" else match["columns"].split(", ")
+    unwanted = (match["column"], match["unwanted"]) if match["column"] else None
+    return Kept(tables, tuple(columns), match["key"], match["most"], unwanted, match[0])
+
+
+def _of_kept(match: re.Match[str]) -> str:
+    rows = kept_table(_TABLE.findall(match["tables"])[0])
+    return f"SELECT * FROM {rows} WHERE ts > now()::TIMESTAMP - {match['window']}"
+
+
+KEPT: Mapping[str, KeptView] = _views()
 """Views by name."""
 _NAMES = re.compile(rf"\b(?:{'|'.join(KEPT)})\b", re.IGNORECASE)
 
@@ -92,6 +138,11 @@ _NAMES = re.compile(rf"\b(?:{'|'.join(KEPT)})\b", re.IGNORECASE)
 def named_views(sql: str) -> set[str]:
     """Views of `KEPT` that a query may read."""
     return {name.lower() for name in _NAMES.findall(sql)}
+
+
+def kept_of(views: Iterable[str]) -> Mapping[str, Kept]:
+    """The newest rows that these views read, by name."""
+    return {kept.name: kept for view in views for kept in KEPT[view].kept}
 
 
 def newest_part_sql(kept: Kept, part: int, parts: int) -> str:
@@ -106,57 +157,58 @@ class LatestRows:
     def __init__(self, folder: Path, clock: Clock) -> None:
         """`folder`: for its files. Raises OSError."""
         folder.mkdir(exist_ok=True)
-        self._tables = {
-            kept.table: _Latest(kept, folder / kept.table, clock) for kept in KEPT.values()
+        self._kept = {
+            name: _Latest(kept, folder / name, clock) for name, kept in kept_of(KEPT).items()
         }
 
     def add(self, tables: Mapping[str, Any]) -> None:
         """Add durable rows, by table, in their stored types."""
-        for name, rows in tables.items():
-            if name in self._tables and rows.num_rows:
-                self._tables[name].add(rows)
+        for latest in self._kept.values():
+            for name in latest.kept.tables:
+                if (rows := tables.get(name)) is not None and rows.num_rows:
+                    latest.add(latest.kept.rows_of(rows))
 
     def restart(self) -> None:
         """Drop all rows after `add` failed; `missing` then names every view again."""
-        for table in self._tables.values():
-            table.restart()
+        for latest in self._kept.values():
+            latest.restart()
 
     def missing(self) -> list[Kept]:
-        """Views that still need `take_stored`."""
-        return [table.kept for table in self._tables.values() if not table.is_whole]
+        """Rows that still need `take_stored`."""
+        return [latest.kept for latest in self._kept.values() if not latest.is_whole]
 
     def take_stored(self, kept: Kept, rows: Sequence[Any]) -> None:
         """Add the results of all parts of `newest_part_sql`. Rows stored since that query also came to `add`."""
-        latest = self._tables[kept.table]
+        latest = self._kept[kept.name]
         for table in rows:
-            latest.add(table.select(SCHEMAS[kept.table].names).cast(SCHEMAS[kept.table]))
+            latest.add(table.select(kept.columns).cast(kept.schema))
         latest.is_whole = True
 
     def publish(self, views: Iterable[str]) -> dict[str, str]:
-        """Write the newest rows of these views; files by table, without those that cannot be written yet."""
-        found = {}
-        for table in {KEPT[view].table for view in views}:
-            path = self._tables[table].publish()
+        """Write the newest rows of these views; files by name, without those that cannot be written yet."""
+        files = {}
+        for name in kept_of(views):
+            path = self._kept[name].publish()
             if path is not None:
-                found[table] = str(path)
-        return found
+                files[name] = str(path)
+        return files
 
     def published(self, views: Iterable[str]) -> dict[str, str] | None:
         """Files that `publish` would give, if none must be written; None: call `publish`."""
-        found = {}
-        for table in {KEPT[view].table for view in views}:
-            latest = self._tables[table]
+        files = {}
+        for name in kept_of(views):
+            latest = self._kept[name]
             if not latest.is_whole:
                 continue
             path = latest.published
             if path is None:
                 return None
-            found[table] = str(path)
-        return found
+            files[name] = str(path)
+        return files
 
 
 class _Latest:
-    """The newest rows of one table."""
+    """The newest rows of one `Kept`."""
 
     def __init__(self, kept: Kept, stem: Path, clock: Clock) -> None:
         self.kept = kept
@@ -170,7 +222,7 @@ class _Latest:
         with self._lock:
             self.is_whole = False
             """Whether the rows of older runs were added."""
-            self._rows: Any = SCHEMAS[self.kept.table].empty_table().combine_chunks()
+            self._rows: Any = self.kept.schema.empty_table().combine_chunks()
             self._places: dict[str, int] = {}
             self._waiting: list[Any] = []
             self._waiting_rows = 0
@@ -189,7 +241,7 @@ class _Latest:
         is_few = rows.num_rows < _FEW_ROWS
         if not is_few:
             # At once: the rows are slices that keep their whole batch in memory.
-            rows = newest(rows, self.kept.key)
+            rows = newest(rows, self.kept)
         with self._lock:
             self._is_changed = True
             if is_few:
@@ -221,7 +273,7 @@ class _Latest:
     def _choose(self) -> None:
         """Move the newest of the waiting rows to the added ones."""
         if self._waiting:
-            rows = newest(pa.concat_tables(self._waiting), self.kept.key)
+            rows = newest(pa.concat_tables(self._waiting), self.kept)
             self._waiting, self._waiting_rows = [], 0
             self._added.append(rows)
             self._added_rows += rows.num_rows
@@ -230,7 +282,7 @@ class _Latest:
         """Merge the newest of the added rows into the rows."""
         self._choose()
         if self._added:
-            added = newest(pa.concat_tables(self._added), self.kept.key)
+            added = newest(pa.concat_tables(self._added), self.kept)
             self._added, self._added_rows = [], 0
             self._replace(added)
         now = self._clock.now()
@@ -249,7 +301,7 @@ class _Latest:
         places = places[order]
         is_known = places < count
         is_newer = is_known.copy()
-        is_newer[is_known] = _times(added)[order[is_known]] >= _times(self._rows)[places[is_known]]
+        is_newer[is_known] = self._is_newer(added, order[is_known], places[is_known])
         is_replaced = np.zeros(count, bool)
         is_replaced[places[is_newer]] = True
         self._rows = _replaced(
@@ -258,6 +310,13 @@ class _Latest:
             added.take(pa.array(order[is_newer])),
             added.take(pa.array(order[~is_known])),
         )
+
+    def _is_newer(self, added: Any, rows: Any, places: Any) -> Any:
+        """Whether these of the added rows come before those in these places."""
+        times, old_times = _times(added)[rows], _times(self._rows)[places]
+        amounts = _amounts(added, self.kept)[rows]
+        is_more = amounts >= _amounts(self._rows, self.kept)[places]
+        return (times > old_times) | ((times == old_times) & is_more)
 
     def _forget(self, now: datetime) -> None:
         since = np.datetime64((now - FORGET_AFTER).replace(tzinfo=None), "us").astype(np.int64)
@@ -269,11 +328,11 @@ class _Latest:
         self._places = {key: at for at, key in enumerate(keys)}
 
 
-def newest(rows: Any, key: str) -> Any:
-    """The newest row of each key; any one of several with the same time."""
-    keys = rows[key].combine_chunks().dictionary_encode()
+def newest(rows: Any, kept: Kept) -> Any:
+    """The newest row of each key."""
+    keys = rows[kept.key].combine_chunks().dictionary_encode()
     codes = keys.indices.to_numpy(zero_copy_only=False)
-    order = np.argsort(_times(rows), kind="stable")
+    order = np.lexsort((_amounts(rows, kept), _times(rows)))
     at = np.empty(len(keys.dictionary), np.int64)
     at[codes[order]] = order  # the last of several wins
     return rows.take(pa.array(at))
@@ -281,6 +340,13 @@ def newest(rows: Any, key: str) -> Any:
 
 def _times(rows: Any) -> Any:
     return rows["ts"].combine_chunks().cast(pa.int64()).to_numpy()
+
+
+def _amounts(rows: Any, kept: Kept) -> Any:
+    """What chooses among rows with the same time."""
+    if kept.most is None:
+        return np.zeros(len(rows), np.int64)
+    return pc.fill_null(rows[kept.most].combine_chunks(), -1).to_numpy(zero_copy_only=False)
 
 
 def _replaced(rows: Any, mask: Any, better: Any, new: Any) -> Any:

@@ -143,12 +143,12 @@ WITH expected AS (
     WHERE mig_instance IS NULL AND replaced_by IS NULL AND d.forgotten_at IS NULL
 ), held AS (
     SELECT coalesce(i.parent_gpu_uuid, gpu_uuid) AS gpu_uuid,
-        arg_max({{'username': username, 'job': job}}, coalesce(gpu_memory_bytes, 0)) AS holder
-    FROM process_samples LEFT JOIN gpus i USING (gpu_uuid)
-    WHERE ts > now()::TIMESTAMP - INTERVAL 30 SECOND GROUP BY ALL
+        arg_max({{'username': username, 'job': job}}, coalesce(memory_used_bytes, 0)) AS holder
+    FROM gpus_now LEFT JOIN (SELECT gpu_uuid, parent_gpu_uuid FROM gpus) i USING (gpu_uuid)
+    WHERE coalesce(username, job) IS NOT NULL GROUP BY ALL
 ), known AS (
     SELECT holder, row_number() OVER (ORDER BY holder.username, holder.job) - 1 AS code
-    FROM (SELECT DISTINCT holder FROM held WHERE holder.username IS NOT NULL OR holder.job IS NOT NULL)
+    FROM (SELECT DISTINCT holder FROM held)
 )
 SELECT (SELECT to_json(coalesce(list(holder ORDER BY code), []))::VARCHAR FROM known) AS holders,
     to_json(coalesce(list(coalesce(code, -1) ORDER BY {_ORDER}), []))::VARCHAR AS holder_of, {_VERSION} AS version

@@ -26,7 +26,7 @@ from gpuwarden_collector.storage.newest_rows import (
 from gpuwarden_collector.storage.segment import SCHEMAS
 
 _NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
-_SAMPLES = KEPT["gpus_now"]
+_SAMPLES, _HOLDERS = KEPT["gpus_now"].kept
 Start = Callable[..., AbstractAsyncContextManager[Collector]]
 
 
@@ -48,10 +48,10 @@ def _samples(rows: list[tuple[str, int, float | None]]) -> pa.Table:
     )
 
 
-def _published(latest: LatestRows) -> list[dict[str, Any]]:
-    path = latest.publish(["gpus_now"])["gpu_samples"]
-    assert latest.published(["gpus_now"]) == {"gpu_samples": path}, "nothing is written twice"
-    return sorted(read_rows(path).to_pylist(), key=lambda row: row["gpu_uuid"])
+def _published(latest: LatestRows, name: str = "gpu_samples") -> list[dict[str, Any]]:
+    paths = latest.publish(["gpus_now"])
+    assert (latest.published(["gpus_now"]) or {})[name] == paths[name], "nothing is written twice"
+    return sorted(read_rows(paths[name]).to_pylist(), key=lambda row: row["gpu_uuid"])
 
 
 _row = st.tuples(
@@ -91,6 +91,43 @@ def test_the_newest_row_of_each_key_is_kept(
                 if gpu not in ties:
                     assert found[gpu]["util_percent"] == value
                     assert found[gpu]["node"] == f"n{value}"
+
+
+def test_the_holder_is_the_newest_process_with_most_memory_else_an_allocation(
+    tmp_path: Path,
+) -> None:
+    """Whatever came first, and in one batch or in several."""
+    at = _NOW.replace(tzinfo=None)
+    second = timedelta(seconds=1)
+    processes = [
+        {"gpu_uuid": "A", "username": "ada", "ts": at, "gpu_memory_bytes": 9},
+        {"gpu_uuid": "A", "username": "bob", "ts": at, "gpu_memory_bytes": 2},
+        {"gpu_uuid": "A", "username": "left", "ts": at - second, "gpu_memory_bytes": 99},
+        {"gpu_uuid": "B", "username": "bob", "ts": at, "gpu_memory_bytes": None},
+        {"gpu_uuid": "B", "username": "gdm", "ts": at, "gpu_memory_bytes": 5, "process_type": "graphics"},
+        {"gpu_uuid": "C", "username": "left", "ts": at - second, "gpu_memory_bytes": 99},
+    ]  # fmt: skip
+    allocations = [
+        {"gpu_uuid": "A", "username": "slurm", "ts": at},
+        {"gpu_uuid": "C", "username": "cai", "ts": at},
+    ]
+    rows = [
+        *(("process_samples", row) for row in processes),
+        *(("allocation_samples", row) for row in allocations),
+    ]
+    orders = [rows, rows[::-1], [*rows[1::2], *rows[::2]]]
+    for number, order in enumerate(orders):
+        latest = LatestRows(tmp_path / str(number), ManualClock(_NOW))
+        latest.take_stored(_SAMPLES, [])
+        latest.take_stored(_HOLDERS, [])
+        for table, row in order:
+            latest.add({table: pa.Table.from_pylist([row], schema=SCHEMAS[table])})
+            if number:
+                latest.publish(["gpus_now"])
+        holders = [
+            (row["gpu_uuid"], row["username"]) for row in _published(latest, "process_samples")
+        ]
+        assert holders == [("A", "ada"), ("B", "bob"), ("C", "cai")]
 
 
 def test_many_keys_are_merged_as_few_are_and_forgotten_when_they_are_gone(tmp_path: Path) -> None:
@@ -144,7 +181,10 @@ class _Fleet:
     def tables(self) -> dict[str, list[dict[str, Any]]]:
         chance = self._random
         found: dict[str, list[dict[str, Any]]] = {}
-        for table in ("gpu_samples", "gpu_health_samples", "host_samples"):
+        for table in (
+            *("gpu_samples", "gpu_health_samples", "host_samples"),
+            *("process_samples", "allocation_samples"),
+        ):
             for _ in range(chance.randint(0, 12)):
                 node, gpu = f"n{chance.randint(0, 3)}", f"GPU-{chance.randint(0, 9)}"
                 key = node if table == "host_samples" else gpu
@@ -152,27 +192,37 @@ class _Fleet:
                 back_ms = chance.choice(
                     [chance.randint(-20_000, 20_000), chance.randint(100_000, 200_000), 900_000]
                 )
+                if table in ("process_samples", "allocation_samples") and back_ms < 100_000:
+                    back_ms = -chance.randint(30_000, 60_000)  # they count for 30 seconds
                 if (table + key, back_ms) in self._taken:
                     continue
                 self._taken.add((table + key, back_ms))
                 row: dict[str, Any] = {"node": node, "simulated": True, "back_ms": back_ms}
                 if table != "host_samples":
                     row |= {"gpu_uuid": gpu, "gpu": chance.choice([0, 1, None])}
-                column = {
-                    "gpu_samples": "util_percent",
-                    "gpu_health_samples": "ecc_corrected_volatile_total",
-                    "host_samples": "cpu_util_percent",
+                if table == "allocation_samples":
+                    row |= {"scheduler": "slurm", "job": "7"}
+                if table == "process_samples":
+                    row |= {"pid": 7, "process_type": chance.choice(["graphics", "compute"])}
+                column, values = {
+                    "gpu_samples": ("util_percent", [None, 1, 90]),
+                    "gpu_health_samples": ("ecc_corrected_volatile_total", [None, 1, 90]),
+                    "host_samples": ("cpu_util_percent", [None, 1, 90]),
+                    "process_samples": ("username", [None, "ada", "bob"]),
+                    "allocation_samples": ("username", [None, "cai", "dan"]),
                 }[table]
-                found.setdefault(table, []).append({**row, column: chance.choice([None, 1, 90])})
+                found.setdefault(table, []).append({**row, column: chance.choice(values)})
         return found
 
 
 async def _same_as_defined(querier: Querier) -> None:
-    for view, kept in KEPT.items():
-        defined = kept.view_sql.replace(
-            f"SELECT * FROM {kept_table(kept.table)} WHERE",
-            f"SELECT * FROM ({kept.newest_sql}) WHERE",
-        )
+    for view, of in KEPT.items():
+        defined = of.sql
+        for kept in of.kept:
+            defined = defined.replace(
+                f"SELECT * FROM {kept_table(kept.name)} WHERE",
+                f"SELECT * FROM ({kept.newest_sql}) WHERE",
+            )
         rows = [
             (await querier.query(f"{sql} ORDER BY ALL")).rows for sql in (f"FROM {view}", defined)
         ]

@@ -59,9 +59,15 @@ def pages() -> dict[str, str]:
 
 
 def wrapped(page: str) -> str:
-    """The page with paragraphs and list items of at most WIDTH columns."""
+    """The page with paragraphs and list items of at most WIDTH columns; code stays as it is."""
+    text, *codes = re.split(r"^(```.*?^```\n)", page, flags=re.DOTALL | re.MULTILINE)
+    rest = [code if at % 2 == 0 else _wrapped(code) for at, code in enumerate(codes)]
+    return "".join([_wrapped(text), *rest])
+
+
+def _wrapped(text: str) -> str:
     blocks: list[str] = []
-    for line in page.split("\n"):
+    for line in text.split("\n"):
         stands_alone = not line or line.startswith(("|", "#", "<!--", "- "))
         if stands_alone or not blocks or not blocks[-1] or blocks[-1].startswith(("|", "#", "<")):
             blocks.append(line)

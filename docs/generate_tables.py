@@ -1,11 +1,11 @@
 """Makes the pages of tables and of metrics from the catalogue and the schema.
 
-`docs/tables.md` has the meaning of every column once: a column that an earlier table has with the
-same type and meaning is only named, and columns of rollups are listed by how they are made.
+`docs/tables.md` begins with what answers most questions. It has the meaning of every column once: a column that an
+earlier table has with the same type and meaning is only named, and columns of rollups are listed by how they are made.
 `docs/metrics.md` has names in Prometheus and sources of host metrics, `docs/gpus.md` the calls of NVML.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 
 from gpuwarden.collector_metrics import LABEL_NAMES
@@ -20,11 +20,12 @@ from gpuwarden.prometheus_names import (
     names_of,
 )
 from gpuwarden.rollups import REASONS, ROLLUPS, Rollup
-from gpuwarden.schema import INVENTORY_EXTRA, TABLES, WIRE_TABLES, public_views
+from gpuwarden.schema import TABLES, WIRE_TABLES, column_type, public_views, stored_columns
 from gpuwarden.table import GPU, GPU_UUID, MIG, NODE, SIMULATED, TS, Column
 from gpuwarden_agent.collect.nvidia import metrics as nvml_table
 from gpuwarden_agent.counters import Counters
 from gpuwarden_prometheus.received.names import named_columns
+from gpuwarden_rules.testing.database import MemoryDatabase
 
 NOTICE = (
     "<!-- Made by docs/generate.py: edit the code that it is made from, then run `make docs`. -->"
@@ -41,12 +42,81 @@ def names(columns: Iterator[str] | tuple[str, ...] | list[str]) -> str:
     return ", ".join(f"`{name}`" for name in columns)
 
 
+FIRST: dict[str, tuple[str, str]] = {
+    "gpus_now": (
+        "every GPU now, its readings, model, price and who holds it. Which GPUs are held, and idle?",
+        """\
+SELECT node, gpu, username, job, usd_per_hour FROM gpus_now
+WHERE util_percent < 5 AND username IS NOT NULL ORDER BY usd_per_hour DESC""",
+    ),
+    "gpu_holders_now": (
+        "everybody who holds a GPU now, by process or allocation. Who has how many?",
+        """\
+SELECT username, count(DISTINCT gpu_uuid) AS gpus, sum(gpu_memory_bytes) / 1e9 AS memory_gb
+FROM gpu_holders_now GROUP BY username ORDER BY gpus DESC""",
+    ),
+    "nodes": (
+        "every node, its software, labels, and when it was last seen. Which are silent?",
+        """\
+SELECT node, last_seen_at, agent_version FROM nodes
+WHERE forgotten_at IS NULL AND last_seen_at < now() - INTERVAL 5 MINUTE ORDER BY last_seen_at""",
+    ),
+    "alerts_now": (
+        "alerts that fire, and those that are pending. What is wrong, and what do I do?",
+        """\
+SELECT severity, node, gpu, summary, remedy, usd_so_far FROM alerts_now
+WHERE state = 'firing' ORDER BY began_at""",
+    ),
+    "events": (
+        "what happened, such as Xids and lost GPUs. Which hardware failed today?",
+        """\
+SELECT ts, node, gpu, kind, message FROM events
+WHERE severity = 'critical' AND ts > now() - INTERVAL 1 DAY ORDER BY ts DESC""",
+    ),
+    "gpu_health_now": (
+        "ECC errors, remapped rows and NVLink fabric of every GPU. Which boards need a reset or a return?",
+        """\
+SELECT node, gpu, serial, remap_pending, remap_failed FROM gpu_health_now
+WHERE remap_pending OR remap_failed ORDER BY node, gpu""",
+    ),
+    "gpu_samples": (
+        "every GPU by the second. What did one do in the last ten minutes?",
+        """\
+SELECT ts, util_percent, power_watts, temperature_celsius, sm_clock_mhz FROM gpu_samples
+WHERE node = 'n1' AND gpu = 0 AND ts > now() - INTERVAL 10 MINUTE ORDER BY ts""",
+    ),
+    "gpu_1m": (
+        "every GPU by the minute, for longer times; [gpu_1h](#gpu_1h) by the hour. How busy was each node today?",
+        """\
+SELECT node, avg(util_percent_avg) AS util_percent, max(power_watts_max) AS power_watts
+FROM gpu_1m WHERE ts > now() - INTERVAL 1 DAY GROUP BY node ORDER BY util_percent""",
+    ),
+    "gpu_usage": (
+        "GPU hours, cost and energy by hour, GPU, user, job and team. What did each team use this week?",
+        """\
+SELECT team, sum(gpu_hours) AS gpu_hours, sum(busy_hours) AS busy_hours, sum(usd) AS usd
+FROM gpu_usage WHERE ts > now() - INTERVAL 7 DAY GROUP BY team ORDER BY usd DESC""",
+    ),
+    "waste": (
+        "the same hours by [category](money.md). What was lost this week, and by what?",
+        """\
+SELECT category, username, sum(gpu_hours) AS gpu_hours, sum(usd) AS usd FROM waste
+WHERE is_waste AND ts > now() - INTERVAL 7 DAY GROUP BY ALL ORDER BY usd DESC""",
+    ),
+}
+"""What each table or view is, the question of its example, and the example."""
+
 TABLES_HEAD = f"""\
 # Tables and views
 {NOTICE}
 
-What `gpuwarden sql`, rules and dashboards query, and what agents send. Names, types and units are a promise. Time
-is UTC. The last part of a name is its unit; `_total` marks a counter: only its differences are meaningful.
+What `gpuwarden sql`, the SQL page, rules and dashboards query. Ten answer most questions:
+
+{{first}}
+
+## How to read this page
+
+Names, types and units are a promise. Time is UTC. The last part of a name is its unit; `_total` marks a counter: only its differences are meaningful.
 What a device cannot give is NULL, never 0. [gpus.md](gpus.md#readings-of-nvml) and [metrics.md](metrics.md) say where each metric is read. `gpuwarden ask columns`, the SQL
 page and the comments of `duckdb_columns()`, `duckdb_tables()`, `duckdb_views()` and information_schema say the same.
 
@@ -85,7 +155,7 @@ class Seen:
 
 def tables_page() -> str:
     seen = Seen()
-    lines = [TABLES_HEAD, *_columns_list(list(COMMON))]
+    lines = [TABLES_HEAD.format(first="\n\n".join(_first())), *_columns_list(list(COMMON))]
     for table in TABLES.values():
         lines += ["", f"## {table.name}", "", f"One row per {table.row}. Key: {names(table.key)}."]
         rollup = ROLLUPS.get(table.name)
@@ -93,12 +163,10 @@ def tables_page() -> str:
             lines += ["", f"The columns of [{rollup.made_of}](#{rollup.made_of}), by hour."]
             continue
         made = {s.column.name for part in rollup.parts for s in part.summaries} if rollup else set()
-        columns = [*table.columns, *INVENTORY_EXTRA.get(table.name, ())]
+        columns = stored_columns(table)
         known, new = seen.split([c for c in columns if c.name not in made], table.name)
         new = [c for c in new if c not in REASONS.values()]
-        for place, listed in known.items():
-            of = f"As in [{place}](#{place})" if place else "Common columns"
-            lines += [f"{of}: {names(listed)}."]
+        lines += _known(known)
         if new:
             lines += ["", *_columns_list(new)]
         if rollup and any(part.has_activity for part in rollup.parts):
@@ -107,7 +175,7 @@ def tables_page() -> str:
             lines += _summaries(rollup)
         if table.name == "gpus":
             lines += ["", ROLLUPS_HEAD]
-    lines += ["", "## Views", "", VIEWS_HEAD, *_views()]
+    lines += ["", "## Views", "", VIEWS_HEAD, *_views(seen)]
     return "\n".join(lines) + "\n"
 
 
@@ -116,10 +184,48 @@ def _reasons() -> str:
     return ", ".join(f"`{column.name}` ({bit:#x})" for bit, column in REASONS.items())
 
 
-def _views() -> Iterator[str]:
-    """Each view with the comment that stands before it."""
+def _first() -> Iterator[str]:
+    """What answers most questions, each with an example."""
+    for name, (meaning, sql) in FIRST.items():
+        yield f"[`{name}`](#{name}): {meaning}\n\n```sql\n{sql}\n```"
+
+
+def _views(seen: Seen) -> Iterator[str]:
+    """Each view with its columns; those that it does not compute are what they are in what it reads."""
+    described = {name: {c.name: c for c in stored_columns(table)} for name, table in TABLES.items()}
+    types = {
+        column_type(column): column.type for of in described.values() for column in of.values()
+    }
+    database = MemoryDatabase()
     for view in public_views():
-        yield f"- `{view.name}`: {view.meaning}"
+        result = database.run(f"FROM {view.name}")
+        columns, others = {}, []
+        for name, sql_type in zip(result.columns, result.types, strict=True):
+            if name not in view.columns:
+                columns[name] = next(
+                    of[name] for of in map(described.get, view.reads) if of and name in of
+                )
+            elif sql_type in types:
+                columns[name] = Column(name, types[sql_type], view.columns[name])
+            else:
+                others.append(f"- `{name}` {sql_type}: {view.columns[name]}")
+        described[view.name] = columns
+        yield from ("", f"### {view.name}", "", view.meaning)
+        for whole in view.reads:
+            if whole in described and described[whole].items() <= columns.items():
+                yield f"All columns of [{whole}](#{whole})."
+                columns = {n: c for n, c in columns.items() if n not in described[whole]}
+        known, new = seen.split([*columns.values()], view.name)
+        yield from _known(known)
+        if new or others:
+            yield from ("", *_columns_list(new), *others)
+
+
+def _known(known: Mapping[str, list[str]]) -> Iterator[str]:
+    """Columns that another table has described, by table."""
+    for place, listed in known.items():
+        of = f"As in [{place}](#{place})" if place else "Common columns"
+        yield f"{of}: {names(listed)}."
 
 
 def _columns_list(columns: list[Column]) -> list[str]:
@@ -205,7 +311,7 @@ def _summaries(rollup: Rollup) -> list[str]:
     return [f"- {listed}: {', '.join(which)}" for listed, which in groups.items()]
 
 
-VIEWS_HEAD = "Their SQL: [views.sql](../contract/gpuwarden/views.sql).\n"
+VIEWS_HEAD = "Their SQL: [views.sql](../contract/gpuwarden/views.sql)."
 
 ROLLUPS_HEAD = """\
 ## Columns of rollups

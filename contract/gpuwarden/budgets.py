@@ -86,7 +86,11 @@ def budgets_sql(now: str) -> str:
 def budgets_view_sql() -> str:
     """CREATE of the view `budgets_now`."""
     return (
-        "-- Budgets with what this month (UTC) has cost and is expected to cost; used_up_at is NULL if not in this month.\n"
+        "-- Budgets with what this month (UTC) has cost and is expected to cost.\n"
+        "--   spent_usd: Dollars of this month (UTC) until now; NULL: no price is known.\n"
+        "--   forecast_usd: Dollars of the whole month, if the hours that are left cost as those of the last seven days.\n"
+        "--   used_up_at: When the budget will be used up; NULL: it is, or not in this month.\n"
+        "--   simulated: True where the rows that it counts are simulated.\n"
         f"CREATE OR REPLACE VIEW budgets_now AS\n{budgets_sql(SQL_NOW)};\n"
     )
 

@@ -6,7 +6,7 @@ the rest is written by the collector. Views are in `views.sql` beside this file,
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from typing import NamedTuple
 
@@ -543,8 +543,8 @@ def views_sql() -> str:
 
 def view_words() -> Iterator[tuple[str, frozenset[str]]]:
     """Name of each public view in order, and the words of its SQL, which include the tables that it reads."""
-    for statement in views_sql().split(";"):
-        words = re.findall(r"\w+", re.sub(r"--.*", "", statement))
+    for statement in re.sub(r"--.*", "", views_sql()).split(";"):
+        words = re.findall(r"\w+", statement)
         if "VIEW" in words:
             yield words[words.index("VIEW") + 1], frozenset(words)
 
@@ -555,18 +555,37 @@ class View(NamedTuple):
     name: str
     meaning: str
     """The comment before its statement."""
+    columns: Mapping[str, str]
+    """Meanings of columns that are not those of a table or view that it reads, from the comment."""
     sql: str
     """Its SELECT."""
+
+    @property
+    def reads(self) -> Sequence[str]:
+        """What it reads, in order. A column that has no meaning of its own is that of the first one that has it."""
+        return [*dict.fromkeys(_READ.findall(self.sql))]
 
 
 _VIEW = re.compile(
     r"((?:^-- [^\n]*\n)+)CREATE OR REPLACE VIEW (\w+) AS(.*?);\n", re.DOTALL | re.MULTILINE
 )
+_OF_COLUMN = re.compile(r"^--   (\w+): ((?:.*\n)(?:--     .*\n)*)", re.MULTILINE)
+_READ = re.compile(r"\b(?:FROM|JOIN)\s+(\w+)")
 
 
 def public_views() -> Sequence[View]:
     """The public views, from their SQL."""
     return [
-        View(name, " ".join(line.removeprefix("-- ") for line in comment.splitlines()), sql)
+        View(
+            name,
+            _text(_OF_COLUMN.sub("", comment)),
+            {column: _text(meaning) for column, meaning in _OF_COLUMN.findall(comment)},
+            sql,
+        )
         for comment, name, sql in _VIEW.findall(views_sql())
     ]
+
+
+def _text(comment: str) -> str:
+    """The comment in one line."""
+    return " ".join(line.removeprefix("--").strip() for line in comment.splitlines())

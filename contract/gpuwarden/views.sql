@@ -1,7 +1,11 @@
 -- Public views for frequent questions. The view `waste` is in waste.py, and comes first.
+-- "--   COLUMN: meaning" before a view is for what it computes; others mean what they do in what it reads (schema.py).
 
 -- The newest sample of every GPU that reported in the last minute, with its inventory and who holds it: of the last 30
 -- seconds the newest process, with most device memory if there are several, else the allocation of a scheduler.
+--   username: Who holds the GPU; NULL: nobody, or unknown.
+--   job: Job that holds the GPU: Slurm job's id, else Kubernetes namespace/pod.
+--   process_name: Name of the holding process' executable; NULL: none holds it.
 CREATE OR REPLACE VIEW gpus_now AS
 SELECT s.*, g.model, g.catalogue_model, g.usd_per_hour, h.username, h.job, h.process_name
 FROM (
@@ -17,7 +21,17 @@ LEFT JOIN (
     QUALIFY row_number() OVER (PARTITION BY gpu_uuid ORDER BY ts DESC, gpu_memory_bytes DESC) = 1
 ) h USING (gpu_uuid);
 
--- Racks: nodes of one label `rack`, which is the chassis of an NVL72 if nobody sets it; readings of the last minute.
+-- Racks with the readings of the last minute.
+--   rack: Label `rack` of its nodes; if nobody sets it, the chassis or NVLink domain of an NVL72.
+--   model: Model of its GPUs.
+--   trays: Compute trays that GPUs were seen in; NULL: unknown.
+--   nodes: Nodes of its GPUs.
+--   gpus: GPUs of the inventory, without boards that were replaced.
+--   gpus_reporting: GPUs with a sample in the last minute.
+--   power_watts: Power of all its GPUs that report.
+--   temperature_max_celsius: Core temperature of the hottest GPU.
+--   last_seen_at: When the collector last received data of a GPU of it.
+--   simulated: True where a GPU of it is simulated.
 CREATE OR REPLACE VIEW racks AS
 SELECT coalesce(n.labels ->> 'rack', g.chassis_serial, g.fabric_cluster_uuid) AS rack,
     any_value(g.chassis_serial) AS chassis_serial, any_value(g.fabric_cluster_uuid) AS fabric_cluster_uuid,
@@ -55,6 +69,7 @@ WHERE ts > now()::TIMESTAMP - INTERVAL 1 MINUTE
 QUALIFY row_number() OVER (PARTITION BY node ORDER BY ts DESC) = 1;
 
 -- Pending and firing alerts, with the cost of each so far.
+--   usd_so_far: What it has cost so far; NULL: unknown.
 CREATE OR REPLACE VIEW alerts_now AS
 SELECT
     *,
@@ -64,6 +79,8 @@ FROM alerts
 WHERE state IN ('pending', 'firing');
 
 -- Cost of each incident: of its roots, or of the other alerts if that is unknown; for an open one of firing alerts.
+--   incident: Id of the incident.
+--   usd_so_far: What it has cost so far; NULL: unknown.
 CREATE OR REPLACE VIEW incident_costs AS
 SELECT incident, coalesce(sum(usd) FILTER (is_root), sum(usd) FILTER (NOT is_root)) AS usd_so_far
 FROM (
@@ -86,6 +103,11 @@ LEFT JOIN incident_costs c ON c.incident = i.id
 WHERE i.state = 'open';
 
 -- Holder of each GPU now: by processes of the last 30 seconds, or by the allocation of a scheduler.
+--   username: Owner of the processes, else of the job that the GPU is allocated to.
+--   scheduler: The scheduler that allocated the GPU; NULL: not allocated.
+--   processes: Processes of the holder on the GPU; 0: allocated, and nothing runs.
+--   gpu_memory_bytes: Device memory of the processes.
+--   started_at: Start of the oldest process.
 CREATE OR REPLACE VIEW gpu_holders_now AS
 SELECT h.node, h.gpu, h.gpu_uuid, g.model, max(h.username) AS username, h.job, max(h.workload) AS workload,
     max(h.scheduler) AS scheduler,
@@ -107,6 +129,14 @@ LEFT JOIN gpus g USING (gpu_uuid)
 GROUP BY h.node, h.gpu, h.gpu_uuid, g.model, h.job, if(h.job IS NULL, h.username, NULL);
 
 -- Slurm jobs, one row each: the last state of its last run, from its nodes and the controller.
+--   username: Owner of the job.
+--   cpus: CPUs of the job on all its nodes.
+--   gpus: GPUs of the job on all its nodes.
+--   gpu_uuids: GPUs of the job, separated by commas, as far as its nodes tell.
+--   state: Slurm's own where the controller tells, else running or ended.
+--   cpu_seconds: CPU time of the job on all its nodes, as far as they tell.
+--   memory_peak_bytes: The most memory that it has used on one node.
+--   nodes: Number of its nodes.
 CREATE OR REPLACE VIEW slurm_jobs AS
 SELECT
     job, any_value(array_job_id) AS array_job_id, any_value(array_task_id) AS array_task_id,
@@ -142,6 +172,8 @@ FROM (
 GROUP BY job;
 
 -- The newest state of every Slurm node that the controller reported in the last three hours.
+--   told_by: Node whose agent read the controller.
+--   ts: When the controller said so, UTC.
 CREATE OR REPLACE VIEW slurm_nodes AS
 SELECT * EXCLUDE (node), node AS told_by
 FROM slurm_node_samples
@@ -149,6 +181,9 @@ WHERE ts > now()::TIMESTAMP - INTERVAL 3 HOUR
 QUALIFY row_number() OVER (PARTITION BY slurm_node ORDER BY ts DESC) = 1;
 
 -- Increases of the error counters of each link by hour of the last day.
+--   ts: Start of the hour, UTC.
+--   error: Counter of link_samples, without _total.
+--   errors: Increase of the counter, without resets.
 CREATE OR REPLACE VIEW link_errors AS
 WITH moved AS (
     -- Nearly all stand still, and need no more than this.
@@ -198,11 +233,20 @@ GROUP BY ALL
 HAVING sum(if(total < before, total, total - before)) > 0;
 
 -- Labels of nodes, one row each.
+--   name: Name of the label.
+--   value: Value of the label.
 CREATE OR REPLACE VIEW node_labels AS
 SELECT n.node, l.key AS name, l.value ->> '$' AS value
 FROM nodes n, json_each(n.labels) l;
 
 -- GPU hours, labels, cost and energy of each owner by GPU and hour, with the current hour.
+--   rack: Label `rack` of the node.
+--   labels: Labels of the node: labels['zone'] is one of them.
+--   gpu_hours: Time of the GPU that belongs to the owner.
+--   busy_hours: Hours in which a kernel ran.
+--   idle_hours: Hours in which nothing ran.
+--   wasted_hours: Hours with a category of waste.
+--   wasted_usd: Cost of the wasted hours; NULL: no price, or none was wasted.
 CREATE OR REPLACE VIEW gpu_usage AS
 SELECT w.ts, w.node, w.gpu, w.gpu_uuid, w.model, w.username, w.job, w.team, n.labels ->> 'rack' AS rack,
     from_json(n.labels, '"MAP(VARCHAR, VARCHAR)"') AS labels,
@@ -216,6 +260,8 @@ LEFT JOIN nodes n USING (node)
 GROUP BY w.ts, w.node, w.gpu, w.gpu_uuid, w.model, w.username, w.job, w.team, n.labels, w.simulated;
 
 -- For readers of one team: GPU hours and cost of all others by hour, model and category. Empty for readers of all rows.
+--   gpu_hours: Time of all GPUs with that category.
+--   usd: Cost of that time.
 CREATE OR REPLACE VIEW others_1h AS
 SELECT ts, model, category, sum(seconds) / 3600 AS gpu_hours, sum(usd) AS usd, bool_or(simulated) AS simulated
 FROM waste_1h
@@ -223,6 +269,17 @@ WHERE false
 GROUP BY ts, model, category;
 
 -- What each policy did, and what the alerts of its rule cost a week in the four weeks before its first act and since.
+--   policy: The policy.
+--   rule: Rule whose alerts it is about.
+--   first_act_at: When its first act was asked for; NULL: never.
+--   acts: Acts that were done.
+--   failed: Acts that failed, or were not reported.
+--   wrong: GPUs on which the same user was busy within an hour after the act.
+--   reused_hours: Hours in which others worked on the GPUs within a day after the act, without wrong ones.
+--   saved_usd: Price of these hours; NULL: unknown.
+--   usd_a_week_before: What alerts of the rule cost a week in the four weeks before the first act; NULL: no price, or
+--     less than a day is known.
+--   usd_a_week_since: What they cost a week since then.
 CREATE OR REPLACE VIEW policy_results AS
 WITH acts AS (
     SELECT policy, any_value(rule) AS rule, min(act_at) AS first_act_at, count(*) FILTER (state = 'done') AS acts,

@@ -736,7 +736,9 @@ def view_sql(running: str | None = None) -> str:
         # `waste_1h` has hours that were rolled up since then.
         hours = f"SELECT {_NAMES} FROM {running} WHERE ts >= coalesce(({_ROLLED}), {_OLDEST})"
     return (
-        "-- GPU hours by hour, category and owner, with the hour that runs: what else people group by.\n"
+        "-- GPU hours, cost and energy by hour, category and owner, with the current hour.\n"
+        "--   is_waste: Whether its category is one of waste.\n"
+        "--   gpu_hours: Time with that category and owner.\n"
         f"CREATE OR REPLACE {'' if running is None else 'TEMP '}VIEW waste AS\n"
         "SELECT w.ts, w.category, "
         f"w.category NOT IN ({', '.join(repr(category) for category in NO_WASTE)}) AS is_waste, "

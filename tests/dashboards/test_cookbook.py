@@ -5,10 +5,11 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from docs.generate_tables import FIRST
 
 from gpuwarden.cookbook import Question, QuestionParameter, question_named, questions
 from gpuwarden.metrics import METRICS, Kind
-from gpuwarden.schema import public_views
+from gpuwarden.schema import TABLES, public_views
 
 NOW = datetime.now(UTC).replace(tzinfo=None)
 pytestmark = pytest.mark.usefixtures("fresh_now")
@@ -178,6 +179,14 @@ async def test_every_question_is_answered_right_with_its_defaults(fleet: Any) ->
         if not as_it_stands == bound == ANSWERS[question.name]:
             wrong[question.name] = as_it_stands, bound
     assert wrong == {}
+
+
+async def test_each_example_of_the_page_of_tables_gives_rows(fleet: Any) -> None:
+    assert len(FIRST) == 10
+    for name, (_, sql) in FIRST.items():
+        assert name in {*TABLES, *(view.name for view in public_views())}
+        assert re.search(rf"FROM {name}\b", sql)
+        assert (await fleet.query(sql)).rows, name
 
 
 def test_every_counter_of_errors_of_links_is_among_their_errors() -> None:

@@ -30,7 +30,7 @@ import duckdb
 import pyarrow as pa
 
 from gpuwarden.query import LakeAwayError, text_sql, timestamp_sql
-from gpuwarden.schema import ADMINS_ONLY, UPSERTED, views_sql
+from gpuwarden.schema import ADMINS_ONLY, UPSERTED, public_views
 from gpuwarden.teams import (
     HELD,
     HOLDERS,
@@ -378,14 +378,10 @@ class _Query:
     def _others_sql(self) -> str:
         """Return a SELECT of sums of the rows that the team may not see."""
         rolled = WASTE_1H.table.name
-        view = next(sql for sql in views_sql().split(";") if f"VIEW {OTHERS_1H} AS" in sql)
+        select = next(view.sql for view in public_views() if view.name == OTHERS_1H)
         hidden = f"WHERE NOT ({visible_sql(self._team, rolled)})"
-        rows = self._stored_sql(rolled, None, None, view + hidden)
-        return (
-            view.partition(" AS\n")[2]
-            .replace("WHERE false", hidden)
-            .replace(f"FROM {rolled}", f"FROM ({rows})")
-        )
+        rows = self._stored_sql(rolled, None, None, select + hidden)
+        return select.replace("WHERE false", hidden).replace(f"FROM {rolled}", f"FROM ({rows})")
 
 
 def _condition(table: str, column: str, operator: str, value: str) -> _Condition:

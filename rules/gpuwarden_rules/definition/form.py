@@ -27,8 +27,10 @@ A window of ten minutes or more is read from rollups where these have what is me
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 from itertools import chain
 
+import duckdb
 from yaml.nodes import Node
 
 from gpuwarden.durations import seconds_of
@@ -271,14 +273,17 @@ class FormReader:
         measures = []
         for name, (key, node) in self._reader.entries(self._nodes.get("measure")).items():
             text = self._text_of(node)
-            if not name.isidentifier():
-                self._reader.note(key, f"{name!r} cannot be the name of a measure")
+            self._check_name(name, key)
             if text is not None and (measure := self._measure(name, text, node)):
                 measures.append(measure)
         if "events" in self._nodes and "measure" not in self._nodes:
             source = Source("events", "$window", is_own=True, is_rollup=False)
             return [Measure("value", "count(*)", source, frozenset())]
         return measures
+
+    def _check_name(self, name: str, key: Node) -> None:
+        if not name.isidentifier() or name in _reserved():
+            self._reader.note(key, f"{name!r} is a word of SQL, or no name; use another one")
 
     def _measure(self, name: str, text: str, node: Node) -> Measure | None:
         window, seconds, is_own = "$window", self._params["window"], True
@@ -345,6 +350,7 @@ class FormReader:
         lets = []
         for name, (key, node) in self._reader.entries(self._nodes.get("let")).items():
             text = self._text_of(node)
+            self._check_name(name, key)
             if name in {measure.name for measure in measures}:
                 self._reader.note(key, f"{name!r} is a measure already")
             if text is not None:
@@ -386,6 +392,16 @@ class FormReader:
         if inventory is not None and name in TABLES[inventory].names:
             return f"{inventory}.{name}"
         return None
+
+
+@cache
+def _reserved() -> frozenset[str]:
+    """Words that SQL takes for something else than a name."""
+    with duckdb.connect() as connection:
+        rows = connection.execute(
+            "SELECT keyword_name FROM duckdb_keywords() WHERE keyword_category IN ('reserved', 'type_function')"
+        ).fetchall()
+    return frozenset(name for (name,) in rows)
 
 
 def _plain(text: str) -> set[str]:

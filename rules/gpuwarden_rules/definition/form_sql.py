@@ -133,43 +133,48 @@ def sql_of(form: Form) -> str:
     parts = [_source_sql(form, source) for source in form.sources]
     first = form.sources[0].name
     joined = first + "".join(_join_sql(form, source) for source in form.sources[1:])
-    joined += "".join(_inventory_join(form, table) for table in form.inventory)
-    columns = [*form.key, *_carried(form), *(measure.name for measure in form.measures)]
-    columns += [_struct(table, names) for table, names in form.inventory.items()]
+    own = [source.name for source in form.sources if source.is_own]
+    joined += "".join(inventory_join(form, table, own) for table in form.inventory)
+    columns = [*form.key, *carried(form, own), *(measure.name for measure in form.measures)]
+    columns += [struct_sql(table, names) for table, names in form.inventory.items()]
     if form.has_holder:
-        parts.append(_holders_sql(first))
+        parts.append(holders_sql(first))
         joined += " LEFT JOIN holders USING (gpu_uuid)"
         columns.append("holder")
-    if _has_coverage(form):
+    if has_coverage(form):
         columns.append("coverage_percent")
-    parts.append(f"measured AS (\n  SELECT {_wrapped(columns, 4)}\n  FROM {joined}\n)")
+    parts.append(f"measured AS (\n  SELECT {wrapped(columns, 4)}\n  FROM {joined}\n)")
     selected = "measured"
-    for number, layer in enumerate(_layers(form.lets), start=1):
-        named = _wrapped([f"{let.sql} AS {let.name}" for let in layer], 4)
+    for number, layer in enumerate(layers(form.lets), start=1):
+        named = wrapped([f"{let.sql} AS {let.name}" for let in layer], 4)
         parts.append(f"judged_{number} AS (\n  SELECT *, {named}\n  FROM {selected}\n)")
         selected = f"judged_{number}"
     ended = form.until or f"NOT ({form.when})"
+    result = [
+        sql if sql == name else f"{sql} AS {name}" for name, sql in result_columns(form).items()
+    ]
     return (
-        f"WITH {', '.join(parts)}\nSELECT\n  {_wrapped(_result(form), 2)}\nFROM {selected}\n"
+        f"WITH {', '.join(parts)}\nSELECT\n  {wrapped(result, 2)}\nFROM {selected}\n"
         f"WHERE NOT coalesce({ended}, false)"
     )
 
 
-def _result(form: Form) -> list[str]:
-    names = [*form.labels, *(m.name for m in form.measures), *(let.name for let in form.lets)]
-    names = [*dict.fromkeys(names)]
-    result = [*names, *(["simulated"] if form.is_simulated_known else [])]
-    result += [f"{sql} AS {name}" for name, sql in form.shown.items() if name not in names]
-    if "value" not in names:
-        result.append(f"{form.measures[0].name} AS value")
-    if form.has_holder and "owner" not in names and "username" in form.shown:
-        result.append("holder.username AS owner")
+def result_columns(form: Form) -> dict[str, str]:
+    """SQL of each column of the result, by its name."""
+    named = [*form.labels, *(m.name for m in form.measures), *(let.name for let in form.lets)]
+    result = {name: name for name in named}
+    if form.is_simulated_known:
+        result["simulated"] = "simulated"
+    result |= {name: sql for name, sql in form.shown.items() if name not in result}
+    result.setdefault("value", form.measures[0].name)
+    if form.has_holder and "username" in form.shown:
+        result.setdefault("owner", "holder.username")
     condition = f"({form.when})" + (f" AND ({form.covered})" if form.covered else "")
-    result.append(f"CASE WHEN {condition} THEN true END AS holds")
+    result["holds"] = f"CASE WHEN {condition} THEN true END"
     return result
 
 
-def _layers(lets: Sequence[Let]) -> list[list[Let]]:
+def layers(lets: Sequence[Let]) -> list[list[Let]]:
     """The lets in SELECTs over one another: a window function sees no name of its own SELECT."""
     layers: list[list[Let]] = []
     windowed: set[str] = set()
@@ -186,16 +191,11 @@ def _layers(lets: Sequence[Let]) -> list[list[Let]]:
     return layers
 
 
-def _carried(form: Form) -> list[str]:
-    """Labels beside the key, and `simulated`: of any source that has the subject."""
-    own = [source.name for source in form.sources if source.is_own]
+def carried(form: Form, own: Sequence[str]) -> list[str]:
+    """Labels beside the key, and `simulated`: of any of the sources that has the subject."""
     names = [name for name in form.labels if name not in form.key]
-    columns = []
-    for name in [*names, *(["simulated"] if form.is_simulated_known else [])]:
-        of_sources = [f"{source}.{name}" for source in own]
-        sql = of_sources[0] if len(own) == 1 else f"coalesce({', '.join(of_sources)})"
-        columns.append(f"{sql} AS {name}")
-    return columns
+    names += ["simulated"] if form.is_simulated_known else []
+    return [f"{first_of(own, name)} AS {name}" for name in names]
 
 
 def _source_sql(form: Form, source: Source) -> str:
@@ -207,26 +207,36 @@ def _source_sql(form: Form, source: Source) -> str:
     if form.is_simulated_known and "simulated" in table.names:
         columns.append("bool_or(simulated) AS simulated")
     columns += [f"{m.sql} AS {m.name}" for m in form.measures if m.source == source]
-    if source == form.sources[0] and _has_coverage(form):
-        columns.append(f"{coverage_sql(source, _covering(form, source))} AS coverage_percent")
-    read = source.table
+    if source == form.sources[0] and has_coverage(form):
+        columns.append(f"{coverage_of(form, source)} AS coverage_percent")
+    where = "\n    AND ".join(source_conditions(form, source))
+    numbers = ", ".join(str(number) for number, _ in enumerate(of_key, start=1))
+    grouped = f"\n  GROUP BY {numbers}" if of_key else ""
+    return (
+        f"{source.name} AS (\n  SELECT {wrapped(columns, 4)}\n  FROM {source_rows(form, source)}\n"
+        f"  WHERE {where}{grouped}\n)"
+    )
+
+
+def source_rows(form: Form, source: Source) -> str:
+    """What a source is read from, for FROM."""
+    if form.until_reboot and source.is_own:
+        return f"{source.table} LEFT JOIN ({_reboots_sql(source)}) AS reboots USING (node)"
+    return source.table
+
+
+def source_conditions(form: Form, source: Source) -> list[str]:
+    """Conditions of the rows of a source that count."""
     conditions = [_window_sql(source)]
-    if "mig_instance" in table.names and "mig_instance" not in form.labels:
+    if "mig_instance" in TABLES[source.table].names and "mig_instance" not in form.labels:
         conditions.append("mig_instance IS NULL")
     if form.kinds and source.is_own:
         conditions.append(f"kind IN ({', '.join(map(_text_sql, form.kinds))})")
     if form.where and source.is_own:
         conditions.append(f"({form.where})")
     if form.until_reboot and source.is_own:
-        read += f" LEFT JOIN ({_reboots_sql(source)}) AS reboots USING (node)"
         conditions.append(f"coalesce(ts > rebooted_at + INTERVAL {REBOOT_SLACK_S} SECOND, true)")
-    where = "\n    AND ".join(conditions)
-    numbers = ", ".join(str(number) for number, _ in enumerate(of_key, start=1))
-    grouped = f"\n  GROUP BY {numbers}" if of_key else ""
-    return (
-        f"{source.name} AS (\n  SELECT {_wrapped(columns, 4)}\n  FROM {read}\n"
-        f"  WHERE {where}{grouped}\n)"
-    )
+    return conditions
 
 
 def _window_sql(source: Source) -> str:
@@ -249,14 +259,16 @@ def _reboots_sql(source: Source) -> str:
     )
 
 
-def _has_coverage(form: Form) -> bool:
+def has_coverage(form: Form) -> bool:
+    """Whether it needs to know how much of the window has readings."""
     return "coverage_percent" in form.covered
 
 
-def _covering(form: Form, source: Source) -> str:
-    """What must have a reading: any column of the first measure."""
+def coverage_of(form: Form, source: Source) -> str:
+    """Percent of the window that has a reading of any column of the first measure."""
     columns = sorted(next(m for m in form.measures if m.source == source).columns)
-    return columns[0] if len(columns) == 1 else f"coalesce({', '.join(columns)})"
+    value = columns[0] if len(columns) == 1 else f"coalesce({', '.join(columns)})"
+    return coverage_sql(source, value)
 
 
 def coverage_sql(source: Source, value: str) -> str:
@@ -279,14 +291,22 @@ def _join_sql(form: Form, source: Source) -> str:
     return f" {'FULL' if source.is_own else 'LEFT'} JOIN {source.name} {using}"
 
 
-def _inventory_join(form: Form, table: str) -> str:
+def inventory_join(form: Form, table: str, own: Sequence[str]) -> str:
+    """The join of a table of the inventory to the sources of the rule's own window."""
     key = "node" if table == "nodes" else "gpu_uuid"
     if key in form.key:
         return f" LEFT JOIN {table} USING ({key})"
-    return f" LEFT JOIN {table} ON {table}.{key} = {form.sources[0].name}.{key}"
+    return f" LEFT JOIN {table} ON {table}.{key} = {first_of(own, key)}"
 
 
-def _holders_sql(source: str) -> str:
+def first_of(own: Sequence[str], name: str) -> str:
+    """The value of a column in any of the sources that has the subject."""
+    columns = [f"{source}.{name}" for source in own]
+    return columns[0] if len(columns) == 1 else f"coalesce({', '.join(columns)})"
+
+
+def holders_sql(source: str) -> str:
+    """Who holds each GPU of a source: its largest process."""
     columns = ", ".join(f"'{name}': {name}" for name in HOLDER_COLUMNS)
     return (
         "holders AS (\n"
@@ -297,7 +317,8 @@ def _holders_sql(source: str) -> str:
     )
 
 
-def _struct(table: str, names: Sequence[str]) -> str:
+def struct_sql(table: str, names: Sequence[str]) -> str:
+    """Columns of a table as a struct of its name."""
     return "{" + ", ".join(f"'{name}': {table}.{name}" for name in names) + f"}} AS {table}"
 
 
@@ -305,7 +326,7 @@ def _text_sql(value: str) -> str:
     return "'" + value.replace("'", "''") + "'"
 
 
-def _wrapped(columns: Sequence[str], indent: int) -> str:
+def wrapped(columns: Sequence[str], indent: int) -> str:
     """Columns over as many lines as they need."""
     lines: list[str] = []
     for column in columns:

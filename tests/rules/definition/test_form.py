@@ -287,6 +287,10 @@ def test_events_are_counted_by_a_key_of_their_details_until_a_reboot(database) -
             "r.yaml:6:9: 'gpus' is nothing that an alert can be of; did you mean 'gpu'?",
         ),
         (["of: gpu", "measure: {a: max(power_watts)}", "when: a > 1"], "`window` is missing"),
+        (
+            ["of: gpu", "window: 1m", "measure: {left: max(power_watts)}", "when: left > 1"],
+            "r.yaml:8:15: 'left' is a word of SQL",
+        ),
         (["of: gpu", "window: 1m", "when: a > 1"], "`measure` is missing"),
         (["of: gpu", "window: 1m", "measure: {a: max(power_watts)}"], "`when` is missing"),
         (

@@ -16,7 +16,7 @@ _CODE_OR_LINK = re.compile(r"(`[^`]*`|\[[^\]]*\]\([^)]*\))")
 _STAND_INS = {
     "culprit": "the process",
     "default_watts": "WATTS",
-    "reset_with": "`nvidia-smi --gpu-reset -i GPU`",
+    "reset_command": "nvidia-smi --gpu-reset -i GPU",
     "serial": "SERIAL",
     "stop_with": "scancel JOB",
     "whom": "its owner",
@@ -151,6 +151,7 @@ def _of(rule: Rule) -> RulePage:
 
 def _values(rule: Rule, raw: Mapping[str, Any]) -> list[tuple[str, str]]:
     return [
+        *([("window", str(raw["window"]))] if "window" in raw else []),
         *(
             (name, f"{value:,}" if isinstance(value, int) else str(value))
             for name, value in (raw.get("params") or {}).items()

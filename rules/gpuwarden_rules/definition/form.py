@@ -37,6 +37,7 @@ from gpuwarden.durations import seconds_of
 from gpuwarden.schema import TABLES, stored_columns
 from gpuwarden_rules.definition.expressions import Helper, Note, Scope, nearest, rewritten, words
 from gpuwarden_rules.definition.form_sql import (
+    CADENCE_S,
     COVERED_PERCENT,
     DETAILS,
     HOLDER_COLUMNS,
@@ -311,9 +312,11 @@ class FormReader:
 
     def _table(self, text: str, seconds: float, node: Node) -> tuple[str | None, dict[str, str]]:
         """The table that a measure reads, and its calls over a rollup."""
-        subject = self._subject
+        subject, names = self._subject, _plain(text)
+        samples = next((one for one in subject.tables if names <= {*TABLES[one].names}), None)
         rollup = subject.hours if seconds > HOURS_FROM_S else subject.minutes
-        if rollup and seconds >= ROLLUPS_FROM_S:
+        is_minutely = rollup == subject.minutes and CADENCE_S.get(samples or "", 0) >= 60
+        if rollup and seconds >= ROLLUPS_FROM_S and not is_minutely:
             calls = {
                 call[0]: _over_rollup(call[1].lower(), call[2], rollup)
                 for call in _CALL.finditer(text)
@@ -322,11 +325,11 @@ class FormReader:
             of_rollup = _CALL.sub(lambda call: rolled_up.get(call[0], call[0]), text)
             if _plain(of_rollup) <= {*TABLES[rollup].names}:
                 return rollup, rolled_up
+        if samples is not None:
+            return samples, {}
         tables = [*subject.tables, *([rollup] if rollup else [])]
-        names = _plain(text)
-        for table in tables:
-            if names <= {*TABLES[table].names}:
-                return table, {}
+        if rollup and names <= {*TABLES[rollup].names}:
+            return rollup, {}
         known = [*dict.fromkeys(chain.from_iterable(TABLES[table].names for table in tables))]
         unknown = sorted(names - {*known})
         if unknown:

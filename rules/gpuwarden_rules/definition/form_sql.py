@@ -10,6 +10,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from gpuwarden.metrics import Type
 from gpuwarden.schema import TABLES
 
 COVERED_PERCENT = 75
@@ -20,7 +21,7 @@ SLOTS = 12
 """Parts of a window in each of which a reading is looked for."""
 DETAILS = "(CASE WHEN json_valid(details) THEN details::JSON END)"
 HOLDER_COLUMNS = ("username", "job", "pid", "process_name", "started_at")
-_CADENCE_S = {
+CADENCE_S = {
     "gpu_samples": 1,
     "host_samples": 1,
     "gpu_health_samples": 60,
@@ -29,6 +30,7 @@ _CADENCE_S = {
 }
 """Seconds between two rows; others come each ten."""
 _NO_WORD = re.compile(r"\W+")
+_ONE_READING = re.compile(r"arg_m(?:ax|in)\((?P<column>\w+), ts\)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +75,13 @@ class Measure:
     source: Source
     columns: frozenset[str]
     """Columns of the source that it reads."""
+
+    @property
+    def is_number(self) -> bool:
+        """Whether it can be the value of an alert: not one reading of a flag or a text."""
+        match = _ONE_READING.fullmatch(self.sql)
+        types = {column.name: column.type for column in TABLES[self.source.table].columns}
+        return match is None or types.get(match["column"]) not in (Type.BOOL, Type.STRING)
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +175,8 @@ def result_columns(form: Form) -> dict[str, str]:
     if form.is_simulated_known:
         result["simulated"] = "simulated"
     result |= {name: sql for name, sql in form.shown.items() if name not in result}
-    result.setdefault("value", form.measures[0].name)
+    if number := next((measure.name for measure in form.measures if measure.is_number), None):
+        result.setdefault("value", number)
     if form.has_holder and "username" in form.shown:
         result.setdefault("owner", "holder.username")
     condition = f"({form.when})" + (f" AND ({form.covered})" if form.covered else "")
@@ -276,7 +286,7 @@ def coverage_sql(source: Source, value: str) -> str:
     if source.is_rollup:
         unit = 60 if source.table.endswith("_1m") else 3600
         return f"100.0 * {unit} * count({value}) / {source.window}"
-    cadence_s = _CADENCE_S.get(source.table, 10)
+    cadence_s = CADENCE_S.get(source.table, 10)
     slots = str(SLOTS)
     if cadence_s > 1:
         slots = f"greatest(1, least({SLOTS}, {source.window} // {1.5 * cadence_s:g}))::BIGINT"

@@ -186,6 +186,23 @@ def test_a_long_window_is_read_from_minutes_and_hours(database) -> None:
     assert judged(database, rule) == {"GPU-a": True}
 
 
+def test_readings_of_a_minute_are_read_themselves_and_a_flag_is_no_value(database) -> None:
+    rule = rule_of(
+        form_of(
+            "of: gpu",
+            "window: 1h",
+            "measure: {failed: last(remap_failed), errors: delta(ecc_corrected_volatile_total)}",
+            "when: failed",
+        )
+    )
+    assert rule.requires == (("gpu_health_samples", "remap_failed"),)
+    total = {"remap_failed": True, "ecc_corrected_volatile_total": lambda ago: 9 if ago < 5 else 2}
+    samples(database, "GPU-a", table="gpu_health_samples", **total)
+    samples(database, "GPU-b", table="gpu_health_samples", remap_failed=False)
+    (row,) = database.run(rule.sql, rule.bindings(NOW)).records()
+    assert (row["gpu_uuid"], row["holds"], row["value"]) == ("GPU-a", True, 7)
+
+
 def test_texts_have_the_inventory_the_price_and_who_holds_the_gpu(database) -> None:
     text = HOT.replace("({model})", "({model}, {serial}), {username}, job {job}: {cost}")
     rule = rule_of(text)

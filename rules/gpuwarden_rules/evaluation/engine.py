@@ -25,6 +25,7 @@ from gpuwarden_rules.definition.language import Rule
 from gpuwarden_rules.definition.overrides import Locations, Override
 from gpuwarden_rules.evaluation import fleet, schedule
 from gpuwarden_rules.evaluation.accounts import accounts_of
+from gpuwarden_rules.evaluation.group import Query, Rows, RuleGroup, groups_of, rows_alone
 from gpuwarden_rules.evaluation.rule_failing import (
     failing_rows,
     failing_rule,
@@ -91,6 +92,7 @@ class RuleEngine:
         self._lag_s = lag_s
         self._background = background or querier
         self._runtimes = {rule.name: _runtime_of(rule, overrides) for rule in rules}
+        self._groups = groups_of(self._runtimes.values())
         self._failing = RuleRuntime(failing_rule())
         self._lake_away = RuleRuntime(lake_away_rule())
         self._querier = querier
@@ -105,7 +107,7 @@ class RuleEngine:
         self._timer: schedule.EvaluationSchedule | None = None
         self._changing = asyncio.Lock()
         self._refreshing = asyncio.Lock()
-        self._unreplayed: asyncio.Queue[tuple[RuleRuntime, datetime]] = asyncio.Queue()
+        self._unreplayed: asyncio.Queue[tuple[RuleRuntime, RuleGroup, datetime]] = asyncio.Queue()
         self._locations = Locations()
         self._absent: Mapping[fleet.Required, str] = {}
         self._refreshed_at: float | None = None
@@ -120,6 +122,11 @@ class RuleEngine:
     def rules(self) -> list[Rule]:
         """Rules that run, in order."""
         return [runtime.rule for runtime in self._runtimes.values()]
+
+    @property
+    def groups(self) -> Sequence[RuleGroup]:
+        """The rules as they are evaluated together."""
+        return self._groups
 
     @property
     def all_rules(self) -> list[Rule]:
@@ -188,13 +195,12 @@ class RuleEngine:
         async with asyncio.TaskGroup() as tasks, schedule.running() as running:
             self._tasks, self._timer = tasks, running
             replaying = tasks.create_task(self._replay_all(), name="replay of rules")
-            for runtime in sorted(self._runtimes.values(), key=_urgency):
-                self._begin(runtime)
+            self._begin_groups()
             await stop.wait()
             replaying.cancel()
             async with self._changing:
                 self._tasks = self._timer = None
-                await self._end(list(self._runtimes.values()))
+                await self._end_groups()
         self._threads.shutdown(wait=False)
         await self.close()
 
@@ -245,24 +251,16 @@ class RuleEngine:
         async with self._changing:
             named = {rule.name: rule for rule in rules}
             deleted = [w for name, w in self._runtimes.items() if name not in named]
-            for runtime in deleted:
-                del self._runtimes[runtime.rule.name]
-                if self._timer:
-                    self._timer.forget(runtime.rule.name)
-            await self._end(deleted)
+            await self._end_groups()
             before, self._runtimes = self._runtimes, {}
             for name, rule in named.items():
                 runtime = before.get(name) or _runtime_of(rule, overrides)
                 is_new = name not in before
                 runtime.begun_at = runtime.begun_at or (self._clock.now() if is_new else None)
-                interval_s = runtime.rule.interval_s
                 runtime.become(rule, _concerning(rule, overrides))
                 self._runtimes[name] = runtime
-                if is_new:
-                    self._begin(runtime)
-                elif interval_s != rule.interval_s:
-                    self._wake(runtime)
-                runtime.due.set()
+            self._groups = groups_of(self._runtimes.values())
+            self._begin_groups()
             self._refreshed_at = self._muted_until = None
             self._expect(self._expected())
             over = [alert for runtime in deleted for alert in runtime.state.values()]
@@ -271,18 +269,22 @@ class RuleEngine:
     def _expected(self) -> list[ExpectedQuery]:
         """Queries that will recur."""
         now = self._now()
-        rules = [runtime.rule for runtime in self._runtimes.values()]
-        required = [key for rule in rules for key in rule.requires]
+        required = [key for runtime in self._runtimes.values() for key in runtime.rule.requires]
         return [
-            *(ExpectedQuery(r.sql, r.bindings(now), _replayed_s(r)) for r in rules),
+            *(
+                ExpectedQuery(
+                    group.plain_sql, group.bindings(now), max(map(_replayed_s, group.runtimes))
+                )
+                for group in self._groups
+            ),
             *fleet.expected(required, now),
         ]
 
     def wake(self, kinds: Collection[str]) -> None:
         """Evaluate the rules that wait for events of these kinds, which are now stored."""
-        for runtime in self._runtimes.values():
-            if not set(kinds).isdisjoint(runtime.rule.on_events):
-                runtime.due.set()
+        for group in self._groups:
+            if not group.on_events.isdisjoint(kinds):
+                group.due.set()
 
     async def silence(self, silence: Silence) -> None:
         """Add a silence, or replace that of the same id; it is saved when this returns."""
@@ -328,22 +330,63 @@ class RuleEngine:
 
     async def evaluate(self, name: str) -> list[Transition]:
         """Evaluate one rule now; failures are counted and logged, never raised."""
-        runtime = self._runtimes[name]
+        return await self.evaluate_group(RuleGroup([self._runtimes[name]]))
+
+    async def evaluate_group(self, group: RuleGroup) -> list[Transition]:
+        """Evaluate the rules of a group now, by one query where they can be one."""
         started, began_at = self._clock.monotonic(), self._clock.now()
         tells_of_now = is_fresh(self._lag_s(), began_at - self._started_at)
         transitions: list[Transition] = []
-        try:
-            await self._refresh_fleet(runtime)
-            runtime.stats.cannot_run = fleet.cannot_run(runtime.rule, self._absent)
+        now = self._now()
+        ready, failure = await self._ready(group, now)
+        rows: Mapping[str, Rows | Exception] = {}
+        if failure is None and ready:
+            try:
+                rows = await group.rows(ready, self._locations, self._query_at(now, self._querier))
+            except Exception as error:  # noqa: BLE001 - it is counted for each rule below
+                failure = error
+        for runtime in ready:
+            found = failure or rows[runtime.rule.name]
+            transitions += await self._judge(runtime, found, now, began_at, tells_of_now)
+        group.last_seconds = self._clock.monotonic() - started
+        for runtime in group.runtimes:
             if runtime.stats.cannot_run:
                 runtime.stats.judged_at = began_at if tells_of_now else runtime.stats.judged_at
-                return []
-            now = self._now()
+            else:
+                self._time(runtime, began_at, group.last_seconds / len(group.runtimes))
+        await self._evaluate_failing_rules()
+        return transitions
+
+    async def _ready(
+        self, group: RuleGroup, now: datetime
+    ) -> tuple[list[RuleRuntime], Exception | None]:
+        """The rules of a group that can run, or why nobody knows."""
+        try:
+            for runtime in group.runtimes:
+                await self._refresh_fleet(runtime)
+                runtime.stats.cannot_run = fleet.cannot_run(runtime.rule, self._absent)
+            for runtime in group.runtimes:
+                await self._refresh_silent(runtime, now)
+        except Exception as error:  # noqa: BLE001 - it is counted for each rule
+            return [*group.runtimes], error
+        return [one for one in group.runtimes if not one.stats.cannot_run], None
+
+    async def _judge(
+        self,
+        runtime: RuleRuntime,
+        found: Rows | Exception,
+        now: datetime,
+        began_at: datetime,
+        tells_of_now: bool,
+    ) -> list[Transition]:
+        """Advance a rule by its rows; a failure is counted."""
+        try:
             if runtime.past is not None:
                 runtime.take_past(runtime.past, now)
             try:
-                await self._refresh_silent(runtime, now)
-                transitions = await self._advance(runtime, now, self._silent)
+                if isinstance(found, Exception):
+                    raise found
+                transitions = await self._step(runtime, found, now, self._silent, self._querier)
             except LakeAwayError:
                 raise
             except Exception:
@@ -359,15 +402,14 @@ class RuleEngine:
             runtime.failed(error)
         else:
             runtime.succeeded(self._clock.now())
-        self._time(runtime, began_at, self._clock.monotonic() - started)
-        await self._evaluate_failing_rules()
-        return transitions
+            return transitions
+        return []
 
     async def rows_at(self, name: str, at: datetime) -> list[dict[str, Any]]:
         """The rows of a rule's SQL at an instant, with overrides. Raises what the query raises."""
         runtime = self._runtimes[name]
         await self._refresh_fleet(runtime)
-        return await self._rows(runtime, at, self._querier)
+        return await rows_alone(runtime, self._locations, self._query_at(at, self._querier))
 
     async def warm_up(self, name: str) -> None:
         """Replay a rule over its last `for` and `keep_firing_for`, so that a condition that held all the time
@@ -381,7 +423,7 @@ class RuleEngine:
         """The state after a replay of a rule's past; empty where the replay fails."""
         rule = known.rule
         runtime = RuleRuntime(rule, known.overrides)
-        span_s = _replayed_s(rule)
+        span_s = _replayed_s(runtime)
         count = min(WARM_UP_EVALUATIONS_MAX, math.ceil(span_s / rule.interval_s))
         now = self._now()
         try:
@@ -391,7 +433,9 @@ class RuleEngine:
                     return RuleState()
                 for back in range(count, 0, -1):
                     at = now - timedelta(seconds=span_s * back / count)
-                    await self._advance(runtime, at, querier=self._background)
+                    query = self._query_at(at, self._background)
+                    rows = await rows_alone(runtime, self._locations, query)
+                    await self._step(runtime, rows, at, frozenset(), self._background)
         except Exception as error:  # noqa: BLE001 - without its past the rule starts now
             reason = str(error).partition("\n")[0] or type(error).__name__
             log.info("rule starts without its history", extra={"rule": rule.name, "reason": reason})
@@ -420,56 +464,61 @@ class RuleEngine:
         """Now, to the millisecond that the store keeps: a restored alert equals the one saved."""
         return from_ms(to_ms(self._clock.now()))
 
-    def _begin(self, runtime: RuleRuntime) -> None:
-        if self._tasks:
-            name = f"rule {runtime.rule.name}"
-            runtime.task = self._tasks.create_task(self._keep_evaluating(runtime), name=name)
-            self._wake(runtime)
+    def _begin_groups(self) -> None:
+        if self._tasks is None or self._timer is None:
+            return
+        for group in sorted(self._groups, key=_urgency):
+            group.task = self._tasks.create_task(
+                self._keep_evaluating(group), name=f"rule {group.name}"
+            )
+            self._timer.every(group.name, group.interval_s, group.due.set)
 
-    def _wake(self, runtime: RuleRuntime) -> None:
-        if self._timer:
-            self._timer.every(runtime.rule.name, runtime.rule.interval_s, runtime.due.set)
-
-    async def _end(self, runtimes: Sequence[RuleRuntime]) -> None:
+    async def _end_groups(self) -> None:
         """Wait until evaluations end, and cancel those that do not."""
-        for runtime in runtimes:
-            runtime.is_over = True
-            runtime.due.set()
-        running = [runtime.task for runtime in runtimes if runtime.task]
+        for group in self._groups:
+            group.is_over = True
+            group.due.set()
+            if self._timer:
+                self._timer.forget(group.name)
+        running = [group.task for group in self._groups if group.task]
         if running:
             _, late = await asyncio.wait(running, timeout=STOP_TIMEOUT_S)
             for task in late:
                 task.cancel()
 
-    async def _keep_evaluating(self, runtime: RuleRuntime) -> None:
-        runtime.is_replayed = is_asked = runtime.rule.for_s <= 0
-        while not runtime.is_over:
-            runtime.due.clear()
-            async with self._slots.of(runtime):
-                if not runtime.is_over:
-                    await self.evaluate(runtime.rule.name)
-            if not is_asked:
-                is_asked = True
-                self._unreplayed.put_nowait((runtime, self._now()))
-            rest_s = schedule.REST_FACTOR * (runtime.stats.last_seconds or 0.0)
-            if runtime.rule.on_events:
+    async def _keep_evaluating(self, group: RuleGroup) -> None:
+        new = [runtime for runtime in group.runtimes if not runtime.is_begun]
+        for runtime in new:
+            runtime.is_begun, runtime.is_replayed = True, runtime.rule.for_s <= 0
+        while not group.is_over:
+            group.due.clear()
+            async with self._slots.of(group):
+                if not group.is_over:
+                    await self.evaluate_group(group)
+            for runtime in new:
+                if not runtime.is_replayed:
+                    self._unreplayed.put_nowait((runtime, group, self._now()))
+            new = []
+            rest_s = schedule.REST_FACTOR * (group.last_seconds or 0.0)
+            if group.on_events:
                 rest_s = max(rest_s, EVENT_REST_S)
-            is_slow = rest_s > runtime.rule.interval_s
-            if is_slow or runtime.rule.on_events:
-                was_due = await _until(runtime, rest_s)
+            is_slow = rest_s > group.interval_s
+            if is_slow or group.on_events:
+                was_due = await _until(group, rest_s)
                 if was_due and not is_slow:
                     continue
-            await runtime.due.wait()
+            await group.due.wait()
 
     async def _replay_all(self) -> None:
         """Replay rules one after the other, each after its first evaluation, which matters more."""
         while True:
-            runtime, evaluated_at = await self._unreplayed.get()
+            runtime, group, evaluated_at = await self._unreplayed.get()
             waited = self._now() - evaluated_at
             is_late = waited >= timedelta(seconds=runtime.rule.for_s)  # it fires without a replay
-            is_wanted = not (runtime.is_over or is_late)
+            is_gone = self._runtimes.get(runtime.rule.name) is not runtime
+            is_wanted = not (is_gone or is_late)
             runtime.past = await self._replayed(runtime) if is_wanted else RuleState()
-            runtime.due.set()
+            group.due.set()
 
     async def _refresh_fleet(self, runtime: RuleRuntime) -> None:
         """Read the columns that the fleet reports, and locations of GPUs, if the rule needs them and they are old."""
@@ -508,17 +557,16 @@ class RuleEngine:
             )
             self._silent_at = now_s
 
-    async def _advance(
+    async def _step(
         self,
         runtime: RuleRuntime,
+        rows: Rows,
         now: datetime,
-        silent: frozenset[str] = frozenset(),
-        *,
-        querier: Querier | None = None,
+        silent: frozenset[str],
+        querier: Querier,
     ) -> list[Transition]:
-        """One step of a rule's state. Raises what the query or the rows raise."""
-        rule, querier = runtime.rule, querier or self._querier
-        rows = await self._rows(runtime, now, querier)
+        """One step of a rule's state. Raises what the rows raise."""
+        rule = runtime.rule
         if self._elsewhere:
             rows = [row for row in rows if row.get("node") not in self._elsewhere]
         accounts = await accounts_of(rule, rows, runtime.state, querier, now)
@@ -547,23 +595,19 @@ class RuleEngine:
                 del self._adopted[key]
         return frozenset(key for key in runtime.state if key in self._adopted)
 
-    async def _rows(
-        self, runtime: RuleRuntime, now: datetime, querier: Querier
-    ) -> list[dict[str, Any]]:
-        """The rows of the rule's SQL, each part of the fleet with its own parameters."""
-        if not runtime.overrides:
-            return await self._query(runtime.rule, now, querier)
-        plan = runtime.plan(self._locations)
-        return await plan.rows(lambda rule: self._query(rule, now, querier))
+    def _query_at(self, now: datetime, querier: Querier) -> Query:
+        """How the rows of an instant are queried."""
 
-    async def _query(self, rule: Rule, now: datetime, querier: Querier) -> list[dict[str, Any]]:
-        async with asyncio.timeout(QUERY_TIMEOUT_S + 5):
-            result = await querier.query(
-                rule.sql, rule.bindings(now), timeout_s=QUERY_TIMEOUT_S, row_limit=ROWS_MAX
-            )
-        if result.truncated:
-            raise RowsError(f"more than {ROWS_MAX} rows; narrow the rule's SQL")
-        return result.records()
+        async def query(sql: str, params: Mapping[str, Any]) -> Rows:
+            async with asyncio.timeout(QUERY_TIMEOUT_S + 5):
+                result = await querier.query(
+                    sql, {**params, "now": now}, timeout_s=QUERY_TIMEOUT_S, row_limit=ROWS_MAX
+                )
+            if result.truncated:
+                raise RowsError(f"more than {ROWS_MAX} rows; narrow the rule's SQL")
+            return result.records()
+
+        return query
 
     async def _evaluate_failing_rules(self) -> None:
         """Update the alerts about rules that fail, are slow or cannot be judged."""
@@ -655,26 +699,28 @@ def _runtime_of(rule: Rule, overrides: Sequence[Override]) -> RuleRuntime:
     return RuleRuntime(rule, _concerning(rule, overrides))
 
 
-def _replayed_s(rule: Rule) -> float:
+def _replayed_s(runtime: RuleRuntime) -> float:
     """Length of the replay of a rule's past at a start."""
+    rule = runtime.rule
     return rule.for_s + rule.keep_firing_for_s if rule.for_s > 0 else 0.0
 
 
-def _urgency(runtime: RuleRuntime) -> int:
-    """Sort key: critical rules first."""
-    return -list(Severity).index(runtime.rule.severity)
+def _urgency(group: RuleGroup) -> int:
+    """Sort key: groups with a critical rule first."""
+    order = list(Severity)
+    return -max(order.index(runtime.rule.severity) for runtime in group.runtimes)
 
 
-async def _until(runtime: RuleRuntime, seconds: float) -> bool:
-    """Rest, or stop early when the rule ends; whether the rule was woken meanwhile."""
+async def _until(group: RuleGroup, seconds: float) -> bool:
+    """Rest, or stop early when the group ends; whether it was woken meanwhile."""
     deadline = asyncio.get_running_loop().time() + seconds
     was_due = False
-    while not runtime.is_over:
-        was_due = was_due or runtime.due.is_set()
-        runtime.due.clear()
+    while not group.is_over:
+        was_due = was_due or group.due.is_set()
+        group.due.clear()
         try:
             async with asyncio.timeout_at(deadline):
-                await runtime.due.wait()
+                await group.due.wait()
         except TimeoutError:
             break
     return was_due

@@ -1,6 +1,5 @@
 """Keeps the runtime of a rule: its alerts, which of them must be saved and reported, and its statistics."""
 
-import asyncio
 import logging
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -32,12 +31,10 @@ class RuleRuntime:
     unsaved: dict[tuple[str, datetime], Alert] = field(default_factory=dict)
     saved_at: dict[str, datetime] = field(default_factory=dict)
     unnotified: list[Alert] = field(default_factory=list)
-    due: asyncio.Event = field(default_factory=asyncio.Event)
-    is_over: bool = False
-    """The rule was deleted, or the engine stops."""
     begun_at: datetime | None = None
     """When the rule was added to the engine; None: at the engine's start."""
-    task: asyncio.Task[None] | None = None
+    is_begun: bool = False
+    """Its evaluations have begun."""
     is_replayed: bool = True
     """False until the replay of its past has ended: an alert that is pending since the start may have begun
     long before."""

@@ -3,8 +3,8 @@
 The phases of the rules are spread over the interval. Timers are the event loop's own, so a change of the
 wall clock does not move them. A turn that a busy loop missed is skipped: a rule that is late is woken once.
 
-Quick rules never wait for slow ones. A rule is quick or slow as its last evaluation was. Before the first
-one, a rule with a short interval, or one that events wake, counts as quick.
+Quick groups of rules never wait for slow ones. A group is quick or slow as its last evaluation was. Before the
+first one, a group with a short interval, or one that events wake, counts as quick.
 """
 
 import asyncio
@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 from gpuwarden.clock import Clock
 from gpuwarden.lifecycle import until
-from gpuwarden_rules.evaluation.runtime import RuleRuntime
+from gpuwarden_rules.evaluation.group import RuleGroup
 
 GOLDEN_RATIO = 0.618034
 REST_FACTOR = 4.0
@@ -68,9 +68,9 @@ async def running() -> AsyncIterator[EvaluationSchedule]:
 
 
 QUICK_S = 1.0
-"""A rule whose last evaluation took longer is slow."""
+"""A group whose last evaluation took longer is slow."""
 SOON_S = 5.0
-"""A rule with this interval or a shorter one is quick until its first evaluation."""
+"""A group with this interval or a shorter one is quick until its first evaluation."""
 LANE_MAX = 2
 """Concurrent evaluations of each kind; the rest wait, so that rules do not crowd out ingest and queries."""
 CONCURRENT_MAX = 2 * LANE_MAX
@@ -83,17 +83,16 @@ class EvaluationSlots:
         self.quick = asyncio.Semaphore(LANE_MAX)
         self.slow = asyncio.Semaphore(LANE_MAX)
 
-    def of(self, runtime: RuleRuntime) -> asyncio.Semaphore:
-        """The slot of the rule's next evaluation."""
-        return self.quick if is_quick(runtime) else self.slow
+    def of(self, group: RuleGroup) -> asyncio.Semaphore:
+        """The slot of the group's next evaluation."""
+        return self.quick if is_quick(group) else self.slow
 
 
-def is_quick(runtime: RuleRuntime) -> bool:
-    """Whether the rule's next evaluation is expected to be quick."""
-    seconds = runtime.stats.last_seconds
-    if seconds is not None:
-        return seconds <= QUICK_S
-    return runtime.rule.interval_s <= SOON_S or bool(runtime.rule.on_events)
+def is_quick(group: RuleGroup) -> bool:
+    """Whether the group's next evaluation is expected to be quick."""
+    if group.last_seconds is not None:
+        return group.last_seconds <= QUICK_S
+    return group.interval_s <= SOON_S or bool(group.on_events)
 
 
 async def repeat(

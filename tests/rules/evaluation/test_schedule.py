@@ -7,6 +7,7 @@ import pytest
 
 from gpuwarden_rules.definition.language import parse
 from gpuwarden_rules.evaluation import schedule
+from gpuwarden_rules.evaluation.group import RuleGroup
 from gpuwarden_rules.evaluation.runtime import RuleRuntime
 from gpuwarden_rules.evaluation.schedule import QUICK_S, SOON_S, EvaluationSlots, is_quick
 
@@ -35,7 +36,7 @@ async def test_a_turn_that_was_missed_is_not_made_up_for() -> None:
         assert len(woken) == 1
 
 
-def watch_of(interval_s: float, last_seconds: float | None) -> RuleRuntime:
+def group_of(interval_s: float, last_seconds: float | None) -> RuleGroup:
     (rule,) = parse(
         f"""
         rules:
@@ -44,9 +45,7 @@ def watch_of(interval_s: float, last_seconds: float | None) -> RuleRuntime:
         """,
         "r.yaml",
     )
-    runtime = RuleRuntime(rule)
-    runtime.stats.last_seconds = last_seconds
-    return runtime
+    return RuleGroup([RuleRuntime(rule)], last_seconds=last_seconds)
 
 
 @pytest.mark.parametrize(
@@ -62,6 +61,6 @@ def watch_of(interval_s: float, last_seconds: float | None) -> RuleRuntime:
 def test_a_rule_is_quick_by_its_last_evaluation_or_else_its_interval(
     interval_s: float, last_seconds: float | None, expected: bool
 ) -> None:
-    runtime, slots = watch_of(interval_s, last_seconds), EvaluationSlots()
-    assert is_quick(runtime) is expected
-    assert slots.of(runtime) is (slots.quick if expected else slots.slow)
+    group, slots = group_of(interval_s, last_seconds), EvaluationSlots()
+    assert is_quick(group) is expected
+    assert slots.of(group) is (slots.quick if expected else slots.slow)

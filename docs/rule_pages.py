@@ -156,6 +156,7 @@ def _values(rule: Rule, raw: Mapping[str, Any]) -> list[tuple[str, str]]:
             (name, f"{value:,}" if isinstance(value, int) else str(value))
             for name, value in (raw.get("params") or {}).items()
         ),
+        *((key, f"`{' '.join(str(raw[key]).split())}`") for key in ("when", "until") if key in raw),
         *((name, str(raw[name])) for name, field in _SPANS if getattr(rule, field)),
     ]
 

@@ -93,6 +93,8 @@ class FormReader:
         """Table and column of everything that is read."""
         self._inventory: dict[str, dict[str, None]] = {}
         self._has_holder = False
+        self.labels: tuple[str, ...] = ()
+        """The alert's labels, once it has been read."""
 
     def read(self, fields: Sequence[str]) -> Form | None:
         """The form; `fields`: names that the rule's texts use. None: it cannot be compiled, as noted."""
@@ -102,11 +104,11 @@ class FormReader:
             return None
         self._subject = subject
         by = self._texts("by")
+        self.labels = (*subject.labels, *by)
         key_sql = self._key_sql(by)
         where = self._expression("where", self._scope_of_rows(subject.tables[0], {}))
         measures = self._measures()
-        labels = (*subject.labels, *by)
-        lets, names = self._lets(measures, labels)
+        lets, names = self._lets(measures, self.labels)
         scope = self._scope_of_subjects(names)
         when, until = (self._expression(key, scope) for key in ("when", "until"))
         self._note_missing(measures, when)
@@ -119,7 +121,7 @@ class FormReader:
             return None
         return Form(
             subject=subject,
-            labels=labels,
+            labels=self.labels,
             key=(*subject.key, *by),
             key_sql=key_sql,
             where=where,
@@ -257,7 +259,8 @@ class FormReader:
         known = dict(names)
         tables = [table for table in ("gpus", "nodes") if self._is_in(table)]
         for table in tables:
-            known |= {f"{table}.{name}": f"{table}.{name}" for name in TABLES[table].names}
+            columns = (f"{table}.{column.name}" for column in stored_columns(TABLES[table]))
+            known |= {name: name for name in columns}
         if self._is_in("gpus"):
             known |= {f"holder.{name}": f"holder.{name}" for name in HOLDER_COLUMNS}
         helpers: dict[str, Helper] = {}
@@ -346,7 +349,8 @@ class FormReader:
         self, measures: Sequence[Measure], labels: Sequence[str]
     ) -> tuple[list[Let], dict[str, str]]:
         """The lets in order, and the SQL of all names that a condition may use."""
-        names = {measure.name: measure.name for measure in measures}
+        names = {name: name for name in self._reader.entries(self._nodes.get("measure"))}
+        names |= {measure.name: measure.name for measure in measures}
         names |= {label: label for label in labels}
         if self._subject.inventory == "gpus":
             names.setdefault("model", _MODEL)

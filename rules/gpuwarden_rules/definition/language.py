@@ -347,9 +347,10 @@ def _form(
     for key in ("sql", "labels"):
         if key in nodes:
             reader.note(nodes[key], f"`of` says it already; a rule has `of` or `{key}`")
-    form = FormReader(reader, nodes, params).read(named)
+    form_reader = FormReader(reader, nodes, params)
+    form = form_reader.read(named)
     if form is None:
-        return _Condition("", frozenset(), (), columns)
+        return _Condition("", frozenset(), form_reader.labels, columns)
     sql = sql_of(form)
     mentioned = frozenset(parameter.name for parameter in sql_text.parameters(sql))
     for name in sorted(mentioned - {*params, "now"}):

@@ -370,6 +370,28 @@ def test_a_mistake_is_named_with_its_place(lines: list[str], message: str) -> No
     )
 
 
+def test_a_mistake_makes_no_others() -> None:
+    text = form_of(
+        "of: gpu",
+        "window: 1m",
+        "measure: {a: max(power_wats)}",
+        "when: a > 1",
+        "caused_by: {node_down: [node]}",
+    )
+    assert len(problems_of(text)) == 1
+
+
+def test_an_expression_may_name_the_price() -> None:
+    text = form_of(
+        "of: gpu",
+        "window: 1m",
+        "measure: {watts: max(power_watts)}",
+        "let: {usd_per_hour: gpus.usd_per_hour / 2}",
+        "when: watts > 1",
+    )
+    assert ("gpus", "usd_per_hour") in rule_of(text).optional
+
+
 @pytest.mark.parametrize(
     ("text", "sql"),
     [

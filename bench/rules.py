@@ -1,4 +1,4 @@
-"""Cost of one evaluation of each built-in rule over a large fleet, and of all of them together.
+"""Cost of one evaluation of each group of built-in rules over a large fleet, and of all of them together.
 
     python -m bench.rules [--gpus 1000] [--runs 5] [--seconds 900] [--rules gpu_hung,xid_critical] [--keep FILE]
 
@@ -31,7 +31,10 @@ import duckdb
 from gpuwarden.rollups import ROLLUPS
 from gpuwarden.schema import TABLES, create_sql, views_sql
 from gpuwarden_collector.storage.rollup import minutes
-from gpuwarden_rules.definition.language import Rule, builtin_rules
+from gpuwarden_rules.definition.form_group import Member, select_of
+from gpuwarden_rules.definition.language import builtin_rules
+from gpuwarden_rules.evaluation.group import RuleGroup, groups_of
+from gpuwarden_rules.evaluation.runtime import RuleRuntime
 from gpuwarden_rules.evaluation.state import RuleState, step
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -211,28 +214,47 @@ def roll_up(db: duckdb.DuckDBPyConnection) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """Cost of one evaluation of a rule; `cpu_s` is of all threads, the step included."""
+    """Cost of one evaluation of a group of rules; `cpu_s` is of all threads, the steps included."""
 
-    rule: Rule
+    group: RuleGroup
     wall_s: float
     cpu_s: float
     plan_ms: float
     step_ms: float
     rows: int
-    alerts: int
+    alerts: Mapping[str, int]
 
     def __str__(self) -> str:
         return (
-            f"{self.rule.name:26} {self.wall_s:9.2f} {self.cpu_s:8.2f} {self.plan_ms:8.1f}"
-            f" {self.step_ms:8.1f} {self.rows:7d} {self.alerts:7d}"
+            f"{self.group.name:46} {self.wall_s:9.2f} {self.cpu_s:8.2f} {self.plan_ms:8.1f}"
+            f" {self.step_ms:8.1f} {self.rows:7d} {sum(self.alerts.values()):7d}"
         )
 
 
-def bindings_of(rule: Rule) -> dict[str, Any]:
-    return {
-        k: v.replace(tzinfo=None) if isinstance(v, datetime) else v
-        for k, v in rule.bindings(NOW).items()
-    }
+class Evaluation:
+    """The SQL of a group and the states of its rules."""
+
+    def __init__(self, group: RuleGroup) -> None:
+        self.group = group
+        self.rules = [runtime.rule for runtime in group.runtimes]
+        self.states = [RuleState() for _ in self.rules]
+        forms = [(rule.form, rule.params) for rule in self.rules]
+        members = [Member(form, params) for form, params in forms if form]
+        self._select = select_of(members) if len(self.rules) > 1 else None
+        self.sql = group.plain_sql
+        self.bindings = {
+            name: value.replace(tzinfo=None) if isinstance(value, datetime) else value
+            for name, value in group.bindings(NOW).items()
+        }
+
+    def run(self, db: duckdb.DuckDBPyConnection) -> tuple[int, float]:
+        """Evaluate once: rows of the SQL, and seconds that the steps took."""
+        rows = records(db.execute(self.sql, self.bindings))
+        began = time.perf_counter()
+        for number, rule in enumerate(self.rules):
+            own = [*self._select.rows_of(number, rows)] if self._select else rows
+            self.states[number], _ = step(self.states[number], own, rule, NOW)
+        return len(rows), time.perf_counter() - began
 
 
 def records(db: duckdb.DuckDBPyConnection) -> list[dict[str, Any]]:
@@ -246,61 +268,51 @@ def records(db: duckdb.DuckDBPyConnection) -> list[dict[str, Any]]:
     ]
 
 
-def evaluated(
-    db: duckdb.DuckDBPyConnection, rule: Rule, before: RuleState
-) -> tuple[RuleState, int, float]:
-    """State after an evaluation, rows of the SQL, and seconds that the step took."""
-    rows = records(db.execute(rule.sql, bindings_of(rule)))
-    began = time.perf_counter()
-    state, _ = step(before, rows, rule, NOW)
-    return state, len(rows), time.perf_counter() - began
-
-
-def cost_of(db: duckdb.DuckDBPyConnection, rule: Rule, runs: int) -> tuple[Cost, RuleState]:
+def cost_of(db: duckdb.DuckDBPyConnection, evaluation: Evaluation, runs: int) -> Cost:
     """Medians over some evaluations, the alerts of which are there already."""
-    state, rows, _ = evaluated(db, rule, RuleState())
+    rows, _ = evaluation.run(db)
     walls, cpus, steps = [], [], []
     for _ in range(runs):
         wall_began, cpu_began = time.perf_counter(), time.process_time()
-        state, rows, step_s = evaluated(db, rule, state)
+        rows, step_s = evaluation.run(db)
         walls.append(time.perf_counter() - wall_began)
         cpus.append(time.process_time() - cpu_began)
         steps.append(step_s)
     cpu_began = time.process_time()
-    db.execute(f"EXPLAIN {rule.sql}", bindings_of(rule)).fetchall()
+    db.execute(f"EXPLAIN {evaluation.sql}", evaluation.bindings).fetchall()
     plan_s = time.process_time() - cpu_began
     wall_s, cpu_s, step_s = (statistics.median(taken) for taken in (walls, cpus, steps))
-    return Cost(rule, wall_s, cpu_s, 1e3 * plan_s, 1e3 * step_s, rows, len(state)), state
+    names = [rule.name for rule in evaluation.rules]
+    alerts = dict(zip(names, map(len, evaluation.states), strict=True))
+    return Cost(evaluation.group, wall_s, cpu_s, 1e3 * plan_s, 1e3 * step_s, rows, alerts)
 
 
 def check(db: duckdb.DuckDBPyConnection, costs: Sequence[Cost]) -> None:
     """Raise SystemExit where a rule did not find each GPU that it fires for."""
-    for cost in costs:
-        if where := CAUSES.get(cost.rule.name):
+    alerts = {name: count for cost in costs for name, count in cost.alerts.items()}
+    for name, where in CAUSES.items():
+        if name in alerts:
             gpus = db.execute(f"SELECT count(*) FROM gpus WHERE {where}").fetchall()[0][0]
-            if not gpus or cost.alerts != gpus:
-                raise SystemExit(f"{cost.rule.name}: {cost.alerts} alerts, not {gpus}")
+            if not gpus or alerts[name] != gpus:
+                raise SystemExit(f"{name}: {alerts[name]} alerts, not {gpus}")
 
 
 def together_s(
-    db: duckdb.DuckDBPyConnection,
-    rules: Sequence[Rule],
-    states: Mapping[str, RuleState],
-    lanes: int,
+    db: duckdb.DuckDBPyConnection, evaluations: Sequence[Evaluation], lanes: int
 ) -> tuple[float, float]:
     """Wall and CPU seconds of all rules at once, so many at a time, as the engine's lanes do."""
     cursors: queue.SimpleQueue[duckdb.DuckDBPyConnection] = queue.SimpleQueue()
     for _ in range(lanes):
         cursors.put(db.cursor())
 
-    def evaluate(rule: Rule) -> None:
+    def evaluate(evaluation: Evaluation) -> None:
         cursor = cursors.get()
-        evaluated(cursor, rule, states[rule.name])
+        evaluation.run(cursor)
         cursors.put(cursor)
 
     wall_began, cpu_began = time.perf_counter(), time.process_time()
     with ThreadPoolExecutor(lanes) as pool:
-        list(pool.map(evaluate, rules))
+        list(pool.map(evaluate, evaluations))
     return time.perf_counter() - wall_began, time.process_time() - cpu_began
 
 
@@ -324,12 +336,10 @@ def main() -> None:
         path = args.keep or Path(folder) / "fleet.duckdb"
         db = filled(path, args.gpus, args.seconds, args.memory, args.threads)
         print(
-            f"{'rule':26} {'wall s':>9} {'CPU s':>8} {'plan ms':>8} {'step ms':>8} {'rows':>7} {'alerts':>7}"
+            f"{'rules':46} {'wall s':>9} {'CPU s':>8} {'plan ms':>8} {'step ms':>8} {'rows':>7} {'alerts':>7}"
         )
-        costs, states = [], {}
-        for rule in rules:
-            cost, states[rule.name] = cost_of(db, rule, args.runs)
-            costs.append(cost)
+        evaluations = [Evaluation(group) for group in groups_of(map(RuleRuntime, rules))]
+        costs = [cost_of(db, evaluation, args.runs) for evaluation in evaluations]
         print(*sorted(costs, key=lambda cost: -cost.cpu_s), sep="\n")
         check(db, costs)
         print(
@@ -338,11 +348,12 @@ def main() -> None:
             f" of which planning {sum(c.plan_ms for c in costs) / 1e3:.2f}"
             f" and steps {sum(c.step_ms for c in costs) / 1e3:.2f}"
         )
-        dearest_first = [cost.rule for cost in sorted(costs, key=lambda cost: -cost.wall_s)]
-        runs = [together_s(db, dearest_first, states, args.lanes) for _ in range(args.runs)]
+        dear = {cost.group: cost.wall_s for cost in costs}
+        dearest_first = sorted(evaluations, key=lambda evaluation: -dear[evaluation.group])
+        runs = [together_s(db, dearest_first, args.lanes) for _ in range(args.runs)]
         wall_s, cpu_s = (statistics.median(taken) for taken in zip(*runs, strict=True))
         print(f"{args.lanes} at a time: {wall_s:.2f} s, {cpu_s:.2f} s of CPU")
-        steady = sum(cost.cpu_s / cost.rule.interval_s for cost in costs)
+        steady = sum(cost.cpu_s / cost.group.interval_s for cost in costs)
         print(f"on their intervals: {100 * steady:.0f} % of a core")
 
 

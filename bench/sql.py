@@ -235,7 +235,7 @@ def many(folder: Path, gpus: int, runs: int) -> None:
     """A large fleet that reports while it is asked for."""
     agents = gpus // GPUS
     print(f"{agents * GPUS} GPUs")
-    with ours.collector(folder, seal_bytes_max=512 * 2**20) as child:
+    with ours.collector(folder, seal={"bytes_max": 512 * 2**20}) as child:
         # Ahead, so that all are still of now when the last has been sent.
         begin_ms = int(time.time() * 1000) + 120_000
         with load(Setup(child.port, agents, begin_ms, nodes=4, rounds=2)) as sender:

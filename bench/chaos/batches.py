@@ -10,8 +10,10 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import aiohttp
 import pyarrow as pa
@@ -19,10 +21,11 @@ import zstandard
 
 from gpuwarden.clock import SystemClock
 from gpuwarden.wire import CONTENT_TYPE, INGEST_PATH, TABLE_KEY, BatchId, headers_of
-from gpuwarden_collector import daemon
+from gpuwarden_collector import daemon, stages
 from gpuwarden_collector.ingest.decode import WIRE_SCHEMAS
 from gpuwarden_collector.processes import forkserver
 from gpuwarden_collector.settings import CollectorSettings
+from gpuwarden_collector.storage.seal import SealPolicy
 
 ROWS = 20
 """Of a batch."""
@@ -65,13 +68,15 @@ async def serve(data_dir: Path, fork_server: str, **settings: Any) -> None:
     `fork_server`: the module that its fork server runs.
     """
     forkserver._server = forkserver.ForkServer(fork_server, os.environ.keys())
-    chosen = CollectorSettings(port=0, data_dir=data_dir, threads=1, seal_interval_s=1, **settings)
-    async with daemon.running(chosen, SystemClock()) as collector:
-        print(collector.url, flush=True)
-        reader = asyncio.StreamReader()
-        loop = asyncio.get_running_loop()
-        await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
-        await reader.read()
+    chosen = CollectorSettings(port=0, data_dir=data_dir, **settings)
+    each_second = partial(SealPolicy, interval_s=1.0)
+    with patch.object(stages, "SealPolicy", each_second):
+        async with daemon.running(chosen, SystemClock()) as collector:
+            print(collector.url, flush=True)
+            reader = asyncio.StreamReader()
+            loop = asyncio.get_running_loop()
+            await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
+            await reader.read()
 
 
 async def start(

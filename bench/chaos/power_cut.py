@@ -153,9 +153,7 @@ def verify(disk: Path, history: History, instant: Instant) -> Found:
 
 
 async def _verify_store(folder: Path, history: History, position: int, found: Found) -> None:
-    settings = CollectorSettings(
-        port=0, data_dir=folder, threads=1, disk_free_bytes_min=FREE_BYTES_MIN
-    )
+    settings = CollectorSettings(port=0, data_dir=folder, disk_free_bytes_min=FREE_BYTES_MIN)
     owed = []
     began_s = time.monotonic()
     async with daemon.running(settings, SystemClock()) as collector:

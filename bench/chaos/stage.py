@@ -82,13 +82,14 @@ class Stage:
         settings = {
             "port": BEHIND,
             "data_dir": str(self.store),
-            "threads": 1,
-            "seal_interval_s": 5,
             "disk_free_bytes_min": FREE_BYTES_MIN,
         }
         lines = settings.items()
         config.write_text("".join(f"{key} = {json.dumps(value)}\n" for key, value in lines))
-        words = [str(COMMAND), "collector", "run", "--config", str(config), "--log-format", "json"]
+        words = [
+            *(sys.executable, "-m", "bench.chaos.seals", "5"),
+            *("collector", "run", "--config", str(config), "--log-format", "json"),
+        ]
         self.collector = self._start("collector", words)
         await self.ready(self.collector)
 

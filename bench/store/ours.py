@@ -12,20 +12,24 @@ import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import psutil
 from bench.store.data_clock import DataClock
 
 from gpuwarden.clock import SystemClock
 from gpuwarden.metrics import METRICS, Type
+from gpuwarden_collector import stages
 from gpuwarden_collector.daemon import running
 from gpuwarden_collector.processes.footprint import keep_small
 from gpuwarden_collector.settings import CollectorSettings
 from gpuwarden_collector.storage.database import Database
 from gpuwarden_collector.storage.engine import EngineLimits
 from gpuwarden_collector.storage.lake import seal
+from gpuwarden_collector.storage.seal import SealPolicy
 from gpuwarden_postgres.front import POSTGRES
 from gpuwarden_prometheus.front import PROMETHEUS
 
@@ -58,18 +62,16 @@ async def serve(settings: Mapping[str, Any]) -> None:
     paths = {name: Path(settings[name]) for name in ("data_dir", "access_file") if name in settings}
     chosen = {**settings, **paths, "port": 0}
     path = chosen.pop("clock", None)
+    policy = partial(SealPolicy, **chosen.pop("seal", {}))
     clock = SystemClock() if path is None else DataClock(Path(path), 0)
-    async with running(
-        CollectorSettings(**chosen), clock, front=POSTGRES, http_fronts=[PROMETHEUS]
-    ) as collector:
-        print(collector.url, flush=True)
-        loop = asyncio.get_running_loop()
-        while await loop.run_in_executor(None, sys.stdin.readline):
-            figures = {
-                "seals": seals.seen,
-                "rows": collector.stats.rows_total,
-            }
-            print(json.dumps(figures), flush=True)
+    served = running(CollectorSettings(**chosen), clock, front=POSTGRES, http_fronts=[PROMETHEUS])
+    with patch.object(stages, "SealPolicy", policy):
+        async with served as collector:
+            print(collector.url, flush=True)
+            loop = asyncio.get_running_loop()
+            while await loop.run_in_executor(None, sys.stdin.readline):
+                figures = {"seals": seals.seen, "rows": collector.stats.rows_total}
+                print(json.dumps(figures), flush=True)
 
 
 class Child:
@@ -122,7 +124,7 @@ class Child:
 @contextmanager
 def collector(data_dir: Path, **settings: Any) -> Iterator[Child]:
     """A collector over a data folder, stopped in good order with the block. `settings`: its own, and
-    `clock`: the file of a `DataClock`."""
+    `clock`: the file of a `DataClock`, `seal`: fields of `SealPolicy`."""
     root = Path(__file__).parents[2]
     options = json.dumps({**settings, "data_dir": str(data_dir)}, default=str)
     process = subprocess.Popen(

@@ -72,13 +72,13 @@ def folder_in(parent: Path | None) -> Iterator[Path]:
 
 @contextmanager
 def collecting(
-    plan: Plan, folder: Path, begin_ms: int, **settings: Any
+    plan: Plan, folder: Path, begin_ms: int, **seal: float
 ) -> Iterator[tuple[ours.Child, DataClock]]:
-    """A collector whose clock goes with what is sent, from `begin_ms` on."""
+    """A collector whose clock goes with what is sent, from `begin_ms` on. `seal`: fields of `SealPolicy`."""
     path = folder / "clock"
     clock = DataClock(path, begin_ms)
-    settings = {"seal_bytes_max": plan.seal_bytes, "clock": str(path), **settings}
-    with ours.collector(folder / "store", **settings) as child:
+    policy = {"bytes_max": plan.seal_bytes, **seal}
+    with ours.collector(folder / "store", seal=policy, clock=str(path)) as child:
         yield child, clock
 
 
@@ -219,7 +219,7 @@ def measure_sizes(plan: Plan, parent: Path | None) -> Row:
             hot = _timed(plan, child.query)
             rows = child.query("SELECT count(*) FROM gpu_samples")
         hot_bytes = ours.size_bytes(folder / "store" / "segments")
-        with collecting(plan, folder, begin_ms, seal_interval_s=1.0) as (child, _):
+        with collecting(plan, folder, begin_ms, interval_s=1.0) as (child, _):
             cpu_s = child.cpu_s()
             while not child.figures()["seals"]:
                 time.sleep(0.2)

@@ -25,7 +25,6 @@ class CollectorSettings:
     )
     tls_key: Path | None = setting(None, "PEM file of the certificate's key.")
     tls_ca: Path | None = setting(None, "PEM file of the authority that enrolled nodes trust.")
-    tokens_file: Path | None = setting(None, "File of tokens; none: tokens.json in data_dir.")
     access_file: Path | None = setting(
         None, "TOML file of teams, of roles by group, and of single sign-on; none: tokens alone."
     )
@@ -55,12 +54,8 @@ class CollectorSettings:
         least=0,
     )
     memory_limit: str = setting("2GiB", "Most memory that DuckDB uses, such as 512MiB or 8GiB.")
-    threads: int = setting(0, "Threads of DuckDB; 0: one for every two CPUs.", least=0, most=1024)
     query_timeout_s: float = setting(
         30.0, "Most seconds that a query may take.", least=0.1, most=3600
-    )
-    query_rows_max: int = setting(
-        100_000, "Most rows that a query returns, unless it asks for more.", least=1
     )
     query_processes: int = setting(
         2,
@@ -73,17 +68,10 @@ class CollectorSettings:
         None,
         "Most memory that DuckDB uses for a query, such as 512MiB; none: an eighth of the memory, at most 1GiB.",
     )
-    seal_interval_s: float = setting(
-        3600.0, "Seconds after which samples move from their segment to the lake.", least=1
-    )
-    seal_bytes_max: int = setting(
-        128 * MIB, "Size of a segment at which its samples move earlier.", least=MIB
-    )
     keep_samples_days: int = setting(14, "Days for which samples are kept.", least=1)
     keep_minutes_days: int = setting(90, "Days for which rollups by the minute are kept.", least=1)
     keep_hours_days: int = setting(730, "Days for which rollups by the hour are kept.", least=1)
     keep_events_days: int = setting(365, "Days for which events and past alerts are kept.", least=1)
-    keep_query_log_days: int = setting(30, "Days for which the query log is kept.", least=1)
     disk_bytes_max: int = setting(
         0,
         "Most bytes in the data folder: the oldest days are deleted before it is reached; 0: no limit.",

@@ -84,6 +84,8 @@ from gpuwarden_collector.timetable import Timetable
 log = logging.getLogger(__name__)
 
 STOP_WRITER_S = 10.0
+QUERY_LOG_DAYS = 30
+"""For which the query log is kept."""
 """Time for the writer to stop."""
 
 
@@ -143,9 +145,9 @@ async def _storage(
     wanted = StorageSettings(
         settings.data_dir,
         address,
-        EngineLimits(settings.memory_limit, threads=settings.threads),
+        EngineLimits(settings.memory_limit),
         spill_dir / "storage",
-        SealPolicy(settings.seal_interval_s, settings.seal_bytes_max),
+        SealPolicy(),
         _maintenance(settings),
         Budget(settings.disk_bytes_max, settings.disk_free_bytes_min),
         clock,
@@ -189,7 +191,7 @@ def _kept_open(path: Path) -> sqlite3.Connection:
 def _maintenance(settings: CollectorSettings) -> maintenance.MaintenancePolicy:
     days = {
         Tier.SAMPLES: settings.keep_samples_days,
-        Tier.QUERIES: settings.keep_query_log_days,
+        Tier.QUERIES: QUERY_LOG_DAYS,
         Tier.MINUTES: settings.keep_minutes_days,
         Tier.HOURS: settings.keep_hours_days,
         Tier.EVENTS: settings.keep_events_days,
@@ -341,7 +343,6 @@ async def _querier(
         clock,
         queries_max=queries_max,
         timeout_s=settings.query_timeout_s,
-        rows_max=settings.query_rows_max,
         latest=latest,
         running=running,
         kind=kind,

@@ -90,7 +90,7 @@ async def test_a_report_of_a_collector(tmp_path, monkeypatch, capsys) -> None:
     database.close()
     prices = tmp_path / "prices.toml"
     prices.write_text("[[budget]]\nteam = 'vision'\nusd_per_month = 1e6\n")
-    settings = CollectorSettings(port=0, data_dir=tmp_path / "data", threads=1, prices_file=prices)
+    settings = CollectorSettings(port=0, data_dir=tmp_path / "data", prices_file=prices)
     begin = (this_hour - timedelta(hours=48)).isoformat()
     arguments = ["report", "money", "--begin", begin, "--end", this_hour.isoformat()]
     async with running(settings, SystemClock()) as collector:

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from urllib.request import Request, urlopen
 from xml.etree import ElementTree
 
@@ -17,7 +18,9 @@ from gpuwarden.wire import CONTENT_TYPE, INGEST_PATH, BatchId, headers_of
 from gpuwarden_agent.queue.encode import encode
 from gpuwarden_client import AsyncFleet, CallError, Fleet, RefusedError, connect, connect_async
 from gpuwarden_client.chart import chart_of
+from gpuwarden_collector import stages
 from gpuwarden_collector.daemon import Collector, running
+from gpuwarden_collector.query.querier import SqlQuerier
 from gpuwarden_collector.settings import CollectorSettings
 
 NOW = datetime.now(UTC).replace(microsecond=0)
@@ -26,8 +29,9 @@ GPUS = 2
 
 
 @pytest.fixture
-async def collector(data_dir) -> AsyncIterator[Collector]:
-    settings = CollectorSettings(port=0, data_dir=data_dir, threads=1, query_rows_max=50)
+async def collector(data_dir, monkeypatch) -> AsyncIterator[Collector]:
+    monkeypatch.setattr(stages, "SqlQuerier", partial(SqlQuerier, rows_max=50))
+    settings = CollectorSettings(port=0, data_dir=data_dir)
     async with running(settings, SystemClock()) as found:
         yield found
 

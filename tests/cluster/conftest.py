@@ -4,6 +4,7 @@ import logging
 import os
 import signal
 import subprocess
+import sys
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -20,6 +21,7 @@ from tests.end_to_end.conftest import COMMAND, Process, copy_rules, free_port
 from gpuwarden_collector.storage.extensions import load_extension
 
 DEADLINE_S = 120
+ROOT = Path(__file__).parents[2]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -84,13 +86,15 @@ class Host:
         self.folder.mkdir()
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
-        self._env = dict(env)
+        self._env = {**env, "PYTHONPATH": str(ROOT)}
         self.process: Process | None = None
+        self.seals_after_s = 1
 
     def start(self, *, is_waited_for: bool = True) -> None:
         self.process = Process(
             self.folder, "collector", "run", "--port", str(self.port),
             "--data-dir", str(self.folder / "store"), env=self._env,
+            command=[sys.executable, "-m", "bench.chaos.seals", str(self.seals_after_s)],
         )  # fmt: skip
         if is_waited_for:
             self.wait_ready()
@@ -161,8 +165,6 @@ def hosts(tmp_path: Path, conninfo: str, s3: dict[str, str]) -> Iterator[Callabl
     settings = {
         "catalog": f"postgres:{conninfo}",
         "data": f"s3://lake/{uuid.uuid4().hex}",
-        "seal_interval_s": "1",
-        "threads": "1",
         "memory_limit": "512MiB",
         "rules_dirs": str(copy_rules(tmp_path / "no_rules")),
     }

@@ -214,7 +214,7 @@ def test_a_lost_disk_loses_nothing_that_the_standby_has(
     a, standby = hosts("a", "standby")
     standby.start()
     a.set("standby_url", standby.url)
-    a.set("seal_interval_s", "3600")
+    a.seals_after_s = 3600
     a.start()
     for sequence in range(1, 6):
         assert send(a, sequence) == 204

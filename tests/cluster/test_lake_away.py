@@ -29,7 +29,7 @@ def test_rules_of_minutes_are_judged_while_the_catalogue_is_away(
     hosts: Hosts, postgres: Postgres, tmp_path: Path
 ) -> None:
     (a,) = hosts("a")
-    a.set("seal_interval_s", "3600")
+    a.seals_after_s = 3600
     a.set("rules_dirs", str(copy_rules(tmp_path / "often", *JUDGED, interval="1s")))
     a.start()
     assert send(a, 1) == 204

@@ -15,6 +15,7 @@ from contextlib import (
     contextmanager,
 )
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ import zstandard
 from gpuwarden.access import Scope, Token
 from gpuwarden.clock import ManualClock
 from gpuwarden.wire import CONTENT_TYPE, INGEST_PATH, TABLE_KEY, BatchId, headers_of
+from gpuwarden_collector import stages
 from gpuwarden_collector.auth.token_file import NAME, edit
 from gpuwarden_collector.auth.token_store import TokenEntry
 from gpuwarden_collector.daemon import Collector, running
@@ -35,6 +37,7 @@ from gpuwarden_collector.query.worker import WorkerSettings
 from gpuwarden_collector.settings import CollectorSettings
 from gpuwarden_collector.storage.database import Database
 from gpuwarden_collector.storage.engine import EngineLimits
+from gpuwarden_collector.storage.seal import SealPolicy
 from gpuwarden_postgres.front import POSTGRES
 
 NOW = datetime(2026, 3, 1, 12, 0, 0, tzinfo=UTC)
@@ -185,12 +188,18 @@ def start(data_dir: Path, clock: ManualClock) -> Start:
     async def started(
         *, routes: Any = None, clock: ManualClock = clock, **settings: Any
     ) -> AsyncIterator[Collector]:
-        chosen = {"port": 0, "data_dir": data_dir, "threads": 1}
+        chosen = {"port": 0, "data_dir": data_dir}
         more = {"front": POSTGRES, **({} if routes is None else {"routes": routes})}
         async with running(CollectorSettings(**{**chosen, **settings}), clock, **more) as running_:
             yield running_
 
     return started
+
+
+@pytest.fixture
+def sealing_each_second(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A collector moves its samples to the lake every second."""
+    monkeypatch.setattr(stages, "SealPolicy", partial(SealPolicy, interval_s=1.0))
 
 
 @pytest.fixture

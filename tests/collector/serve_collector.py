@@ -12,7 +12,7 @@ from gpuwarden_collector.settings import CollectorSettings
 
 async def main(data_dir: Path, port: int) -> None:
     """Serve until stdin closes; the first line of output is the URL."""
-    settings = CollectorSettings(port=port, data_dir=data_dir, threads=1)
+    settings = CollectorSettings(port=port, data_dir=data_dir)
     async with running(settings, SystemClock()) as collector:
         print(collector.url, flush=True)
         reader = asyncio.StreamReader()

@@ -114,7 +114,7 @@ async def test_a_fault_of_the_writer_ends_the_collector(tmp_path: Path, wire: An
             return super().monotonic()
 
     clock = Faulty(wire.now)
-    settings = CollectorSettings(port=0, data_dir=tmp_path, threads=1)
+    settings = CollectorSettings(port=0, data_dir=tmp_path)
     with pytest.raises(WriterFailedError, match="ZeroDivisionError"):
         async with running(settings, clock), asyncio.timeout(20):
             clock.is_faulty = True

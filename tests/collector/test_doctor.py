@@ -179,7 +179,7 @@ async def test_a_running_collector_is_asked_and_answers_over_http(tmp_path: Path
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))
         port = sock.getsockname()[1]
-    settings = CollectorSettings(port=port, data_dir=folder, threads=1, require_tokens=True)
+    settings = CollectorSettings(port=port, data_dir=folder, require_tokens=True)
     async with running(settings, SystemClock()):
         checks = await asyncio.to_thread(examine, settings, SystemClock(), None)
         # Another port was said on its command line.

@@ -26,7 +26,7 @@ def test_prices_come_from_file_and_environment(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "value"), [("port", 70_000), ("query_processes", 0), ("seal_bytes_max", 5)]
+    ("name", "value"), [("port", 70_000), ("query_processes", 0), ("query_timeout_s", 0.05)]
 )
 def test_values_out_of_range_are_refused_by_name(name: str, value: int) -> None:
     with pytest.raises(SettingsError, match="must be at"):

@@ -74,7 +74,6 @@ async def collector_of(folder: Path):
     settings = CollectorSettings(
         port=0,
         data_dir=folder,
-        threads=1,
         require_tokens=True,
         rules_dirs=(rules,),
         policies_path=folder / "policies.yaml",

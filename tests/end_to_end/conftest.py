@@ -5,7 +5,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from textwrap import indent
 from urllib.error import URLError
@@ -25,11 +25,17 @@ DEADLINE_S = 120
 class Process:
     """A `gpuwarden` command that runs until it is stopped."""
 
-    def __init__(self, folder: Path, *words: str, env: dict[str, str]) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *words: str,
+        env: dict[str, str],
+        command: Sequence[str] = (str(COMMAND),),
+    ) -> None:
         self.log = folder / f"{'-'.join(words[:2]).replace('/', '-')}-{time.monotonic_ns()}.log"
         with self.log.open("wb") as out:
             self.popen = subprocess.Popen(
-                [str(COMMAND), *words], cwd=folder, env=env, stdout=out, stderr=subprocess.STDOUT
+                [*command, *words], cwd=folder, env=env, stdout=out, stderr=subprocess.STDOUT
             )
 
     @property

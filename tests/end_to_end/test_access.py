@@ -83,7 +83,6 @@ async def collecting(site: Site, port: int = 0) -> AsyncIterator[Collector]:
     settings = CollectorSettings(
         port=port,
         data_dir=site.data,
-        threads=1,
         memory_limit="512MiB",
         require_tokens=True,
         tls_cert=site.cert,

@@ -88,7 +88,7 @@ FIELDS = (
 async def collector(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Collector]:
     monkeypatch.setattr(stages, "BodyReader", partial(BodyReader, timeout_s=BODY_S))
     monkeypatch.setattr(daemon, "Api", partial(Api, body_timeout_s=BODY_S))
-    settings = CollectorSettings(port=0, data_dir=tmp_path, threads=1)
+    settings = CollectorSettings(port=0, data_dir=tmp_path)
     async with collecting(settings, SystemClock()) as found:
         yield found
 

@@ -103,7 +103,7 @@ class Served:
         token, clock = self._token, SystemClock()
         entry = TokenEntry(token.id, Scope.ADMIN, token.digest, clock.now())
         edit(self._folder / NAME, lambda store: (store.with_entry(entry), None))
-        settings = CollectorSettings(port=0, data_dir=self._folder, threads=1, require_tokens=True)
+        settings = CollectorSettings(port=0, data_dir=self._folder, require_tokens=True)
         try:
             async with collecting(settings, clock) as collector:
                 self.url = collector.url

@@ -47,9 +47,7 @@ def _fill(data: Path) -> None:
 
 
 def _settings(data: Path, access: Path, port: int) -> CollectorSettings:
-    return CollectorSettings(
-        port=port, data_dir=data, threads=1, require_tokens=True, access_file=access
-    )
+    return CollectorSettings(port=port, data_dir=data, require_tokens=True, access_file=access)
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning")

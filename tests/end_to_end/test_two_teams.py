@@ -87,7 +87,7 @@ async def visitor(tmp_path: Path) -> AsyncIterator[Visitor]:
     )
     edit(data / NAME, lambda store: (store.with_entry(entry), None))
     settings = CollectorSettings(
-        port=0, postgres_port=0, data_dir=data, threads=1, require_tokens=True, access_file=access
+        port=0, postgres_port=0, data_dir=data, require_tokens=True, access_file=access
     )
     async with collecting(settings, SystemClock()) as collector:
         found = Visitor(collector, token)

@@ -31,7 +31,6 @@ def address(
         port=0,
         postgres_port=0,
         data_dir=tmp_path_factory.mktemp("postgres"),
-        threads=1,
     )
     served = Served(settings, ManualClock(wire.now), front=POSTGRES)
     served.begin()

@@ -22,7 +22,6 @@ def served(
     settings = CollectorSettings(
         port=0,
         data_dir=tmp_path_factory.mktemp("prometheus"),
-        threads=1,
     )
     served = Served(settings, ManualClock(wire.now), http_fronts=[PROMETHEUS])
     served.begin()

@@ -251,7 +251,7 @@ def test_a_form_that_is_late_may_be_sent_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(stages, "BodyReader", partial(BodyReader, timeout_s=0.2))
-    settings = CollectorSettings(port=0, data_dir=tmp_path, threads=1)
+    settings = CollectorSettings(port=0, data_dir=tmp_path)
     late = serving.Served(settings, SystemClock(), http_fronts=[PROMETHEUS])
     late.begin()
     assert late.collector is not None

@@ -205,7 +205,7 @@ def recorded(tmp_path: Path, wire_maker: Any) -> Iterator[tuple[Served, Recordin
         chosen = replace(context, queries=seen[0], rolled_until=lambda: (until, until))
         return PROMETHEUS.routes(chosen)
 
-    settings = CollectorSettings(port=0, data_dir=tmp_path, threads=1)
+    settings = CollectorSettings(port=0, data_dir=tmp_path)
     served = Served(settings, clock, http_fronts=[replace(PROMETHEUS, routes=routes)])
     served.begin()
     rows = [wire.gpu_row(gpu, n, power_watts=300.0 + n) for n in range(64) for gpu in range(3)]

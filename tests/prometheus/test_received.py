@@ -48,7 +48,7 @@ class Receiving:
 
     def begin(self) -> None:
         settings = CollectorSettings(
-            port=0, data_dir=self.folder, threads=1
+            port=0, data_dir=self.folder
         )  # fmt: skip
         self._served = Served(settings, self.clock, http_fronts=[PROMETHEUS], sample_front=RECEIVED)
         with pytest.MonkeyPatch.context() as patch:

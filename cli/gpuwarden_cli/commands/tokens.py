@@ -88,7 +88,6 @@ def add_commands(commands: Commands) -> None:
 def _add_store(made: argparse.ArgumentParser) -> None:
     made.add_argument("--config", metavar="FILE", help="TOML file of the collector")
     made.add_argument("--data-dir", metavar="DIR", help="data folder")
-    made.add_argument("--tokens-file", metavar="FILE", help="default: tokens.json in --data-dir")
 
 
 def _add_out(made: argparse.ArgumentParser) -> None:

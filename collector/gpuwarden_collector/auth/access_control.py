@@ -37,7 +37,7 @@ CERTIFICATE_LOG_INTERVAL_S = 86_400.0
 
 def tokens_path(settings: CollectorSettings) -> Path:
     """Path of the file of tokens."""
-    return settings.tokens_file or settings.data_dir / token_file.NAME
+    return settings.data_dir / token_file.NAME
 
 
 def _nothing(before: Sequence[TokenEntry], after: Sequence[TokenEntry]) -> None:

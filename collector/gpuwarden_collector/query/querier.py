@@ -63,6 +63,8 @@ _FAULT = (
     "in another way"
 )
 _FAULT_CHARACTERS_MAX = 4_000
+ROWS_MAX = 100_000
+"""Rows of an answer, unless more are asked for."""
 EXPORT_ROWS_MAX = 20_000_000
 """Most rows that a query may ask for."""
 IDLE_S = 60.0
@@ -380,7 +382,7 @@ class SqlQuerier:
         *,
         queries_max: int = 2,
         timeout_s: float = 30.0,
-        rows_max: int = 100_000,
+        rows_max: int = ROWS_MAX,
         latest: LatestRows | None = None,
         running: RunningWaste | None = None,
         kind: bytes = QUERY,

@@ -61,8 +61,9 @@ Step = Freeze | Save | Seal | DropSegments
 class SealPolicy:
     """When the current segment is frozen."""
 
-    interval_s: float
-    bytes_max: int
+    interval_s: float = 3600.0
+    """Its age; readers of the files and a lost disk lack what is younger."""
+    bytes_max: int = 128 * 1024 * 1024
 
 
 def next_step(

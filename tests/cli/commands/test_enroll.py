@@ -68,7 +68,6 @@ async def site(stopped: Site, empty_store: Path) -> AsyncIterator[Site]:
     settings = CollectorSettings(
         port=0,
         data_dir=made.data,
-        threads=1,
         memory_limit="512MiB",
         require_tokens=True,
         tls_cert=made.files.cert,

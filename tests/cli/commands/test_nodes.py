@@ -36,7 +36,7 @@ def test_a_silent_node_is_billed_until_it_is_forgotten(
     answers: list[Any] = []
 
     async def asked() -> None:
-        settings = CollectorSettings(port=0, data_dir=data_dir, threads=1)
+        settings = CollectorSettings(port=0, data_dir=data_dir)
         async with running(settings, SystemClock()) as collector:
             monkeypatch.setenv("GPUWARDEN_URL", collector.url)
             listing = ["ask", "nodes", "--format", "json"]

@@ -46,7 +46,7 @@ def report(data_dir: Path, monkeypatch: Any, capsys: Any) -> Report:
         answers = []
 
         async def asked() -> None:
-            settings = CollectorSettings(port=0, data_dir=data_dir, threads=1)
+            settings = CollectorSettings(port=0, data_dir=data_dir)
             async with running(settings, SystemClock()) as collector:
                 monkeypatch.setenv("GPUWARDEN_URL", collector.url)
                 for command in commands:

@@ -162,7 +162,7 @@ async def test_a_backtest_replays_what_the_collectors_configuration_names(
         {"now": now},
     )
     database.close()
-    settings = CollectorSettings(port=0, data_dir=tmp_path / "store", threads=1)
+    settings = CollectorSettings(port=0, data_dir=tmp_path / "store")
     async with running(settings, SystemClock()) as collector:
         monkeypatch.setenv("GPUWARDEN_URL", collector.url)
         words = [

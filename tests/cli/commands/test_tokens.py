@@ -58,7 +58,6 @@ def test_a_token_in_a_file_is_shown_to_nobody(token, tmp_path: Path) -> None:
         (("--scope", "ingest", "--node", "v 1"), "--node: 'v 1' cannot be the name of a node"),
         (("--scope", "read", "--expires", "soon"), "--expires soon: say how long as 30m"),
         (("--scope", "read", "--expires", "999999999d"), "at most 100 years"),
-        (("--scope", "read", "--tokens-file", "/dev/null/x"), "/dev/null/.x.lock: Not a directory"),
     ],
 )
 def test_a_wrong_call_makes_nothing(token, tmp_path: Path, words, says: str) -> None:

@@ -113,7 +113,7 @@ async def test_an_alert_of_an_engine_is_told_once_over_two_runs(tmp_path) -> Non
 @pytest.mark.slow
 async def test_a_collector_mails_the_report_that_it_missed_once(tmp_path) -> None:
     path, data = tmp_path / "notify.yaml", tmp_path / "data"
-    settings = CollectorSettings(port=0, data_dir=data, threads=1, notify_file=path)
+    settings = CollectorSettings(port=0, data_dir=data, notify_file=path)
     async with smtp_server() as server:
         path.write_text(REPORTS.format(port=server.port))
         (plan,) = notify_of(path).reports

@@ -6,6 +6,7 @@ import io
 import subprocess
 import sys
 from collections.abc import AsyncIterator
+from functools import partial
 
 import pytest
 import zstandard
@@ -13,7 +14,9 @@ import zstandard
 from gpuwarden.clock import SystemClock
 from gpuwarden_cli.main import main
 from gpuwarden_client.http import ask
+from gpuwarden_collector import stages
 from gpuwarden_collector.daemon import Collector, running
+from gpuwarden_collector.query.querier import SqlQuerier
 from gpuwarden_collector.settings import CollectorSettings
 
 HEADER = "timestamp, index, uuid, utilization.gpu [%], power.draw [W]\n"
@@ -28,8 +31,9 @@ def log(seconds: int) -> str:
 
 
 @pytest.fixture
-async def collector(data_dir) -> AsyncIterator[Collector]:
-    settings = CollectorSettings(port=0, data_dir=data_dir, threads=1, query_rows_max=50)
+async def collector(data_dir, monkeypatch) -> AsyncIterator[Collector]:
+    monkeypatch.setattr(stages, "SqlQuerier", partial(SqlQuerier, rows_max=50))
+    settings = CollectorSettings(port=0, data_dir=data_dir)
     async with running(settings, SystemClock()) as found:
         yield found
 

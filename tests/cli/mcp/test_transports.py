@@ -38,7 +38,7 @@ async def serving(folder: Path, **settings: object) -> AsyncIterator[str]:
     """A collector with the endpoint; its address."""
     clock, stop = SystemClock(), asyncio.Event()
     endpoint = McpEndpoint(clock)
-    chosen = CollectorSettings(port=0, data_dir=folder, threads=1, **settings)
+    chosen = CollectorSettings(port=0, data_dir=folder, **settings)
     async with (
         running(chosen, clock, routes=endpoint.routes) as collector,
         asyncio.TaskGroup() as group,

@@ -196,7 +196,7 @@ async def test_why_of_an_unknown_name_is_said_and_no_error(fleet: MemoryDatabase
 
 
 async def test_the_application_shows_a_real_collector_and_finds_it_again(tmp_path: Path) -> None:
-    settings = CollectorSettings(port=0, data_dir=tmp_path / "store", threads=1)
+    settings = CollectorSettings(port=0, data_dir=tmp_path / "store")
     stop, listening = asyncio.Event(), asyncio.get_running_loop().create_future()
 
     async def live() -> None:
@@ -239,9 +239,7 @@ async def test_a_refusal_and_an_absent_collector_are_told_apart(tmp_path: Path) 
     with pytest.raises(SourceError, match="no collector answers") as error:
         await CollectorSource("http://127.0.0.1:9").ask(RowsRequest(TopView.GPUS))
     assert not error.value.is_refusal
-    settings = CollectorSettings(
-        port=0, data_dir=tmp_path / "store", threads=1, require_tokens=True
-    )
+    settings = CollectorSettings(port=0, data_dir=tmp_path / "store", require_tokens=True)
     async with running(settings, SystemClock()) as collector:
         with pytest.raises(SourceError, match="needs a token") as error:
             await CollectorSource(collector.url).ask(RowsRequest(TopView.GPUS))

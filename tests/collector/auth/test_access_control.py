@@ -14,9 +14,8 @@ from gpuwarden_collector.auth.token_file import NAME, last_used
 from gpuwarden_collector.settings import CollectorSettings
 
 
-def test_tokens_are_in_the_data_folder_by_default() -> None:
+def test_tokens_are_in_the_data_folder() -> None:
     assert tokens_path(CollectorSettings(data_dir=Path("/d"))) == Path("/d/tokens.json")
-    assert tokens_path(CollectorSettings(tokens_file=Path("/t"))) == Path("/t")
 
 
 async def test_a_damaged_file_is_logged_and_the_old_tokens_stay_valid(

@@ -35,7 +35,6 @@ async def test_every_endpoint_asks_every_token_for_its_scope(
     settings = CollectorSettings(
         port=0,
         data_dir=data_dir,
-        threads=1,
         require_tokens=True,
         query_processes=1,
         rules_dirs=(copy_rules(data_dir / "no_rules"),),

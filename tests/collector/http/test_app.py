@@ -38,6 +38,7 @@ from gpuwarden_collector.doctor import examine
 from gpuwarden_collector.http.sql import Form
 from gpuwarden_collector.ingest.writer import Writer
 from gpuwarden_collector.query.fair_queue import WAITING_MAX
+from gpuwarden_collector.query.querier import SqlQuerier
 from gpuwarden_collector.settings import CollectorSettings
 from gpuwarden_dashboards.read.series import DRAWABLE, GPUS_MAX, METRICS_MAX
 
@@ -371,9 +372,10 @@ async def test_what_cannot_be_completed_does_not_look_complete(
 
 
 async def test_rows_that_are_cut_after_they_were_begun_say_so_at_their_end(
-    start: Any, session: aiohttp.ClientSession
+    start: Any, session: aiohttp.ClientSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with start(query_rows_max=300_000) as collector:
+    monkeypatch.setattr(stages, "SqlQuerier", partial(SqlQuerier, rows_max=300_000))
+    async with start() as collector:
         url = collector.url + "/v1/sql"
         ends: dict[str, bytes] = {}
         for form in Form:
@@ -489,10 +491,11 @@ async def test_other_routes_are_served_beside_the_api_and_faults_do_not_end_it(
 
 
 async def test_what_was_asked_is_kept_for_admins(
-    start: Any, session: aiohttp.ClientSession
+    start: Any, session: aiohttp.ClientSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(stages, "SqlQuerier", partial(SqlQuerier, rows_max=3))
     wrong = "SELECT util_percent FROM gpu_1m"
-    async with start(query_rows_max=3) as collector:
+    async with start() as collector:
         url = collector.url + "/v1/sql"
         asked = {"sql": "SELECT $key AS key", "params": {"key": "hidden"}}
         async with session.post(url, json=asked, headers={"Accept": "text/csv"}) as answer:

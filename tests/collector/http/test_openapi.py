@@ -26,7 +26,7 @@ def test_the_document_has_each_endpoint_that_has_a_scope_and_a_text() -> None:
 
 async def test_what_is_served_is_what_the_document_says(data_dir: Path) -> None:
     no_rules = (copy_rules(data_dir / "no_rules"),)
-    settings = CollectorSettings(port=0, data_dir=data_dir, threads=1, rules_dirs=no_rules)
+    settings = CollectorSettings(port=0, data_dir=data_dir, rules_dirs=no_rules)
     async with collecting(settings, SystemClock()) as collector:
         async with (
             aiohttp.ClientSession() as session,

@@ -109,7 +109,7 @@ def collecting(data_dir: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPat
     @asynccontextmanager
     async def started(**more: Any) -> AsyncIterator[Collector]:
         settings = CollectorSettings(
-            port=0, data_dir=data_dir, threads=1, require_tokens=True, **more
+            port=0, data_dir=data_dir, require_tokens=True, **more
         )  # fmt: skip
         async with running(settings, clock, sample_front=RECEIVED) as collector:
             yield collector

@@ -138,7 +138,7 @@ async def test_the_document_describes_the_fleet(
 
 
 async def test_the_process_duties_are_in_the_row(tmp_path: Path, clock: Any) -> None:
-    settings = CollectorSettings(port=0, data_dir=tmp_path, threads=1)
+    settings = CollectorSettings(port=0, data_dir=tmp_path)
     duties = Duties(64, ("a", "b"), ("chat",), 7, rules_slow=((17.5, 5.0), (16.0, 10.0)))
     async with running(settings, clock, duties=lambda: duties) as collector:
         (row,) = (await collector.querier.query("FROM collector_samples")).records()

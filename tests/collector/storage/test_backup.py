@@ -55,6 +55,7 @@ def parquet(folder: Path) -> list[Path]:
     return sorted((folder / FOLDER / FILES).rglob("*.parquet"))
 
 
+@pytest.mark.usefixtures("sealing_each_second")
 async def test_a_backup_under_ingest_has_whole_batches_and_all_that_was_answered(
     start: Any,
     post: Any,
@@ -77,7 +78,7 @@ async def test_a_backup_under_ingest_has_whole_batches_and_all_that_was_answered
             answered += 1
 
     destination = tmp_path / "copy"
-    async with start(seal_interval_s=1) as collector, asyncio.TaskGroup() as group:
+    async with start() as collector, asyncio.TaskGroup() as group:
         sending = group.create_task(send(collector.url))
         await eventually(lambda: answered >= 5)
         before = answered

@@ -239,6 +239,7 @@ async def _kept(querier: Querier) -> bool:
     return all("UNION" not in str(plan.rows) for plan in plans)
 
 
+@pytest.mark.usefixtures("sealing_each_second")
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [1])
 async def test_views_of_now_say_what_their_definition_says(
@@ -247,7 +248,7 @@ async def test_views_of_now_say_what_their_definition_says(
     fleet, sequence, began = _Fleet(seed), 0, datetime.now(UTC)
     clock: Clock = SystemClock()
     for _ in range(3):
-        async with start(clock=clock, seal_interval_s=1, query_processes=1) as collector:
+        async with start(clock=clock, query_processes=1) as collector:
             for turn in range(5):
                 tables: Mapping[str, Any] = fleet.tables()
                 streams = [

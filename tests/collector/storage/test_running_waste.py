@@ -95,6 +95,7 @@ async def _until(condition: Callable[[], Any]) -> None:
     pytest.fail("it did not come that far in time")
 
 
+@pytest.mark.usefixtures("sealing_each_second")
 @pytest.mark.slow
 async def test_what_is_kept_says_what_the_definition_says(
     start: Start, wire: Any, post: Any, monkeypatch: pytest.MonkeyPatch
@@ -110,7 +111,7 @@ async def test_what_is_kept_says_what_the_definition_says(
         for gpu in gpus
     ]
     seen = {"first_seen_at": now - timedelta(hours=2), "last_seen_at": now}
-    async with start(clock=SystemClock(), seal_interval_s=1) as collector:
+    async with start(clock=SystemClock()) as collector:
         body = wire.stream("gpus", [gpu | seen for gpu in gpus]) + wire.stream(
             "gpu_samples", samples
         )

@@ -131,7 +131,7 @@ async def test_its_sums_are_those_of_the_report_of_the_same_day(tmp_path, monkey
         {"until": this_hour.replace(tzinfo=None), "categories": list(CATEGORIES)},
     )
     database.close()
-    settings = CollectorSettings(port=0, data_dir=tmp_path, threads=1)
+    settings = CollectorSettings(port=0, data_dir=tmp_path)
     async with running(settings, SystemClock()) as collector:
         monkeypatch.setenv("GPUWARDEN_URL", collector.url)
         digest = await read(RemoteQuerier(), this_hour - timedelta(days=1), this_hour, 99)

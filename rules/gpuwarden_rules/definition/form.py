@@ -305,13 +305,14 @@ class FormReader:
             return None
         is_rollup = table in (self._subject.minutes, self._subject.hours)
         source = Source(table, window, is_own, is_rollup)
+        written = text
         if rolled_up:
             text = _CALL.sub(lambda call: rolled_up.get(call[0], call[0]), text)
         sql, used = self._rewritten(node, text, self._scope_of_rows(table, _helpers(source)))
         columns = used & {*TABLES[table].names}
         for column in sorted(columns):
             self._read_column(table, column)
-        return Measure(name, sql, source, columns - {"ts"})
+        return Measure(name, sql, source, columns - {"ts"}, written)
 
     def _table(self, text: str, seconds: float, node: Node) -> tuple[str | None, dict[str, str]]:
         """The table that a measure reads, and its calls over a rollup."""

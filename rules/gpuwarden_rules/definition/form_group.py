@@ -196,7 +196,9 @@ def _with_literals(member: Member) -> Form:
 
     form = member.form
     measures = tuple(
-        Measure(m.name, put(m.sql), replace(m.source, window=put(m.source.window)), m.columns)
+        Measure(
+            m.name, put(m.sql), replace(m.source, window=put(m.source.window)), m.columns, m.text
+        )
         for m in form.measures
     )
     return replace(

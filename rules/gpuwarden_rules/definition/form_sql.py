@@ -75,6 +75,8 @@ class Measure:
     source: Source
     columns: frozenset[str]
     """Columns of the source that it reads."""
+    text: str = ""
+    """As it is written, without its window."""
 
     @property
     def is_number(self) -> bool:

@@ -52,7 +52,7 @@ from gpuwarden_rules.definition import sql_text, templates
 from gpuwarden_rules.definition.form import KEYS as FORM_KEYS
 from gpuwarden_rules.definition.form import FormReader
 from gpuwarden_rules.definition.form_sql import Form, sql_of
-from gpuwarden_rules.definition.promql import PromqlCondition, promql_of
+from gpuwarden_rules.definition.promql import PromqlCondition, made_of, promql_of
 from gpuwarden_rules.definition.yaml_positions import (
     FileProblem,
     RuleFileError,
@@ -267,9 +267,7 @@ def _rule(reader: YamlReader, node: Node) -> Rule | None:
     columns = _column_lists(reader, nodes, marks)
     consequence = _consequence(reader, nodes.get("consequence"), severity)
     together = _together(reader, nodes["together"]) if "together" in nodes else None
-    gather_s = None
-    if "gather_for" in nodes:
-        gather_s = _duration(reader, nodes["gather_for"], 0.0, 0.0, GATHER_S_MAX)
+    gather_s = _duration(reader, nodes.get("gather_for"), -1.0, 0.0, GATHER_S_MAX)
     reopens_s = _duration(reader, nodes.get("reopens_within"), REOPENS_S, 0.0, HOLD_S_MAX)
     summary = _text(reader, "summary", nodes.get("summary"), marks)
     remedy = _text(reader, "remedy", nodes.get("remedy"), marks)
@@ -288,6 +286,8 @@ def _rule(reader: YamlReader, node: Node) -> Rule | None:
         reader.note(nodes["params"], f"parameter {key!r} is used neither in sql nor in a text")
     if not can_be_bound:
         return None
+    title = page.title if page else name
+    made = made_of(condition.form, params, summary, title) if condition.form else None
     return Rule(
         name=name,
         severity=severity or Severity.INFO,
@@ -304,7 +304,7 @@ def _rule(reader: YamlReader, node: Node) -> Rule | None:
         caused_by=caused_by,
         together=together,
         many=reader.text(nodes.get("many")) or "",
-        gather_s=gather_s,
+        gather_s=None if gather_s < 0 else gather_s,
         reopens_within_s=reopens_s,
         sql=condition.sql,
         form=condition.form,
@@ -313,7 +313,7 @@ def _rule(reader: YamlReader, node: Node) -> Rule | None:
         page=page,
         doc=reader.text(nodes.get("doc")),
         chart=_chart(reader, nodes.get("chart")),
-        promql=promql_of(reader, nodes.get("promql"), labels, params, summary),
+        promql=promql_of(reader, nodes.get("promql"), labels, params, summary, made),
         path=reader.path,
         line=node.start_mark.line + 1,
         parameters=condition.parameters,

@@ -8,6 +8,9 @@
       differs: Limits of models are not exported.          what it says less than the SQL, or otherwise
     promql: {reason: Its rows are events.}
 
+A rule in the form needs none of it: `form_promql` makes expressions or reason; what is written here replaces them. Its summary is
+the rule's, or its title where that has columns that PromQL lacks.
+
 `$labels` are the rule's labels, `$name` an expression of `let` or a parameter: a duration in `[...]` and after
 `offset`, elsewhere seconds.
 """
@@ -19,6 +22,8 @@ from dataclasses import dataclass
 from yaml.nodes import Node
 
 from gpuwarden_rules.definition import templates
+from gpuwarden_rules.definition.form_promql import UnsayableError, promql_of_form
+from gpuwarden_rules.definition.form_sql import Form
 from gpuwarden_rules.definition.yaml_positions import Scalar, YamlReader
 
 KEYS = ("let", "expr", "keeps", "summary", "differs", "reason")
@@ -47,15 +52,17 @@ def promql_of(
     labels: tuple[str, ...],
     params: Mapping[str, Scalar],
     summary: templates.Template,
+    made: PromqlCondition | None = None,
 ) -> PromqlCondition | None:
-    """The condition that a rule's `promql` has; problems are noted in the reader."""
+    """The condition that a rule's `promql` has, or that was made from its form; problems are noted in the reader."""
     if node is None:
-        return None
+        return made
     nodes = reader.fields(node, optional=KEYS)
     texts = {
         key: " ".join((reader.text(nodes.get(key)) or "").split()) for key in ("differs", "reason")
     }
-    if ("expr" in nodes) == ("reason" in nodes):
+    is_made = made is not None and not {"expr", "reason"} & nodes.keys()
+    if ("expr" in nodes) == ("reason" in nodes) and not is_made:
         reader.note(node, "give either `expr`, or the `reason` why PromQL cannot say the rule")
     named = {name: _value(value) for name, value in params.items()}
     named["labels"] = (", ".join(labels), "")
@@ -66,18 +73,43 @@ def promql_of(
     expr, keeps = (
         _put(reader, nodes[key], named) if key in nodes else "" for key in ("expr", "keeps")
     )
+    if made is not None and is_made:
+        expr, keeps, texts["reason"] = made.expr, keeps or made.keeps, made.reason
     text: templates.Template | None = summary
     if "summary" in nodes:
         text, problems = templates.parse(reader.text(nodes["summary"]) or "")
         for offset, message in problems:
             reader.note(nodes["summary"], message, offset)
-    for field in text.fields if text and expr else ():
-        if field.name not in (*labels, "value", *params):
-            reader.note(
-                nodes.get("summary", node),
-                f"the summary uses {{{field.name}}}, which PromQL does not have: it has labels, value and parameters",
-            )
+    elif made is not None and is_made:
+        text = made.summary
+    for name in _lacking(text, labels, params) if text and expr else ():
+        reader.note(
+            nodes.get("summary", node),
+            f"the summary uses {{{name}}}, which PromQL does not have: it has labels, value and parameters",
+        )
     return PromqlCondition(expr=expr, keeps=keeps, summary=text if expr else None, **texts)
+
+
+def made_of(
+    form: Form, params: Mapping[str, Scalar], summary: templates.Template, title: str
+) -> PromqlCondition:
+    """The condition of a form. `title`: of the rule's page."""
+    try:
+        expr, keeps = promql_of_form(form, params)
+    except UnsayableError as error:
+        return PromqlCondition(reason=str(error))
+    if _lacking(summary, form.labels, params):
+        place = "GPU {gpu} of {node}" if "gpu" in form.labels else "{node}"
+        summary, _ = templates.parse(f"{place}: {title.replace('{', '').replace('}', '')}.")
+    return PromqlCondition(expr=expr, keeps=keeps, summary=summary)
+
+
+def _lacking(
+    text: templates.Template, labels: tuple[str, ...], params: Mapping[str, Scalar]
+) -> list[str]:
+    """Fields of a text that PromQL does not have."""
+    known = {*labels, "value", *params}
+    return [field.name for field in text.fields if field.name not in known]
 
 
 def _value(value: Scalar) -> tuple[str, str]:

@@ -98,12 +98,9 @@ class CollectorSettings:
     standby_tls_ca: Path | None = setting(
         None, "PEM file of the authority of the standby's certificate; none: the system's."
     )
-    prices: dict[str, float] = setting(
-        {}, "USD per GPU-hour by the model's catalogue name, a prefix of it, or the driver's name."
-    )
     prices_file: Path | None = setting(
         None,
-        "TOML file of prices by node, label and instance, for owned hardware and energy (docs/money.md).",
+        "TOML file of prices by model, node, label and instance, for owned hardware and energy (docs/money.md).",
     )
     rules_dirs: tuple[Path, ...] = setting(
         (), "Folders of your own rules and overrides.yaml, in addition to the built-in pack."

@@ -106,7 +106,7 @@ async def open_store(
     stack: AsyncExitStack, settings: CollectorSettings, stats: Stats, clock: Clock
 ) -> OpenStore:
     """Open the store after the last segment in the lake, with the prices of the settings. Raises StartError."""
-    prices = load_book(settings.prices_file, settings.prices)
+    prices = load_book(settings.prices_file)
     address = _address(settings)
     frames, spill_dir = _frames(stack, settings.data_dir)
     storage = await _storage(stack, settings, address, spill_dir, stats, clock)
@@ -605,7 +605,7 @@ async def take_prices(settings: CollectorSettings, writer: Writer) -> str | None
     if settings.prices_file is None:
         return None
     try:
-        prices = await asyncio.to_thread(load_book, settings.prices_file, settings.prices)
+        prices = await asyncio.to_thread(load_book, settings.prices_file)
         changed = await writer.take_prices(prices)
     except (PricesError, *WRITE_ERRORS) as error:
         log.error("prices not reloaded; the old ones stay in use", extra={"problem": str(error)})

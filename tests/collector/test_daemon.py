@@ -80,8 +80,8 @@ async def test_requests_in_flight_are_answered_before_it_stops(
     assert not (tmp_path / f"{FILE_NAME}-wal").exists()
 
 
-async def test_prices_of_the_settings_are_applied_to_known_gpus_at_start(
-    start: Any, wire: Any, post: Any
+async def test_prices_are_applied_to_known_gpus_at_start(
+    start: Any, wire: Any, post: Any, tmp_path: Path
 ) -> None:
     gpu = {
         "gpu_uuid": "GPU-0",
@@ -93,8 +93,10 @@ async def test_prices_of_the_settings_are_applied_to_known_gpus_at_start(
     async with start() as collector:
         await post(collector.url, wire.stream("gpus", [gpu]), encoding=None)
         prices += (await collector.querier.query("SELECT usd_per_hour FROM gpus")).rows
-    for setting in ({"H100": 1.25}, {"H100": 1.25}, {}):
-        async with start(prices=setting) as collector:
+    path = tmp_path / "prices.toml"
+    path.write_text('[[price]]\nmodel = "H100"\nusd_per_hour = 1.25\n')
+    for prices_file in (path, path, None):
+        async with start(prices_file=prices_file) as collector:
             prices += (await collector.querier.query("SELECT usd_per_hour FROM gpus")).rows
     assert prices == [(2.95,), (1.25,), (1.25,), (2.95,)]
 

@@ -15,14 +15,15 @@ def test_defaults_are_the_documented_ones() -> None:
     assert settings == CollectorSettings()
 
 
-def test_prices_come_from_file_and_environment(tmp_path: Path) -> None:
+def test_a_file_and_the_environment_say_the_same_kind_of_thing(tmp_path: Path) -> None:
     path = tmp_path / "collector.toml"
-    path.write_text('port = 9000\n[prices]\nH100 = 2.1\n"NVIDIA Foo 1" = 3\n')
+    path.write_text('port = 9000\nrules_dirs = ["/a"]\n')
     loaded = load(CollectorSettings, "collector", path=path, env={})
-    assert loaded.settings.prices == {"H100": 2.1, "NVIDIA Foo 1": 3.0}
+    assert loaded.settings.rules_dirs == (Path("/a"),)
     assert loaded.sources["port"] == f"{path}:1"
-    env = {"GPUWARDEN_COLLECTOR_PRICES": "H100=1.5"}
-    assert load(CollectorSettings, "collector", path=path, env=env).settings.prices == {"H100": 1.5}
+    env = {"GPUWARDEN_COLLECTOR_RULES_DIRS": "/b, /c"}
+    settings = load(CollectorSettings, "collector", path=path, env=env).settings
+    assert settings.rules_dirs == (Path("/b"), Path("/c"))
 
 
 @pytest.mark.parametrize(

@@ -198,7 +198,7 @@ def _template() -> Callable[[bytes], object]:
 def _prices() -> Callable[[bytes], object]:
     from gpuwarden_collector.ingest.prices import load_book
 
-    return _of_file(lambda path: load_book(path, {}))
+    return _of_file(load_book)
 
 
 def _collector_settings() -> Callable[[bytes], object]:

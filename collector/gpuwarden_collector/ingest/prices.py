@@ -1,7 +1,6 @@
 """Finds the price of a GPU hour with its source, and the price and emissions of energy, in a book of prices.
 
-The order is: the first entry of the prices file that matches; `[prices]` of the settings; the default of the model
-catalogue. docs/money.md describes the file, which has budgets, too. All but `load_book` is pure.
+The order is: the first entry of the prices file that matches; the default of the model catalogue. docs/money.md describes the file, which has budgets, too. All but `load_book` is pure.
 """
 
 import math
@@ -135,8 +134,6 @@ class PriceBook:
     """All prices of a collector."""
 
     entries: tuple[PriceEntry, ...] = ()
-    by_model: Mapping[str, float] = field(default_factory=dict)
-    """`[prices]` of the settings: by the driver's name, or by a prefix of the catalogue's name."""
     energy: Energy = Energy()
     sites: tuple[Site, ...] = ()
     """The first one that matches a node overrides `energy`."""
@@ -162,9 +159,6 @@ def price_of(gpu: Row, node: Row | None, book: PriceBook) -> Priced:
     for entry in book.entries:
         if _fits(entry, gpu, model, node):
             return _priced(entry, model, node, energy_of(node, book))
-    name = _matched(gpu.get("model"), model, book.by_model)
-    if name is not None:
-        return Priced(book.by_model[name], f"[prices] {name}")
     if model is None:
         return Priced(None, None)
     return _spot(model, node) or _of_instance(model, node) or _of_catalogue(model)
@@ -279,7 +273,7 @@ def _offer_of(model: Model, book: PriceBook) -> GpuOffer | None:
     entry = next(starts, OfferEntry("", model.name))
     purchase, purchase_basis = _offered(entry, entry.purchase_usd, *_default_purchase(model))
     on_demand, on_demand_basis = _offered(
-        entry, entry.on_demand_usd_per_hour, *_default_on_demand(model, book)
+        entry, entry.on_demand_usd_per_hour, *_default_on_demand(model)
     )
     spot = SPOT.get(model.name)
     spot_usd, spot_basis = _offered(
@@ -324,38 +318,17 @@ def _default_purchase(model: Model) -> tuple[float | None, str | None]:
     return (least + most) / 2, f"default: the middle of {least:,.0f} to {most:,.0f} for a card"
 
 
-def _default_on_demand(model: Model, book: PriceBook) -> tuple[float | None, str | None]:
-    name = _matched(None, model, book.by_model)
-    if name is not None:
-        return float(book.by_model[name]), f"[prices] {name}"
+def _default_on_demand(model: Model) -> tuple[float | None, str | None]:
     price = model.price
     if price is None:
         return None, None
     return price.usd_per_hour, f"default of {price.read_on}: {price.provider} on demand"
 
 
-def _matched(
-    driver_name: str | None, model: Model | None, prices: Mapping[str, float]
-) -> str | None:
-    """The key of `prices`: the driver's name, or the longest prefix of the catalogue's name."""
-    if driver_name is not None and driver_name in prices:
-        return driver_name
-    if model is None:
-        return None
-    starts = [p for p in prices if p and model.name.upper().startswith(p.upper())]
-    return max(starts, key=len) if starts else None
-
-
-def unmatched_prices(prices: Iterable[str], model_names: Iterable[str]) -> list[str]:
-    """Keys of `[prices]` that are not a prefix of a model in the catalogue; they may be driver names."""
-    names = [name.upper() for name in model_names]
-    return sorted(p for p in prices if not any(name.startswith(p.upper()) for name in names))
-
-
-def load_book(path: Path | None, by_model: Mapping[str, float]) -> PriceBook:
-    """Read a prices file (None: there is none), with `[prices]` of the settings. Raises PricesError."""
+def load_book(path: Path | None) -> PriceBook:
+    """Read a prices file; None: there is none. Raises PricesError."""
     if path is None:
-        return PriceBook((), by_model)
+        return PriceBook()
     try:
         text = path.read_text()
         document = tomllib.loads(text)
@@ -373,7 +346,7 @@ def load_book(path: Path | None, by_model: Mapping[str, float]) -> PriceBook:
     entries = tuple(_entry(table) for table in _tables(top, "price", text))
     budgets = _budgets(_tables(top, "budget", text))
     offers = tuple(_offer(table) for table in _tables(top, "offer", text))
-    return PriceBook(entries, by_model, energy, sites, billing, budgets, offers)
+    return PriceBook(entries, energy, sites, billing, budgets, offers)
 
 
 def _tables(top: "_Table", name: str, text: str) -> list["_Table"]:

@@ -18,7 +18,6 @@ from typing import Any, TypeVar
 
 from gpuwarden.budgets import BUDGETS
 from gpuwarden.clock import Clock
-from gpuwarden.models import MODELS
 from gpuwarden.offers import GPU_OFFERS
 from gpuwarden.schema import EVENTS
 from gpuwarden_collector.ingest import departures, inventory
@@ -44,7 +43,7 @@ from gpuwarden_collector.ingest.commit_plan import (
 from gpuwarden_collector.ingest.decode import first_line
 from gpuwarden_collector.ingest.deduplicate import LedgerKey
 from gpuwarden_collector.ingest.inventory import Item
-from gpuwarden_collector.ingest.prices import PriceBook, offers_of, unmatched_prices
+from gpuwarden_collector.ingest.prices import PriceBook, offers_of
 from gpuwarden_collector.stats import Stats
 from gpuwarden_collector.storage.commit import Changes, WriterStopped, commit
 from gpuwarden_collector.storage.errors import RowsRefusedError, StoreUnavailableError
@@ -555,11 +554,6 @@ def reprice(frames: FrameLog, known: Known, prices: PriceBook) -> int:
     Call it in the writer, or before it starts. Raises StoreUnavailableError and RowsRefusedError, and then changes
     nothing.
     """
-    if unknown := unmatched_prices(prices.by_model, [model.name for model in MODELS]):
-        log.info(
-            "no model of the catalogue matches these prices; they are used as driver names",
-            extra={"names": unknown},
-        )
     changed = {}
     for key, item in known.items["gpus"].items():
         node = known.items["nodes"].get(item.row["node"])

@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from gpuwarden_collector.ingest.inventory import BatchSource, Item, merged, priced
-from gpuwarden_collector.ingest.prices import Energy, PriceBook
+from gpuwarden_collector.ingest.prices import Energy, PriceBook, PriceEntry
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
 LATER = NOW + timedelta(minutes=1)
@@ -68,9 +68,9 @@ def test_a_gpu_has_its_model_its_price_and_that_of_its_energy() -> None:
         "co2_g_per_kwh": None,
         "billed_silent_s": 259_200.0,
     }
-    book = PriceBook((), {"H100": 2.0}, Energy(0.1, 1.5))
+    book = PriceBook((PriceEntry("p.toml:1", model="H100", usd_per_hour=2.0),), Energy(0.1, 1.5))
     row = priced(h100, {"gpus": 8}, book)
-    assert (row["usd_per_hour"], row["price_basis"]) == (2.0, "[prices] H100")
+    assert (row["usd_per_hour"], row["price_basis"]) == (2.0, "p.toml:1: 2 USD/h")
     assert row["usd_per_kwh"] == pytest.approx(0.15)
 
 

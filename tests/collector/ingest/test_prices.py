@@ -13,12 +13,12 @@ from gpuwarden_collector.ingest.prices import (
     Energy,
     PriceBook,
     Priced,
+    PriceEntry,
     PricesError,
     energy_of,
     load_book,
     offers_of,
     price_of,
-    unmatched_prices,
 )
 
 H100 = {"model": "NVIDIA H100 80GB HBM3", "node": "dgx-7"}
@@ -47,6 +47,10 @@ watts = 500
 """
 
 
+def entry_of(usd: float, model: str = "H100") -> PriceEntry:
+    return PriceEntry("prices.toml:1", model=model, usd_per_hour=usd)
+
+
 @pytest.fixture
 def file(tmp_path: Path) -> Any:
     def write(text: str) -> Path:
@@ -63,7 +67,7 @@ def test_the_instance_of_the_node_prices_its_gpus() -> None:
         6.88, "default of 2025-12: aws on demand in us-east-1, p5.48xlarge with 8 GPUs"
     )
     # What the operator says comes first; another GPU has the price of its model.
-    assert price_of(H100, node, PriceBook(by_model={"H100": 1.0})).usd_per_hour == 1.0
+    assert price_of(H100, node, PriceBook((entry_of(1.0),))).usd_per_hour == 1.0
     a100 = {"model": "NVIDIA A100-SXM4-80GB"}
     assert price_of(a100, node, PriceBook()).usd_per_hour == 1.95
     for unknown in ("a3-highgpu-8g", "x9.large", None):
@@ -84,14 +88,14 @@ def test_a_spot_instance_has_the_spot_price_of_its_model_if_one_is_known() -> No
 
 
 def test_the_first_entry_that_matches_counts(file: Any) -> None:
-    book = load_book(file(BOOK), {"H100": 1.0})
+    book = load_book(file(BOOK))
     assert price_of(H100, NODE, book) == Priced(2.29, "prices.toml:11: 2.29 USD/h")
     at_13 = {**H100, "node": "dgx-13"}
     assert price_of(at_13, NODE, book) == Priced(
         12.29, "prices.toml:6: instance of 98.32 USD/h with 8 GPUs"
     )
-    # What does not fit is left to [prices], and then to the catalogue.
-    assert price_of(H100, None, book) == Priced(1.0, "[prices] H100")
+    # What does not fit is left to the catalogue.
+    assert price_of(H100, None, book).usd_per_hour == 2.95
     for odd in (
         "{broken",
         "[" * 65_536,
@@ -100,12 +104,12 @@ def test_the_first_entry_that_matches_counts(file: Any) -> None:
         "[1]",
         "\0",
     ):
-        assert price_of(H100, {**NODE, "labels": odd}, book).usd_per_hour == 1.0
+        assert price_of(H100, {**NODE, "labels": odd}, book).usd_per_hour == 2.95
     assert price_of({"model": "NVIDIA A100-SXM4-80GB"}, NODE, book).usd_per_hour == 1.95
 
 
 def test_owned_hardware_costs_its_life_and_its_power(file: Any) -> None:
-    book = load_book(file(BOOK), {})
+    book = load_book(file(BOOK))
     price = price_of({"model": "NVIDIA Foo 1", "node": "n"}, {"gpus": 2}, book)
     assert price.usd_per_hour == pytest.approx(1.0 + 0.5 * 0.2 * 1.5)
     assert price.basis == (
@@ -122,8 +126,7 @@ def test_power_costs_and_emits_what_it_does_at_the_site(file: Any) -> None:
             BOOK.replace("pue = 1.5", "pue = 1.5\nco2_g_per_kwh = 400")
             + '[[site]]\nlabels = {site = "ice*"}\nusd_per_kwh = 0.05\nco2_g_per_kwh = 20\n'
             + '[[site]]\nlabels = {site = "*"}\npue = 1\n[billing]\nafter_silence = "12h"\n'
-        ),
-        {},
+        )
     )
     at = {site: energy_of({"labels": f'{{"site": "{site}"}}'}, book) for site in ("Iceland", "b")}
     # What a site does not say is as for all.
@@ -142,34 +145,35 @@ def test_power_costs_and_emits_what_it_does_at_the_site(file: Any) -> None:
 def test_an_instance_without_a_number_of_gpus_has_no_price(file: Any) -> None:
     text = '[[price]]\nnode = "n*"\ninstance_usd_per_hour = 10\n'
     for node in (None, {"gpus": None}, {"gpus": 0}, {"gpus": -(2**31)}):
-        price = price_of({"model": "NVIDIA H100", "node": "n1"}, node, load_book(file(text), {}))
+        price = price_of({"model": "NVIDIA H100", "node": "n1"}, node, load_book(file(text)))
         assert price.usd_per_hour is None
         assert price.basis is not None and price.basis.endswith("unknown number of GPUs")
 
 
 def test_owned_hardware_of_an_unknown_model_needs_its_watts(file: Any) -> None:
     text = "[energy]\nusd_per_kwh = 0.1\n[[price]]\nowned_usd = 1000\nlife_years = 3\ngpus = 1\n"
-    book = load_book(file(text), {})
+    book = load_book(file(text))
     assert price_of({"model": "Mystery"}, None, book).usd_per_hour is None
     assert price_of(H100, None, book).usd_per_hour == pytest.approx(1000 / 3 / 8766 + 0.07)
 
 
 def test_a_mig_device_has_no_price() -> None:
     mig = {"model": "NVIDIA H100 80GB HBM3 MIG 1g.10gb", "mig_instance": "1/0"}
-    assert price_of(mig, NODE, PriceBook(by_model={"H100": 2.0})) == Priced(None, None)
+    assert price_of(mig, NODE, PriceBook((entry_of(2.0),))) == Priced(None, None)
 
 
-def test_prices_of_the_settings_match_as_they_did() -> None:
-    def usd(prices: dict[str, float]) -> float | None:
-        return price_of(H100, None, PriceBook((), prices)).usd_per_hour
-
-    assert usd({}) == 2.95
-    assert usd({"H100-SXM-80GB": 2.0}) == 2.0
-    assert usd({"h100": 1.5}) == 1.5
-    assert usd({"H100": 1.5, "H100-SXM": 1.75}) == 1.75
-    assert usd({"NVIDIA H100 80GB HBM3": 0.0, "H100": 9}) == 0.0
-    assert usd({"A100": 1.0, "": 7.0}) == 2.95
-    assert price_of({"model": None}, None, PriceBook((), {"H100": 1.0})).usd_per_hour is None
+@pytest.mark.parametrize(
+    ("model", "usd"),
+    [
+        ("H100-SXM-80GB", 1.0),
+        ("h100", 1.0),
+        ("NVIDIA H100 80GB HBM3", 1.0),
+        ("A100", 2.95),
+        ("", 1.0),
+    ],
+)
+def test_a_model_is_a_start_of_the_catalogues_or_the_drivers_name(model: str, usd: float) -> None:
+    assert price_of(H100, None, PriceBook((entry_of(1.0, model),))).usd_per_hour == usd
 
 
 def test_offers_are_those_of_the_file_then_the_defaults(file: Any) -> None:
@@ -177,7 +181,7 @@ def test_offers_are_those_of_the_file_then_the_defaults(file: Any) -> None:
         BOOK + "[[offer]]\nmodel = 'H100-SXM'\npurchase_usd = 30000\nreserved_usd_per_hour = 2.1\n"
     )
     text += "[[offer]]\nmodel = 'H100'\npurchase_usd = 1\nwatts = 500\n"
-    offers = {one.catalogue_model: one for one in offers_of(load_book(file(text), {"H200": 3.0}))}
+    offers = {one.catalogue_model: one for one in offers_of(load_book(file(text)))}
     sxm, nvl, h200 = (offers[name] for name in ("H100-SXM-80GB", "H100-NVL", "H200-SXM-141GB"))
     where = f"prices.toml:{text[: text.index('[[offer]]')].count(chr(10)) + 1}"
     assert (sxm.purchase_usd, sxm.purchase_basis, sxm.watts) == (30_000, where, 700)
@@ -186,7 +190,6 @@ def test_offers_are_those_of_the_file_then_the_defaults(file: Any) -> None:
     assert sxm.usd_per_kwh == pytest.approx(0.3)
     assert (nvl.purchase_usd, nvl.watts, nvl.on_demand_usd_per_hour) == (1, 500, None)
     assert (h200.purchase_usd, h200.purchase_basis, h200.reserved_basis) == (None, None, None)
-    assert (h200.on_demand_usd_per_hour, h200.on_demand_basis) == (3.0, "[prices] H200")
 
 
 @pytest.mark.parametrize(
@@ -223,17 +226,13 @@ def test_offers_are_those_of_the_file_then_the_defaults(file: Any) -> None:
 )  # fmt: skip
 def test_the_error_for_an_invalid_file_names_line_and_key(file: Any, text: str, said: str) -> None:
     with pytest.raises(PricesError) as caught:
-        load_book(file(text), {})
+        load_book(file(text))
     assert said in str(caught.value)
 
 
 def test_a_missing_file_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(PricesError, match="cannot be read: No such file"):
-        load_book(tmp_path / "none.toml", {})
-
-
-def test_prices_that_match_no_model_are_named() -> None:
-    assert unmatched_prices({"h100": 1, "NVIDIA Foo 1": 2}, ["H100-SXM-80GB"]) == ["NVIDIA Foo 1"]
+        load_book(tmp_path / "none.toml")
 
 
 _VALUES = st.one_of(
@@ -271,7 +270,7 @@ def test_no_file_gives_a_price_below_zero_or_another_error(
     path = tmp_path_factory.getbasetemp() / "any.toml"
     path.write_text("[[price]]\n" + "".join(f"{k} = {toml(v)}\n" for k, v in entry.items()))
     try:
-        book = load_book(path, {})
+        book = load_book(path)
     except PricesError as error:
         assert "any.toml" in str(error)
         return

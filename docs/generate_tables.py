@@ -21,7 +21,7 @@ from gpuwarden.prometheus_names import (
 )
 from gpuwarden.rollups import REASONS, ROLLUPS, Rollup
 from gpuwarden.schema import TABLES, WIRE_TABLES, column_type, public_views, stored_columns
-from gpuwarden.table import GPU, GPU_UUID, MIG, NODE, SIMULATED, TS, Column
+from gpuwarden.table import GPU, GPU_UUID, MAP, MIG, NODE, SIMULATED, TS, Column
 from gpuwarden_agent.collect.nvidia import metrics as nvml_table
 from gpuwarden_agent.counters import Counters
 from gpuwarden_prometheus.received.names import named_columns
@@ -193,9 +193,7 @@ def _first() -> Iterator[str]:
 def _views(seen: Seen) -> Iterator[str]:
     """Each view with its columns; those that it does not compute are what they are in what it reads."""
     described = {name: {c.name: c for c in stored_columns(table)} for name, table in TABLES.items()}
-    types = {
-        column_type(column): column.type for of in described.values() for column in of.values()
-    }
+    alike = {column_type(column): column for of in described.values() for column in of.values()}
     database = MemoryDatabase()
     for view in public_views():
         result = database.run(f"FROM {view.name}")
@@ -205,8 +203,8 @@ def _views(seen: Seen) -> Iterator[str]:
                 columns[name] = next(
                     of[name] for of in map(described.get, view.reads) if of and name in of
                 )
-            elif sql_type in types:
-                columns[name] = Column(name, types[sql_type], view.columns[name])
+            elif like := alike.get(sql_type):
+                columns[name] = Column(name, like.type, view.columns[name], nested=like.nested)
             else:
                 others.append(f"- `{name}` {sql_type}: {view.columns[name]}")
         described[view.name] = columns
@@ -282,9 +280,13 @@ def _differ(one: list[str], other: list[str]) -> list[int]:
     return [i for i, (a, b) in enumerate(zip(one, other, strict=True)) if a != b]
 
 
+_NESTED = {MAP: "map of texts"}
+"""Words for the types that are not of one value."""
+
+
 def _type(c: Column) -> str:
     required = ", required" if c.required else ""
-    return f"{c.type.value}{required}{_limits(c)}"
+    return f"{_NESTED[c.nested] if c.nested else c.type.value}{required}{_limits(c)}"
 
 
 def _limits(c: Column) -> str:

@@ -135,7 +135,6 @@ def _alert(record: dict[str, Any]) -> Alert:
             "severity": Severity(record["severity"]),
             "consequence": Consequence(record["consequence"]),
             "state": AlertState(record["state"]),
-            "labels": json.loads(record["labels"]),
         }
     )
 
@@ -211,7 +210,6 @@ def _incident(record: dict[str, Any], members: dict[str, IncidentAlert]) -> Inci
             "state": IncidentState(record["state"]),
             "severity": Severity(record["severity"]),
             "consequence": Consequence(record["consequence"]),
-            "labels": json.loads(record["labels"]),
             "members": members,
         }
     )
@@ -219,7 +217,7 @@ def _incident(record: dict[str, Any], members: dict[str, IncidentAlert]) -> Inci
 
 def _member(record: dict[str, Any]) -> IncidentAlert:
     known = {field.name: record[field.name] for field in fields(IncidentAlert)}
-    return IncidentAlert(**known | {"labels": json.loads(record["labels"])})
+    return IncidentAlert(**known)
 
 
 class SqlPolicyRecords:

@@ -113,15 +113,15 @@ USD_SO_FAR_SQL = (
 
 
 PLACE_SQL = (
-    "concat_ws(' ', node, 'GPU ' || gpu::VARCHAR, labels->>'$.host', labels->>'$.device', labels->>'$.probe',"
-    " 'Xid ' || (labels->>'$.xid'))"
+    "concat_ws(' ', node, 'GPU ' || gpu::VARCHAR, labels['host'], labels['device'], labels['probe'],"
+    " 'Xid ' || labels['xid'])"
 )
 """SQL of the place of an alert."""
 ALERT_FILTERS = {
     "node": "node GLOB $node",
     "gpu": "(gpu::VARCHAR = $gpu OR starts_with(lower(gpu_uuid), lower($gpu)))",
     "owner": "owner = $owner",
-    "job": "(labels->>'$.job') = $job",
+    "job": "labels['job'] = $job",
     "rule": "rule GLOB $rule",
     "severity": "severity = $severity",
 }

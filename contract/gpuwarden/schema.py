@@ -6,7 +6,7 @@ the rest is written by the collector. Views are in `views.sql` beside this file,
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import NamedTuple
 
@@ -18,7 +18,7 @@ from gpuwarden.metrics import METRICS, Metric, Type
 from gpuwarden.offers import GPU_OFFERS
 from gpuwarden.query_log import QUERY_LOG
 from gpuwarden.rollups import ROLLUPS
-from gpuwarden.table import GPU, GPU_UUID, MIG, NODE, SIMULATED, TS, Column, Table
+from gpuwarden.table import GPU, GPU_UUID, MAP, MIG, NODE, SIMULATED, TS, Column, Table
 from gpuwarden.waste import WASTE_1H, view_sql
 
 
@@ -216,7 +216,7 @@ NODES = Table("nodes", "node", ("node",), (
     Column("boot_id", Type.STRING, "The kernel's boot id.", required=True),
     Column("agent_version", Type.STRING, "Version of the agent."),
     Column("backend", Type.STRING, "Source of GPU readings: nvml, amdgpu, amdgpu+nvml, one of docs/gpus.md, simulator, replay or none."),
-    Column("labels", Type.STRING, "JSON object of its labels: those of the cluster, and those of the operator, which take precedence."),
+    Column("labels", Type.STRING, "Its labels: those of the cluster, and those of the operator, which take precedence.", nested=MAP),
     Column("kernel", Type.STRING, "Kernel release."),
     Column("os", Type.STRING, "Operating system, from os-release."),
     Column("cpu_model", Type.STRING, "CPU model."),
@@ -271,7 +271,7 @@ GPUS = Table("gpus", "GPU", ("gpu_uuid",), (
     Column("margin_memory_max_celsius", Type.FLOAT32, "T.Limit margin of the memory (FI 195)."),
     Column("margin_gpu_max_celsius", Type.FLOAT32, "T.Limit margin of normal work (FI 196)."),
     Column("cpu_affinity", Type.STRING, "CPUs near the GPU: 0-31,64-95."),
-    Column("peers", Type.STRING, "JSON object: PCI bus id of each other GPU of the node to the path to it, as nvidia-smi topo says it: NV18, PIX, PXB, PHB, NODE, SYS."),
+    Column("peers", Type.STRING, "The path to each other GPU of the node by its PCI bus id, as nvidia-smi topo says it: NV18, PIX, PXB, PHB, NODE, SYS.", nested=MAP),
     Column("ecc_mode", Type.BOOL, "ECC switched on."),
     Column("ecc_mode_pending", Type.BOOL, "ECC after the next reboot."),
     Column("persistence_mode", Type.BOOL, "Persistence mode switched on."),
@@ -327,7 +327,7 @@ ALERTS = Table("alerts", "time that a rule held for one label set", ("fingerprin
     Column("node", Type.STRING, "Label node; NULL: the alert has none."),
     Column("gpu", Type.INT32, "Label gpu; NULL: the alert has none."),
     Column("gpu_uuid", Type.STRING, "Label gpu_uuid; NULL: the alert has none."),
-    Column("labels", Type.STRING, "JSON object of all labels.", required=True),
+    Column("labels", Type.STRING, "All its labels.", required=True, nested=MAP),
     Column("summary", Type.STRING, "What is wrong, in a sentence.", required=True),
     Column("remedy", Type.STRING, "What to do about it.", required=True),
     Column("value", Type.FLOAT64, "Value that the rule returned."),
@@ -357,7 +357,7 @@ INCIDENTS = Table("incidents", "incident: alerts with one cause", ("id",), (
     Column("summary", Type.STRING, "What is wrong, for all its roots.", required=True),
     Column("remedy", Type.STRING, "What to do about the root.", required=True),
     Column("place", Type.STRING, "The place as text; empty: the fleet.", required=True),
-    Column("labels", Type.STRING, "JSON object of the labels that its roots share, also those of their nodes.", required=True),
+    Column("labels", Type.STRING, "Labels that its roots share, also those of their nodes.", required=True, nested=MAP),
     Column("nodes", Type.INT32, "Nodes of its roots.", required=True),
     Column("roots", Type.INT32, "Alerts of the root's rule without a cause.", required=True),
     Column("alerts", Type.INT32, "Number of its alerts, also resolved ones.", required=True),
@@ -378,7 +378,7 @@ INCIDENT_ALERTS = Table("incident_alerts", "alert of an incident", ("incident", 
     Column("fingerprint", Type.STRING, "The alert.", required=True),
     Column("active_at", Type.TIMESTAMP, "Identifies the episode, the newest of several.", required=True),
     Column("rule", Type.STRING, "Its rule.", required=True),
-    Column("labels", Type.STRING, "JSON object of its labels.", required=True),
+    Column("labels", Type.STRING, "Its labels.", required=True, nested=MAP),
     Column("cause", Type.STRING, "Fingerprint of the alert that caused it; NULL: it is a root."),
     Column("joined_at", Type.TIMESTAMP, "When it became part of the incident.", required=True),
     Column("ended_at", Type.TIMESTAMP, "When it stopped firing; NULL: it still fires."),
@@ -518,7 +518,25 @@ def column_sql(column: Column) -> str:
 
 def column_type(column: Column) -> str:
     """DuckDB type of a column."""
-    return _SQL_TYPES[column.type]
+    return column.nested or _SQL_TYPES[column.type]
+
+
+def parsed_sql(table: Table, names: Iterable[str] | None = None) -> str:
+    """SELECT list of these columns of a table, or all, as SQL has them, from rows as they are stored."""
+    columns = {column.name: column for column in stored_columns(table)}
+    return ", ".join(
+        # One text that is no such JSON must not fail every query.
+        f"TRY_CAST(TRY_CAST({c.name} AS JSON) AS {c.nested}) AS {c.name}" if c.nested else c.name
+        for c in (columns.values() if names is None else map(columns.__getitem__, names))
+    )
+
+
+def stored_sql(table: Table) -> str:
+    """The reverse of `parsed_sql`."""
+    return ", ".join(
+        f"CAST(to_json({c.name}) AS VARCHAR) AS {c.name}" if c.nested else c.name
+        for c in stored_columns(table)
+    )
 
 
 def create_sql(table: Table) -> str:

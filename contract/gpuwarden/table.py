@@ -7,13 +7,17 @@ from gpuwarden.metrics import Type
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column: type, meaning, and whether every row must have a value."""
+    """A column: type, meaning, and whether every row must have a value.
+
+    `nested`: its type in SQL, if that is a map or list; the value is sent and stored as a text, its JSON.
+    """
 
     name: str
     type: Type
     meaning: str
     required: bool = False
     limits: tuple[float, float] | None = None
+    nested: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +42,7 @@ class Table:
         return tuple(column.name for column in self.columns)
 
 
+MAP = "MAP(VARCHAR, VARCHAR)"
 TS = Column("ts", Type.TIMESTAMP, "Tick that the sample belongs to, UTC.", required=True)
 NODE = Column("node", Type.STRING, "Name of the node: one machine running an agent.", required=True)
 GPU = Column("gpu", Type.INT32, "Index on the node, for people; the UUID is the identity.")

@@ -129,7 +129,7 @@ def _visible_keys_sql(team: Team, table: str, key: str) -> str:
 
 def own_nodes_sql(team: Team) -> str:
     """A SELECT of the names of the team's nodes."""
-    labels = [_matches(f"labels ->> {text_sql(key)}", [value]) for key, value in team.labels]
+    labels = [_matches(f"labels[{text_sql(key)}]", [value]) for key, value in team.labels]
     return (
         f"SELECT node FROM main.nodes WHERE {' OR '.join([_matches('node', team.nodes), *labels])}"
     )

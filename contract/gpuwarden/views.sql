@@ -33,7 +33,7 @@ LEFT JOIN (
 --   last_seen_at: When the collector last received data of a GPU of it.
 --   simulated: True where a GPU of it is simulated.
 CREATE OR REPLACE VIEW racks AS
-SELECT coalesce(n.labels ->> 'rack', g.chassis_serial, g.fabric_cluster_uuid) AS rack,
+SELECT coalesce(n.labels['rack'], g.chassis_serial, g.fabric_cluster_uuid) AS rack,
     any_value(g.chassis_serial) AS chassis_serial, any_value(g.fabric_cluster_uuid) AS fabric_cluster_uuid,
     any_value(coalesce(g.catalogue_model, g.model)) AS model, nullif(count(DISTINCT g.tray), 0) AS trays,
     count(DISTINCT g.node) AS nodes, count(*) AS gpus, count(s.gpu_uuid) AS gpus_reporting,
@@ -42,7 +42,7 @@ SELECT coalesce(n.labels ->> 'rack', g.chassis_serial, g.fabric_cluster_uuid) AS
 FROM gpus g
 LEFT JOIN nodes n ON n.node = g.node
 LEFT JOIN gpus_now s ON s.gpu_uuid = g.gpu_uuid
-WHERE coalesce(n.labels ->> 'rack', g.chassis_serial, g.fabric_cluster_uuid) IS NOT NULL
+WHERE coalesce(n.labels['rack'], g.chassis_serial, g.fabric_cluster_uuid) IS NOT NULL
     AND g.parent_gpu_uuid IS NULL AND g.replaced_by IS NULL
 GROUP BY ALL;
 
@@ -236,8 +236,8 @@ HAVING sum(if(total < before, total, total - before)) > 0;
 --   name: Name of the label.
 --   value: Value of the label.
 CREATE OR REPLACE VIEW node_labels AS
-SELECT n.node, l.key AS name, l.value ->> '$' AS value
-FROM nodes n, json_each(n.labels) l;
+SELECT node, unnest(map_keys(labels)) AS name, unnest(map_values(labels)) AS value
+FROM nodes;
 
 -- GPU hours, labels, cost and energy of each owner by GPU and hour, with the current hour.
 --   rack: Label `rack` of the node.
@@ -248,8 +248,7 @@ FROM nodes n, json_each(n.labels) l;
 --   wasted_hours: Hours with a category of waste.
 --   wasted_usd: Cost of the wasted hours; NULL: no price, or none was wasted.
 CREATE OR REPLACE VIEW gpu_usage AS
-SELECT w.ts, w.node, w.gpu, w.gpu_uuid, w.model, w.username, w.job, w.team, n.labels ->> 'rack' AS rack,
-    from_json(n.labels, '"MAP(VARCHAR, VARCHAR)"') AS labels,
+SELECT w.ts, w.node, w.gpu, w.gpu_uuid, w.model, w.username, w.job, w.team, n.labels['rack'] AS rack, n.labels,
     sum(w.gpu_hours) AS gpu_hours, coalesce(sum(w.gpu_hours) FILTER (w.category IN ('productive', 'busy')), 0) AS busy_hours,
     coalesce(sum(w.gpu_hours) FILTER (w.category IN ('idle_held', 'allocated_idle', 'free')), 0) AS idle_hours,
     coalesce(sum(w.gpu_hours) FILTER (w.is_waste), 0) AS wasted_hours,

@@ -686,7 +686,7 @@ def _rows_sql(scope: WasteScope) -> str:
     )
     return (
         "SELECT ts, node, gpu_uuid, v.category AS category, username, job, pod, split_by, gpu, model, "
-        "coalesce(pod_team, try_cast(n.labels AS JSON) ->> 'team') AS team, h.simulated AS simulated, "
+        "coalesce(pod_team, n.labels['team']) AS team, h.simulated AS simulated, "
         "v.ms / 1000 AS seconds, v.ms / 3.6e6 * price AS usd, v.kwh AS energy_kwh, "
         "v.kwh * tariff AS energy_usd, v.kwh * carbon / 1000 AS co2_kg "
         f"FROM (SELECT *, unnest([{values}]) AS v FROM hours WHERE {scope.chosen}) h "

@@ -36,11 +36,13 @@ LIMITS = EngineLimits(memory="512MiB", threads=1)
 def put(
     database: Database, name: str, select: str, parameters: Sequence[Any] | dict[str, Any] = ()
 ) -> None:
-    """Store the rows of a SELECT; columns that it leaves out are NULL."""
+    """Store the rows of a SELECT, maps and lists as JSON; columns that it leaves out are NULL."""
     with database.reading([name]) as cursor:
+        cursor.register("empty", SCHEMAS[name].empty_table())
         rows = cursor.execute(
-            f"SELECT * FROM main.{name} WHERE false UNION ALL BY NAME ({select})", parameters
+            f"FROM empty UNION ALL BY NAME ({select})", parameters
         ).to_arrow_table()
+        cursor.unregister("empty")
     rows = rows.select(SCHEMAS[name].names).cast(SCHEMAS[name])
     if name in UPSERTED:
         commit(database, Changes(upserted={name: rows}))

@@ -71,9 +71,9 @@ def inventory(size: FleetSize, now: datetime) -> Rows:
         "nodes",
         f"""
         SELECT format('gpu-{{:05d}}', n) AS node, 'agent' || n AS agent_id, 'boot' AS boot_id, true AS simulated,
-            format('{{{{"rack": "r{{}}", "team": "{{}}", "zone": "{{}}"}}}}', n // 8,
-                ['vision', 'language', 'speech', 'robotics', 'science'][1 + n // 16 % 5],
-                ['east', 'west'][1 + n % 2]) AS labels,
+            MAP {{'rack': 'r' || n // 8,
+                'team': ['vision', 'language', 'speech', 'robotics', 'science'][1 + n // 16 % 5],
+                'zone': ['east', 'west'][1 + n % 2]}} AS labels,
             8 AS gpus, {at} - INTERVAL 30 DAY AS first_seen_at,
             {at} - to_seconds(CASE WHEN {silent} THEN 2700 ELSE 1 END) AS last_seen_at
         FROM range({size.nodes}) t(n)

@@ -31,7 +31,7 @@ def fleet(querier):
     for node, seconds_ago in ((EVIL, 1), ("n2", 4000)):
         db.execute(
             "INSERT INTO nodes (node, agent_id, boot_id, labels, simulated, last_seen_at)"
-            " VALUES (?, 'a', 'b', '{\"rack\": \"r7\"}', true, ?)",
+            " VALUES (?, 'a', 'b', MAP {'rack': 'r7'}, true, ?)",
             [node, now - timedelta(seconds=seconds_ago)],
         )
         for gpu in range(4):

@@ -18,7 +18,7 @@ def fleet(querier):
     )
     db.execute(
         "INSERT INTO gpus (gpu_uuid, node, gpu, model, simulated, last_seen_at, pci_bus_id, peers, numa_node)"
-        " SELECT 'GPU-' || g, 'n1', g, 'H100', true, $1, 'bus' || g, '{\"bus' || (1 - g) || '\": \"NV2\"}', g"
+        " SELECT 'GPU-' || g, 'n1', g, 'H100', true, $1, 'bus' || g, MAP {'bus' || (1 - g): 'NV2'}, g"
         " FROM range(2) t(g)",
         [now],
     )

@@ -27,7 +27,7 @@ def agents(querier):
     ):
         db.execute(
             "INSERT INTO nodes (node, agent_id, boot_id, agent_version, labels, simulated, last_seen_at)"
-            " VALUES (?, 'a', 'b', ?, '{\"rack\": \"r7\"}', false, ?)",
+            " VALUES (?, 'a', 'b', ?, MAP {'rack': 'r7'}, false, ?)",
             [node, version, at - timedelta(seconds=seen_s)],
         )
         if lag_s is not None:

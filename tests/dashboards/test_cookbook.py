@@ -27,7 +27,7 @@ def put(db: Any, table: str, *rows: dict[str, Any]) -> None:
         db.execute(f"INSERT INTO {table} ({names}) VALUES ({places})", list(full.values()))
 
 
-LABELS = {"n1": '{"rack": "r1", "size": 8}', "n2": '{"rack": "r2"}'}
+LABELS = {"n1": "{rack=r1, size=8}", "n2": "{rack=r2}"}
 _NOTHING = {"VARCHAR": "", "BOOLEAN": False, "TIMESTAMP": NOW}
 
 
@@ -146,8 +146,8 @@ ANSWERS: dict[str, list[tuple[Any, ...]]] = {
     "gpus-by-label": [("r1", 1, 3, 9.0), ("r2", 1, 1, 3.0)],
     "unread-seconds": [("n2", 60, 5)],
     "nodes": [
-        ("n1", "reports", 3, 9.0, None, "1.0", "570", LABELS["n1"]),
-        ("n2", "reports", 1, 3.0, None, "1.0", "570", LABELS["n2"]),
+        ("n1", "reports", 3, 9.0, None, "1.0", "570", {"rack": "r1", "size": "8"}),
+        ("n2", "reports", 1, 3.0, None, "1.0", "570", {"rack": "r2"}),
         ("n3", "silent", None, None, None, "1.0", "570", None),
     ],
     "prices": [("H100", 3.0, None, 4)],

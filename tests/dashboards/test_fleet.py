@@ -26,7 +26,7 @@ def add_gpu(db, node, gpu, seconds_ago, *, uuid=None, **columns) -> str:
     uuid = uuid or f"GPU-{node}-{gpu}"
     db.execute(
         "INSERT OR IGNORE INTO nodes (node, agent_id, boot_id, simulated, labels) VALUES (?, 'a', 'b', false,"
-        ' \'{"rack": "r1"}\')',
+        " MAP {'rack': 'r1'})",
         [node],
     )
     db.execute(

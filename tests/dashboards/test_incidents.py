@@ -31,7 +31,7 @@ def alert(db, fingerprint: str, incident: str | None, **more) -> None:
     row = {
         "fingerprint": fingerprint, "rule": "gpu_hot", "severity": "critical", "consequence": "slow_work",
         "state": "resolved" if ended else "firing", "node": "n1", "gpu": 3, "gpu_uuid": "GPU-3",
-        "labels": '{"node": "n1", "gpu": "3", "gpu_uuid": "GPU-3", "job": "7"}', "summary": f"{EVIL} is hot",
+        "labels": "{node=n1, gpu=3, gpu_uuid=GPU-3, job=7}", "summary": f"{EVIL} is hot",
         "remedy": "Run `nvidia-smi`.", "usd_per_hour": 3.0, "began_at": ago(50), "active_at": ago(50),
         "fired_at": ago(45), "seen_at": ago(0), "simulated": False, "owner": "ann", **more,
     }  # fmt: skip
@@ -47,7 +47,7 @@ def incident(db, key: str, root: str, **more) -> None:
     row = {
         "id": key, "state": "open", "root": root, "rule": "gpu_hot", "severity": "critical",
         "consequence": "slow_work", "summary": f"{key}: {EVIL} is hot", "remedy": "Cool it.", "place": "n1 GPU 3",
-        "labels": '{"node": "n1", "gpu": "3", "gpu_uuid": "GPU-3"}', "nodes": 1, "roots": 1, "alerts": 1, "firing": 1,
+        "labels": "{node=n1, gpu=3, gpu_uuid=GPU-3}", "nodes": 1, "roots": 1, "alerts": 1, "firing": 1,
         "usd_per_hour": 3.0, "simulated": False, "began_at": ago(50), "opened_at": ago(44), **more,
     }  # fmt: skip
     insert(db, "incidents", **row)
@@ -60,7 +60,7 @@ async def client(querier):
     alert(db, "f0", "lost", consequence="lost_work")
     alert(db, "f1", "lost", rule="gpu_slow", cause="f0", severity="warning", summary="slow")
     incident(db, "acked", "f2", muted="acknowledged until 18:00 UTC by bo: seen")
-    alert(db, "f2", "acked", node="n2", labels='{"node": "n2"}', muted="acknowledged until ...")
+    alert(db, "f2", "acked", node="n2", labels="{node=n2}", muted="acknowledged until ...")
     insert(
         db, "silences", changes=0, id="s1", matchers="[]", fingerprint="f2", author="bo", comment=EVIL,
         starts_at=ago(30), ends_at=ago(-60),
@@ -130,7 +130,7 @@ async def test_lists_are_narrowed_by_text_team_and_time_and_each_filter_can_be_t
 ) -> None:
     querier.db.execute(
         "INSERT INTO nodes (node, agent_id, boot_id, simulated, labels)"
-        " VALUES ('n2', 'a', 'b', true, '{\"team\": \"vision\"}')"
+        " VALUES ('n2', 'a', 'b', true, MAP {'team': 'vision'})"
     )
 
     async def found(path: str) -> set[str]:

@@ -86,7 +86,7 @@ async def test_coverage_is_by_table_and_column_and_counts_a_minute_once(querier)
 
 
 async def test_topology_has_links_with_rates_and_errors_ways_and_ports(querier) -> None:
-    peers = '{"0000:2a:00.0": "NV18", "0000:ff:00.0": "SYS"}'
+    peers = "{0000:2a:00.0=NV18, 0000:ff:00.0=SYS}"
     add_gpu(querier, 0, pci_bus_id="0000:1a:00.0", peers=peers, numa_node=0)
     add_gpu(querier, 1, pci_bus_id="0000:2a:00.0", numa_node=1, cpu_affinity="32-63")
     querier.db.execute(

@@ -27,7 +27,7 @@ def rack(querier):
         seen = now - timedelta(minutes=10) if node == "n2" else now
         insert(
             db, "nodes", node=node, agent_id="a", boot_id="b", simulated=False, last_seen_at=seen,
-            labels=f'{{"rack": "{chassis}"}}',
+            labels=f"{{rack={chassis}}}",
         )  # fmt: skip
         for gpu in range(2):
             uuid = f"GPU-{node}-{gpu}"
@@ -52,7 +52,7 @@ def rack(querier):
                     db, "link_samples", ts=now - timedelta(seconds=seconds), node=node, gpu=gpu, gpu_uuid=uuid,
                     simulated=False, link_type="nvlink", link=0, active=not gpu, rx_errors_total=errors,
                 )  # fmt: skip
-    labels = {"labels": f'{{"node": "n1", "rack": "{CHASSIS}"}}', "simulated": False}
+    labels = {"labels": f"{{node=n1, rack={CHASSIS}}}", "simulated": False}
     alert = {"fingerprint": "f1", "active_at": now, "rule": "fabric_unhealthy"}
     texts = {"severity": "critical", "consequence": "lost_work", "summary": "The fabric is not healthy.", "remedy": "Drain."}  # fmt: skip
     insert(
@@ -108,7 +108,7 @@ async def test_a_rack_is_read_by_tray(rack) -> None:
 @pytest.mark.usefixtures("fresh_now")
 async def test_a_rack_that_an_operator_named_is_found_by_name_and_by_chassis(rack) -> None:
     rack.db.execute(
-        """UPDATE nodes SET labels = '{"rack": "hall 2/r7"}' WHERE node IN ('n1', 'n2')"""
+        """UPDATE nodes SET labels = MAP {'rack': 'hall 2/r7'} WHERE node IN ('n1', 'n2')"""
     )
     by_name, by_chassis = [await read_rack(rack, name, NOW) for name in ("hall 2/r7", CHASSIS)]
     assert by_name is not None and by_chassis is not None

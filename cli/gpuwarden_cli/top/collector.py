@@ -95,8 +95,7 @@ rows_of AS (
         coalesce(t.alerts, 0) AS alerts, t.level,
         h.cpu_util_percent AS cpu_percent,
         100.0 * h.memory_used_bytes / nullif(h.memory_total_bytes, 0) AS host_memory_percent,
-        array_to_string(map_values(map_from_entries(list_transform(json_keys(labels),
-            lambda k: {'k': k, 'v': k || '=' || (labels->>k)}))), ' ') AS labels
+        array_to_string(list_transform(map_entries(labels), lambda e: e.key || '=' || e.value), ' ') AS labels
     FROM nodes n LEFT JOIN gpus_of g USING (node) LEFT JOIN nodes_now h USING (node)
     LEFT JOIN trouble t USING (node)
     WHERE n.forgotten_at IS NULL AND ($node IS NULL OR n.node = $node) AND $job IS NULL

@@ -30,7 +30,7 @@ import duckdb
 import pyarrow as pa
 
 from gpuwarden.query import LakeAwayError, text_sql, timestamp_sql
-from gpuwarden.schema import ADMINS_ONLY, UPSERTED, public_views
+from gpuwarden.schema import ADMINS_ONLY, TABLES, UPSERTED, public_views, stored_sql
 from gpuwarden.teams import (
     HELD,
     HOLDERS,
@@ -258,7 +258,7 @@ class _Query:
             moment.own_nodes = nodes.to_arrow_table(_BATCH_ROWS)
             for name in names & UPSERTED:
                 cursor.register(OWN_NODES, moment.own_nodes)
-                rows = f"SELECT * FROM main.{name} WHERE {visible_sql(self._team, name)}"
+                rows = f"SELECT {stored_sql(TABLES[name])} FROM main.{name} WHERE {visible_sql(self._team, name)}"
                 moment.state[name] = cursor.execute(rows).to_arrow_table(_BATCH_ROWS)
         for name, rows in moment.inlined.items():
             listed = [moment.segments[name], rows.cast(TEAM_SCHEMAS[name])]

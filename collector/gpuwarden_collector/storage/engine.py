@@ -20,7 +20,7 @@ import duckdb
 import pyarrow.compute as pc
 
 from gpuwarden.collector_samples import COLLECTOR_SAMPLES
-from gpuwarden.schema import TABLES, UPSERTED, view_words
+from gpuwarden.schema import TABLES, UPSERTED, parsed_sql, view_words
 from gpuwarden_collector.processes.footprint import free_memory
 from gpuwarden_collector.storage import lake, views
 from gpuwarden_collector.storage.address import LakeAddress
@@ -385,7 +385,7 @@ class Engine(QueryDatabase):
         is_whole: bool,
     ) -> None:
         key = ", ".join(TABLES[name].key)
-        merged = "FROM incoming"
+        merged = f"SELECT {parsed_sql(TABLES[name])} FROM incoming"
         if not is_whole:
             merged += (
                 f" UNION ALL BY NAME FROM main.{name} "

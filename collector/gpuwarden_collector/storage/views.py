@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from gpuwarden.comments import column_comments, table_comments
 from gpuwarden.query import ROLE_FUNCTIONS, role_refusal, text_sql
-from gpuwarden.schema import TABLES, UPSERTED, create_sql, stored_columns, views_sql
+from gpuwarden.schema import TABLES, UPSERTED, create_sql, parsed_sql, stored_columns, views_sql
 from gpuwarden.teams import OTHERS_1H
 from gpuwarden_collector.storage.segment import SCHEMAS, TABLE_NAMES
 
@@ -92,7 +92,9 @@ def create_of_team(connection: duckdb.DuckDBPyConnection, folder: Path) -> None:
     for name, schema in TEAM_SCHEMAS.items():
         connection.register(hot_table(name), schema.empty_table())
     for name in TABLES:
-        connection.execute(f"CREATE VIEW main.{name} AS SELECT * FROM {hot_table(name)}")
+        connection.execute(
+            f"CREATE VIEW main.{name} AS SELECT {parsed_sql(TABLES[name])} FROM {hot_table(name)}"
+        )
     copy_public(connection, folder)
     create_public(connection, NAME)
     connection.execute(

@@ -1,10 +1,8 @@
 """Serves the pages of incidents, alerts and silences."""
 
-import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any
 from urllib.parse import urlencode
 
 from aiohttp import web
@@ -71,7 +69,6 @@ class IncidentPages(Page):
             subject=episode.subject,
             kind=kind,
             to_ms=to_ms,
-            labels=_labels,
             matchers=_matchers(episode.subject),
             firing=[
                 alert["fingerprint"]
@@ -155,14 +152,9 @@ def _link(path: str, chosen: Chosen, usual: str, **changed: str | None) -> str:
     return f"{path}?{urlencode(kept)}" if kept else path
 
 
-def _labels(record: Record) -> Mapping[str, Any]:
-    found: dict[str, Any] = json.loads(record["labels"])
-    return found
-
-
 def _matchers(record: Record) -> list[str]:
     """Matchers of a silence of it: its rule and place."""
-    labels = _labels(record)
+    labels = record["labels"]
     # The UUID identifies the GPU, whose index may change with a reboot.
     names = [name for name in labels if name != "gpu" or "gpu_uuid" not in labels]
     return [f"rule={record['rule']}", *(f"{name}={labels[name]}" for name in sorted(names))]

@@ -64,7 +64,7 @@ class Agent:
     node: str
     version: str | None
     backend: str | None
-    labels: str
+    labels: Mapping[str, str]
     simulated: bool
     last_seen_at: datetime | None
     is_silent: bool
@@ -155,7 +155,7 @@ def agents_of(
                 node,
                 one["agent_version"],
                 one["backend"],
-                one["labels"] or "",
+                one["labels"] or {},
                 one["simulated"],
                 seen,
                 seen is None or now - seen > SILENT_AFTER,
@@ -202,4 +202,5 @@ def badness(agent: Agent) -> tuple[Any, ...]:
 
 def text_of(agent: Agent) -> str:
     """Text that the filter searches, in lower case."""
-    return " ".join((agent.node, agent.version or "", agent.backend or "", agent.labels)).lower()
+    labels = (f"{name}={value}" for name, value in agent.labels.items())
+    return " ".join((agent.node, agent.version or "", agent.backend or "", *labels)).lower()

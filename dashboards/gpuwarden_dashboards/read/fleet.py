@@ -121,7 +121,7 @@ _TOTALS = f"""SELECT {SUMS}, count(DISTINCT node) AS nodes_with_gpus,
 
 _KINDS = f"""
 WITH expected AS (
-    SELECT i.node, gpu, gpu_uuid, coalesce(model, '') AS model, coalesce(d.labels, '{{}}') AS labels
+    SELECT i.node, gpu, gpu_uuid, coalesce(model, '') AS model, coalesce(to_json(d.labels)::VARCHAR, '{{}}') AS labels
     FROM gpus i LEFT JOIN nodes d ON d.node = i.node
     WHERE mig_instance IS NULL AND replaced_by IS NULL AND d.forgotten_at IS NULL
 ), by_node AS (

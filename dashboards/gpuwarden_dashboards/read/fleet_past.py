@@ -35,13 +35,10 @@ async def read_past(querier: Querier, by: str, now: datetime, *, is_large: bool)
     """Read them; `by`: a label of nodes, `model`, or empty for one group of all, "". Raises QueryError."""
     table, span, step, row_s = _SPANS[is_large]
     begin = _floor(now - span, step)
-    name = {"": "''", "model": "any_value(model)"}.get(
-        by, "json_extract_string(any_value(labels), $path)"
-    )
+    name = {"": "''", "model": "any_value(model)"}.get(by, "any_value(labels)[$label]")
     params: dict[str, Any] = {"begin": begin, "end": now, "step_s": step.total_seconds()}
     if by not in ("", "model"):
-        # A JSON pointer: in a JSON path `*` would mean every label.
-        params["path"] = "/" + by.replace("~", "~0").replace("/", "~1")
+        params["label"] = by
     found = await querier.query(
         f"""
         WITH names AS (

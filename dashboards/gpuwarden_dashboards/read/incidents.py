@@ -23,10 +23,10 @@ AROUND = timedelta(minutes=15)
 """What was open within this of a chosen instant is listed."""
 
 _HAS_WORDS = """NOT list_contains(list_transform(string_split(lower($q), ' '), lambda word:
-    contains(lower(concat_ws(' ', summary, rule, array_to_string(labels->>'$.*', ' '), owner)), word)), false)"""
+    contains(lower(concat_ws(' ', summary, rule, array_to_string(map_values(labels), ' '), owner)), word)), false)"""
 LIST_FILTERS = {
     **ALERT_FILTERS,
-    "team": "(coalesce(labels->>'$.team', '') = $team OR node IN (SELECT node FROM nodes WHERE labels->>'$.team' = $team))",
+    "team": "(coalesce(labels['team'], '') = $team OR node IN (SELECT node FROM nodes WHERE labels['team'] = $team))",
     "q": _HAS_WORDS,
 }
 """SQL conditions on `alerts` of the lists, by the name of a filter; `q`: all its words are in the text of an alert."""
@@ -82,7 +82,7 @@ JOIN alerts a USING (fingerprint, active_at)
 ORDER BY m.cause IS NOT NULL, m.ended_at IS NOT NULL, {WORST_FIRST}, node, gpu LIMIT {MEMBERS_MAX}
 """
 _RACKS = """
-SELECT coalesce(n.labels ->> 'rack', g.chassis_serial, g.fabric_cluster_uuid) AS rack,
+SELECT coalesce(n.labels['rack'], g.chassis_serial, g.fabric_cluster_uuid) AS rack,
     list(DISTINCT g.tray ORDER BY g.tray) FILTER (g.tray IS NOT NULL) AS trays
 FROM nodes n LEFT JOIN gpus g ON g.node = n.node AND g.replaced_by IS NULL
 WHERE n.node IN (SELECT unnest($nodes)) GROUP BY rack HAVING rack IS NOT NULL ORDER BY rack LIMIT 20
@@ -291,7 +291,7 @@ def _of_cases(cases: Iterable[Record]) -> Iterator[IncidentEvent]:
 def _covers(silence: Record, alert: Record) -> bool:
     if silence["fingerprint"] is not None:
         return bool(silence["fingerprint"] == alert["fingerprint"])
-    labels = {**json.loads(alert["labels"]), "rule": alert["rule"], "severity": alert["severity"]}
+    labels = {**alert["labels"], "rule": alert["rule"], "severity": alert["severity"]}
     try:
         return all(matcher_of(text).matches(labels) for text in silence["matchers"])
     except ValueError:

@@ -94,7 +94,7 @@ WHERE kind = 'gpu' AND ended_at IS NULL AND {where} AND seen_at > now()::TIMESTA
 ORDER BY usd_per_hour DESC NULLS LAST, gpu
 """
 _RACK = """
-SELECT coalesce(n.labels ->> 'rack', min(g.chassis_serial), min(g.fabric_cluster_uuid)) AS rack, min(g.tray) AS tray
+SELECT coalesce(n.labels['rack'], min(g.chassis_serial), min(g.fabric_cluster_uuid)) AS rack, min(g.tray) AS tray
 FROM nodes n LEFT JOIN gpus g ON g.node = n.node AND g.replaced_by IS NULL WHERE n.node = $node GROUP BY n.labels
 """
 _SPOOL = "SELECT spool_batches, spool_bytes FROM nodes_now WHERE node = $node"

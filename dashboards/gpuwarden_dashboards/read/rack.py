@@ -16,7 +16,7 @@ _KINDS = (
 )  # fmt: skip
 """Kinds of events that show a fault of switches, links or whole GPUs."""
 
-_IS_OF_RACK = "$rack IN (n.labels ->> 'rack', i.chassis_serial, i.fabric_cluster_uuid)"
+_IS_OF_RACK = "$rack IN (n.labels['rack'], i.chassis_serial, i.fabric_cluster_uuid)"
 _GPUS = rf"""
 WITH trouble AS (
     SELECT gpu_uuid, list(concat(rule, ' (' || regexp_extract(muted, '^\w+') || ')') ORDER BY rule) AS rules
@@ -25,7 +25,7 @@ WITH trouble AS (
 SELECT i.node, i.gpu, i.gpu_uuid, i.model, i.catalogue_model, i.tray, i.slot, i.chassis_serial, i.fabric_cluster_uuid,
     i.fabric_clique, i.usd_per_hour, g.util_percent, g.memory_used_bytes, g.power_watts, g.temperature_celsius,
     h.fabric_state, h.fabric_status, h.fabric_health, t.rules, g.gpu_uuid IS NULL AS silent, n.last_seen_at,
-    n.labels ->> 'rack' AS label, i.simulated
+    n.labels['rack'] AS label, i.simulated
 FROM gpus i
 JOIN nodes n USING (node)
 LEFT JOIN gpus_now g USING (gpu_uuid)

@@ -1,6 +1,5 @@
 """Reads how the GPUs of a node are connected: NVLink and other links, PCIe, paths between GPUs, network adapters."""
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -123,6 +122,6 @@ def _ways(gpus: Sequence[Mapping[str, Any]]) -> list[tuple[int, int, str]]:
     return [
         (gpu["gpu"], by_bus[bus], way)
         for gpu in gpus
-        for bus, way in json.loads(gpu["peers"] or "{}").items()
+        for bus, way in (gpu["peers"] or {}).items()
         if bus in by_bus
     ]

@@ -20,7 +20,7 @@ function shown(value) {
 
 /** The rows that the SQL returned, one line per column: when it fired, and now. */
 function evidence(found) {
-  const told = new Set([...Object.keys(JSON.parse(found.alert.labels)), "simulated", "model"]);
+  const told = new Set([...Object.keys(found.alert.labels), "simulated", "model"]);
   const names = new Set(found.rows.flatMap((one) => Object.keys(one.row ?? {})).filter((name) => !told.has(name)));
   const table = plainTable(["the rule's SQL returned", ...found.rows.map((one) => `${one.when}, ${shown(one.at)}`)], []);
   const line = (name, cells) => table.tBodies[0].append(make("tr", {}, make("th", { scope: "row" }, name), cells));

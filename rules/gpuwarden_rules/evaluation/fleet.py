@@ -1,6 +1,5 @@
 """Reads facts about the fleet: which required columns it reports, where each GPU is, which nodes are silent."""
 
-import json
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime, timedelta
 from itertools import groupby
@@ -90,7 +89,7 @@ async def locations(querier: Querier) -> Locations:
     rows: dict[str, list[dict[str, Any]]] = {}
     for name, sql in _PLACES_SQL.items():
         rows[name] = (await querier.query(sql, row_limit=ROWS_MAX)).records()
-    labels = {row["node"]: _labels(row["labels"]) for row in rows["nodes"]}
+    labels = {row["node"]: frozenset((row["labels"] or {}).items()) for row in rows["nodes"]}
     none: frozenset[tuple[str, str]] = frozenset()
     models: dict[str, set[str]] = {}
     gpus = {}
@@ -108,19 +107,7 @@ async def locations(querier: Querier) -> Locations:
 async def node_labels(querier: Querier) -> dict[str, dict[str, str]]:
     """Labels of the inventory by node. Raises QueryError."""
     rows = (await querier.query(_PLACES_SQL["nodes"], row_limit=ROWS_MAX)).records()
-    return {row["node"]: dict(_labels(row["labels"])) for row in rows}
-
-
-def _labels(text: str | None) -> frozenset[tuple[str, str]]:
-    try:
-        found = json.loads(text or "{}")
-    except (ValueError, RecursionError):
-        return frozenset()
-    return (
-        frozenset((str(k), str(v)) for k, v in found.items())
-        if isinstance(found, dict)
-        else frozenset()
-    )
+    return {row["node"]: row["labels"] or {} for row in rows}
 
 
 def _recent(table: str) -> str:

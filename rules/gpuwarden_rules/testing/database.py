@@ -11,7 +11,7 @@ import duckdb
 import pyarrow as pa
 
 from gpuwarden.query import QueryError, Result
-from gpuwarden.schema import TABLES, create_sql, views_sql
+from gpuwarden.schema import TABLES, create_sql, parsed_sql, views_sql
 
 _PRUNING_ONLY = "statistics_propagation,filter_pushdown,empty_result_pullup"
 """Optimizers that remove scans of empty tables, or columns that only filter, from a plan."""
@@ -41,14 +41,15 @@ class MemoryDatabase:
         self.connection.execute(f"COPY FROM DATABASE empty TO {self._name}; USE {self._name}")
 
     def insert(self, table: str, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Add rows; columns that a row does not have are NULL. Datetimes are aware."""
+        """Add rows; columns that a row does not have are NULL. Datetimes are aware, maps and lists Python's."""
         if not rows:
             return
         columns = list(dict.fromkeys(column for row in rows for column in row))
-        batch = pa.table({name: [_naive(row.get(name)) for row in rows] for name in columns})
+        batch = pa.table({name: [_stored(row.get(name)) for row in rows] for name in columns})
         self.connection.register("_batch", batch)
         names = ", ".join(columns)
-        self.connection.execute(f"INSERT INTO {table} ({names}) SELECT {names} FROM _batch")
+        parsed = parsed_sql(TABLES[table], columns)
+        self.connection.execute(f"INSERT INTO {table} ({names}) SELECT {parsed} FROM _batch")
         self.connection.unregister("_batch")
 
     def execute(self, sql: str) -> None:
@@ -119,6 +120,10 @@ def _first_line(error: duckdb.Error) -> str:
 
 def _naive(value: Any) -> Any:
     return value.astimezone(UTC).replace(tzinfo=None) if isinstance(value, datetime) else value
+
+
+def _stored(value: Any) -> Any:
+    return json.dumps(value) if isinstance(value, dict | list | tuple) else _naive(value)
 
 
 def _aware(value: Any) -> Any:

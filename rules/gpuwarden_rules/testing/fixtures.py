@@ -82,7 +82,9 @@ def _block(reader: YamlReader, node: Node, table: Table, start: datetime) -> lis
     }
     count = _count(reader, node, nodes, values)
     fixed = {
-        c.name: _REQUIRED[c.type] for c in columns.values() if c.required and c.type in _REQUIRED
+        c.name: {} if c.nested else _REQUIRED[c.type]
+        for c in columns.values()
+        if c.required and c.type in _REQUIRED
     }
     every_s = offset_s(reader, nodes.get("every"))
     from_s = offset_s(reader, nodes.get("from"))
@@ -106,6 +108,8 @@ def _value(reader: YamlReader, node: Node, column: Column, start: datetime) -> A
         except ValueError as error:
             reader.note(node, str(error))
             return []
+    if column.nested:
+        return {key: reader.text(of) or "" for key, (_, of) in reader.entries(node).items()}
     value = reader.scalar(node)
     wanted: Any = {Type.STRING: str, Type.BOOL: bool}.get(column.type, int | float)
     is_wrong = not isinstance(value, wanted) or (isinstance(value, bool) and wanted is not bool)

@@ -2,7 +2,7 @@
 
 - `RecentQueries`: rows in memory, for a query with a lower bound of `ts` for each of its tables of samples.
 - `PrunedLake`: one table, without the files that are outside of the query's bounds of `ts`.
-- `NewestRows`: views over a file of the newest rows. Its cursor stays open and reads neither lake nor segments. All
+- `NewestRows`: views over files of the newest rows. Its cursor stays open and reads neither lake nor segments. All
   other tables of the query must be tables of the state file, so that the query sees one moment.
 - `PlannedStore`: each table is a view of the Parquet files that the plan needs, inlined rows and segment rows.
 - `WholeStore`: the whole store, for any query. Views are created again only after the store has changed, because

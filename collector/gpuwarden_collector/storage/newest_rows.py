@@ -1,10 +1,10 @@
-"""Keeps the newest row of every GPU and node, which answers views such as `gpus_now`.
+"""Keeps the newest row of every GPU and node, and of its holder, which answer views such as `gpus_now`.
 
-The views with the newest row per key are parsed from `views.sql` (`KEPT`), so each has one definition.
+What the views read of the newest row per key is parsed from `views.sql` (`KEPT`), so each has one definition.
 The process that appends rows keeps them (`LatestRows`): `add` takes durable rows; `take_stored` takes the
-rows of older runs once, and nothing is published before. `publish` writes an Arrow file that query
-processes map, and only if rows were added. Among rows of a key with the same time any one is kept, as in
-the views.
+rows of older runs once, and nothing is published before. `publish` writes Arrow files that query processes
+map, and only if rows were added. Of rows of a key with the same time that with most of a column is kept if
+the view says so, else any one, as in the views.
 
 Rows older than `FORGET_AFTER` are dropped. After a clock was set back by more, those GPUs are missing
 until they report again.
@@ -23,7 +23,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from gpuwarden.clock import Clock
-from gpuwarden.schema import UPSERTED, views_sql
+from gpuwarden.schema import UPSERTED, public_views
 from gpuwarden_collector.storage.arrow_files import ArrowFiles
 from gpuwarden_collector.storage.segment import SCHEMAS
 
@@ -48,7 +48,6 @@ _DEFINITION = re.compile(
 )
 _TABLE = re.compile(r"\w+_samples")
 _QUALIFY = re.compile(r"\bQUALIFY\b")
-_VIEW = re.compile(r"CREATE OR REPLACE VIEW (?P<view>\w+) AS\s+(?P<select>[^;]+)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,14 +106,17 @@ def kept_table(name: str) -> str:
 
 
 def _views() -> dict[str, KeptView]:
-    views = {}
-    for view in _VIEW.finditer(views_sql()):
-        kept = [_kept(match) for match in _DEFINITION.finditer(view["select"])]
-        if not kept:
-            continue
-        select = _DEFINITION.sub(_of_kept, view["select"])
-        upserted = UPSERTED & set(re.findall(r"\w+", select))
-        views[view["view"]] = KeptView(tuple(kept), select, upserted)
+    """Views of newest rows, of tables of the state file, and of such views."""
+    views: dict[str, KeptView] = {}
+    for view in public_views():
+        kept = [_kept(match) for match in _DEFINITION.finditer(view.sql)]
+        rest = view._replace(sql=_DEFINITION.sub(_of_kept, view.sql))
+        of_views = [views[name] for name in rest.reads if name in views]
+        others = {*rest.reads} - UPSERTED - views.keys() - {kept_table(one.name) for one in kept}
+        if (kept or of_views) and not others:
+            kept += [one for of in of_views for one in of.kept]
+            state_tables = (UPSERTED & {*rest.reads}).union(*(of.state_tables for of in of_views))
+            views[view.name] = KeptView(tuple(kept), rest.sql, state_tables)
     return views
 
 

@@ -163,8 +163,9 @@ def test_a_disk_that_takes_no_file_leaves_queries_to_the_definition(tmp_path: Pa
     assert len(_published(latest)) == 1
 
 
-def test_the_views_of_the_newest_row_by_one_key_are_found() -> None:
-    assert set(KEPT) == {"gpus_now", "gpu_health_now", "nodes_now"}
+def test_the_views_of_the_newest_row_by_one_key_and_those_that_read_them_are_found() -> None:
+    assert set(KEPT) == {"gpus_now", "racks", "gpu_health_now", "nodes_now"}
+    assert KEPT["racks"].state_tables == {"gpus", "nodes"}
     assert named_views("SELECT * FROM Gpus_Now JOIN nodes_now n ON true") == {
         "gpus_now",
         "nodes_now",

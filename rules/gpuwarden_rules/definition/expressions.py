@@ -87,10 +87,13 @@ def words(text: str) -> list[str]:
     return [
         match["word"]
         for match in _TOKENS.finditer(text)
-        if match["word"]
-        and not _KEYWORDS.match(match["word"])
-        and not _is_called(text, match.end())
+        if match["word"] and not is_keyword(match["word"]) and not _is_called(text, match.end())
     ]
+
+
+def is_keyword(name: str) -> bool:
+    """Whether an expression takes the word for one of SQL's."""
+    return _KEYWORDS.match(name) is not None
 
 
 def nearest(name: str, known: Sequence[str]) -> str:
@@ -123,7 +126,7 @@ class _Reader:
             if word and _is_called(self._text, at) and word.lower() in self._scope.helpers:
                 sql, at = self._helped(word.lower(), match.start(), at, end)
                 pieces.append(sql)
-            elif word and not _KEYWORDS.match(word) and not _is_called(self._text, at):
+            elif word and not is_keyword(word) and not _is_called(self._text, at):
                 pieces.append(self._named(word, match.start()))
             elif unit:
                 pieces.append(_number(match["number"], unit))

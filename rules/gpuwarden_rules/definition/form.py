@@ -35,7 +35,15 @@ from yaml.nodes import Node
 
 from gpuwarden.durations import seconds_of
 from gpuwarden.schema import TABLES, stored_columns
-from gpuwarden_rules.definition.expressions import Helper, Note, Scope, nearest, rewritten, words
+from gpuwarden_rules.definition.expressions import (
+    Helper,
+    Note,
+    Scope,
+    is_keyword,
+    nearest,
+    rewritten,
+    words,
+)
 from gpuwarden_rules.definition.form_sql import (
     CADENCE_S,
     COVERED_PERCENT,
@@ -286,7 +294,7 @@ class FormReader:
         return measures
 
     def _check_name(self, name: str, key: Node) -> None:
-        if not name.isidentifier() or name in _reserved():
+        if not name.isidentifier() or is_keyword(name) or name in _reserved():
             self._reader.note(key, f"{name!r} is a word of SQL, or no name; use another one")
 
     def _measure(self, name: str, text: str, node: Node) -> Measure | None:

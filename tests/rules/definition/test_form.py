@@ -359,6 +359,10 @@ def test_events_are_counted_by_a_key_of_their_details_until_a_reboot(database) -
             "a rule has `of` or `sql`",
         ),
         (
+            ["of: gpu", "window: 1m", "measure: {hours: max(power_watts)}", "when: hours > 1"],
+            "'hours' is a word of SQL",
+        ),
+        (
             ["of: gpu", "window: 1m", "measure: {a: f(power_watts, 1)}", "when: a"],
             "stands in quotes",
         ),

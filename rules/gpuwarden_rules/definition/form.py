@@ -68,7 +68,7 @@ HOURS_FROM_S = 6 * 3600
 _GPU = ("node", "gpu", "gpu_uuid")
 # fmt: off
 SUBJECTS: Mapping[str, Subject] = {
-    "gpu": Subject("GPU", ("gpu_uuid",), _GPU, ("gpu_samples", "gpu_detail_samples", "gpu_health_samples"), "gpu_1m", "gpu_1h", "gpus"),
+    "gpu": Subject("GPU", ("gpu_uuid",), _GPU, ("gpu_samples", "gpu_detail_samples", "gpu_health_samples", "process_1m"), "gpu_1m", "gpu_1h", "gpus"),
     "link": Subject("link", ("gpu_uuid", "link"), (*_GPU, "link"), ("link_samples",), inventory="gpus"),
     "process": Subject("process", ("gpu_uuid", "pid"), (*_GPU, "pid"), ("process_samples",), "process_1m", inventory="gpus"),
     "node": Subject("node", ("node",), ("node",), ("host_samples", "coverage"), "host_1m", inventory="nodes"),
@@ -318,7 +318,8 @@ class FormReader:
             text = _CALL.sub(lambda call: rolled_up.get(call[0], call[0]), text)
         sql, used = self._rewritten(node, text, self._scope_of_rows(table, _helpers(source)))
         columns = used & {*TABLES[table].names}
-        for column in sorted(columns):
+        key = {one.name for one in TABLES[table].columns if not one.required} & {*self._subject.key}
+        for column in sorted(columns | (key - {"gpu"})):
             self._read_column(table, column)
         return Measure(name, sql, source, columns - {"ts"}, written)
 

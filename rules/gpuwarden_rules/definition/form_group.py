@@ -94,7 +94,7 @@ def select_of(members: Sequence[Member]) -> GroupSelect:
     selected += [f"{alias}" for alias in aliases.all()]
     selected += [struct_sql(table, tuple(columns)) for table, columns in inventory.items()]
     if any(form.has_holder for form in forms):
-        parts.append(holders_sql(names[0]))
+        parts.append(holders_sql())
         joined += " LEFT JOIN holders USING (gpu_uuid)"
         selected.append("holder")
     parts.append(f"measured AS (\n  SELECT {wrapped(selected, 4)}\n  FROM {joined}\n)")

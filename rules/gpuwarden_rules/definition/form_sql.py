@@ -149,7 +149,7 @@ def sql_of(form: Form) -> str:
     columns = [*form.key, *carried(form, own), *(measure.name for measure in form.measures)]
     columns += [struct_sql(table, names) for table, names in form.inventory.items()]
     if form.has_holder:
-        parts.append(holders_sql(first))
+        parts.append(holders_sql())
         joined += " LEFT JOIN holders USING (gpu_uuid)"
         columns.append("holder")
     if has_coverage(form):
@@ -317,15 +317,15 @@ def first_of(own: Sequence[str], name: str) -> str:
     return columns[0] if len(columns) == 1 else f"coalesce({', '.join(columns)})"
 
 
-def holders_sql(source: str) -> str:
-    """Who holds each GPU of a source: its largest process."""
+def holders_sql() -> str:
+    """Who holds each GPU: its largest process."""
     columns = ", ".join(f"'{name}': {name}" for name in HOLDER_COLUMNS)
     return (
         "holders AS (\n"
         f"  SELECT gpu_uuid, max_by({{{columns}}}, coalesce(gpu_memory_bytes, 0)) AS holder\n"
         "  FROM process_samples\n"
         "  WHERE ts > $now::TIMESTAMP - INTERVAL 2 MINUTE AND ts <= $now::TIMESTAMP\n"
-        f"    AND gpu_uuid IN (SELECT gpu_uuid FROM {source})\n  GROUP BY gpu_uuid\n)"
+        "  GROUP BY gpu_uuid\n)"
     )
 
 

@@ -203,6 +203,23 @@ def test_readings_of_a_minute_are_read_themselves_and_a_flag_is_no_value(databas
     assert (row["gpu_uuid"], row["holds"], row["value"]) == ("GPU-a", True, 7)
 
 
+def test_a_gpu_has_the_minutes_of_its_processes_and_a_job_may_be_absent(database) -> None:
+    rule = rule_of(
+        form_of(
+            "of: gpu",
+            "window: 3m",
+            "measure: {used: max(memory_used_bytes), pids: count(pid) filter (age < 1h) over 6h}",
+            "when: used > 1GB and coalesce(pids, 0) = 0",
+        )
+    )
+    for uuid in ("GPU-a", "GPU-b"):
+        samples(database, uuid, memory_used_bytes=2e9)
+    samples(database, "GPU-a", table="process_1m", seconds=1, pid=7, samples=6)
+    assert judged(database, rule) == {"GPU-b": True}
+    of_job = form_of("of: job", "window: 3m", "measure: {a: count(value)}", "when: a > 1")
+    assert ("progress_samples", "job") in rule_of(of_job).optional
+
+
 def test_texts_have_the_inventory_the_price_and_who_holds_the_gpu(database) -> None:
     text = HOT.replace("({model})", "({model}, {serial}), {username}, job {job}: {cost}")
     rule = rule_of(text)

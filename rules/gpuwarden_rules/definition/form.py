@@ -271,9 +271,9 @@ class FormReader:
             known |= {name: name for name in columns}
         if self._is_in("gpus"):
             known |= {f"holder.{name}": f"holder.{name}" for name in HOLDER_COLUMNS}
-        helpers: dict[str, Helper] = {}
+        helpers: dict[str, Helper] = {"clamp": _clamp}
         if self._subject.inventory == "gpus":
-            helpers = {"peers": _peers("median"), "count_peers": _peers("count")}
+            helpers |= {"peers": _peers("median"), "count_peers": _peers("count")}
         inventory = f" or column of {' or '.join(tables)}" if tables else ""
         return Scope(known, helpers, subject=f"measure{inventory}")
 
@@ -499,13 +499,24 @@ def _one(arguments: Sequence[str]) -> str:
     return arguments[0]
 
 
+def _clamp(arguments: Sequence[str], filtered: str) -> str:
+    """A value between a lowest and a highest one. NULL stays NULL, of which `least` and `greatest` make a limit."""
+    if len(arguments) != 3 or filtered:
+        raise ValueError("it takes a value, the lowest and the highest that it can be")
+    value, low, high = (f"({argument})" for argument in arguments)
+    return (
+        f"(CASE WHEN {value} < {low} THEN {low} WHEN {value} > {high} THEN {high} ELSE {value} END)"
+    )
+
+
 def _peers(function: str) -> Helper:
     """The median of the GPUs of the same model, or how many they are; a second argument says which count."""
 
     def peers(arguments: Sequence[str], filtered: str) -> str:
         if not 1 <= len(arguments) <= 2 or filtered:
             raise ValueError("it takes a measure, and if need be the condition of those that count")
-        which = f" FILTER ({arguments[1]})" if len(arguments) == 2 else ""
-        return f"{function}({arguments[0]}){which} OVER (PARTITION BY gpus.model)"
+        which = f" AND ({arguments[1]})" if len(arguments) == 2 else ""
+        among = f"FILTER (gpus.model IS NOT NULL{which})"
+        return f"{function}({arguments[0]}) {among} OVER (PARTITION BY gpus.model)"
 
     return peers

@@ -80,13 +80,13 @@ def checked(tables: Mapping[str, Any], admitted: Window) -> dict[str, Any] | Ref
                 f"{name} has {data.num_rows} rows; most is {INVENTORY_ROWS_MAX}: send smaller batches",
             )
         data = data.combine_chunks()
-        found = _scanned(table, data, admitted)
-        for place in found.suspect:
+        scan = _scanned(table, data, admitted)
+        for place in scan.suspect:
             column, values = table.columns[place], data.column(place)
             reason = _wrong_column(table, column, values, admitted)
             if reason:
                 return RefusedBody(422, reason, _admitting_ahead_s(column, values, admitted))
-        for place in found.not_ascii:
+        for place in scan.not_ascii:
             clean = without_controls(data.column(place))
             data = data.set_column(place, data.schema.field(place), clean)
         combined[name] = data
@@ -150,7 +150,7 @@ class _TablePlan:
                 free.append(place)
         required = (place for place, column in enumerate(table.columns) if column.required)
         return cls(
-            tuple(_column_group(dtype, found) for dtype, found in numbers.items()),
+            tuple(_column_group(dtype, columns) for dtype, columns in numbers.items()),
             _column_group(np.int32, texts),
             tuple(times),
             tuple(required),
@@ -176,8 +176,8 @@ def _bounds(column: Column, dtype: Any) -> tuple[float, float] | None:
     return math.ceil(max(least, int(span.min))), math.floor(min(most, int(span.max)))
 
 
-def _column_group(dtype: Any, found: Sequence[tuple[int, float, float]]) -> _ColumnGroup:
-    places, least, most = zip(*found, strict=True) if found else ((), (), ())
+def _column_group(dtype: Any, columns: Sequence[tuple[int, float, float]]) -> _ColumnGroup:
+    places, least, most = zip(*columns, strict=True) if columns else ((), (), ())
     return _ColumnGroup(dtype, places, least, most)
 
 
@@ -211,14 +211,14 @@ def _scanned(table: Table, data: Any, admitted: Window) -> _Scan:
 
 def _not_ascii(group: _ColumnGroup, arrays: Sequence[Any], of: set[int], rows: int) -> list[int]:
     """The columns with a byte that is not printable ASCII; all texts are checked as one array."""
-    found, pieces = [], []
+    places, pieces = [], []
     for place in group.places:
         if place in of:
             values = arrays[place]
             _, offsets, text = values.buffers()
             start, end = np.frombuffer(offsets, np.int32, rows + 1, 4 * values.offset)[[0, -1]]
             if text is not None and end > start:
-                found.append(place)
+                places.append(place)
                 pieces.append(np.frombuffer(text, np.uint8, end - start, start))
     if not pieces:
         return []
@@ -227,7 +227,7 @@ def _not_ascii(group: _ColumnGroup, arrays: Sequence[Any], of: set[int], rows: i
     if (whole - 0x20).max() < 0x5F:
         return []
     return [
-        place for place, piece in zip(found, pieces, strict=True) if (piece - 0x20).max() >= 0x5F
+        place for place, piece in zip(places, pieces, strict=True) if (piece - 0x20).max() >= 0x5F
     ]
 
 
@@ -283,24 +283,24 @@ def _within_bounds(
     group: _ColumnGroup, arrays: Sequence[Any], of: set[int], rows: int, *, is_text: bool = False
 ) -> set[int]:
     """The columns in which all values are within the bounds, also the values under a NULL."""
-    found, pieces = [], []
+    bounds, pieces = [], []
     width, rows = group.dtype().itemsize, rows + is_text
     for place, least, most in zip(group.places, group.least, group.most, strict=True):
         if place in of:
             values = arrays[place]
-            found.append((place, least, most))
+            bounds.append((place, least, most))
             start = values.offset * width
             pieces.append(np.frombuffer(values.buffers()[1], group.dtype, rows, start))
-    if not found:
+    if not bounds:
         return set()
-    whole = np.concatenate(pieces).reshape(len(found), rows)
+    whole = np.concatenate(pieces).reshape(len(bounds), rows)
     if is_text:  # offsets
         whole = whole[:, 1:] - whole[:, :-1]
     least_of, most_of = whole.min(axis=1).tolist(), whole.max(axis=1).tolist()
     # A comparison with NaN is false, so a column with NaN is checked by itself.
     return {
         place
-        for (place, least, most), low, high in zip(found, least_of, most_of, strict=True)
+        for (place, least, most), low, high in zip(bounds, least_of, most_of, strict=True)
         if low >= least and high <= most
     }
 
@@ -338,12 +338,12 @@ def _admitting_ahead_s(column: Column, values: Any, admitted: Window) -> tuple[f
     """`RefusedBody.admitting_ahead_s` of a refused column."""
     if column.type is not Type.TIMESTAMP or (column.required and values.null_count):
         return None
-    found = _extremes(values.cast(pa.int64()))
-    if found is None:
+    extremes = _extremes(values.cast(pa.int64()))
+    if extremes is None:
         return None
     bounds = _window_of(column, admitted)
-    least_s = (found[1] - bounds.most_ms) / 1000
-    most_s = (found[0] - bounds.least_ms) / 1000
+    least_s = (extremes[1] - bounds.most_ms) / 1000
+    most_s = (extremes[0] - bounds.least_ms) / 1000
     if bounds.least_ms == to_ms(EPOCH):  # any clock admits it
         most_s = math.inf if most_s >= 0 else -math.inf
     return (least_s, most_s) if least_s <= most_s else None
@@ -360,12 +360,12 @@ def _not_finite(where: str, values: Any) -> str | None:
 
 def _wrong_time(where: str, values: Any, admitted: Window) -> str | None:
     milliseconds = values.cast(pa.int64())
-    found = _extremes(milliseconds)
-    if found is None or (found[0] >= admitted.least_ms and found[1] <= admitted.most_ms):
+    extremes = _extremes(milliseconds)
+    if extremes is None or (extremes[0] >= admitted.least_ms and extremes[1] <= admitted.most_ms):
         return None
-    early, late = found[0] < admitted.least_ms, found[1] > admitted.most_ms
+    early, late = extremes[0] < admitted.least_ms, extremes[1] > admitted.most_ms
     rows = _rows_outside(milliseconds, admitted.least_ms, admitted.most_ms)
-    example = _iso(found[0] if early else found[1])
+    example = _iso(extremes[0] if early else extremes[1])
     which = (
         "too old and too far ahead" if early and late else "too old" if early else "in the future"
     )
@@ -378,22 +378,22 @@ def _wrong_time(where: str, values: Any, admitted: Window) -> str | None:
 def _outside(where: str, values: Any, limits: tuple[float, float] | None) -> str | None:
     if limits is None:
         return None
-    found = _extremes(values)
-    if found is None or (found[0] >= limits[0] and found[1] <= limits[1]):
+    extremes = _extremes(values)
+    if extremes is None or (extremes[0] >= limits[0] and extremes[1] <= limits[1]):
         return None
     rows = _rows_outside(values, *limits)
-    example = found[0] if found[0] < limits[0] else found[1]
+    example = extremes[0] if extremes[0] < limits[0] else extremes[1]
     return f"{where}: {rows} rows are outside {limits[0]:g} to {limits[1]:g}, such as {example:g}"
 
 
 def _wrong_text(where: str, values: Any, bytes_max: int) -> str | None:
-    found = _extremes(pc.binary_length(values))
-    if found is None:
+    extremes = _extremes(pc.binary_length(values))
+    if extremes is None:
         return None
-    if bytes_max == NAME_BYTES_MAX and found[0] < 1:
+    if bytes_max == NAME_BYTES_MAX and extremes[0] < 1:
         return f"{where}: the text is empty, and must name what the row is about"
-    if found[1] > bytes_max:
-        return f"{where}: a text of {found[1]} bytes; most is {bytes_max}"
+    if extremes[1] > bytes_max:
+        return f"{where}: a text of {extremes[1]} bytes; most is {bytes_max}"
     return None
 
 

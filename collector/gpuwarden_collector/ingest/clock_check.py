@@ -113,7 +113,11 @@ def _median(offsets_s: Sequence[Sequence[float]]) -> float:
 
 def _weighed(offsets_s: Sequence[Sequence[float]]) -> list[tuple[float, float]]:
     """Each offset with its weight: all agents of one sender weigh MOST_OF at most."""
-    return [(offset, min(len(said), MOST_OF) / len(said)) for said in offsets_s for offset in said]
+    return [
+        (offset, min(len(offsets), MOST_OF) / len(offsets))
+        for offsets in offsets_s
+        for offset in offsets
+    ]
 
 
 def apart_text(offset_s: float) -> str:

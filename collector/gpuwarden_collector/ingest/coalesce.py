@@ -114,8 +114,8 @@ class KnownSchemas:
             table = (schema.metadata or {}).get(TABLE_KEY.encode(), b"").decode()
             if schema.equals(WIRE_SCHEMAS[table]):
                 known = self._by_size.get(size, ())
-                found = SchemaPrefix(prefix, table, _row_bits(WIRE_TABLES[table]))
-                self._by_size[size] = (*known, found)
+                added = SchemaPrefix(prefix, table, _row_bits(WIRE_TABLES[table]))
+                self._by_size[size] = (*known, added)
                 self._count += 1
 
 
@@ -152,10 +152,10 @@ def plain_streams(content: bytes, schemas: KnownSchemas) -> list[Stream] | None:
         prefix = schemas.at(content, position)
         if prefix is None:
             return None
-        found = _stream_at(content, position + len(prefix.content), prefix)
-        if found is None:
+        located = _stream_at(content, position + len(prefix.content), prefix)
+        if located is None:
             return None
-        stream, position = found
+        stream, position = located
         streams.append(stream)
     names = {stream.table for stream in streams}
     rows = sum(stream.rows for stream in streams)
@@ -221,12 +221,12 @@ class CoalescedStreams:
             pieces.setdefault(source, []).append(view[start : stream.end])
             rows[source] += stream.rows
         tables: dict[Source, Any] = {}
-        for source, found in pieces.items():
+        for source, streams in pieces.items():
             match source:
                 case Layout():
-                    table = stacked(source, found)
+                    table = stacked(source, streams)
                 case SchemaPrefix(content=content):
-                    table = _read(b"".join([content, *found, _END]))
+                    table = _read(b"".join([content, *streams, _END]))
             if table is None or table.num_rows != rows[source]:
                 return None
             tables[source] = table

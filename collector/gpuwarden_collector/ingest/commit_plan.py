@@ -373,7 +373,7 @@ def _own(
     against: list[Claimed] = []
     agent = NodeAgent(batch.id.agent_id, batch.id.kernel_boot_id)
     for node in sorted(nodes):
-        found = claims.judge(
+        conflict = claims.judge(
             node,
             agent,
             batch.sender,
@@ -381,8 +381,8 @@ def _own(
             lambda: newest_ms(batch.decoded),
             simulated=lambda: is_simulated(batch.decoded),
         )
-        if found is not None:
-            against.append(found)
+        if conflict is not None:
+            against.append(conflict)
     if not against:
         return None, batch
     if unsettled := next((one for one in against if not one.is_settled), None):
@@ -410,15 +410,15 @@ def _take_inventory(
         key_column = _HEARD_COLUMNS[name]
         keys = []
         changed = set()
-        for said in part.data.to_pylist():
-            key = said[key_column]
+        for sent in part.data.to_pylist():
+            key = sent[key_column]
             if name == "gpus" and not claims.admits(
-                said, batch.reporter, claims_nothing=source.is_import
+                sent, batch.reporter, claims_nothing=source.is_import
             ):
                 continue
             keys.append(key)
             before = items[name].get(key) or known.items[name].get(key)
-            item = inventory.merged(before, said, source, now)
+            item = inventory.merged(before, sent, source, now)
             if name == "gpus":
                 node = item.row["node"]
                 at = items["nodes"].get(node) or known.items["nodes"].get(node)
@@ -483,17 +483,17 @@ def _changed(known: Mapping[str, Item], items: Mapping[str, Item]) -> dict[str, 
 
 def _concatenated(batches: Sequence[Batch]) -> dict[str, Any]:
     """Rows of samples and events by table. Rows that were decoded together stay in one piece."""
-    found: dict[str, list[BatchRows]] = {}
+    parts_by_table: dict[str, list[BatchRows]] = {}
     for batch in batches:
         for name, part in batch.decoded.parts.items():
             if name not in _INVENTORY and part.rows:
-                parts = found.setdefault(name, [])
+                parts = parts_by_table.setdefault(name, [])
                 last = parts[-1] if parts else None
                 if last and last.whole is part.whole and last.start + last.rows == part.start:
                     parts[-1] = BatchRows(last.whole, last.start, last.rows + part.rows)
                 else:
                     parts.append(part)
-    return {name: pa.concat_tables(part.data for part in p) for name, p in found.items()}
+    return {name: pa.concat_tables(part.data for part in p) for name, p in parts_by_table.items()}
 
 
 class _Reporters:
@@ -562,8 +562,8 @@ def _hear(heard: Mapping[str, set[str]], tables: Mapping[str, Any]) -> None:
 
 
 def _newest(tables: Mapping[str, Any]) -> datetime | None:
-    found = [pc.max(table["ts"]).as_py() for table in tables.values()]
-    return max(found).replace(tzinfo=UTC) if found else None
+    newest = [pc.max(table["ts"]).as_py() for table in tables.values()]
+    return max(newest).replace(tzinfo=UTC) if newest else None
 
 
 def _rows_table(name: str, rows: Sequence[Mapping[str, Any]]) -> Any:

@@ -138,8 +138,8 @@ def _decode(body: bytes) -> Decoded:
         parts.setdefault(name, []).append(data)
         unknown.update((name, column) for column in left_out)
     tables = {
-        name: pa.concat_tables(found) if len(found) > 1 else found[0]
-        for name, found in parts.items()
+        name: pa.concat_tables(chunks) if len(chunks) > 1 else chunks[0]
+        for name, chunks in parts.items()
     }
     return Decoded.of(tables, memory_bytes, frozenset(unknown))
 
@@ -207,13 +207,13 @@ def _conformed_table(table: Table, data: Any) -> Any:
     present = set(data.schema.names)
     columns = []
     budget_bytes = _MEMORY_BYTES_MAX
-    for column, wanted in zip(table.columns, schema.types, strict=True):
+    for column, expected in zip(table.columns, schema.types, strict=True):
         if column.name in present:
             values = data.column(column.name)
-            if values.type != wanted:
-                values = _widened(f"{table.name}.{column.name}", values, wanted)
+            if values.type != expected:
+                values = _widened(f"{table.name}.{column.name}", values, expected)
         else:
-            values = _absent(table, column, data.num_rows, wanted)
+            values = _absent(table, column, data.num_rows, expected)
         budget_bytes -= values.nbytes
         if budget_bytes < 0:
             raise BodyError(413, f"{table.name} holds more than {_MEMORY_BYTES_MAX} bytes")
@@ -221,40 +221,40 @@ def _conformed_table(table: Table, data: Any) -> Any:
     return pa.Table.from_arrays(columns, schema=schema)
 
 
-def _absent(table: Table, column: Column, rows: int, wanted: Any) -> Any:
+def _absent(table: Table, column: Column, rows: int, expected: Any) -> Any:
     if column.required:
         raise BodyError(422, f"{table.name} lacks the required column {column.name}")
-    return pa.nulls(rows, wanted)
+    return pa.nulls(rows, expected)
 
 
-def _widened(where: str, values: Any, wanted: Any) -> Any:
-    """`values` converted to the type `wanted` without loss. Raises BodyError."""
+def _widened(where: str, values: Any, expected: Any) -> Any:
+    """`values` converted to the type `expected` without loss. Raises BodyError."""
     types = pa.types
     got = values.type
-    if types.is_dictionary(got) and types.is_string(wanted):
+    if types.is_dictionary(got) and types.is_string(expected):
         values = _without_dictionary(where, values)
         got = values.type
-    if not _is_widening(got, wanted):
-        raise BodyError(422, f"{where} is {got}, must be {wanted}")
+    if not _is_widening(got, expected):
+        raise BodyError(422, f"{where} is {got}, must be {expected}")
     try:
-        return values.cast(wanted, safe=True)
+        return values.cast(expected, safe=True)
     except pa.ArrowException as error:
         raise BodyError(
-            422, f"{where} is {got} and does not fit {wanted}: {first_line(error)}"
+            422, f"{where} is {got} and does not fit {expected}: {first_line(error)}"
         ) from error
 
 
-def _is_widening(got: Any, wanted: Any) -> bool:
+def _is_widening(got: Any, expected: Any) -> bool:
     types = pa.types
-    if types.is_integer(got) and types.is_integer(wanted):
-        return bool(got.bit_width <= wanted.bit_width)
-    if types.is_floating(got) and types.is_floating(wanted):
-        return bool(got.bit_width <= wanted.bit_width)
+    if types.is_integer(got) and types.is_integer(expected):
+        return bool(got.bit_width <= expected.bit_width)
+    if types.is_floating(got) and types.is_floating(expected):
+        return bool(got.bit_width <= expected.bit_width)
     return bool(
-        got == wanted
+        got == expected
         or types.is_null(got)
-        or (types.is_timestamp(got) and types.is_timestamp(wanted))
-        or (types.is_large_string(got) and types.is_string(wanted))
+        or (types.is_timestamp(got) and types.is_timestamp(expected))
+        or (types.is_large_string(got) and types.is_string(expected))
     )
 
 

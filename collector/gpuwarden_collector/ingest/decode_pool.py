@@ -164,11 +164,11 @@ def _one(
 ) -> Decoded | RefusedBody:
     result = decode_content(content)
     if isinstance(result, Decoded):
-        found = checked(result.tables, admitted)
-        if isinstance(found, RefusedBody):
-            result = found
+        outcome = checked(result.tables, admitted)
+        if isinstance(outcome, RefusedBody):
+            result = outcome
         else:
-            result = Decoded.of(found, result.memory_bytes, result.unknown_columns)
+            result = Decoded.of(outcome, result.memory_bytes, result.unknown_columns)
     if isinstance(result, Decoded):
         schemas.learn(content)
     return _of_own_nodes([body], [result])[0]
@@ -192,13 +192,13 @@ def _decode_together(
                 case decoded:
                     group.others[number] = decoded
     held_bytes = sum(batch.memory_bytes for batch in group.others.values())
-    found = None if held_bytes > _HELD_BYTES_MAX else group.decoded(admitted)
-    if found is None:
+    by_number = None if held_bytes > _HELD_BYTES_MAX else group.decoded(admitted)
+    if by_number is None:
         return None
     for number, content in enumerate(contents):
         if number in group.others and isinstance(content, bytes):
             schemas.learn(content)
-    return [found.get(number) or group.refused[number] for number in range(len(contents))]
+    return [by_number.get(number) or group.refused[number] for number in range(len(contents))]
 
 
 @dataclass(slots=True)
@@ -233,20 +233,20 @@ class _Group:
         wholes = checked({name: pa.concat_tables(p) for name, p in pieces.items()}, admitted)
         if isinstance(wholes, RefusedBody):
             return None
-        found: dict[int, Decoded] = {}
+        decoded: dict[int, Decoded] = {}
         for number, (size_bytes, streams) in self.plain.items():
             parts: dict[str, BatchRows] = {}
             for stream in streams:
                 source = self.joined.source_of(stream)
                 parts[source.table] = BatchRows(wholes[source.table], at[source], stream.rows)
                 at[source] += stream.rows
-            found[number] = Decoded(parts, size_bytes)
+            decoded[number] = Decoded(parts, size_bytes)
         for number, batch in self.others.items():
             own = {
                 n: BatchRows(wholes[n], starts[number][n], p.rows) for n, p in batch.parts.items()
             }
-            found[number] = Decoded(own, batch.memory_bytes, batch.unknown_columns)
-        return found
+            decoded[number] = Decoded(own, batch.memory_bytes, batch.unknown_columns)
+        return decoded
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -403,14 +403,14 @@ class DecodePool:
         decoding, loop = _Decoding(taken, thread), asyncio.get_running_loop()
 
         def work() -> None:
-            found: list[Decoded | RefusedBody] | BaseException
+            results: list[Decoded | RefusedBody] | BaseException
             try:
                 bodies = [waiting.body for waiting in taken]
-                found = admit(bodies, admitted, self._schemas, self._faults)
+                results = admit(bodies, admitted, self._schemas, self._faults)
             except BaseException as error:  # noqa: BLE001  raised where the result is awaited
-                found = error
+                results = error
             with suppress(RuntimeError):  # the loop was closed meanwhile
-                loop.call_soon_threadsafe(self._finish, decoding, found)
+                loop.call_soon_threadsafe(self._finish, decoding, results)
 
         self._running += 1
         decoding.deadline = loop.call_later(DECODE_S, self._give_up, decoding)
@@ -431,7 +431,7 @@ class DecodePool:
         self._start_soon()
 
     def _finish(
-        self, decoding: _Decoding, found: "list[Decoded | RefusedBody] | BaseException"
+        self, decoding: _Decoding, results: "list[Decoded | RefusedBody] | BaseException"
     ) -> None:
         if decoding.is_late:
             self._hung.discard(decoding)
@@ -444,14 +444,14 @@ class DecodePool:
         else:
             self._idle.append(decoding.thread)
         taken = decoding.taken
-        if isinstance(found, BaseException):
+        if isinstance(results, BaseException):
             for waiting in taken:
                 if not waiting.answer.done():
-                    waiting.answer.set_exception(found)
+                    waiting.answer.set_exception(results)
         else:
-            for waiting, result in zip(taken, found, strict=False):
+            for waiting, result in zip(taken, results, strict=False):
                 waiting.settle(result)
-            again = taken[len(found) :]
+            again = taken[len(results) :]
             self._waiting.extendleft(reversed(again))
             self._waiting_bytes += sum(len(waiting.body.content) for waiting in again)
         self._start_soon()

@@ -80,10 +80,10 @@ class StoredSequences:
 
 def _settled(floor: int, ranges: tuple[Range, ...]) -> StoredSequences:
     """Drop ranges below the floor, and raise the floor over a range that begins there."""
-    kept = [(max(first, floor), last) for first, last in ranges if last >= floor]
-    if kept and kept[0][0] == floor:
-        floor = kept.pop(0)[1] + 1
-    return StoredSequences(floor, tuple(kept))
+    remaining = [(max(first, floor), last) for first, last in ranges if last >= floor]
+    if remaining and remaining[0][0] == floor:
+        floor = remaining.pop(0)[1] + 1
+    return StoredSequences(floor, tuple(remaining))
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,12 +236,12 @@ def doubtful_rows(batches: Sequence[tuple[BatchId, Mapping[str, Any]]]) -> Any |
 
     `batches`: identity and Arrow tables of each batch.
     """
-    found = [
+    optional_spans = [
         _spans(batch, [table for table in tables.values() if "ts" in table.schema.names])
         for batch, tables in batches
         if batch.is_sent_before
     ]
-    spans = [table for table in found if table is not None]
+    spans = [table for table in optional_spans if table is not None]
     return pa.concat_tables(spans) if spans else None
 
 

@@ -34,23 +34,23 @@ def moved(
 ) -> dict[str, Item]:
     """Nodes that have left or are back. `events`: Arrow table of the agents' events, in order; `heard`: nodes with
     rows of any table; `left`: nodes that had left before."""
-    found: dict[str, Item] = {}
+    changed: dict[str, Item] = {}
     stopped = _stopped(events)
     for node in stopped & nodes.keys():
         gone = {"unbilled_from": now + billing.after_stop, "unbilled_until": None}
-        found[node] = Item({**nodes[node].row, **gone}, nodes[node].source)
+        changed[node] = Item({**nodes[node].row, **gone}, nodes[node].source)
     for node in (left & set(heard)) - stopped:
         back = {"unbilled_until": now, "forgotten_at": None}
-        found[node] = Item({**nodes[node].row, **back}, nodes[node].source)
-    return found
+        changed[node] = Item({**nodes[node].row, **back}, nodes[node].source)
+    return changed
 
 
 def _stopped(events: Any | None) -> set[str]:
     """Nodes whose last start or stop event is a stop."""
     if events is None:
         return set()
-    said = zip(events["node"].to_pylist(), events["kind"].to_pylist(), strict=True)
-    last = {node: kind for node, kind in said if kind in ("agent_started", "agent_stopped")}
+    kinds = zip(events["node"].to_pylist(), events["kind"].to_pylist(), strict=True)
+    last = {node: kind for node, kind in kinds if kind in ("agent_started", "agent_stopped")}
     return {node for node, kind in last.items() if kind == "agent_stopped"}
 
 

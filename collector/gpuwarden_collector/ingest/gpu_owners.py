@@ -120,16 +120,16 @@ class Claims:
         `reporter_at`: who sent a row, by table and row number. `claims_nothing`: the rows do not show where a GPU is
         now, as those of history and of tests.
         """
-        kept = dict(tables)
+        remaining = dict(tables)
         for name in _ABOUT_GPUS:
             if name in tables:
                 claims = name in _SHOWS_PRESENCE and not claims_nothing
                 wrong = self._judge(name, tables[name], reporter_at, claims=claims)
                 if wrong:
-                    kept[name] = self._filtered(name, tables[name], wrong)
-        if EVENTS.name in kept and not claims_nothing:
-            self._release_lost(kept[EVENTS.name])
-        return {name: table for name, table in kept.items() if table.num_rows}
+                    remaining[name] = self._filtered(name, tables[name], wrong)
+        if EVENTS.name in remaining and not claims_nothing:
+            self._release_lost(remaining[EVENTS.name])
+        return {name: table for name, table in remaining.items() if table.num_rows}
 
     def admits(
         self, row: Mapping[str, Any], reporter: Reporter, *, claims_nothing: bool = False
@@ -246,10 +246,10 @@ class Claims:
         if not out.num_rows:
             return table
         pairs = pair_of_row.filter(is_out).to_numpy()
-        found, first, counts = np.unique(pairs, return_index=True, return_counts=True)
+        unique_pairs, first, counts = np.unique(pairs, return_index=True, return_counts=True)
         simulated = out["simulated"].take(pa.array(first)).to_pylist()
         numbered = list(wrong)
-        for number, rows, is_simulated in zip(found, counts, simulated, strict=True):
+        for number, rows, is_simulated in zip(unique_pairs, counts, simulated, strict=True):
             gpu_uuid, node = numbered[int(number)]
             reported = _ANY if wrong[gpu_uuid, node] == _SINCE_EVER_MS else gpu_uuid
             self._deny(reported, node, int(rows), simulated=is_simulated)
@@ -342,15 +342,15 @@ class _Pairs:
         node_of_gpu = np.full(len(self.gpus), -1)
         node_of_gpu[self._gpu_of_row] = self._node_of_row
         if np.array_equal(node_of_gpu[self._gpu_of_row], self._node_of_row):
-            found = zip(range(len(self.gpus)), node_of_gpu.tolist(), strict=True)
+            gpu_nodes = zip(range(len(self.gpus)), node_of_gpu.tolist(), strict=True)
         else:
             codes = np.unique(self._codes)
-            found = zip(
+            gpu_nodes = zip(
                 (codes // len(self.nodes)).tolist(),
                 (codes % len(self.nodes)).tolist(),
                 strict=True,
             )
-        for gpu, node in found:
+        for gpu, node in gpu_nodes:
             if node >= 0:
                 yield self.gpus[gpu], self.nodes[node], gpu * len(self.nodes) + node
 

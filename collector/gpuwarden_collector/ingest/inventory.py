@@ -41,23 +41,23 @@ class Item:
     source: BatchSource | None = None
 
 
-def merged(known: Item | None, said: Row, source: BatchSource, now: datetime) -> Item:
-    """The item after an agent sent the row `said`."""
-    if known is None:
+def merged(stored: Item | None, sent: Row, source: BatchSource, now: datetime) -> Item:
+    """The item after an agent sent the row `sent`."""
+    if stored is None:
         seen_at = None if source.is_import else now
-        return Item({**said, "first_seen_at": now, "last_seen_at": seen_at}, source)
-    said = {name: value for name, value in said.items() if value is not None}
-    last = known.source
-    if source.is_import and known.row.get("last_seen_at") is not None:
-        row = {**said, **{name: value for name, value in known.row.items() if value is not None}}
-        return Item(known.row if row == known.row else row, last)
+        return Item({**sent, "first_seen_at": now, "last_seen_at": seen_at}, source)
+    sent = {name: value for name, value in sent.items() if value is not None}
+    last = stored.source
+    if source.is_import and stored.row.get("last_seen_at") is not None:
+        row = {**sent, **{name: value for name, value in stored.row.items() if value is not None}}
+        return Item(stored.row if row == stored.row else row, last)
     if last is not None and source.is_before(last):
-        said = {name: value for name, value in said.items() if known.row.get(name) is None}
+        sent = {name: value for name, value in sent.items() if stored.row.get(name) is None}
         source = last
-    row = {**known.row, **said}
+    row = {**stored.row, **sent}
     # A row that has not changed is not written again: `last_seen_at` is written in bulk.
     seen_at = None if source.is_import else now
-    return Item(known.row if row == known.row else {**row, "last_seen_at": seen_at}, source)
+    return Item(stored.row if row == stored.row else {**row, "last_seen_at": seen_at}, source)
 
 
 def place_of(row: Row) -> Place | None:

@@ -23,7 +23,7 @@ def late_windows(tables: Mapping[str, Any], closed_until: datetime | None) -> An
     if closed_until is None:
         return None
     limit = pa.scalar(closed_until, pa.timestamp("ms"))
-    found = []
+    windows = []
     for name, table in tables.items():
         if name not in _SAMPLES and name != _COVERAGE:
             continue
@@ -35,10 +35,10 @@ def late_windows(tables: Mapping[str, Any], closed_until: datetime | None) -> An
         rows = pa.table({"node": table["node"], "ts": _belongs(name, ts)}, schema=LATE_SCHEMA)
         rows = rows.filter(pc.less(rows["ts"], limit))
         minutes = pc.floor_temporal(rows["ts"], unit="minute")
-        found.append(rows.set_column(1, "ts", minutes))
-    if not found:
+        windows.append(rows.set_column(1, "ts", minutes))
+    if not windows:
         return None
-    return pa.concat_tables(found).group_by(["node", "ts"]).aggregate([]).select(["node", "ts"])
+    return pa.concat_tables(windows).group_by(["node", "ts"]).aggregate([]).select(["node", "ts"])
 
 
 def _belongs(name: str, ts: Any) -> Any:

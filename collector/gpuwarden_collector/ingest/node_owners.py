@@ -219,7 +219,7 @@ def nodes_of(batches: Sequence[Mapping[str, BatchRows]]) -> list[frozenset[str]]
 
     The rows of most batches follow each other in one table, so its node names are dictionary-encoded once.
     """
-    found: list[set[str]] = [set() for _ in batches]
+    nodes: list[set[str]] = [set() for _ in batches]
     wholes: dict[int, tuple[Any, list[tuple[int, int, int]]]] = {}
     for number, parts in enumerate(batches):
         for part in parts.values():
@@ -232,7 +232,7 @@ def nodes_of(batches: Sequence[Mapping[str, BatchRows]]) -> list[frozenset[str]]
         names = encoded.dictionary.to_pylist()
         if len(names) == 1:
             for _, _, number in spans:
-                found[number].add(names[0])
+                nodes[number].add(names[0])
             continue
         codes = encoded.indices.to_numpy(zero_copy_only=False)
         spans.sort()
@@ -243,31 +243,31 @@ def nodes_of(batches: Sequence[Mapping[str, BatchRows]]) -> list[frozenset[str]]
             spans, lows.tolist(), highs.tolist(), strict=True
         ):
             if low == high:
-                found[number].add(names[low])
+                nodes[number].add(names[low])
             else:
-                found[number].update(names[code] for code in np.unique(codes[start:end]).tolist())
-    return [frozenset(names - {""}) for names in found]
+                nodes[number].update(names[code] for code in np.unique(codes[start:end]).tolist())
+    return [frozenset(names - {""}) for names in nodes]
 
 
 def without_nodes(batch: Decoded, nodes: Iterable[str]) -> Decoded:
     """The batch without rows of these nodes."""
     values = pa.array(sorted(nodes), pa.string())
-    kept = {}
+    remaining = {}
     for name, data in batch.tables.items():
         data = data.filter(pc.invert(pc.is_in(data["node"], value_set=values)))
         if data.num_rows:
-            kept[name] = data
-    return Decoded.of(kept, batch.memory_bytes, batch.unknown_columns)
+            remaining[name] = data
+    return Decoded.of(remaining, batch.memory_bytes, batch.unknown_columns)
 
 
 def newest_ms(batch: Decoded) -> int:
     """The time of a batch's newest row; 0: its tables have no times."""
-    found = [
+    newest_ms = [
         pc.max(t["ts"].cast(pa.int64())).as_py()
         for t in batch.tables.values()
         if "ts" in t.schema.names
     ]
-    return max((ms for ms in found if ms is not None), default=0)
+    return max((ms for ms in newest_ms if ms is not None), default=0)
 
 
 def is_simulated(batch: Decoded) -> bool:
@@ -324,6 +324,6 @@ class NodeColumns:
     def _runs(self, table: Any) -> _Runs:
         runs = self._known.get(id(table))
         if runs is None:
-            found = pc.run_end_encode(table.column("node").combine_chunks())
-            runs = self._known[id(table)] = found.run_ends.to_pylist(), found.values.to_pylist()
+            encoded = pc.run_end_encode(table.column("node").combine_chunks())
+            runs = self._known[id(table)] = encoded.run_ends.to_pylist(), encoded.values.to_pylist()
         return runs

@@ -59,19 +59,19 @@ class OpenRow:
 
     def join(self, part: RowPart) -> Counter[str]:
         """Add a part; the number of its readings by outcome."""
-        found: Counter[str] = Counter()
+        counts: Counter[str] = Counter()
         for name, value in part.cells.items():
             if name in self.cells:
-                found["repeated"] += 1
+                counts["repeated"] += 1
             elif len(self.cells) >= CELLS_MAX:
-                found["crowded"] += 1
+                counts["crowded"] += 1
             else:
                 self.cells[name] = value
-                found["joined"] += 1
+                counts["joined"] += 1
         for name, text in part.facts.items():
             if len(self.facts) < FACTS_MAX:
                 self.facts.setdefault(name, text)
-        return found
+        return counts
 
 
 class ClosedTimes:
@@ -140,14 +140,14 @@ class OpenRows:
     ) -> Counter[str]:
         """Add the parts of a request; the number of readings by outcome: joined, repeated, late, crowded,
         too_many_gpus."""
-        found: Counter[str] = Counter()
+        counts: Counter[str] = Counter()
         for part in parts:
             device = Device(sender, part.source, part.table, part.key)
             if outcome := self._refusal(device, part.facts.get("gpu_uuid"), now_ms):
-                found[outcome] += len(part.cells)
+                counts[outcome] += len(part.cells)
                 continue
             if part.ts_ms in self._closed[device]:
-                found["late"] += len(part.cells)
+                counts["late"] += len(part.cells)
                 continue
             rows = self._open.setdefault(device, {})
             row = rows.get(part.ts_ms)
@@ -159,8 +159,8 @@ class OpenRows:
                 row.requests.add(request)
                 self._uses[request] += 1
             row.last_at_ms = now_ms
-            found.update(row.join(part))
-        return found
+            counts.update(row.join(part))
+        return counts
 
     def is_used(self, request: int) -> bool:
         """Whether an open row has a part of the request."""

@@ -177,8 +177,8 @@ def _of_instance(model: Model, node: Row | None) -> Priced | None:
     instance = find_instance((node or {}).get("instance_type"))
     if instance is None or instance.model != model.name or instance.usd_per_gpu_hour is None:
         return None
-    said = f"default of {instance.price_read_on}: {instance.cloud} on demand in {instance.price_region}"
-    basis = f"{said}, {instance.name} with {instance.gpus} GPUs"
+    source = f"default of {instance.price_read_on}: {instance.cloud} on demand in {instance.price_region}"
+    basis = f"{source}, {instance.name} with {instance.gpus} GPUs"
     return Priced(instance.usd_per_gpu_hour, basis)
 
 
@@ -194,8 +194,8 @@ def _of_catalogue(model: Model) -> Priced:
 def energy_of(node: Row | None, book: PriceBook) -> Energy:
     """Price and emissions of energy at a node."""
     labels = _labels(node)
-    found = (site.energy for site in book.sites if _has(labels, site.labels))
-    return next(found, book.energy)
+    energies = (site.energy for site in book.sites if _has(labels, site.labels))
+    return next(energies, book.energy)
 
 
 def _has(labels: Mapping[str, str], patterns: Mapping[str, str]) -> bool:
@@ -234,10 +234,10 @@ def _priced(entry: PriceEntry, model: Model | None, node: Row | None, energy: En
         return Priced(entry.usd_per_hour, f"{entry.where}: {entry.usd_per_hour:g} USD/h")
     if entry.instance_usd_per_hour is not None:
         gpus = entry.instance_gpus or of_node
-        said = f"{entry.where}: instance of {entry.instance_usd_per_hour:g} USD/h"
+        basis = f"{entry.where}: instance of {entry.instance_usd_per_hour:g} USD/h"
         if gpus is None or gpus < 1:
-            return Priced(None, f"{said} with an unknown number of GPUs")
-        return Priced(entry.instance_usd_per_hour / gpus, f"{said} with {gpus} GPUs")
+            return Priced(None, f"{basis} with an unknown number of GPUs")
+        return Priced(entry.instance_usd_per_hour / gpus, f"{basis} with {gpus} GPUs")
     assert entry.owned is not None
     return _owned(entry.where, entry.owned, model, of_node, energy)
 
@@ -246,25 +246,25 @@ def _owned(
     where: str, owned: Owned, model: Model | None, of_node: int | None, energy: Energy
 ) -> Priced:
     gpus = owned.gpus or of_node
-    said = f"{where}{OWNED_BASIS}{owned.cost_usd:g} USD over {owned.life_years:g} years"
+    basis = f"{where}{OWNED_BASIS}{owned.cost_usd:g} USD over {owned.life_years:g} years"
     if gpus is None or gpus < 1:
-        return Priced(None, f"{said}, unknown number of GPUs")
+        return Priced(None, f"{basis}, unknown number of GPUs")
     usd = owned.cost_usd / gpus / (owned.life_years * HOURS_A_YEAR)
-    said += f", {gpus} GPUs" if gpus > 1 else ""
+    basis += f", {gpus} GPUs" if gpus > 1 else ""
     watts = owned.watts or (model.tdp_watts if model else None)
     if energy.usd is None:
-        return Priced(usd, f"{said}, without power")
+        return Priced(usd, f"{basis}, without power")
     if watts is None:
-        return Priced(None, f"{said}, unknown power")
+        return Priced(None, f"{basis}, unknown power")
     usd += watts / 1000 * energy.usd
     kwh = f"{energy.usd_per_kwh:g} USD/kWh, PUE {energy.pue:g}"
-    return Priced(usd, f"{said}, {watts:g} W at {kwh}")
+    return Priced(usd, f"{basis}, {watts:g} W at {kwh}")
 
 
 def offers_of(book: PriceBook) -> tuple[GpuOffer, ...]:
     """What each model of the catalogue costs to buy and to rent; of its entries the first one counts."""
-    found = (_offer_of(model, book) for model in MODELS)
-    return tuple(offer for offer in found if offer is not None)
+    offers = (_offer_of(model, book) for model in MODELS)
+    return tuple(offer for offer in offers if offer is not None)
 
 
 def _offer_of(model: Model, book: PriceBook) -> GpuOffer | None:
@@ -485,7 +485,7 @@ def _billing(table: _Table) -> Billing:
 
 
 def _budgets(tables: Iterable[_Table]) -> tuple[MonthlyBudget, ...]:
-    found: dict[tuple[str, str], MonthlyBudget] = {}
+    budgets: dict[tuple[str, str], MonthlyBudget] = {}
     names = [kind for kind in BUDGET_KINDS if kind != "fleet"]
     for table in tables:
         table.refuse_others(*names, "usd_per_month")
@@ -498,12 +498,12 @@ def _budgets(tables: Iterable[_Table]) -> tuple[MonthlyBudget, ...]:
         name = table.text(kind) or ""
         if kind == "category" and name not in CATEGORIES:
             raise table.wrong(kind, f"one of {', '.join(CATEGORIES)}")
-        if (kind, name) in found:
+        if (kind, name) in budgets:
             whose = f"{kind} {name}".rstrip()
             raise PricesError(f"{table.where}: the budget of {whose} stands twice")
         amount = table.needed("usd_per_month", table.number("usd_per_month", above=True))
-        found[kind, name] = MonthlyBudget(kind, name, amount)
-    return tuple(found.values())
+        budgets[kind, name] = MonthlyBudget(kind, name, amount)
+    return tuple(budgets.values())
 
 
 _OFFER = (
@@ -531,12 +531,12 @@ _WHAT = ("usd_per_hour", "instance_usd_per_hour", "owned_usd")
 
 def _entry(table: _Table) -> PriceEntry:
     table.refuse_others("model", "node", "labels", *_WHAT, "gpus", "life_years", "watts")
-    said = [key for key in _WHAT if key in table.values]
-    if len(said) != 1:
+    given = [key for key in _WHAT if key in table.values]
+    if len(given) != 1:
         raise PricesError(
-            f"{table.where}: a price has one of {', '.join(_WHAT)}; this has {len(said)}"
+            f"{table.where}: a price has one of {', '.join(_WHAT)}; this has {len(given)}"
         )
-    what = said[0]
+    what = given[0]
     for key, only in (("gpus", _WHAT[1:]), ("life_years", _WHAT[2:]), ("watts", _WHAT[2:])):
         if key in table.values and what not in only:
             raise PricesError(

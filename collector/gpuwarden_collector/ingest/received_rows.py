@@ -43,9 +43,9 @@ class BodyRows:
         table = WIRE_TABLES[name]
         fitted: dict[str, Any] = {}
         for column in table.columns:
-            said = row.get(column.name)
-            value = None if said is None else _fitted(table, column, said)
-            if said is not None and value is None:
+            sent = row.get(column.name)
+            value = None if sent is None else _fitted(table, column, sent)
+            if sent is not None and value is None:
                 self.lost["impossible"] += 1
             if column.name == "simulated":
                 value = bool(value)

@@ -119,23 +119,23 @@ class ReceivedStore:
         with transaction(self._db):
             for request, sender in requests:
                 parts = msgspec.msgpack.encode(request.parts)
-                made = self._db.execute(
+                row = self._db.execute(
                     "INSERT INTO requests (digest, sender, at_ms, parts) VALUES (?, ?, ?, ?)"
                     " ON CONFLICT DO NOTHING RETURNING number",
                     (request.digest, sender, now_ms, parts),
                 ).fetchone()
-                numbers.append(made[0] if made else None)
-                size += len(parts) if made else 0
+                numbers.append(row[0] if row else None)
+                size += len(parts) if row else 0
         self._parts_bytes += size
-        found = []
+        counts = []
         for (request, sender), number in zip(requests, numbers, strict=True):
             if number is None:
-                found.append(Counter(again=sum(len(part.cells) for part in request.parts)))
+                counts.append(Counter(again=sum(len(part.cells) for part in request.parts)))
                 continue
-            found.append(self.open_rows.take(number, sender, request.parts, now_ms))
+            counts.append(self.open_rows.take(number, sender, request.parts, now_ms))
             if not self.open_rows.is_used(number):
                 self._empty([number])
-        return found
+        return counts
 
     def before(self, device: Device) -> Before | None:
         """What was kept of the device's last closed row."""
@@ -149,7 +149,7 @@ class ReceivedStore:
     ) -> None:
         """Close rows, with the batches that have them, in one transaction. Raises sqlite3.Error."""
         size = 0
-        made: dict[Device, int] = {}
+        device_numbers: dict[Device, int] = {}
         with transaction(self._db):
             for batch in batches:
                 size += len(batch.body)
@@ -157,19 +157,19 @@ class ReceivedStore:
                     "INSERT INTO batches (sender, node, rows, body) VALUES (?, ?, ?, ?)", batch
                 )
             for device in {due.device: None for due in closed}:
-                made[device] = self._numbers.get(device) or self._new_number(device)
+                device_numbers[device] = self._numbers.get(device) or self._new_number(device)
             self._db.executemany(
                 "INSERT OR IGNORE INTO closed VALUES (?, ?)",
-                ((made[due.device], due.ts_ms) for due in closed),
+                ((device_numbers[due.device], due.ts_ms) for due in closed),
             )
             self._db.executemany(
                 "UPDATE devices SET before_ms = ?, before = ? WHERE number = ?",
                 (
-                    (before.ts_ms, msgspec.msgpack.encode(before.cells), made[device])
+                    (before.ts_ms, msgspec.msgpack.encode(before.cells), device_numbers[device])
                     for device, before in carried.items()
                 ),
             )
-        self._numbers |= made
+        self._numbers |= device_numbers
         self._before |= carried
         self.batch_bytes += size
         self._forget(closed)
@@ -247,8 +247,8 @@ class ReceivedStore:
     def _meta(self, key: str, value: str) -> str:
         with transaction(self._db):
             self._db.execute("INSERT OR IGNORE INTO meta VALUES (?, ?)", (key, value))
-        found = self._db.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
-        return str(found[0])
+        row = self._db.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
+        return str(row[0])
 
     def _restore(self) -> None:
         now_ms = to_ms(self._clock.now())
@@ -269,10 +269,10 @@ class ReceivedStore:
         (self.batch_bytes,) = self._sum("SELECT sum(length(body)) FROM batches")
         """Size of the batches."""
         unused = []
-        kept = self._db.execute(
+        requests = self._db.execute(
             "SELECT number, sender, parts FROM requests WHERE parts IS NOT NULL ORDER BY number"
         )
-        for number, sender, parts in kept:
+        for number, sender, parts in requests:
             decoded = msgspec.msgpack.decode(parts, type=list[RowPart])
             self.open_rows.take(number, sender, decoded, now_ms, is_restored=True)
             if not self.open_rows.is_used(number):

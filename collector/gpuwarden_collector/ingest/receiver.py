@@ -213,12 +213,12 @@ class SampleReceiver:
         if not group:
             return
         try:
-            found = self._store.add([(one.request, one.sender) for one in group])
+            all_counts = self._store.add([(one.request, one.sender) for one in group])
         except Exception as error:  # noqa: BLE001  each of the group gets it
             for one in group:
                 one.answer.set_exception(error)
             return
-        for one, counts in zip(group, found, strict=True):
+        for one, counts in zip(group, all_counts, strict=True):
             one.answer.set_result(counts)
 
     def _close_due(self) -> "_Closed | None":

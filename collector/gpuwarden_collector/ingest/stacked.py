@@ -59,7 +59,7 @@ def layout_of(table: str, batch: RecordBatch) -> Layout | None:
     ):
         return None
     left = iter(batch.buffers)
-    found = []
+    parts = []
     for column, node in zip(columns, batch.nodes, strict=True):
         validity, data = next(left, None), next(left, None)
         text = next(left, None) if column.type is Type.STRING else None
@@ -68,10 +68,10 @@ def layout_of(table: str, batch: RecordBatch) -> Layout | None:
         needs_validity = _bytes(batch.rows, 1) if node.nulls else 0
         if validity.size < needs_validity or data.size < _data_bytes(column.type, batch.rows):
             return None
-        found.append(_Column(column.type, node.nulls, validity, data, text))
+        parts.append(_Column(column.type, node.nulls, validity, data, text))
     if next(left, None) is not None:
         return None
-    return Layout(table, batch.rows, batch.body_bytes, tuple(found))
+    return Layout(table, batch.rows, batch.body_bytes, tuple(parts))
 
 
 def stacked(layout: Layout, bodies: Sequence[memoryview]) -> Any | None:

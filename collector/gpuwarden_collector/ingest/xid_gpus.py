@@ -30,13 +30,13 @@ def with_gpus(events: Any, find: FindGpu) -> Any:
     if not rows:
         return events
     gpus, named = events["gpu"].to_pylist(), uuids.to_pylist()
-    wanted = events.select(["ts", "node", "details"]).take(pa.array(rows, pa.int64())).to_pylist()
-    for row, said in zip(rows, wanted, strict=True):
-        bus_id = _bus_id(said["details"])
+    selected = events.select(["ts", "node", "details"]).take(pa.array(rows, pa.int64())).to_pylist()
+    for row, event in zip(rows, selected, strict=True):
+        bus_id = _bus_id(event["details"])
         if bus_id is None:
             continue
-        gpu = find((said["node"], bus_id), said["ts"])
-        named[row] = place_uuid(bus_id, said["node"]) if gpu is None else gpu["gpu_uuid"]
+        gpu = find((event["node"], bus_id), event["ts"])
+        named[row] = place_uuid(bus_id, event["node"]) if gpu is None else gpu["gpu_uuid"]
         if gpus[row] is None and gpu is not None:
             gpus[row] = gpu.get("gpu")
     for name, values in (("gpu", gpus), ("gpu_uuid", named)):
@@ -47,22 +47,22 @@ def with_gpus(events: Any, find: FindGpu) -> Any:
 
 def _bus_id(details: str | None) -> str | None:
     try:
-        found = json.loads(details or "null")
+        document = json.loads(details or "null")
     except (ValueError, RecursionError):
         return None
-    said = found.get("pci_bus_id") if isinstance(found, dict) else None
-    return said if isinstance(said, str) and said else None
+    pci_bus_id = document.get("pci_bus_id") if isinstance(document, dict) else None
+    return pci_bus_id if isinstance(pci_bus_id, str) and pci_bus_id else None
 
 
 def places_of(gpus: Iterable[Row]) -> dict[Place, list[Row]]:
     """Whole GPUs by node and PCI address, in the order in which they were first seen there."""
-    found: dict[Place, list[Row]] = {}
+    by_place: dict[Place, list[Row]] = {}
     for row in gpus:
         if (place := place_of(dict(row))) is not None:
-            found.setdefault(place, []).append(row)
-    for rows in found.values():
+            by_place.setdefault(place, []).append(row)
+    for rows in by_place.values():
         rows.sort(key=_first_seen)
-    return found
+    return by_place
 
 
 def at_that_time(rows: Sequence[Row], ts: datetime) -> Row | None:

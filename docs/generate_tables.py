@@ -21,7 +21,7 @@ from gpuwarden.prometheus_names import (
 )
 from gpuwarden.rollups import REASONS, ROLLUPS, Rollup
 from gpuwarden.schema import TABLES, WIRE_TABLES, column_type, public_views, stored_columns
-from gpuwarden.table import GPU, GPU_UUID, MAP, MIG, NODE, SIMULATED, TS, Column
+from gpuwarden.table import GPU, GPU_UUID, LIST, MAP, MIG, NODE, SIMULATED, TS, Column
 from gpuwarden_agent.collect.nvidia import metrics as nvml_table
 from gpuwarden_agent.counters import Counters
 from gpuwarden_prometheus.received.names import named_columns
@@ -280,7 +280,7 @@ def _differ(one: list[str], other: list[str]) -> list[int]:
     return [i for i, (a, b) in enumerate(zip(one, other, strict=True)) if a != b]
 
 
-_NESTED = {MAP: "map of texts"}
+_NESTED = {LIST: "list of texts", MAP: "map of texts"}
 """Words for the types that are not of one value."""
 
 

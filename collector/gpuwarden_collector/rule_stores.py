@@ -145,7 +145,7 @@ def _silence_row(silence: Silence) -> dict[str, Any]:
 
 
 def _silence(record: dict[str, Any]) -> Silence:
-    matchers = tuple(matcher_of(text) for text in json.loads(record["matchers"]))
+    matchers = tuple(matcher_of(text) for text in record["matchers"])
     return Silence(**{**record, "matchers": matchers})
 
 

@@ -18,7 +18,7 @@ from gpuwarden.metrics import METRICS, Metric, Type
 from gpuwarden.offers import GPU_OFFERS
 from gpuwarden.query_log import QUERY_LOG
 from gpuwarden.rollups import ROLLUPS
-from gpuwarden.table import GPU, GPU_UUID, MAP, MIG, NODE, SIMULATED, TS, Column, Table
+from gpuwarden.table import GPU, GPU_UUID, LIST, MAP, MIG, NODE, SIMULATED, TS, Column, Table
 from gpuwarden.waste import WASTE_1H, view_sql
 
 
@@ -386,7 +386,7 @@ INCIDENT_ALERTS = Table("incident_alerts", "alert of an incident", ("incident", 
 
 SILENCES = Table("silences", "silence or acknowledgement", ("id",), (
     Column("id", Type.STRING, "Identity of the silence.", required=True),
-    Column("matchers", Type.STRING, "JSON list of its matchers: node=n1.", required=True),
+    Column("matchers", Type.STRING, "Its matchers: node=n1.", required=True, nested=LIST),
     Column("fingerprint", Type.STRING, "Fingerprint of the acknowledged alert; NULL: a silence with matchers."),
     Column("author", Type.STRING, "Who made it.", required=True),
     Column("comment", Type.STRING, "Why.", required=True),
@@ -403,7 +403,7 @@ ANNOTATIONS = Table("annotations", "text that people and programs wrote onto cha
     Column("node", Type.STRING, "The node it is about; NULL: any."),
     Column("gpu", Type.INT32, "Index of the GPU of the node; NULL: any."),
     Column("job", Type.STRING, "The job it is about; NULL: any."),
-    Column("tags", Type.STRING, "JSON list of its tags.", required=True),
+    Column("tags", Type.STRING, "Its tags.", required=True, nested=LIST),
     Column("author", Type.STRING, "Who wrote it: the token's comment or id; NULL: no tokens are required."),
     Column("made_at", Type.TIMESTAMP, "When it was written.", required=True),
 ))

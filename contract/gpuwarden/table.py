@@ -42,7 +42,7 @@ class Table:
         return tuple(column.name for column in self.columns)
 
 
-MAP = "MAP(VARCHAR, VARCHAR)"
+LIST, MAP = "VARCHAR[]", "MAP(VARCHAR, VARCHAR)"
 TS = Column("ts", Type.TIMESTAMP, "Tick that the sample belongs to, UTC.", required=True)
 NODE = Column("node", Type.STRING, "Name of the node: one machine running an agent.", required=True)
 GPU = Column("gpu", Type.INT32, "Index on the node, for people; the UUID is the identity.")

@@ -1,6 +1,5 @@
 """Reads incidents, their alerts and silences, for the lists and for the page of one."""
 
-import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -240,7 +239,6 @@ async def read_silences(querier: Querier, now: datetime) -> tuple[list[Record], 
     found = (await querier.query(_SILENCES, bounds)).records()
     alerts = (await querier.query("SELECT * FROM alerts_now")).records()
     for silence in found:
-        silence["matchers"] = json.loads(silence["matchers"])
         silence["covered"] = [alert for alert in alerts if _covers(silence, alert)]
         silence["is_future"] = silence["starts_at"] > now
     over = [silence for silence in found if silence["ends_at"] <= now]
@@ -261,7 +259,6 @@ async def _silences(
     """Silences that covered any of the alerts in a span; each says which, in `covered`."""
     found = (await querier.query(_SILENCES, {"since": since, "until": until})).records()
     for silence in found:
-        silence["matchers"] = json.loads(silence["matchers"])
         silence["covered"] = [alert for alert in alerts if _covers(silence, alert)]
     return [silence for silence in found if silence["covered"]]
 

@@ -27,7 +27,7 @@ from yaml.nodes import Node, ScalarNode
 from gpuwarden.durations import seconds_of
 from gpuwarden.metrics import Type
 from gpuwarden.schema import TABLES, stored_columns
-from gpuwarden.table import Column, Table
+from gpuwarden.table import LIST, MAP, Column, Table
 from gpuwarden_rules.definition.yaml_positions import YamlReader
 
 Rows = dict[str, list[dict[str, Any]]]
@@ -41,6 +41,7 @@ _REQUIRED: dict[Type, Any] = {
     Type.BOOL: False,
     **dict.fromkeys((Type.INT16, Type.INT32, Type.INT64), 1),
 }
+_EMPTY: dict[str, Any] = {LIST: (), MAP: {}}
 """Values of required columns that a block does not name."""
 
 
@@ -82,7 +83,7 @@ def _block(reader: YamlReader, node: Node, table: Table, start: datetime) -> lis
     }
     count = _count(reader, node, nodes, values)
     fixed = {
-        c.name: {} if c.nested else _REQUIRED[c.type]
+        c.name: _EMPTY[c.nested] if c.nested else _REQUIRED[c.type]
         for c in columns.values()
         if c.required and c.type in _REQUIRED
     }
@@ -108,6 +109,8 @@ def _value(reader: YamlReader, node: Node, column: Column, start: datetime) -> A
         except ValueError as error:
             reader.note(node, str(error))
             return []
+    if column.nested == LIST:
+        return tuple(reader.text(of) or "" for of in reader.items(node))
     if column.nested:
         return {key: reader.text(of) or "" for key, (_, of) in reader.entries(node).items()}
     value = reader.scalar(node)

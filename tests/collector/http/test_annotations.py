@@ -103,7 +103,7 @@ async def test_annotations_are_listed_by_time_and_place_and_seen_in_sql(
         sql = {"sql": "SELECT id, text, tags, author FROM annotations WHERE gpu = 1"}
         _, said = await asked(collector, "POST", "/v1/sql", ada, sql)
         ((name, *rest),) = said["rows"]
-        assert rest == ["gpu", '["a"]', "ada"]
+        assert rest == ["gpu", ["a"], "ada"]
         assert (await asked(collector, "DELETE", f"{PATH}/{name}", ada))[0] == 204
         assert (await asked(collector, "DELETE", f"{PATH}/{name}", ada))[0] == 404
         _, said = await asked(collector, "POST", "/v1/sql", ada, sql)

@@ -168,7 +168,7 @@ SLURM_NODE_SAMPLES = Table("slurm_node_samples", "node of Slurm and change of it
     Column("state", Type.STRING, "State from sinfo: idle, mixed, draining, drained, down...", required=True),
     Column("partitions", Type.STRING, "Its partitions, separated by commas."),
     Column("reason", Type.STRING, "Why it is drained or down."),
-    Column("reason_user", Type.STRING, "Who said so."),
+    Column("reason_username", Type.STRING, "Who set the reason."),
     Column("reason_at", Type.TIMESTAMP, "When the reason was set."),
 ))
 

@@ -195,13 +195,13 @@ def test_an_agent_that_was_away_knows_what_began_and_what_ended(
 
 
 def test_drain_and_resume_are_rows_and_events(slurm: Cluster, agent: Agent) -> None:
-    now = "select state, reason, reason_user from slurm_nodes"
+    now = "select state, reason, reason_username from slurm_nodes"
     slurm.run("scontrol update nodename=gpunode state=drain reason='fan | 3 broken'")
     soon(
         slurm,
         lambda: (
             ask(slurm, now)
-            == [{"state": "drained", "reason": "fan | 3 broken", "reason_user": "root"}]
+            == [{"state": "drained", "reason": "fan | 3 broken", "reason_username": "root"}]
         ),
         "drained",
     )

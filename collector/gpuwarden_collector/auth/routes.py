@@ -89,7 +89,7 @@ class AccessRoutes:
                 "scope": grant.entry.scope,
                 "node": grant.entry.node,
                 "team": grant.entry.team,
-                "person": grant.entry.comment if grant.entry.person else None,
+                "username": grant.entry.comment if grant.entry.person else None,
                 "expires_at": None if ends_at is None else ends_at.isoformat(),
             }
         )

@@ -33,7 +33,7 @@ async def test_a_node_can_send_with_the_token_that_it_created(
         async with session.get(url + "/v1/token", headers=bearer(own)) as answer:
             assert await answer.json() == {
                 "required": True, "id": own.id, "scope": "ingest", "node": "n1", "expires_at": None,
-                "team": None, "person": None,
+                "team": None, "username": None,
             }  # fmt: skip
         status, answer = await enroll(session, url, bearer(by), asked("n2", other))
         assert (status, "is used up" in answer["error"]) == (409, True)

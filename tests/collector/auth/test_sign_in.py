@@ -368,7 +368,7 @@ async def test_who_has_signed_in_has_the_rights_of_the_best_group_until_the_sess
     assert any(COOKIE in one and "HttpOnly" in one and "SameSite=Strict" in one for one in kept)
     found = await browser.whoami()
     assert (
-        found["scope"] == Scope.OPERATE and found["team"] == "vision" and found["person"] == "ada"
+        found["scope"] == Scope.OPERATE and found["team"] == "vision" and found["username"] == "ada"
     )
     [entry] = load(data_dir / NAME).entries
     assert entry.comment == "ada" and entry.first_id == person_id(provider.url, "s1")
@@ -433,7 +433,7 @@ async def test_sessions_are_few_and_end_one_by_one_or_all(
     assert [entry.person for entry in load(data_dir / NAME).entries] == [
         person_id(provider.url, "s2")
     ]
-    assert (await other.whoami())["person"] == "ada"
+    assert (await other.whoami())["username"] == "ada"
     await other.session.close()
 
 
@@ -463,7 +463,7 @@ async def test_a_proxy_is_believed_by_its_address_alone(browser: Browser) -> Non
                 return answer.status, await answer.json()
 
         status, found = await asked(**named)
-        assert (status, found["scope"], found["person"]) == (200, "admin", "grace")
+        assert (status, found["scope"], found["username"]) == (200, "admin", "grace")
         status, found = await asked(**{**named, "X-Forwarded-Groups": "readers"})
         assert (found["scope"], found["team"]) == ("read", "vision")
         assert (await asked(**{**named, "X-Forwarded-Groups": "none"}))[0] == 403

@@ -181,11 +181,11 @@ def _node_event(before: NodeLine | None, after: NodeLine) -> Row | None:
         "slurm_node": after.slurm_node,
         "state": after.state,
         "reason": after.reason,
-        "by": after.reason_user,
+        "by": after.reason_username,
     }
     if is_out and not was_out:
         why = f": {after.reason}" if after.reason else ""
-        by = f" (by {after.reason_user})" if after.reason_user else ""
+        by = f" (by {after.reason_username})" if after.reason_username else ""
         return event(
             "slurm_node_out",
             f"Slurm gives {after.slurm_node} no jobs, it is {after.state}{why}{by}",

@@ -78,7 +78,7 @@ class NodeLine:
     state: str
     partitions: str
     reason: str | None
-    reason_user: str | None
+    reason_username: str | None
     reason_at: int | None
 
 
@@ -142,7 +142,7 @@ def parse_nodes(text: str) -> tuple[list[NodeLine], int]:
             state=state.rstrip(_STATE_FLAGS).lower(),
             partitions=",".join(partitions),
             reason=_told(reason),
-            reason_user=re.sub(r"\(\d+\)$", "", user) if is_told and _told(user) else None,
+            reason_username=re.sub(r"\(\d+\)$", "", user) if is_told and _told(user) else None,
             reason_at=instant_ms(at) if is_told else None,
         )
     return list(found.values()), bad

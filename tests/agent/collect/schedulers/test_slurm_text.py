@@ -99,8 +99,15 @@ def test_nodes_are_read_from_sinfo_22_05() -> None:
         "batch,debug",
         "bad gpu | x",
     )
-    assert drained.reason_user == "root" and drained.reason_at == instant_ms("2026-11-23T09:09:16")
-    assert (idle.state, idle.reason, idle.reason_user, idle.reason_at) == ("idle", None, None, None)
+    assert drained.reason_username == "root" and drained.reason_at == instant_ms(
+        "2026-11-23T09:09:16"
+    )
+    assert (idle.state, idle.reason, idle.reason_username, idle.reason_at) == (
+        "idle",
+        None,
+        None,
+        None,
+    )
 
 
 @pytest.mark.parametrize(

@@ -137,15 +137,15 @@ def _only_line(group: BaseExceptionGroup[BaseException]) -> str:
 
 def parser() -> CommandParser:
     """The whole command line."""
-    made = CommandParser(
+    top = CommandParser(
         prog=PROGRAM,
         description="Every GPU sample in SQL, and a plain sentence for what is wrong and what it"
         " costs. Start with `gpuwarden up`.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    made.add_argument("--version", action="version", version=f"{PROGRAM} {__version__}")
-    commands = made.add_subparsers(metavar="COMMAND", required=True, title="commands")
+    top.add_argument("--version", action="version", version=f"{PROGRAM} {__version__}")
+    commands = top.add_subparsers(metavar="COMMAND", required=True, title="commands")
     for module in COMMANDS:
         module.add_commands(commands)
-    return made
+    return top

@@ -97,17 +97,17 @@ def add_command(
     commands: Commands, name: str, run: Run, text: str, more: str = ""
 ) -> CommandParser:
     """Add a command that `run` runs; `text` is its line in the list, `more` what its own help adds."""
-    made = _add(commands, name, text, more)
-    made.set_defaults(run=run)
-    if example := EXAMPLES.get(made.prog.removeprefix(f"{PROGRAM} ")):
-        made.epilog = f"example:\n  {example}"
-    return made
+    parser = _add(commands, name, text, more)
+    parser.set_defaults(run=run)
+    if example := EXAMPLES.get(parser.prog.removeprefix(f"{PROGRAM} ")):
+        parser.epilog = f"example:\n  {example}"
+    return parser
 
 
 def add_group(commands: Commands, name: str, text: str) -> Commands:
     """Add a command that has subcommands."""
-    made = _add(commands, name, text)
-    return made.add_subparsers(metavar="COMMAND", required=True, title="commands")
+    parser = _add(commands, name, text)
+    return parser.add_subparsers(metavar="COMMAND", required=True, title="commands")
 
 
 def _add(commands: Commands, name: str, text: str, more: str = "") -> CommandParser:
@@ -117,19 +117,19 @@ def _add(commands: Commands, name: str, text: str, more: str = "") -> CommandPar
     )
 
 
-def add_format(made: argparse.ArgumentParser, formats: Sequence[str] = FORMATS) -> None:
+def add_format(parser: argparse.ArgumentParser, formats: Sequence[str] = FORMATS) -> None:
     """Add --format."""
-    made.add_argument("--format", choices=formats, default="table", help="default table")
+    parser.add_argument("--format", choices=formats, default="table", help="default table")
 
 
-def add_url(made: argparse.ArgumentParser) -> None:
+def add_url(parser: argparse.ArgumentParser) -> None:
     """Add --url, the collector to ask."""
-    made.add_argument("--url", help="the collector (default GPUWARDEN_URL, else this machine's)")
+    parser.add_argument("--url", help="the collector (default GPUWARDEN_URL, else this machine's)")
 
 
-def add_since(made: argparse.ArgumentParser, default: str) -> None:
+def add_since(parser: argparse.ArgumentParser, default: str) -> None:
     """Add --since, the length of a period until now."""
-    made.add_argument(
+    parser.add_argument(
         "--since", default=default, metavar="TIME", help=f"period until now (default {default})"
     )
 

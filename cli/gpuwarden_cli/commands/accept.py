@@ -17,15 +17,15 @@ from gpuwarden_client.http import CallError, call
 
 def add_commands(commands: Commands) -> None:
     """Add the command to the parser."""
-    made = add_command(
+    parser = add_command(
         commands, "accept", run, "check whether a repaired node may return to the queue",
         "By its readings, what gpuwarden agent test-gpus found, and those of other nodes. Exits with 1 if a check fails.",
     )  # fmt: skip
-    made.add_argument("node", metavar="NODE", help="its name")
-    made.add_argument("--resume", action="store_true", help="if no check fails, have the actor return it to the queue")  # fmt: skip
-    add_since(made, "1h")
-    add_format(made)
-    add_url(made)
+    parser.add_argument("node", metavar="NODE", help="its name")
+    parser.add_argument("--resume", action="store_true", help="if no check fails, have the actor return it to the queue")  # fmt: skip
+    add_since(parser, "1h")
+    add_format(parser)
+    add_url(parser)
 
 
 def run(args: argparse.Namespace) -> int:

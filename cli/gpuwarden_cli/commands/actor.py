@@ -37,21 +37,21 @@ def add_commands(commands: Commands) -> None:
     group = add_group(
         commands, "actor", "do what policies ask for, where the scheduler's rights are"
     )
-    made = add_command(
+    parser = add_command(
         group, "run", _run, "fetch acts from the collector, do each once, check it, and report it",
         "Its token has scope act. Nothing is done that --allow does not name.",
     )  # fmt: skip
-    made.add_argument("--allow", action="append", required=True, choices=KINDS, help="an act that it may do; may be repeated")  # fmt: skip
-    made.add_argument("--journal", type=Path, default=Path("/var/lib/gpuwarden-actor/acts.jsonl"), metavar="FILE", help="what was begun and how it ended (default /var/lib/gpuwarden-actor/acts.jsonl)")  # fmt: skip
-    made.add_argument("--an-hour", type=int, default=20, metavar="N", help="most acts in any hour (default 20)")  # fmt: skip
-    made.add_argument("--stop-file", type=Path, default=Path("/etc/gpuwarden/actor.stop"), metavar="FILE", help="while it is there nothing is done (default /etc/gpuwarden/actor.stop)")  # fmt: skip
-    made.add_argument("--webhook", metavar="URL", help="of call_webhook: gets the act as JSON")
-    made.add_argument("--webhook-token-file", type=Path, metavar="FILE", help="its bearer token")
-    made.add_argument("--command", type=Path, metavar="PATH", help="of run_command: gets the act as JSON on standard input")  # fmt: skip
-    made.add_argument("--command-runs", action="append", type=Path, default=[], metavar="PATH", help="a program that the command starts, such as /usr/bin/systemctl; may be repeated")  # fmt: skip
-    made.add_argument("--node", help="fetch only acts of this node")
-    made.add_argument("--once", action="store_true", help="do what is asked for now, and end")
-    add_url(made)
+    parser.add_argument("--allow", action="append", required=True, choices=KINDS, help="an act that it may do; may be repeated")  # fmt: skip
+    parser.add_argument("--journal", type=Path, default=Path("/var/lib/gpuwarden-actor/acts.jsonl"), metavar="FILE", help="what was begun and how it ended (default /var/lib/gpuwarden-actor/acts.jsonl)")  # fmt: skip
+    parser.add_argument("--an-hour", type=int, default=20, metavar="N", help="most acts in any hour (default 20)")  # fmt: skip
+    parser.add_argument("--stop-file", type=Path, default=Path("/etc/gpuwarden/actor.stop"), metavar="FILE", help="while it is there nothing is done (default /etc/gpuwarden/actor.stop)")  # fmt: skip
+    parser.add_argument("--webhook", metavar="URL", help="of call_webhook: gets the act as JSON")
+    parser.add_argument("--webhook-token-file", type=Path, metavar="FILE", help="its bearer token")
+    parser.add_argument("--command", type=Path, metavar="PATH", help="of run_command: gets the act as JSON on standard input")  # fmt: skip
+    parser.add_argument("--command-runs", action="append", type=Path, default=[], metavar="PATH", help="a program that the command starts, such as /usr/bin/systemctl; may be repeated")  # fmt: skip
+    parser.add_argument("--node", help="fetch only acts of this node")
+    parser.add_argument("--once", action="store_true", help="do what is asked for now, and end")
+    add_url(parser)
 
 
 def _run(args: argparse.Namespace) -> int:

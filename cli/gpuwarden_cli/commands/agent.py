@@ -31,51 +31,53 @@ def add_commands(commands: Commands) -> None:
         ("doctor", _doctor, "check what the agent can read here, and how to fix what it cannot"),
         ("config", _config, "show every setting, its value and its source"),
     ):
-        made = add_command(group, name, run, text)
-        _add_settings(made)
+        parser = add_command(group, name, run, text)
+        _add_settings(parser)
         if name != "run":
-            add_format(made)
-    made = add_command(
+            add_format(parser)
+    parser = add_command(
         group, "refused", _refused, "list batches that the collector refused; send them again or delete them",
         "The agent may run: it sends them within seconds. Run it as the agent's user.",
     )  # fmt: skip
-    made.add_argument("sequences", nargs="*", type=int, metavar="SEQUENCE", help="default: all")
-    action = made.add_mutually_exclusive_group()
+    parser.add_argument("sequences", nargs="*", type=int, metavar="SEQUENCE", help="default: all")
+    action = parser.add_mutually_exclusive_group()
     action.add_argument("--resend", action="store_true", help="have the agent send them again")
     action.add_argument("--delete", action="store_true", help="delete them")
-    made.add_argument("--config", metavar="FILE", help="TOML file of settings")
-    made.add_argument("--state-dir", metavar="DIR", help="folder of the agent's spool")
-    add_format(made)
-    made = add_command(group, "record", _record, "record the probes' readings to a file for replay")
-    add_flags(made)
-    _add_settings(made)
-    made = add_command(
+    parser.add_argument("--config", metavar="FILE", help="TOML file of settings")
+    parser.add_argument("--state-dir", metavar="DIR", help="folder of the agent's spool")
+    add_format(parser)
+    parser = add_command(
+        group, "record", _record, "record the probes' readings to a file for replay"
+    )
+    add_flags(parser)
+    _add_settings(parser)
+    parser = add_command(
         group, "burst", _burst, "sample this host's GPUs 10 to 50 times a second for a short time",
         "Shows what a second's mean hides. Nothing is stored; an agent may run beside it.",
     )  # fmt: skip
-    burst.add_flags(made)
-    _add_settings(made)
-    made = add_command(
+    burst.add_flags(parser)
+    _add_settings(parser)
+    parser = add_command(
         group, "test-gpus", _test_gpus, "test this host's GPUs under load: memory, arithmetic, copies, NCCL, DCGM",
         "Refuses while a process uses them. gpuwarden accept compares the results with the fleet's. Exits with 1 if a test fails.",
     )  # fmt: skip
-    gpu_test.add_flags(made)
-    add_format(made)
-    _add_settings(made)
+    gpu_test.add_flags(parser)
+    add_format(parser)
+    _add_settings(parser)
 
 
-def _add_settings(made: argparse.ArgumentParser) -> None:
+def _add_settings(parser: argparse.ArgumentParser) -> None:
     """Add flags by hand, so that `--help` does not import the settings' module."""
-    made.add_argument("--config", metavar="FILE", help="TOML file of settings")
-    made.add_argument(
+    parser.add_argument("--config", metavar="FILE", help="TOML file of settings")
+    parser.add_argument(
         "--backend",
         help="where GPU readings come from: auto, nvml, simulator or replay (default auto)",
     )
-    made.add_argument("--collector-url", metavar="URL", help="where batches go")
-    made.add_argument("--state-dir", metavar="DIR", help="where unsent batches are kept")
-    made.add_argument("--node", metavar="NAME", help="name of this node (default: the hostname)")
-    made.add_argument("--log-level", metavar="LEVEL", help="debug, info, warning or error")
-    made.add_argument("--log-format", metavar="FORM", help="text or json")
+    parser.add_argument("--collector-url", metavar="URL", help="where batches go")
+    parser.add_argument("--state-dir", metavar="DIR", help="where unsent batches are kept")
+    parser.add_argument("--node", metavar="NAME", help="name of this node (default: the hostname)")
+    parser.add_argument("--log-level", metavar="LEVEL", help="debug, info, warning or error")
+    parser.add_argument("--log-format", metavar="FORM", help="text or json")
 
 
 def _loaded(args: argparse.Namespace) -> "Loaded[AgentSettings]":

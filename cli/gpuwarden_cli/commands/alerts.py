@@ -45,38 +45,38 @@ NAMED_MAX = 5
 def add_commands(commands: Commands) -> None:
     """Add the commands to the parser."""
     group = add_group(commands, "alerts", "list, silence and acknowledge alerts")
-    made = add_command(
+    parser = add_command(
         group, "list", alerts_list, "list alerts: critical ones first, then by consequence"
     )
-    made.add_argument(
+    parser.add_argument(
         "--state", choices=ALERT_STATES, default="active", help="default active: firing, pending"
     )
-    made.add_argument(
+    parser.add_argument(
         "--exit-code",
         action="store_true",
         help="exit with 1 if an alert fires, or rules have not run yet",
     )
-    add_filters(made)
-    add_format(made)
-    add_url(made)
-    made = add_command(
+    add_filters(parser)
+    add_format(parser)
+    add_url(parser)
+    parser = add_command(
         group, "silence", silence, "mute notifications of matching alerts for a time",
         "Matchers are label=value, !=, =~ and !~ (regular expressions), also of rule and severity;"
         " all must match.",
     )  # fmt: skip
-    made.add_argument("matchers", nargs="+", metavar="MATCHER", help="such as node=n1")
-    add_silence(made, "2h")
-    made = add_command(group, "ack", acknowledge, "mute notifications of one alert for a time")
-    made.add_argument(
+    parser.add_argument("matchers", nargs="+", metavar="MATCHER", help="such as node=n1")
+    add_silence(parser, "2h")
+    parser = add_command(group, "ack", acknowledge, "mute notifications of one alert for a time")
+    parser.add_argument(
         "alert", metavar="ALERT", help="its fingerprint, or its rule if only one alert is active"
     )
-    add_silence(made, "4h")
-    made = add_command(group, "unsilence", unsilence, "end a silence or an acknowledgement")
-    made.add_argument("id", metavar="ID", help="as `gpuwarden ask silences` shows it")
-    add_url(made)
+    add_silence(parser, "4h")
+    parser = add_command(group, "unsilence", unsilence, "end a silence or an acknowledgement")
+    parser.add_argument("id", metavar="ID", help="as `gpuwarden ask silences` shows it")
+    add_url(parser)
 
 
-def add_filters(made: argparse.ArgumentParser) -> None:
+def add_filters(parser: argparse.ArgumentParser) -> None:
     """Add the flags that `chosen_by` takes."""
     for name, text in (
         ("node", "of this node; * and ? are wildcards"),
@@ -85,21 +85,21 @@ def add_filters(made: argparse.ArgumentParser) -> None:
         ("job", "of this job"),
         ("rule", "of this rule; * and ? are wildcards"),
     ):
-        made.add_argument(f"--{name}", metavar=name.upper(), help=text)
-    made.add_argument(
+        parser.add_argument(f"--{name}", metavar=name.upper(), help=text)
+    parser.add_argument(
         "--severity", choices=("info", "warning", "critical"), help="of this severity"
     )
 
 
-def add_silence(made: argparse.ArgumentParser, span: str) -> None:
+def add_silence(parser: argparse.ArgumentParser, span: str) -> None:
     """Add the flags that `add` takes; `span` is the default of --for."""
-    until = made.add_mutually_exclusive_group()
+    until = parser.add_mutually_exclusive_group()
     until.add_argument(
         "--for", dest="span", default=span, metavar="TIME", help=f"30m, 2h, 1d (default {span})"
     )
     until.add_argument("--until", metavar="INSTANT", help="ISO 8601; UTC without a zone")
-    made.add_argument("--comment", default="", metavar="TEXT", help="the reason")
-    add_url(made)
+    parser.add_argument("--comment", default="", metavar="TEXT", help="the reason")
+    add_url(parser)
 
 
 def alerts_list(args: argparse.Namespace) -> int:

@@ -14,19 +14,19 @@ from gpuwarden_client.http import timestamp_param
 
 def add_commands(commands: Commands) -> None:
     """Add the commands to the parser."""
-    made = add_command(
+    parser = add_command(
         commands, "ask", run, "ask a question of the cookbook, or list its questions"
     )  # fmt: skip
-    made.add_argument(
+    parser.add_argument(
         "question", metavar="QUESTION", nargs="?", help="its name (default: list all)"
     )
-    made.add_argument("--since", metavar="TIME", help="period until now, such as 1d")
-    made.add_argument(
+    parser.add_argument("--since", metavar="TIME", help="period until now, such as 1d")
+    parser.add_argument(
         "--param", action="append", default=[], metavar="NAME=VALUE", help="value of a parameter"
     )
-    made.add_argument("--sql", action="store_true", help="print the query instead of running it")
-    add_format(made, SQL_FORMATS)
-    add_url(made)
+    parser.add_argument("--sql", action="store_true", help="print the query instead of running it")
+    add_format(parser, SQL_FORMATS)
+    add_url(parser)
 
 
 def run(args: argparse.Namespace) -> int:

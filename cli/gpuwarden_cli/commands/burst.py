@@ -22,12 +22,12 @@ GRAPHS = (("power_watts", "W", None), ("util_percent", "% utilization", 100.0), 
 ROW_COLUMNS = ("at_us", "gpu", "metric", "value", "source")
 
 
-def add_flags(made: argparse.ArgumentParser) -> None:
+def add_flags(parser: argparse.ArgumentParser) -> None:
     """Add the flags of `gpuwarden agent burst`."""
-    made.add_argument("gpus", nargs="*", type=int, metavar="GPU", help="index (default: all)")
-    made.add_argument("--hz", type=float, default=20.0, help="readings a second, 1 to 50 (default 20)")  # fmt: skip
-    made.add_argument("--seconds", type=float, default=30.0, metavar="S", help="at most 600 (default 30)")  # fmt: skip
-    made.add_argument(
+    parser.add_argument("gpus", nargs="*", type=int, metavar="GPU", help="index (default: all)")
+    parser.add_argument("--hz", type=float, default=20.0, help="readings a second, 1 to 50 (default 20)")  # fmt: skip
+    parser.add_argument("--seconds", type=float, default=30.0, metavar="S", help="at most 600 (default 30)")  # fmt: skip
+    parser.add_argument(
         "--format",
         choices=("table", "json", "csv"),
         default="table",

@@ -19,24 +19,24 @@ LOCAL_NAMES = ("localhost", "127.0.0.1", "::1")
 """Names in each certificate, so that clients on the collector's host can use them."""
 
 
-def add_flags(made: argparse.ArgumentParser) -> None:
+def add_flags(parser: argparse.ArgumentParser) -> None:
     """Add the flags of `collector init`."""
-    made.add_argument(
+    parser.add_argument(
         "--name", action="append", metavar="NAME", help="name or address that nodes reach this host by,"
         " agents get the first; may be repeated (default: the host's name)",
     )  # fmt: skip
-    made.add_argument(
+    parser.add_argument(
         "--dir", type=Path, metavar="DIR", help="folder to write to (default: tls in --data-dir)"
     )
-    made.add_argument(
+    parser.add_argument(
         "--renew", action="store_true", help="a new certificate by the same authority, also while the"
         " collector runs",
     )  # fmt: skip
-    made.add_argument(
+    parser.add_argument(
         "--config", metavar="FILE", help="TOML file to write tls_cert, tls_key, tls_ca to"
     )
-    made.add_argument("--host", help="write this address to listen on, too, such as 0.0.0.0")
-    made.add_argument("--data-dir", metavar="DIR", help="data folder")
+    parser.add_argument("--host", help="write this address to listen on, too, such as 0.0.0.0")
+    parser.add_argument("--data-dir", metavar="DIR", help="data folder")
 
 
 def init(args: argparse.Namespace) -> int:

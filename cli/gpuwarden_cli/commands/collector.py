@@ -18,63 +18,63 @@ if TYPE_CHECKING:
 def add_commands(commands: Commands) -> None:
     """Add the commands to the parser."""
     group = add_group(commands, "collector", "run, check and maintain the collector")
-    made = add_command(group, "run", _run, "run the collector with rules and page")
-    _add_settings(made)
-    made = add_command(
+    parser = add_command(group, "run", _run, "run the collector with rules and page")
+    _add_settings(parser)
+    parser = add_command(
         group, "init", certificates.init, "create a private CA and a certificate for TLS"
     )
-    certificates.add_flags(made)
-    made = add_command(group, "config", _config, "show every setting, its value and its source")
-    _add_settings(made)
-    add_format(made)
-    made = add_command(
+    certificates.add_flags(parser)
+    parser = add_command(group, "config", _config, "show every setting, its value and its source")
+    _add_settings(parser)
+    add_format(parser)
+    parser = add_command(
         group, "doctor", _doctor, "check this collector and its host, and how to fix problems",
         "Asks the running collector over its data folder, so run it as root or as the collector's user."
         " Exits with 1 if a check fails.",
     )  # fmt: skip
-    _add_settings(made)
-    add_format(made)
-    made = add_command(
+    _add_settings(parser)
+    add_format(parser)
+    parser = add_command(
         group, "check", _check, "check the store while the collector is stopped",
         "Exits with 1 if a problem remains.",
     )  # fmt: skip
-    _add_store(made)
-    made.add_argument(
+    _add_store(parser)
+    parser.add_argument(
         "--repair", action="store_true", help="set damaged files aside, and list what is lost"
     )
-    made.add_argument("--read", action="store_true", help="read every file to its end (slow)")
-    made = add_command(
+    parser.add_argument("--read", action="store_true", help="read every file to its end (slow)")
+    parser = add_command(
         group, "backup", _backup, "copy the store to a new folder; the collector may run"
     )
-    made.add_argument(
+    parser.add_argument(
         "destination", type=Path, metavar="DEST", help="a folder that does not exist yet"
     )
-    _add_store(made)
-    made = add_command(group, "restore", _restore, "restore the store from a backup")
-    made.add_argument("source", type=Path, metavar="SRC", help="a folder that `backup` made")
-    _add_store(made)
-    made = add_command(
+    _add_store(parser)
+    parser = add_command(group, "restore", _restore, "restore the store from a backup")
+    parser.add_argument("source", type=Path, metavar="SRC", help="a folder that `backup` made")
+    _add_store(parser)
+    parser = add_command(
         group, "recover", _recover, "seal the second copies of a collector that is lost",
         "Run it on the standby's host as the collector's user; without COLLECTOR it lists the copies.",
     )  # fmt: skip
-    made.add_argument("collector", nargs="?", metavar="COLLECTOR", help="its identity")
-    _add_store(made)
-    made = add_command(group, "maintain", _maintain, "run the store's maintenance now")
-    _add_store(made)
+    parser.add_argument("collector", nargs="?", metavar="COLLECTOR", help="its identity")
+    _add_store(parser)
+    parser = add_command(group, "maintain", _maintain, "run the store's maintenance now")
+    _add_store(parser)
 
 
-def _add_store(made: argparse.ArgumentParser) -> None:
-    made.add_argument("--config", metavar="FILE", help="TOML file of settings")
-    made.add_argument("--data-dir", metavar="DIR", help="data folder")
+def _add_store(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--config", metavar="FILE", help="TOML file of settings")
+    parser.add_argument("--data-dir", metavar="DIR", help="data folder")
 
 
-def _add_settings(made: argparse.ArgumentParser) -> None:
-    made.add_argument("--config", metavar="FILE", help="TOML file of settings")
-    made.add_argument("--host", help="address to listen on (default 127.0.0.1)")
-    made.add_argument("--port", help="port to listen on (default 8750)")
-    made.add_argument("--data-dir", metavar="DIR", help="data folder")
-    made.add_argument("--log-level", metavar="LEVEL", help="debug, info, warning or error")
-    made.add_argument("--log-format", metavar="FORM", help="text or json")
+def _add_settings(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--config", metavar="FILE", help="TOML file of settings")
+    parser.add_argument("--host", help="address to listen on (default 127.0.0.1)")
+    parser.add_argument("--port", help="port to listen on (default 8750)")
+    parser.add_argument("--data-dir", metavar="DIR", help="data folder")
+    parser.add_argument("--log-level", metavar="LEVEL", help="debug, info, warning or error")
+    parser.add_argument("--log-format", metavar="FORM", help="text or json")
 
 
 def _run(args: argparse.Namespace) -> int:

@@ -32,12 +32,12 @@ ETC, OPT = Path("/etc/gpuwarden"), Path("/opt/gpuwarden")
 
 def add_commands(commands: Commands) -> None:
     """Add the commands to the parser."""
-    made = add_command(
+    parser = add_command(
         commands, "doctor", run_here, "find problems of this installation, and how to fix them",
         "Runs `agent doctor` and `collector doctor`, for the parts with settings in /etc/gpuwarden. Exits with 1 when"
         " a check fails.",
     )  # fmt: skip
-    add_format(made)
+    add_format(parser)
 
 
 def run_here(args: argparse.Namespace, *, etc: Path = ETC, opt: Path = OPT) -> int:

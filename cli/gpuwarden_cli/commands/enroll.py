@@ -34,31 +34,35 @@ ANSWER_BYTES_MAX = 65_536
 
 def add_commands(commands: Commands) -> None:
     """Add the commands to the parser."""
-    made = add_command(
+    parser = add_command(
         commands, "enroll", run, "enrol this node with a collector",
         "`gpuwarden token enrolment` on the collector's host prints the line to run. The one-time token comes"
         " from GPUWARDEN_TOKEN, or --token-file.",
     )  # fmt: skip
-    made.add_argument("--collector", required=True, metavar="URL", help="the collector's address")
-    made.add_argument(
+    parser.add_argument("--collector", required=True, metavar="URL", help="the collector's address")
+    parser.add_argument(
         "--ca-fingerprint", metavar="sha256:HEX", help="fingerprint of its CA, if it has its own"
     )
-    made.add_argument(
+    parser.add_argument(
         "--token-file", type=Path, metavar="FILE", help="the one-time token; - for stdin"
     )
-    made.add_argument(
+    parser.add_argument(
         "--token", help="the one-time token; other users can see it in the process list"
     )
-    made.add_argument(
+    parser.add_argument(
         "--node", metavar="NAME", help="default: as agent.toml says, or the host's name"
     )
-    made.add_argument(
+    parser.add_argument(
         "--config", type=Path, default=Path("/etc/gpuwarden/agent.toml"), metavar="FILE",
         help="settings of the agent (default /etc/gpuwarden/agent.toml)",
     )  # fmt: skip
-    made.add_argument("--if-new", action="store_true", help="do nothing where the node has a token")
-    made.add_argument("--user", default="gpuwarden", help="owner of the files (default gpuwarden)")
-    made.add_argument("--allow-insecure", action="store_true", help="also without TLS")
+    parser.add_argument(
+        "--if-new", action="store_true", help="do nothing where the node has a token"
+    )
+    parser.add_argument(
+        "--user", default="gpuwarden", help="owner of the files (default gpuwarden)"
+    )
+    parser.add_argument("--allow-insecure", action="store_true", help="also without TLS")
 
 
 class EnrolmentRefusedError(StartError):

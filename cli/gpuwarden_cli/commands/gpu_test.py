@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 SECONDS_MAX = 3600.0
 
 
-def add_flags(made: argparse.ArgumentParser) -> None:
+def add_flags(parser: argparse.ArgumentParser) -> None:
     """Add the flags of `gpuwarden agent test-gpus`."""
-    made.add_argument("gpus", nargs="*", type=int, metavar="GPU", help="index (default: all)")
-    made.add_argument("--seconds", type=float, default=10.0, metavar="S", help="load of each test of memory and of each precision (default 10)")  # fmt: skip
-    made.add_argument("--python", default=sys.executable, metavar="PATH", help="an interpreter that has PyTorch or CuPy (default: this one)")  # fmt: skip
-    made.add_argument("--library", choices=("auto", "torch", "cupy", "numpy"), default="auto", help="numpy: on the CPU, to try the command (default auto)")  # fmt: skip
-    made.add_argument("--dcgm", type=int, choices=(0, 1, 2, 3, 4), default=1, metavar="LEVEL", help="of dcgmi diag, where it is installed; 0: not run (default 1)")  # fmt: skip
-    made.add_argument("--no-send", action="store_true", help="do not send the results to the collector")  # fmt: skip
+    parser.add_argument("gpus", nargs="*", type=int, metavar="GPU", help="index (default: all)")
+    parser.add_argument("--seconds", type=float, default=10.0, metavar="S", help="load of each test of memory and of each precision (default 10)")  # fmt: skip
+    parser.add_argument("--python", default=sys.executable, metavar="PATH", help="an interpreter that has PyTorch or CuPy (default: this one)")  # fmt: skip
+    parser.add_argument("--library", choices=("auto", "torch", "cupy", "numpy"), default="auto", help="numpy: on the CPU, to try the command (default auto)")  # fmt: skip
+    parser.add_argument("--dcgm", type=int, choices=(0, 1, 2, 3, 4), default=1, metavar="LEVEL", help="of dcgmi diag, where it is installed; 0: not run (default 1)")  # fmt: skip
+    parser.add_argument("--no-send", action="store_true", help="do not send the results to the collector")  # fmt: skip
 
 
 def run(settings: "AgentSettings", args: argparse.Namespace) -> int:

@@ -27,27 +27,27 @@ def add_commands(commands: Commands) -> None:
     group = add_group(
         commands, "incidents", "list, show and acknowledge incidents: alerts of one cause"
     )
-    made = add_command(group, "list", incidents_list, "list incidents, the gravest first")
-    made.add_argument("--state", choices=INCIDENT_STATES, default="open", help="default open")
-    made.add_argument(
+    parser = add_command(group, "list", incidents_list, "list incidents, the gravest first")
+    parser.add_argument("--state", choices=INCIDENT_STATES, default="open", help="default open")
+    parser.add_argument(
         "--exit-code",
         action="store_true",
         help="exit with 1 if an incident is open, or rules have not run yet",
     )
-    add_filters(made)
-    add_format(made)
-    add_url(made)
+    add_filters(parser)
+    add_format(parser)
+    add_url(parser)
     for name, run, text in (
         ("show", incidents_show, "show an incident with all its alerts"),
         ("ack", incidents_ack, "mute notifications of an incident's roots for a time"),
     ):
-        made = add_command(group, name, run, text)
-        made.add_argument("id", metavar="ID", help="as `gpuwarden incidents list` shows it")
+        parser = add_command(group, name, run, text)
+        parser.add_argument("id", metavar="ID", help="as `gpuwarden incidents list` shows it")
         if name == "show":
-            add_format(made, ("table", "json"))
-            add_url(made)
+            add_format(parser, ("table", "json"))
+            add_url(parser)
         else:
-            add_silence(made, "4h")
+            add_silence(parser, "4h")
 
 
 def incidents_list(args: argparse.Namespace) -> int:

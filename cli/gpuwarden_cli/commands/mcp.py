@@ -17,12 +17,12 @@ MISSING = "gpuwarden mcp needs the Python package 'mcp', which is not installed:
 
 def add_commands(commands: Commands) -> None:
     """Add the commands to the parser."""
-    made = add_command(
+    parser = add_command(
         commands, "mcp", run_mcp, "answer an assistant's questions by the Model Context Protocol, on stdio",
         "An assistant starts it; its tools only read. The token comes from the environment. It needs the extra `mcp`"
         " (pip install 'gpuwarden[mcp]').",
     )  # fmt: skip
-    add_url(made)
+    add_url(parser)
 
 
 def run_mcp(args: argparse.Namespace) -> int:

@@ -20,19 +20,19 @@ if TYPE_CHECKING:
 def add_commands(commands: Commands) -> None:
     """Add the commands to the parser."""
     group = add_group(commands, "notify", "check and test notifications")
-    made = add_command(group, "check", notify_check, "check a file of receivers and routes")
-    made.add_argument("file", type=Path, metavar="FILE", help="the file of receivers and routes")
-    add_format(made)
-    made = add_command(
+    parser = add_command(group, "check", notify_check, "check a file of receivers and routes")
+    parser.add_argument("file", type=Path, metavar="FILE", help="the file of receivers and routes")
+    add_format(parser)
+    parser = add_command(
         group, "test", notify_test, "send a test message and show each receiver's answer",
         "Exits with 1 if one failed.",
     )  # fmt: skip
-    made.add_argument("--file", type=Path, metavar="FILE", help="default: the collector's own")
-    made.add_argument("--config", type=Path, metavar="FILE", help="TOML file of the collector")
-    made.add_argument(
+    parser.add_argument("--file", type=Path, metavar="FILE", help="default: the collector's own")
+    parser.add_argument("--config", type=Path, metavar="FILE", help="TOML file of the collector")
+    parser.add_argument(
         "--receiver", action="append", metavar="NAME", help="only this one (default: all)"
     )
-    add_format(made)
+    add_format(parser)
 
 
 def notify_check(args: argparse.Namespace) -> int:

@@ -29,39 +29,41 @@ if TYPE_CHECKING:
 def add_commands(commands: Commands) -> None:
     """Add the commands to the parser."""
     group = add_group(commands, "policies", "check policies, try them on history, and stop them")
-    made = add_command(group, "check", policies_check, "check policy files")
-    _add_files(made)
-    add_format(made)
-    made = add_command(
+    parser = add_command(group, "check", policies_check, "check policy files")
+    _add_files(parser)
+    add_format(parser)
+    parser = add_command(
         group, "test", policies_test, "run the cases of policies, in *.test.yaml beside them"
     )
-    _add_files(made)
-    made = add_command(
+    _add_files(parser)
+    parser = add_command(
         group, "backtest", policies_backtest, "show what policies would have done, saved, and done wrong",
         "Nothing is done and nobody is asked: the steps are followed over a replay of the rule.",
     )  # fmt: skip
-    _add_files(made)
-    made.add_argument("--policy", action="append", metavar="NAME", help="this policy only; may be repeated")  # fmt: skip
-    add_since(made, "30d")
-    made.add_argument(
+    _add_files(parser)
+    parser.add_argument("--policy", action="append", metavar="NAME", help="this policy only; may be repeated")  # fmt: skip
+    add_since(parser, "30d")
+    parser.add_argument(
         "--format", choices=("table", "json"), default="table",
         help="table, or json: a line for each alert (default table)",
     )  # fmt: skip
-    made.add_argument("--acts", action="store_true", help="also list every act")
-    made.add_argument("--i-know", action="store_true", help="let policies be on without a dry run")
-    add_url(made)
+    parser.add_argument("--acts", action="store_true", help="also list every act")
+    parser.add_argument(
+        "--i-know", action="store_true", help="let policies be on without a dry run"
+    )
+    add_url(parser)
 
-    made = add_command(
+    parser = add_command(
         group, "stop", _stop, "let no policy say or do anything, until `gpuwarden policies start`"
     )
-    add_url(made)
-    made = add_command(group, "start", _start, "end `gpuwarden policies stop`")
-    add_url(made)
+    add_url(parser)
+    parser = add_command(group, "start", _start, "end `gpuwarden policies stop`")
+    add_url(parser)
 
 
-def _add_files(made: argparse.ArgumentParser) -> None:
-    made.add_argument("files", nargs="+", type=Path, metavar="FILE", help="policies: YAML, or a folder of it")  # fmt: skip
-    made.add_argument(
+def _add_files(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("files", nargs="+", type=Path, metavar="FILE", help="policies: YAML, or a folder of it")  # fmt: skip
+    parser.add_argument(
         "--config", type=Path, metavar="FILE",
         help="TOML file of the collector, for its own rules and overrides",
     )  # fmt: skip

@@ -26,26 +26,26 @@ def seconds(text: str) -> float:
     return value
 
 
-def add_flags(made: argparse.ArgumentParser) -> None:
+def add_flags(parser: argparse.ArgumentParser) -> None:
     """Add the flags of `gpuwarden agent record`."""
-    made.add_argument(
+    parser.add_argument(
         "--output", type=Path, required=True, metavar="FILE", help="the recording: NAME.jsonl.gz"
     )
-    made.add_argument(
+    parser.add_argument(
         "--duration", type=seconds, metavar="S", help="seconds (default: until Ctrl-C)"
     )
-    made.add_argument(
+    parser.add_argument(
         "--interval", type=seconds, metavar="S", help="seconds between ticks (default: interval_s)"
     )
-    made.add_argument(
+    parser.add_argument(
         "--label", default="", metavar="TEXT", help="a note that is stored in the recording"
     )
-    made.add_argument(
+    parser.add_argument(
         "--without-identity",
         action="store_true",
         help="replace hosts, users, jobs, commands, serial numbers and UUIDs by pseudonyms",
     )
-    made.add_argument("--force", action="store_true", help="overwrite an existing file")
+    parser.add_argument("--force", action="store_true", help="overwrite an existing file")
 
 
 def run_record(settings: "AgentSettings", args: argparse.Namespace) -> int:

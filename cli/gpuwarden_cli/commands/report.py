@@ -21,59 +21,61 @@ def add_commands(commands: Commands) -> None:
     _add_money(group)
     _add_right_size(group)
     text = "what a job used of CPUs, memory and GPUs on each node, and what to change"
-    made = add_command(group, "job", job, text)
-    made.add_argument("job", metavar="JOB", help="a Slurm job id, or a pod as namespace/name")
-    add_format(made, ("table", "json"))
-    add_url(made)
+    parser = add_command(group, "job", job, text)
+    parser.add_argument("job", metavar="JOB", help="a Slurm job id, or a pod as namespace/name")
+    add_format(parser, ("table", "json"))
+    add_url(parser)
 
 
 def _add_money(group: Commands) -> None:
     text = "what a time cost, what was wasted, what to do, budgets, incidents: to print or mail"
-    made = add_command(
+    parser = add_command(
         group, "money", money, text, "The default time is the last whole week, from Monday."
     )
-    time = made.add_mutually_exclusive_group()
+    time = parser.add_mutually_exclusive_group()
     time.add_argument("--week", action="store_true", help="the last whole week (default)")
     time.add_argument("--month", action="store_true", help="the last whole month")
     time.add_argument("--begin", metavar="DATE", help="first day, or time, UTC: 2026-03-01")
-    made.add_argument(
+    parser.add_argument(
         "--end", metavar="DATE", help="with --begin: the end, not included (default now)"
     )
-    made.add_argument(
+    parser.add_argument(
         "--by", choices=(*BY, "category"), default="team", help="lines (default team)"
     )
-    made.add_argument(
+    parser.add_argument(
         "--html", type=Path, metavar="FILE", help="write HTML to a file; its print is made for PDF"
     )
-    made.add_argument(
+    parser.add_argument(
         "--mail", metavar="RECEIVER", help="send it now by a receiver of the notification file"
     )
-    made.add_argument(
+    parser.add_argument(
         "--file", type=Path, metavar="FILE", help="of receivers (default: the collector's)"
     )
-    made.add_argument("--config", type=Path, metavar="FILE", help="TOML file of the collector")
-    add_url(made)
+    parser.add_argument("--config", type=Path, metavar="FILE", help="TOML file of the collector")
+    add_url(parser)
 
 
 def _add_right_size(group: Commands) -> None:
     text = "jobs that a smaller GPU, a MIG device or spot would do for, and what that saves"
-    made = add_command(group, "right-size", right_size, text)
-    add_since(made, "7d")
-    made.add_argument(
+    parser = add_command(group, "right-size", right_size, text)
+    add_since(parser, "7d")
+    parser.add_argument(
         "--by", choices=("job", "username", "model"), default="job", help="lines (default job)"
     )
-    made.add_argument(
+    parser.add_argument(
         "--top",
         type=_at_least_one,
         default=20,
         metavar="N",
         help="maximum number of lines (default 20)",
     )
-    made.add_argument("--username", metavar="NAME", help="jobs of this user alone")
-    made.add_argument("--job", metavar="JOB", help="this job alone: Slurm's id, or namespace/name")
-    made.add_argument("--all", action="store_true", help="also jobs without advice, and why")
-    add_format(made, ("table", "json"))
-    add_url(made)
+    parser.add_argument("--username", metavar="NAME", help="jobs of this user alone")
+    parser.add_argument(
+        "--job", metavar="JOB", help="this job alone: Slurm's id, or namespace/name"
+    )
+    parser.add_argument("--all", action="store_true", help="also jobs without advice, and why")
+    add_format(parser, ("table", "json"))
+    add_url(parser)
 
 
 def right_size(args: argparse.Namespace) -> int:

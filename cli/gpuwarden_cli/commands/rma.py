@@ -25,19 +25,19 @@ ORDER BY node, gpu LIMIT 6
 
 def add_commands(commands: Commands) -> None:
     """Add the command to the parser."""
-    made = add_command(
+    parser = add_command(
         commands, "rma", run, "write the record of a GPU for the vendor's ticket",
         "Board, software, counters, Xids, alerts and extremes, without users, jobs and dollars.",
     )  # fmt: skip
-    made.add_argument("gpu", metavar="GPU", help="NODE/INDEX, or its UUID or the beginning of it")
-    add_since(made, "90d")
-    made.add_argument("--archive", type=Path, metavar="FILE", help="also write a new .tar.gz with all rows")  # fmt: skip
-    made.add_argument(
+    parser.add_argument("gpu", metavar="GPU", help="NODE/INDEX, or its UUID or the beginning of it")
+    add_since(parser, "90d")
+    parser.add_argument("--archive", type=Path, metavar="FILE", help="also write a new .tar.gz with all rows")  # fmt: skip
+    parser.add_argument(
         "--attach", type=Path, action="append", default=[], metavar="FILE",
         help="put this file into the archive, as nvidia-bug-report.log.gz; may be repeated",
     )  # fmt: skip
-    add_format(made, ("table", "json"))
-    add_url(made)
+    add_format(parser, ("table", "json"))
+    add_url(parser)
 
 
 def run(args: argparse.Namespace) -> int:

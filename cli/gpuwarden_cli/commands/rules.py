@@ -37,48 +37,48 @@ def add_commands(commands: Commands) -> None:
         ("check", rules_check, "check rule files without running them"),
         ("test", rules_test, "run the test cases in *.test.yaml files"),
     ):
-        made = add_command(group, name, run, text)
-        made.add_argument(
+        parser = add_command(group, name, run, text)
+        parser.add_argument(
             "files", nargs="*", type=Path, metavar="FILE", help="default: the built-in pack"
         )
-        add_format(made)
+        add_format(parser)
         if name != "test":
-            add_url(made)
-    made = add_command(
+            add_url(parser)
+    parser = add_command(
         group, "backtest", rules_backtest, "show when rules would have fired on stored data"
     )
-    made.add_argument("names", nargs="*", metavar="RULE", help="default: all")
-    made.add_argument(
+    parser.add_argument("names", nargs="*", metavar="RULE", help="default: all")
+    parser.add_argument(
         "--rule", action="append", type=Path, metavar="FILE",
         help="use the rules of this file or folder instead of the collector's",
     )  # fmt: skip
-    made.add_argument(
+    parser.add_argument(
         "--config", type=Path, metavar="FILE",
         help="TOML file of the collector, for its own rules and overrides",
     )  # fmt: skip
-    add_since(made, "7d")
-    made.add_argument(
+    add_since(parser, "7d")
+    parser.add_argument(
         "--every", metavar="TIME",
         help="longest time between two evaluations (default 5m, or the rule's shortest window)",
     )  # fmt: skip
-    made.add_argument(
+    parser.add_argument(
         "--format", choices=("table", "json"), default="table",
         help="table, or json: a line for each time it would have fired (default table)",
     )  # fmt: skip
-    add_url(made)
-    made = add_command(
+    add_url(parser)
+    parser = add_command(
         group, "export-prometheus", rules_export, "write alerting rules for Prometheus"
     )
-    made.add_argument("file", metavar="FILE", help="the file to write; -: standard output")
-    made.add_argument(
+    parser.add_argument("file", metavar="FILE", help="the file to write; -: standard output")
+    parser.add_argument(
         "--rule", action="append", type=Path, metavar="FILE",
         help="rules of this file or folder instead of the built-in pack",
     )  # fmt: skip
-    made.add_argument(
+    parser.add_argument(
         "--names", choices=("own", *DCGM_SETS), default="own",
         help="names of our exporter, or of dcgm-exporter up to 4.8 (dcgm) or since 4.9 (dcgm49); default own",
     )  # fmt: skip
-    made.add_argument(
+    parser.add_argument(
         "--link", metavar="URL", help="address of the collector's pages, for a link to each rule's"
     )
 

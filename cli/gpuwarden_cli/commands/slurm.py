@@ -23,7 +23,6 @@ from gpuwarden_cli.slurm.install import (
     wanted_files,
 )
 
-PING_TIMEOUT_S = 10.0
 GROUP = "gpuwarden"
 
 
@@ -32,11 +31,11 @@ def add_commands(commands: Commands) -> None:
     group = add_group(
         commands, "slurm", "connect a Slurm node to gpuwarden, and summarize ended jobs"
     )
-    made = add_command(
+    parser = add_command(
         group, "install", _install, "write prolog and epilog of a Slurm node, and show the lines of slurm.conf",
         "The scripts note each job's start and end for the agent. They never wait and never fail a job.",
     )  # fmt: skip
-    made.add_argument("--dry-run", action="store_true", help="show the steps, change nothing")
+    parser.add_argument("--dry-run", action="store_true", help="show the steps, change nothing")
     summarize.add_flags(add_command(
         group, "summarize", summarize.run, "write what ended jobs used into their AdminComment, and mail it",
         "Needs sacct and sacctmgr, and the rights of a Slurm operator. A job that has a comment keeps it.",

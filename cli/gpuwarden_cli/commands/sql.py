@@ -35,25 +35,27 @@ _TIMEOUT_S = 300.0
 
 def add_commands(commands: Commands) -> None:
     """Add the commands to the parser."""
-    made = add_command(
+    parser = add_command(
         commands, "sql", sql, "query the fleet in SQL (DuckDB, read only)",
         "Main tables: gpu_samples, host_samples, process_samples, events, nodes, gpus,"
         " alerts, incidents; views gpus_now, nodes_now, alerts_now. SHOW TABLES lists all.",
     )  # fmt: skip
-    made.add_argument(
+    parser.add_argument(
         "query", metavar="QUERY", nargs="?",
         help="one SELECT; - reads it from standard input; none: a shell",
     )  # fmt: skip
-    made.add_argument("-f", "--file", type=Path, metavar="FILE", help="read the query from a file")
-    made.add_argument(
+    parser.add_argument(
+        "-f", "--file", type=Path, metavar="FILE", help="read the query from a file"
+    )
+    parser.add_argument(
         "--param", action="append", default=[], metavar="NAME=VALUE",
         help="value of $NAME: JSON, an ISO 8601 time with its zone, or text",
     )  # fmt: skip
-    add_format(made, SQL_FORMATS)
-    made.add_argument(
+    add_format(parser, SQL_FORMATS)
+    parser.add_argument(
         "--watch", metavar="TIME", help="run it at an interval, such as 2s, until Ctrl-C"
     )
-    add_url(made)
+    add_url(parser)
 
 
 def sql(args: argparse.Namespace) -> int:

@@ -30,74 +30,74 @@ def add_commands(commands: Commands) -> None:
     group = add_group(
         commands, "token", "create, list and revoke tokens of the collector on this host"
     )
-    made = add_command(group, "create", _create, "create a token and show it once")
-    made.add_argument(
+    parser = add_command(group, "create", _create, "create a token and show it once")
+    parser.add_argument(
         "--scope",
         required=True,
         choices=("ingest", "read", "edit", "operate", "admin", "act", "copy"),
         help="what it allows",
     )
-    whose = made.add_mutually_exclusive_group()
+    whose = parser.add_mutually_exclusive_group()
     whose.add_argument("--node", metavar="NAME", help="the node whose rows it may send (ingest)")
     whose.add_argument(
         "--any-node", action="store_true", help="rows of any node, as for imports (ingest)"
     )
-    made.add_argument(
+    parser.add_argument(
         "--expires", metavar="TIME", help="lifetime, such as 90d (default: unlimited)"
     )
-    made.add_argument("--team", metavar="NAME", help="the team of access_file whose rows it sees")
-    made.add_argument("--comment", default="", metavar="TEXT", help="who uses it, for the list")
-    _add_out(made)
-    made = add_command(group, "list", _list, "list tokens, without their secrets")
-    add_format(made)
-    _add_store(made)
-    made = add_command(group, "revoke", _revoke, "revoke tokens; takes effect within seconds")
-    made.add_argument("ids", nargs="*", metavar="ID", help="as `gpuwarden token list` shows it")
-    made.add_argument("--person", metavar="NAME", help="all sessions of who signed in as NAME")
-    _add_store(made)
-    made = add_command(group, "rotate", _rotate, "replace a token by a new one")
-    made.add_argument("id", metavar="ID", help="as `gpuwarden token list` shows it")
-    made.add_argument(
+    parser.add_argument("--team", metavar="NAME", help="the team of access_file whose rows it sees")
+    parser.add_argument("--comment", default="", metavar="TEXT", help="who uses it, for the list")
+    _add_out(parser)
+    parser = add_command(group, "list", _list, "list tokens, without their secrets")
+    add_format(parser)
+    _add_store(parser)
+    parser = add_command(group, "revoke", _revoke, "revoke tokens; takes effect within seconds")
+    parser.add_argument("ids", nargs="*", metavar="ID", help="as `gpuwarden token list` shows it")
+    parser.add_argument("--person", metavar="NAME", help="all sessions of who signed in as NAME")
+    _add_store(parser)
+    parser = add_command(group, "rotate", _rotate, "replace a token by a new one")
+    parser.add_argument("id", metavar="ID", help="as `gpuwarden token list` shows it")
+    parser.add_argument(
         "--grace",
         default="1h",
         metavar="TIME",
         help="how long the old one stays valid (default 1h)",
     )
-    _add_out(made)
-    made = add_command(
+    _add_out(parser)
+    parser = add_command(
         group,
         "enrolment",
         _enrolment,
         "print the command that enrols a node: `gpuwarden enroll ...`",
     )
-    made.add_argument("--valid", default="1h", metavar="TIME", help="for how long (default 1h)")
-    made.add_argument(
+    parser.add_argument("--valid", default="1h", metavar="TIME", help="for how long (default 1h)")
+    parser.add_argument(
         "--uses", type=int, default=1, metavar="N", help="for how many nodes (default 1)"
     )
-    made.add_argument(
+    parser.add_argument(
         "--known-nodes",
         action="store_true",
         help="also for nodes that have rows and no token, such as one whose token was revoked",
     )
-    made.add_argument(
+    parser.add_argument(
         "--collector", metavar="URL", help="the collector's address (default: by its certificate)"
     )
-    _add_store(made)
+    _add_store(parser)
 
 
-def _add_store(made: argparse.ArgumentParser) -> None:
-    made.add_argument("--config", metavar="FILE", help="TOML file of the collector")
-    made.add_argument("--data-dir", metavar="DIR", help="data folder")
+def _add_store(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--config", metavar="FILE", help="TOML file of the collector")
+    parser.add_argument("--data-dir", metavar="DIR", help="data folder")
 
 
-def _add_out(made: argparse.ArgumentParser) -> None:
-    made.add_argument(
+def _add_out(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
         "--out",
         type=Path,
         metavar="FILE",
         help="write it to this file (mode 0600) instead of showing it",
     )
-    _add_store(made)
+    _add_store(parser)
 
 
 def _changed(

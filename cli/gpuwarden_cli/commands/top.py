@@ -32,30 +32,30 @@ EVERY_S_LEAST = 0.5
 
 def add_commands(commands: Commands) -> None:
     """Add the commands to the parser."""
-    made = add_command(
+    parser = add_command(
         commands, "top", run_top, "watch nodes, GPUs, processes, jobs and alerts live in the terminal",
         "Press ? for its keys, q to end it. On a terminal it needs the extra `top` (pip install 'gpuwarden[top]'); on"
         " one that cannot place a cursor, and into a pipe, it prints one screen after another.",
     )  # fmt: skip
-    made.add_argument("node", nargs="?", metavar="NODE", help="begin with the GPUs of this node")
-    made.add_argument(
+    parser.add_argument("node", nargs="?", metavar="NODE", help="begin with the GPUs of this node")
+    parser.add_argument(
         "--local", action="store_true", help="read this host's own GPUs, without a collector"
     )
-    made.add_argument("--backend", help="with --local: auto, nvml, simulator or replay (default auto)")  # fmt: skip
-    made.add_argument("--every", default="2s", metavar="TIME", help="between refreshes (default 2s)")  # fmt: skip
-    made.add_argument(
+    parser.add_argument("--backend", help="with --local: auto, nvml, simulator or replay (default auto)")  # fmt: skip
+    parser.add_argument("--every", default="2s", metavar="TIME", help="between refreshes (default 2s)")  # fmt: skip
+    parser.add_argument(
         "--once",
         action="store_true",
         help="print one screen and end; exits with 1 without an answer",
     )
-    made.add_argument(
+    parser.add_argument(
         "--json", action="store_true", help="with --once: all rows as one JSON document"
     )
-    made.add_argument(
+    parser.add_argument(
         "--theme", choices=tuple(THEMES),
         help=f"colours (default {THEME_VARIABLE}, else terminal; mono where NO_COLOR is set)",
     )  # fmt: skip
-    add_url(made)
+    add_url(parser)
 
 
 def run_top(args: argparse.Namespace) -> int:

@@ -8,26 +8,26 @@ from gpuwarden_cli.parser import Commands, add_command, count, port_number
 
 def add_commands(commands: Commands) -> None:
     """Add the command to the parser."""
-    made = add_command(
+    parser = add_command(
         commands, "up", _run, "collector, rules, page and this host's agent in one process",
         "Without a GPU on this host, simulated nodes are added.",
     )  # fmt: skip
-    made.add_argument(
+    parser.add_argument(
         "--port", type=port_number, default=8750, help="port of the page (default 8750)"
     )
-    made.add_argument(
+    parser.add_argument(
         "--data", type=Path, metavar="DIR", help="data folder (default"
         " ~/.local/share/gpuwarden)",
     )  # fmt: skip
-    made.add_argument(
+    parser.add_argument(
         "--simulate", type=_simulated, metavar="GPUS",
         help="number of simulated GPUs (default: 8 if this host has no GPU; 0: none); mixed: ten nodes of seven vendors",
     )  # fmt: skip
-    made.add_argument(
+    parser.add_argument(
         "--history", type=count, metavar="S",
         help="seconds of past of the simulated GPUs (default 7200, of more than 64 GPUs less)",
     )  # fmt: skip
-    made.add_argument(
+    parser.add_argument(
         "--model",
         default="H100-SXM-80GB",
         help="models to simulate, separated by commas: node by node",

@@ -68,18 +68,20 @@ SELECT bin, avg(util_percent) AS util, max(workers) AS cpu FROM bins GROUP BY bi
 
 def add_commands(commands: Commands) -> None:
     """Add the commands to the parser."""
-    made = add_command(
+    parser = add_command(
         commands, "why", why, "show why a GPU, job or node is slow, and what to change",
         "Uses the last two minutes before now, or before --at. Exits with 0 if healthy.",
     )  # fmt: skip
-    made.add_argument(
+    parser.add_argument(
         "target",
         metavar="GPU|JOB|NODE",
         help="node/0, a GPU's UUID, a node, a Slurm job id, a job's address:port, or a pod",
     )
-    made.add_argument("--at", metavar="INSTANT", help="ISO 8601; UTC without a zone (default now)")
-    add_format(made, ("table", "json"))
-    add_url(made)
+    parser.add_argument(
+        "--at", metavar="INSTANT", help="ISO 8601; UTC without a zone (default now)"
+    )
+    add_format(parser, ("table", "json"))
+    add_url(parser)
 
 
 def why(args: argparse.Namespace) -> int:

@@ -40,35 +40,35 @@ Run = Callable[[Sequence[str]], str]
 """Runs a Slurm command and gives its output. Raises StartError."""
 
 
-def add_flags(made: argparse.ArgumentParser) -> None:
+def add_flags(parser: argparse.ArgumentParser) -> None:
     """Add the flags of `gpuwarden slurm summarize`."""
-    made.add_argument(
+    parser.add_argument(
         "--every",
         type=_seconds,
         metavar="S",
         help="repeat with this many seconds between rounds (default: one round)",
     )
-    made.add_argument(
+    parser.add_argument(
         "--since",
         type=_seconds,
         default=3600,
         metavar="S",
         help="jobs that ended within this many seconds (default 3600)",
     )
-    made.add_argument(
+    parser.add_argument(
         "--mail",
         metavar="RECEIVER",
         help="also mail the report, by this apprise receiver with {owner} in its address",
     )
-    made.add_argument(
+    parser.add_argument(
         "--notify-file",
         type=Path,
         default=Path("/etc/gpuwarden/notify.yaml"),
         metavar="FILE",
         help="file of receivers and owners (default /etc/gpuwarden/notify.yaml)",
     )
-    made.add_argument("--dry-run", action="store_true", help="show the jobs, write nothing")
-    made.add_argument("--url", help="the collector (default GPUWARDEN_URL, else this machine's)")
+    parser.add_argument("--dry-run", action="store_true", help="show the jobs, write nothing")
+    parser.add_argument("--url", help="the collector (default GPUWARDEN_URL, else this machine's)")
 
 
 def _seconds(text: str) -> int:

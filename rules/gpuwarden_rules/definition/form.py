@@ -35,6 +35,7 @@ from yaml.nodes import Node
 
 from gpuwarden.durations import seconds_of
 from gpuwarden.schema import TABLES, stored_columns
+from gpuwarden_rules.definition import sql_text
 from gpuwarden_rules.definition.expressions import (
     Helper,
     Note,
@@ -206,6 +207,8 @@ class FormReader:
 
     def _rewritten(self, node: Node, text: str, scope: Scope) -> tuple[str, frozenset[str]]:
         """The SQL of an expression and the names that it uses, which are taken down."""
+        for offset, message in sql_text.problems(text):
+            self._reader.note(node, message, offset)
         used: set[str] = set()
         sql = " ".join(rewritten(text, scope, self._noting_at(node), used).split())
         for name in used:

@@ -9,6 +9,9 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import cache
+
+from gpuwarden.schema import view_words
 
 _TOKENS = re.compile(
     r"""
@@ -40,18 +43,6 @@ _CLOCKS = frozenset(
 )
 _RANDOM = frozenset(
     {"random", "setseed", "uuid", "uuidv4", "uuidv7", "gen_random_uuid", "tablesample"}
-)
-_LIVE_VIEWS = frozenset(
-    {
-        "gpus_now",
-        "gpu_health_now",
-        "links_now",
-        "nodes_now",
-        "alerts_now",
-        "incidents_now",
-        "incident_costs",
-        "budgets_now",
-    }
 )
 _CALLED = frozenset({"now", "today", "random", "setseed", "uuid", "uuidv4", "uuidv7"})
 """Words that are also column names: they count only where they are called."""
@@ -147,6 +138,16 @@ def _word_problem(word: str, is_called: bool) -> str | None:
         return f"{word} reads the clock; use $now, so that the rule can be replayed over history"
     if word in _RANDOM:
         return f"{word} is not repeatable; a rule must return the same rows each time"
-    if word in _LIVE_VIEWS:
+    if word in _live_views():
         return f"{word} shows the present only; query the samples with $now"
     return None
+
+
+@cache
+def _live_views() -> frozenset[str]:
+    """Views whose SQL reads the clock, and those that read one of these."""
+    live: set[str] = set()
+    for name, words in view_words():
+        if words & (_CLOCKS | live):
+            live.add(name)
+    return frozenset(live)

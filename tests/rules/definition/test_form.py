@@ -328,6 +328,10 @@ def test_events_are_counted_by_a_key_of_their_details_until_a_reboot(database) -
             ["of: gpu", "window: 1m", "measure: {left: max(power_watts)}", "when: left > 1"],
             "r.yaml:8:15: 'left' is a word of SQL",
         ),
+        (
+            ["of: gpu", "window: 1m", "measure: {a: max(power_watts)}", "when: a > epoch(now())"],
+            "r.yaml:9:21: now reads the clock",
+        ),
         (["of: gpu", "window: 1m", "when: a > 1"], "`measure` is missing"),
         (["of: gpu", "window: 1m", "measure: {a: max(power_watts)}"], "`when` is missing"),
         (

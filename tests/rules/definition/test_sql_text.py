@@ -27,6 +27,8 @@ def test_parameters_are_found_outside_of_strings_and_comments() -> None:
         ("SELECT * FROM a USING  Sample 10", "not repeatable"),
         ("SELECT * FROM gpus_now", "present only"),
         ("SELECT * FROM alerts_now", "present only"),
+        ("SELECT * FROM gpu_holders_now", "present only"),
+        ("SELECT * FROM gpus, slurm_nodes", "present only"),
         ("SELECT * FROM incidents_now", "present only"),
         ("SELECT ?", "not a named parameter"),
         ("SELECT $1", "not a named parameter"),

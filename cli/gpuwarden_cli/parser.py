@@ -49,6 +49,8 @@ EXAMPLES: dict[str, str] = {
     "rules list": "gpuwarden rules list",
     "rules check": "gpuwarden rules check /etc/gpuwarden/rules/ours.yaml",
     "rules test": "gpuwarden rules test /etc/gpuwarden/rules",
+    "rules new": "gpuwarden rules new gpu_memory_hot /etc/gpuwarden/rules",
+    "rules sql": "gpuwarden rules sql gpu_memory_hot /etc/gpuwarden/rules",
     "rules backtest": "gpuwarden rules backtest gpu_idle_held --since 7d",
     "rules export-prometheus": "gpuwarden rules export-prometheus /etc/prometheus/rules/gpuwarden.yml",
     "why": "gpuwarden why n1/0",

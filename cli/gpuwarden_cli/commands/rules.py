@@ -44,6 +44,15 @@ def add_commands(commands: Commands) -> None:
         add_format(parser)
         if name != "test":
             add_url(parser)
+    parser = add_command(group, "new", rules_new, "write a rule with its test, to begin with")
+    parser.add_argument("name", metavar="NAME", help="snake_case, as in gpu_memory_hot")
+    where = "where to write NAME.yaml and NAME.test.yaml (default: here)"
+    parser.add_argument("folder", nargs="?", type=Path, metavar="FOLDER", default=Path(), help=where)
+    parser = add_command(group, "sql", rules_sql, "print the SQL that a rule is, or is compiled to")
+    parser.add_argument("name", metavar="RULE")
+    parser.add_argument(
+        "files", nargs="*", type=Path, metavar="FILE", help="default: the built-in pack"
+    )
     parser = add_command(
         group, "backtest", rules_backtest, "show when rules would have fired on stored data"
     )
@@ -115,6 +124,25 @@ def _running(url: str | None) -> list[dict[str, Any]] | None:
         print(f"gpuwarden: {error}; this is the built-in pack", file=sys.stderr)
         return None
     return found
+
+
+def rules_new(args: argparse.Namespace) -> int:
+    """Write a rule that works and its test; files that are there stay as they are."""
+    from gpuwarden_rules.definition.new_rule import new_rule
+
+    texts = new_rule(args.name)
+    paths = [args.folder / f"{args.name}{ending}" for ending in (".yaml", ".test.yaml")]
+    for path in paths:
+        if path.exists():
+            raise CallError(f"{path} is there already; choose another name or folder")
+    args.folder.mkdir(parents=True, exist_ok=True)
+    for path, text in zip(paths, texts, strict=True):
+        path.write_text(text)
+    rule, test = paths
+    print(f"{rule}: a rule; change what it measures and when that is wrong (docs/rules.md)")
+    print(f"{test}: its cases; run them by `gpuwarden rules test {test}`")
+    print(f"It would have fired: `gpuwarden rules backtest {args.name} --rule {rule}`")
+    return 0
 
 
 def rules_sql(args: argparse.Namespace) -> int:

@@ -29,6 +29,30 @@ def test_the_built_in_pack_is_right_and_its_cases_pass(capsys) -> None:
     assert ", 0 failed" in capsys.readouterr().out
 
 
+def test_a_new_rule_is_valid_passes_its_test_and_prints_its_sql(tmp_path, capsys) -> None:
+    assert main(["rules", "new", "gpu_warm", str(tmp_path / "ours")]) == 0
+    assert main(["rules", "check", str(tmp_path / "ours")]) == 0
+    assert main(["rules", "test", str(tmp_path / "ours")]) == 0
+    assert "1 passed, 0 failed" in capsys.readouterr().out
+    assert main(["rules", "sql", "gpu_warm", str(tmp_path / "ours")]) == 0
+    assert "max(memory_temperature_celsius) AS hottest" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", ["Gpu warm", "../gpu_warm"])
+def test_a_new_rule_overwrites_nothing_and_needs_a_name(tmp_path, capsys, name: str) -> None:
+    (tmp_path / "gpu_warm.test.yaml").write_text("mine")
+    assert main(["rules", "new", "gpu_warm", str(tmp_path)]) == 2
+    assert "is there already" in capsys.readouterr().err
+    assert main(["rules", "new", name, str(tmp_path)]) == 2
+    assert "must be snake_case" in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["gpu_warm.test.yaml"]
+
+
+def test_the_sql_of_a_rule_that_there_is_not_names_the_nearest(capsys) -> None:
+    assert main(["rules", "sql", "node_dwn"]) == 2
+    assert "did you mean 'node_down'?" in capsys.readouterr().err
+
+
 def test_a_wrong_rule_file_is_named_with_its_line(tmp_path, capsys) -> None:
     path = tmp_path / "mine.yaml"
     path.write_text("rules:\n  - nome: x\n")

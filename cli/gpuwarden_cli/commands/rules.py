@@ -47,7 +47,9 @@ def add_commands(commands: Commands) -> None:
     parser = add_command(group, "new", rules_new, "write a rule with its test, to begin with")
     parser.add_argument("name", metavar="NAME", help="snake_case, as in gpu_memory_hot")
     where = "where to write NAME.yaml and NAME.test.yaml (default: here)"
-    parser.add_argument("folder", nargs="?", type=Path, metavar="FOLDER", default=Path(), help=where)
+    parser.add_argument(
+        "folder", nargs="?", type=Path, metavar="FOLDER", default=Path(), help=where
+    )
     parser = add_command(group, "sql", rules_sql, "print the SQL that a rule is, or is compiled to")
     parser.add_argument("name", metavar="RULE")
     parser.add_argument(

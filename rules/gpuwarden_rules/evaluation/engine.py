@@ -349,11 +349,13 @@ class RuleEngine:
             found = failure or rows[runtime.rule.name]
             transitions += await self._judge(runtime, found, now, began_at, tells_of_now)
         group.last_seconds = self._clock.monotonic() - started
+        is_slow = group.last_seconds > group.interval_s
         for runtime in group.runtimes:
             if runtime.stats.cannot_run:
                 runtime.stats.judged_at = began_at if tells_of_now else runtime.stats.judged_at
             else:
-                self._time(runtime, began_at, group.last_seconds / len(group.runtimes))
+                seconds = group.last_seconds / len(group.runtimes)
+                runtime.stats.count(seconds, began_at, is_slow=is_slow)
         await self._evaluate_failing_rules()
         return transitions
 
@@ -649,14 +651,6 @@ class RuleEngine:
         self._silences = tuple(s for s in self._silences if s.ends_at > now)
         edges = [at for s in self._silences for at in (s.starts_at, s.ends_at) if at > now]
         self._muted_until = min([*edges, now + timedelta(seconds=FLEET_REFRESH_S)])
-
-    def _time(self, runtime: RuleRuntime, began_at: datetime, seconds: float) -> None:
-        stats = runtime.stats
-        stats.evaluations += 1
-        stats.last_seconds = seconds
-        stats.seconds_total += seconds
-        is_slow = seconds > runtime.rule.interval_s
-        stats.slow_since = (stats.slow_since or began_at) if is_slow else None
 
     def _notify(self, runtime: RuleRuntime) -> None:
         while runtime.unnotified:

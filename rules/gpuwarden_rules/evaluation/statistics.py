@@ -40,6 +40,13 @@ class RuleStatistics:
     """Alerts whose condition was unknown at the last evaluation."""
     muted: int = 0
 
+    def count(self, seconds: float, began_at: datetime, *, is_slow: bool) -> None:
+        """Count an evaluation that took so long. `is_slow`: its group took longer than the interval."""
+        self.evaluations += 1
+        self.last_seconds = seconds
+        self.seconds_total += seconds
+        self.slow_since = (self.slow_since or began_at) if is_slow else None
+
     @property
     def state(self) -> str:
         """ok, failing, not judged, slow, cannot run, or waiting for its first evaluation."""

@@ -54,5 +54,5 @@ class PostgresDialect:
     def encoder(self, form: str, schema: Any, types: Sequence[str]) -> Encoder:
         return encode.encoder_of(form, schema, types)
 
-    def described(self, found: Description) -> bytes:
-        return encode.description(found)
+    def described(self, description: Description) -> bytes:
+        return encode.description(description)

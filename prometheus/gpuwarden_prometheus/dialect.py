@@ -51,7 +51,7 @@ class PromqlDialect:
     def encoder(self, form: str, schema: Any, types: Sequence[str]) -> Encoder:
         return encoder_of(form, schema)
 
-    def described(self, found: Description) -> bytes:
+    def described(self, description: Description) -> bytes:
         raise AssertionError("PromQL describes nothing")
 
 

@@ -73,9 +73,11 @@ class BodyRows:
         for name in sorted(self._rows, key=lambda one: "ts" in WIRE_TABLES[one].names):
             schema = WIRE_SCHEMAS[name].with_metadata({TABLE_KEY: name})
             columns = {
-                field.name: pa.array([row[field.name] for row in self._rows[name].values()], field.type)
+                field.name: pa.array(
+                    [row[field.name] for row in self._rows[name].values()], field.type
+                )
                 for field in schema
-            }  # fmt: skip
+            }
             data = pa.Table.from_pydict(columns, schema=schema)
             with pa.ipc.new_stream(sink, schema) as writer:
                 writer.write_table(data)

@@ -187,9 +187,14 @@ class ReceivedStore:
                 skipped.add((*whose,))
                 chosen.append(number)
         return [
-            WaitingBatch(*self._db.execute("SELECT sequence, sender, node, rows, body FROM batches WHERE sequence = ?", (n,)).fetchone())
+            WaitingBatch(
+                *self._db.execute(
+                    "SELECT sequence, sender, node, rows, body FROM batches WHERE sequence = ?",
+                    (n,),
+                ).fetchone()
+            )
             for n in chosen
-        ]  # fmt: skip
+        ]
 
     def delivered(self, batches: Sequence[WaitingBatch]) -> None:
         """Delete batches that are stored, or refused permanently. Raises sqlite3.Error."""

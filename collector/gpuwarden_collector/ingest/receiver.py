@@ -306,8 +306,12 @@ class SampleReceiver:
         for reason, names in fresh.items():
             log.info(
                 "samples of these metrics are not stored; further ones are only counted",
-                extra={"reason": reason, "names": ", ".join(sorted(names)[:20]), "count": len(names)},
-            )  # fmt: skip
+                extra={
+                    "reason": reason,
+                    "names": ", ".join(sorted(names)[:20]),
+                    "count": len(names),
+                },
+            )
 
     def _log_rarely(self, about: str, problem: str) -> None:
         now_s = self._clock.monotonic()

@@ -20,19 +20,19 @@ _FUNCTIONS_SHOWN = 5
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
     """The likely meant name: the same with an ending (`_avg` first), else the most similar."""
-    wanted = name.lower()
+    lower = name.lower()
     names = sorted(set(known))
-    longer = [one for one in names if one.lower().startswith(wanted + "_")]
+    longer = [one for one in names if one.lower().startswith(lower + "_")]
     if longer:
-        return min(longer, key=lambda one: (one != f"{wanted}_avg", len(one)))
-    found = get_close_matches(wanted, names, 1, 0.6)
-    return found[0] if found else None
+        return min(longer, key=lambda one: (one != f"{lower}_avg", len(one)))
+    close = get_close_matches(lower, names, 1, 0.6)
+    return close[0] if close else None
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str | None:
     """The hint for a wrong name; None: no name is similar."""
-    found = nearest(name, known)
-    return None if found is None else f"did you mean {found}?"
+    close = nearest(name, known)
+    return None if close is None else f"did you mean {close}?"
 
 
 def complaint(text: str, sql: str) -> QueryError:
@@ -40,15 +40,15 @@ def complaint(text: str, sql: str) -> QueryError:
     text = text.strip()
     message = text.partition("\n\nLINE ")[0]
     hint = None
-    if found := _CANDIDATES.search(message):
-        names = [one.rpartition(".")[2] for one in re.findall(r'"([^"]+)"', found[1])]
+    if match := _CANDIDATES.search(message):
+        names = [one.rpartition(".")[2] for one in re.findall(r'"([^"]+)"', match[1])]
         missing = missing_column(message)
         likely = nearest(missing, names) if missing else None
         hint = f"did you mean {likely or names[0]}?" if names else None
-    elif found := _MEANT.search(message):
-        hint = f"did you mean {found[1]}?"
-    elif found := _FUNCTIONS.search(message):
-        takes = [" ".join(line.split()) for line in found[1].splitlines() if line.strip()]
+    elif match := _MEANT.search(message):
+        hint = f"did you mean {match[1]}?"
+    elif match := _FUNCTIONS.search(message):
+        takes = [" ".join(line.split()) for line in match[1].splitlines() if line.strip()]
         hint = f"there are {', '.join(takes[:_FUNCTIONS_SHOWN])}" if takes else None
     for pattern in (_CANDIDATES, _MEANT, _FUNCTIONS):
         message = pattern.split(message)[0]
@@ -59,8 +59,8 @@ def complaint(text: str, sql: str) -> QueryError:
 
 def missing_column(message: str) -> str | None:
     """The missing column that a message names; None: it names none."""
-    found = _MISSING_COLUMN.search(message)
-    return found[1] if found else None
+    match = _MISSING_COLUMN.search(message)
+    return match[1] if match else None
 
 
 def characters(sql: str, at_byte: object) -> int | None:
@@ -73,10 +73,10 @@ def characters(sql: str, at_byte: object) -> int | None:
 
 def _offset(text: str, sql: str) -> int | None:
     """The position of the character above DuckDB's ^; None: unknown."""
-    found = _PLACE.search(text)
-    if found is None:
+    match = _PLACE.search(text)
+    if match is None:
         return None
-    number, shown, column = int(found[1]), found[2], len(found[3]) - len(f"LINE {found[1]}: ")
+    number, shown, column = int(match[1]), match[2], len(match[3]) - len(f"LINE {match[1]}: ")
     lines = sql.split("\n")
     if number > len(lines) or column < 0:
         return None

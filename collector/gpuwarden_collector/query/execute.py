@@ -197,15 +197,17 @@ class Reading:
         if len(selects) != 1:
             return parsed, Translation()
         statement = split(text)
-        found = dialect.translate(selects[0], statement.select)
-        return (self._written(selects, statement) if found.is_changed else parsed), found
+        translation = dialect.translate(selects[0], statement.select)
+        return (
+            self._written(selects, statement) if translation.is_changed else parsed
+        ), translation
 
     def kept_to_own(self, parsed: Parsed, closed: Iterable[str], token: str) -> Parsed:
         """The query with only the token's own rows of these tables. Raises QueryError."""
         standing = {}
         for table in closed:
-            found = self.parse(own_rows_sql(table, token)).selects or ()
-            standing[table] = found[0]["node"]["from_table"]
+            selects = self.parse(own_rows_sql(table, token)).selects or ()
+            standing[table] = selects[0]["node"]["from_table"]
         for select in parsed.selects or ():
             keep_to_own(select, standing)
         return self._written(parsed.selects or (), split(parsed.sql))
@@ -374,29 +376,29 @@ class _StoreSources:
         newest: Mapping[str, str],
     ) -> bool:
         """Run a query, as `Runner.run`."""
-        asked = sql, bound, row_limit
+        query = sql, bound, row_limit
         recent = self._recent if judged.may_be_recent else None
-        found = None if recent is None else self._needs.of(sql, bound)
-        if recent is not None and found is not None and recent.take(*found):
+        needs = None if recent is None else self._needs.of(sql, bound)
+        if recent is not None and needs is not None and recent.take(*needs):
             with reading.opened(recent.rows):
-                return reading.give(sink, *asked, names=())
+                return reading.give(sink, *query, names=())
         if judged.span is not None and self._pruned.take(judged.span, bound):
             with reading.opened(self._pruned):
-                return reading.give(sink, *asked, names=judged.names)
+                return reading.give(sink, *query, names=judged.names)
         is_newest = bool(judged.views) and self._newest.take(judged.views, newest)
         names = judged.state_names if is_newest else judged.names
         if judged.may_be_recent and not is_newest and judged.names_running is None:
-            found = found or self._needs.of(sql, bound)
-            if found is not None and self._known.take(*found):
+            needs = needs or self._needs.of(sql, bound)
+            if needs is not None and self._known.take(*needs):
                 with reading.opened(self._known):
-                    return reading.give(sink, *asked, names=judged.names)
+                    return reading.give(sink, *query, names=judged.names)
         # The waste of the current hours needs a cursor with views of its own.
         whole = self.whole if judged.names_running is None else self._engine
         source: QuerySource = self._newest if is_newest else whole
         with reading.opened(source):
             if judged.names_running is not None and reading.show_running_waste(newest):
                 names = judged.names_running
-            return reading.give(sink, *asked, names=names)
+            return reading.give(sink, *query, names=names)
 
     def expect(self, queries: Sequence[ExpectedQuery]) -> None:
         """Keep the rows that these queries need, if this process keeps rows."""
@@ -572,8 +574,8 @@ class Runner:
             return {}
         if self._column_types is None:
             self._column_types = reading.column_types()
-        found = dialect.parameter_types([*(parsed.selects or ())], self._column_types)
-        return {name: found.get(name, "") for name in parsed.parameters}
+        types = dialect.parameter_types([*(parsed.selects or ())], self._column_types)
+        return {name: types.get(name, "") for name in parsed.parameters}
 
     def _bound(self, judged: _Judged, name: str, value: Any) -> Any:
         """A parameter's value in a form that DuckDB binds."""
@@ -587,11 +589,11 @@ class Runner:
 
     def dialect(self, name: str) -> Dialect:
         """The dialect of that name, imported at the first use: few processes need one."""
-        found = self._dialects.get(name)
-        if found is None:
+        dialect = self._dialects.get(name)
+        if dialect is None:
             module, _, cls = self._dialect_classes[name].partition(":")
-            found = self._dialects[name] = getattr(import_module(module), cls)()
-        return found
+            dialect = self._dialects[name] = getattr(import_module(module), cls)()
+        return dialect
 
     @contextmanager
     def _reading_catalog(self, reading: Reading, dialect: str) -> Iterator[None]:
@@ -713,8 +715,8 @@ class Runner:
 
     def _read_from(self, names: Iterable[str]) -> frozenset[str]:
         """Tables that a query of these tables and views reads."""
-        found = (self._read_by.get(name, frozenset()) for name in names)
-        return frozenset[str]().union(*found)
+        tables = (self._read_by.get(name, frozenset()) for name in names)
+        return frozenset[str]().union(*tables)
 
 
 @dataclass(slots=True)

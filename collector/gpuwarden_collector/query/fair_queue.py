@@ -80,17 +80,17 @@ class FairOrder:
         """The next query, which starts now; None: none waits, or all places are taken."""
         if not self.waiting:
             return None
-        found = min(
+        query = min(
             self.waiting,
             key=lambda one: (self.running[one.user], self._started[one.user], one.number),
         )
-        if not self.begins_at_once(found.user):
+        if not self.begins_at_once(query.user):
             return None
-        self.waiting.remove(found)
-        self.running[found.user] += 1
+        self.waiting.remove(query)
+        self.running[query.user] += 1
         self._beginnings += 1
-        self._started[found.user] = self._beginnings
-        return found
+        self._started[query.user] = self._beginnings
+        return query
 
     def begins_at_once(self, user: str) -> bool:
         """Whether a query of that user may start now."""

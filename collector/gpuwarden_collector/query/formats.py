@@ -32,8 +32,12 @@ from gpuwarden_collector.query.port import Encoder, Ending
 def encoder_of(form: str, schema: Any, types: tuple[str, ...]) -> Encoder:
     """The encoder of a format. `form`: json, ndjson, csv, parquet or arrow."""
     kinds: dict[str, Callable[[Any, tuple[str, ...]], Encoder]] = {
-        "json": _Json, "ndjson": _Ndjson, "csv": _Csv, "parquet": _Parquet, "arrow": _Arrow,
-    }  # fmt: skip
+        "json": _Json,
+        "ndjson": _Ndjson,
+        "csv": _Csv,
+        "parquet": _Parquet,
+        "arrow": _Arrow,
+    }
     return kinds[form](schema, types)
 
 

@@ -351,11 +351,11 @@ def keep_to_own(select: Any, standing: Mapping[str, Mapping[str, Any]]) -> None:
         if name in standing:
             raise QueryError(f"a WITH may not name a query {name}: a table has that name")
     for node in nodes:
-        found = standing.get(str(node.get("table_name", "")).lower())
-        if found is None or node.get("type") != "BASE_TABLE":
+        table = standing.get(str(node.get("table_name", "")).lower())
+        if table is None or node.get("type") != "BASE_TABLE":
             continue
-        kept = {key: node[key] for key in ("alias", "sample", "column_name_alias") if key in node}
+        alias = {key: node[key] for key in ("alias", "sample", "column_name_alias") if key in node}
         assert isinstance(node, dict)
         node.clear()
-        node.update(deepcopy(dict(found)))
-        node.update({key: value for key, value in kept.items() if value})
+        node.update(deepcopy(dict(table)))
+        node.update({key: value for key, value in alias.items() if value})

@@ -63,11 +63,11 @@ class QueryPlanner:
 
     def reads(self, sql: str, params: Mapping[str, Any]) -> Sequence[PlannedRead]:
         """The reads of a query that may run. Raises duckdb.Error."""
-        asked = f"EXPLAIN (FORMAT JSON) {sql}"
+        explain = f"EXPLAIN (FORMAT JSON) {sql}"
         cursor = self._connection.cursor()
         try:
-            found = cursor.execute(asked, dict(params)) if params else cursor.execute(asked)
-            return reads_of(str(found.fetchall()[0][1]))
+            plan = cursor.execute(explain, dict(params)) if params else cursor.execute(explain)
+            return reads_of(str(plan.fetchall()[0][1]))
         finally:
             cursor.close()
 
@@ -93,21 +93,21 @@ def _scans(plan: Any) -> Iterator[tuple[str, Mapping[str, Any]]]:
         for node in plan:
             yield from _scans(node)
     elif isinstance(plan, dict):
-        said = plan.get("extra_info")
-        if isinstance(said, dict) and (table := said.get("Table")):
-            yield str(table).rpartition(".")[2], said
+        scan = plan.get("extra_info")
+        if isinstance(scan, dict) and (table := scan.get("Table")):
+            yield str(table).rpartition(".")[2], scan
         yield from _scans(plan.get("children", []))
 
 
-def _read(name: str, said: Mapping[str, Any]) -> PlannedRead:
-    filters, projected = _texts(said.get("Filters")), _texts(said.get("Projections"))
+def _read(name: str, scan: Mapping[str, Any]) -> PlannedRead:
+    filters, projected = _texts(scan.get("Filters")), _texts(scan.get("Projections"))
     words = {word for text in (*filters, *projected) for word in re.findall(r"\w+", text)}
     known = {column.name for column in stored_columns(TABLES[name])} if name in TABLES else set()
     return PlannedRead(name, frozenset(words & known), _lower_bound(filters))
 
 
-def _texts(said: Any) -> list[str]:
-    return [said] if isinstance(said, str) else [str(one) for one in said or ()]
+def _texts(info: Any) -> list[str]:
+    return [info] if isinstance(info, str) else [str(one) for one in info or ()]
 
 
 def _lower_bound(conditions: Sequence[str]) -> datetime | None:
@@ -193,18 +193,18 @@ class QueryNeeds:
 
 
 def _needs_of(reads: Sequence[PlannedRead], now: datetime) -> Needs | None:
-    found: dict[str, Need] = {}
+    needs: dict[str, Need] = {}
     for read in reads:
         if read.table in UPSERTED:
             continue
         if read.table not in TABLE_NAMES:
             return None
-        before = found.get(read.table, Need(frozenset({"ts"}), timedelta.min))
+        before = needs.get(read.table, Need(frozenset({"ts"}), timedelta.min))
         back = None
         if before.back is not None and read.since is not None:
             back = max(before.back, now - read.since)
-        found[read.table] = Need(before.columns | read.columns, back)
-    return found
+        needs[read.table] = Need(before.columns | read.columns, back)
+    return needs
 
 
 def _are_alike(before: Needs | None, now: Needs | None) -> bool:

@@ -172,7 +172,7 @@ class Dialect(Protocol):
         """The encoder of a format of the front."""
         ...
 
-    def described(self, found: Description) -> bytes:
+    def described(self, description: Description) -> bytes:
         """Encode a description, for a format that ends with `-describe`."""
         ...
 

@@ -175,12 +175,12 @@ class QueryProcess:
         """Whether it must not get another query."""
         return self._is_spent or self._channel.is_closed
 
-    async def ask(self, asked: QueryRequest) -> bool:
+    async def ask(self, request: QueryRequest) -> bool:
         """Send a query; False: the process did not acknowledge it, and was killed. Call `end_query` to give up the
         answer."""
-        self.asked_number = asked.number
+        self.asked_number = request.number
         self.is_asked = True
-        self._send({"kind": "query"}, pickle.dumps(asked))
+        self._send({"kind": "query"}, pickle.dumps(request))
         try:
             async with asyncio.timeout(TAKEN_S):
                 await self.receive()
@@ -575,13 +575,13 @@ class SqlQuerier:
         started = self._clock.monotonic()
         self._open += 1
         try:
-            asked = replace(
+            numbered = replace(
                 request,
                 number=next(self._numbers),
                 params=_bindable(request.params),
                 spill_bytes_max=self._spill_bytes_max,
             )
-            async with self._begun(asked, rank) as stream:
+            async with self._begun(numbered, rank) as stream:
                 yield stream
         except QueryTimeoutError:
             self._stats.query_errors["timeout"] += 1
@@ -600,9 +600,9 @@ class SqlQuerier:
             self._stats.query_seconds.observe(self._clock.monotonic() - started)
 
     @asynccontextmanager
-    async def _begun(self, asked: QueryRequest, rank: Rank) -> AsyncIterator[QueryStream]:
+    async def _begun(self, request: QueryRequest, rank: Rank) -> AsyncIterator[QueryStream]:
         """The stream once its first part has come; its process is given back with the last part."""
-        limit_s = asked.limit_s
+        limit_s = request.limit_s
         try:
             async with asyncio.timeout(limit_s):
                 await self._turns.take(rank)
@@ -611,7 +611,7 @@ class SqlQuerier:
                 f"no query could start within {limit_s:g} s: {self._queries_max} run already"
             ) from error
         try:
-            process = await self._sent(asked)
+            process = await self._sent(request)
         except BaseException:
             self._turns.give_back(rank)
             raise
@@ -622,7 +622,7 @@ class SqlQuerier:
             process,
             limit_s,
             QUERY_SEND_S,
-            partial(self._ended, asked),
+            partial(self._ended, request),
             partial(self._give_back, process, rank),
         )
         try:
@@ -632,12 +632,12 @@ class SqlQuerier:
             last.cancel()
             await stream.close()
 
-    def _ended(self, asked: QueryRequest) -> QueryError:
+    def _ended(self, request: QueryRequest) -> QueryError:
         """The error of a query whose process has ended."""
         if self._closing.is_set():
             return QueryTimeoutError(_STOPS)
         self._stats.query_errors["killed"] += 1
-        log.warning("a query process ended; a new one is started", extra={"sql": asked.sql[:200]})
+        log.warning("a query process ended; a new one is started", extra={"sql": request.sql[:200]})
         return QueryError(
             "the query ended its process: it needs more memory or time than a query may have, or nests values too "
             "deeply; select a shorter time or fewer columns, or aggregate"
@@ -653,12 +653,12 @@ class SqlQuerier:
             files = await asyncio.to_thread(self._latest.publish, views)
         return {**running, **files}
 
-    async def _sent(self, asked: QueryRequest) -> QueryProcess:
+    async def _sent(self, request: QueryRequest) -> QueryProcess:
         """Send the query to an idle or new process. The caller holds a slot. Raises QueryError."""
         while True:
-            idle = await self._idle_of(asked.team)
+            idle = await self._idle_of(request.team)
             is_new = idle is None
-            process = await self._started(asked.team) if idle is None else idle
+            process = await self._started(request.team) if idle is None else idle
             self._busy.add(process)
             has_taken = False
             try:
@@ -666,11 +666,11 @@ class SqlQuerier:
                     raise QueryTimeoutError(_STOPS)
                 is_current = process.expects == self._expected_number
                 expected, process.expects = self._expected, self._expected_number
-                newest = await self._newest(asked.sql) if asked.team is None else {}
-                if asked.team is not None:
-                    await self._lend_rows(process, asked, asked.team)
-                asked = replace(asked, newest=newest, expected=None if is_current else expected)
-                has_taken = await process.ask(asked)
+                newest = await self._newest(request.sql) if request.team is None else {}
+                if request.team is not None:
+                    await self._lend_rows(process, request, request.team)
+                request = replace(request, newest=newest, expected=None if is_current else expected)
+                has_taken = await process.ask(request)
             finally:
                 if not has_taken:
                     self._end_reading(process)
@@ -954,13 +954,13 @@ class _Batches(io.RawIOBase):
         self._there, self._size = io.BytesIO(whole), len(whole)
         if self._reader is None:
             self._reader = pa.ipc.open_stream(self)
-        found = []
+        batches = []
         try:
             while self._there.tell() < self._size:
-                found.append(self._reader.read_next_batch())
+                batches.append(self._reader.read_next_batch())
         except StopIteration:
             pass
-        return found
+        return batches
 
     def read(self, size: int = -1) -> bytes:
         return self._there.read(size)

@@ -319,12 +319,12 @@ class RecentQueries:
 
     def take(self, now: datetime, needs: Needs) -> bool:
         """Prepare the rows that a query of that moment needs; False: use another source."""
-        wanted = {
+        reads = {
             name: Wanted(need.columns, now - need.back - SLACK)
             for name, need in needs.items()
             if need.back is not None
         }
-        return len(wanted) == len(needs) and self.rows.take(wanted)
+        return len(reads) == len(needs) and self.rows.take(reads)
 
     def expect(self, queries: Sequence[ExpectedQuery]) -> None:
         """Let each kept table hold what all of these queries need."""

@@ -46,10 +46,10 @@ def split(sql: str) -> Statement:
     at = _begin(sql)
     word = _WORD.match(sql, at)
     named = word[0].upper() if word else ""
-    found = _EXPLAIN.match(sql, at)
-    if found is None:
+    match = _EXPLAIN.match(sql, at)
+    if match is None:
         return Statement(named, "", sql)
-    explain, at = "EXPLAIN ", _after(_GAP, sql, found.end())
+    explain, at = "EXPLAIN ", _after(_GAP, sql, match.end())
     if analyzed := _ANALYZED.match(sql, at):
         explain, at = "EXPLAIN ANALYZE ", analyzed.end()
     elif options := _OPTIONS.match(sql, at):
@@ -67,12 +67,12 @@ def _begin(sql: str) -> int:
 
 
 def _after(pattern: re.Pattern[str], sql: str, at: int) -> int:
-    found = pattern.match(sql, at)
-    return found.end() if found else at
+    match = pattern.match(sql, at)
+    return match.end() if match else at
 
 
 def _options(written: str) -> str:
-    options = [found[0] for found in re.finditer(_OPTION, written, re.IGNORECASE)]
+    options = [match[0] for match in re.finditer(_OPTION, written, re.IGNORECASE)]
     forms = [re.findall("[a-z]+", option, re.IGNORECASE)[-1] for option in options]
     named = [f for f in forms if f.upper() not in ("ANALYZE", "ANALYSE")]
     return ", ".join(["ANALYZE"] * (len(named) < len(options)) + [f"FORMAT {f}" for f in named])

@@ -31,11 +31,11 @@ async def take_stored(latest: LatestRows, querier: BackgroundQuerier) -> None:
 
 async def _take(latest: LatestRows, querier: BackgroundQuerier, kept: Kept, parts: int) -> bool:
     """Read the rows in `parts` queries; False: more parts are needed. Raises QueryError."""
-    asked = [newest_part_sql(kept, part, parts) for part in range(parts)]
-    found = await _answers(querier, asked)
-    if found is None:
+    queries = [newest_part_sql(kept, part, parts) for part in range(parts)]
+    answers = await _answers(querier, queries)
+    if answers is None:
         return False
-    await asyncio.to_thread(latest.take_stored, kept, found)
+    await asyncio.to_thread(latest.take_stored, kept, answers)
     return True
 
 
@@ -47,9 +47,9 @@ async def label_running(running: RunningWaste, querier: BackgroundQuerier) -> No
         began_s = running.begin(bounds)
         if began_s is None:
             return
-        while (found := await _answers(querier, _running(bounds, running.parts))) is None:
+        while (answers := await _answers(querier, _running(bounds, running.parts))) is None:
             running.parts *= 4
-        await asyncio.to_thread(running.take, found, bounds, began_s)
+        await asyncio.to_thread(running.take, answers, bounds, began_s)
     except (QueryError, OSError) as error:
         log.debug("waste of the current hours was not computed", extra={"reason": str(error)})
 
@@ -62,7 +62,7 @@ def _running(bounds: Bounds, parts: int) -> list[str]:
 
 async def _answers(querier: BackgroundQuerier, parts: Sequence[str]) -> list[Any] | None:
     """Arrow tables of the queries' rows; None: a result is too large, so more parts are needed. Raises QueryError."""
-    found = []
+    answers = []
     for sql in parts:
         try:
             answer = await querier.arrow(sql)
@@ -72,5 +72,5 @@ async def _answers(querier: BackgroundQuerier, parts: Sequence[str]) -> list[Any
             raise
         if answer.truncated and len(parts) < _PARTS_MAX:
             return None
-        found.append(answer.data)
-    return found
+        answers.append(answer.data)
+    return answers

@@ -225,8 +225,8 @@ class _Query:
     def _open_moment(self, names: frozenset[str]) -> Mapping[str, str]:
         """Read the store's state of now; why that failed, as an answer, or empty."""
         try:
-            wanted = names & TEAM_SCHEMAS.keys()
-            self._moment = self._store_thread.submit(self._read_moment, wanted).result()
+            tables = names & TEAM_SCHEMAS.keys()
+            self._moment = self._store_thread.submit(self._read_moment, tables).result()
         except (duckdb.Error, StoreUnavailableError, LakeAwayError, OSError, MemoryError) as error:
             return _refusal(error)
         return {}

@@ -122,8 +122,8 @@ class _Rows:
         ours, theirs = socket.socketpair()
         with ours:
             with theirs:
-                asked = {"table": name, "columns": columns, "conditions": conditions}
-                self._send(asked, theirs)
+                request = {"table": name, "columns": columns, "conditions": conditions}
+                self._send(request, theirs)
             try:
                 with ours.makefile("rb", _BUFFER_BYTES) as file:
                     reader = pa.ipc.open_stream(file)

@@ -39,9 +39,9 @@ def with_cast_bounds(tree: Any, sql: str) -> str | None:
         for part in conditions(node.get("where_clause")):
             for _, side in _sides(part):
                 ends |= {
-                    found.end()
+                    call.end()
                     for place in _zoned(part[side])
-                    if (found := _CALL.match(text, place)) is not None
+                    if (call := _CALL.match(text, place)) is not None
                 }
     if not ends:
         return None

@@ -178,18 +178,18 @@ def _serve(
     listener = threading.Thread(target=_listen, args=(sock, waiting, runner), daemon=True)
     listener.start()
     while True:
-        asked = waiting.get()
-        _bound_cpu(asked.limit_s, runner.threads)
-        if asked.expected is not None:
-            runner.expect(asked.expected)
+        request = waiting.get()
+        _bound_cpu(request.limit_s, runner.threads)
+        if request.expected is not None:
+            runner.expect(request.expected)
         try:
             with _reading_rows(runner, gate):
-                header, last = _answer(runner, asked, sock)
+                header, last = _answer(runner, request, sock)
             if memory.has_grown:
                 runner.release_memory()
                 memory.give_back()
             is_spent = bool(header.pop("is_spent", False)) or memory.is_spent
-            send(sock, {"number": asked.number, "is_spent": is_spent, **header}, last)
+            send(sock, {"number": request.number, "is_spent": is_spent, **header}, last)
         except (OSError, ChannelError):
             return
         del last
@@ -289,10 +289,10 @@ def _listen(
             if header["kind"] == "interrupt":
                 runner.interrupt(header["number"])
             else:
-                asked: QueryRequest = pickle.loads(body)
+                request: QueryRequest = pickle.loads(body)
                 # No other message is sent now: the last answer is complete, and this one begins later.
-                send(sock, {"number": asked.number, "kind": "taken"})
-                waiting.put(asked)
+                send(sock, {"number": request.number, "kind": "taken"})
+                waiting.put(request)
     except (ChannelError, OSError):
         os._exit(0)  # even while a query runs
 
@@ -301,10 +301,10 @@ class _Sending:
     """A sink that encodes rows as they come, and sends each full part."""
 
     def __init__(
-        self, sock: socket.socket, asked: QueryRequest, dialect: Dialect | None = None
+        self, sock: socket.socket, request: QueryRequest, dialect: Dialect | None = None
     ) -> None:
         self._sock = sock
-        self._asked = asked
+        self._asked = request
         self._encoder_of = encoder_of if dialect is None else dialect.encoder
         self._began_s = time.monotonic()
         self.has_sent = False
@@ -368,30 +368,34 @@ class _Sending:
 
 
 def _answer(
-    runner: Runner, asked: QueryRequest, sock: socket.socket
+    runner: Runner, request: QueryRequest, sock: socket.socket
 ) -> tuple[dict[str, Any], bytes | bytearray]:
     """Run a query and send its rows; the last message of the answer."""
-    if asked.team != runner.team:
+    if request.team != runner.team:
         return {"kind": "wrong", "reason": "the query came to a process of another team"}, b""
-    dialect = runner.dialect(asked.dialect) if asked.dialect else None
-    sending, peak_before = _Sending(sock, asked, dialect), _peak_bytes()
+    dialect = runner.dialect(request.dialect) if request.dialect else None
+    sending, peak_before = _Sending(sock, request, dialect), _peak_bytes()
     try:
-        runner.limit_spill(asked.spill_bytes_max)
-        if asked.dialect and asked.form.endswith("-describe"):
-            found = runner.describe(
-                asked.number, asked.sql, asked.params, log_of=asked.log_of, dialect=asked.dialect
+        runner.limit_spill(request.spill_bytes_max)
+        if request.dialect and request.form.endswith("-describe"):
+            description = runner.describe(
+                request.number,
+                request.sql,
+                request.params,
+                log_of=request.log_of,
+                dialect=request.dialect,
             )
             header = {"truncated": False, "rows": 0, "names": [], "types": []}
-            return {"kind": "end", **header}, runner.dialect(asked.dialect).described(found)
+            return {"kind": "end", **header}, runner.dialect(request.dialect).described(description)
         truncated = runner.run(
-            asked.number,
+            request.number,
             sending,
-            asked.sql,
-            asked.params,
-            asked.row_limit,
-            asked.newest,
-            log_of=asked.log_of,
-            dialect=asked.dialect,
+            request.sql,
+            request.params,
+            request.row_limit,
+            request.newest,
+            log_of=request.log_of,
+            dialect=request.dialect,
         )
         header, last = sending.ended(truncated=truncated)
         peak = _peak_bytes()
@@ -421,7 +425,7 @@ def _answer(
     except duckdb.Error as error:
         if is_fault(error):
             return {"kind": "fault", "reason": str(error), "is_spent": True}, b""
-        return {"kind": "wrong", "reason": complaint(str(error), asked.sql).reason}, b""
+        return {"kind": "wrong", "reason": complaint(str(error), request.sql).reason}, b""
 
 
 def _unreadable(reason: str) -> tuple[dict[str, Any], bytes]:
@@ -475,12 +479,12 @@ def recent_bytes_max(memory_limit: str) -> int:
 
 def size_bytes(text: str) -> int:
     """Parse a size of DuckDB, such as 512MiB or 8GB. Raises StartError."""
-    found = _SIZE.fullmatch(text)
-    if found is None:
+    match = _SIZE.fullmatch(text)
+    if match is None:
         raise StartError(f"query_memory_limit is {text!r}: give a size such as 512MiB or 4GiB")
-    unit = found[2].upper().rstrip("B")
+    unit = match[2].upper().rstrip("B")
     base = 1024 if unit.endswith("I") else 1000
-    return int(float(found[1]) * base ** " KMGT".index(unit[:1] or " "))
+    return int(float(match[1]) * base ** " KMGT".index(unit[:1] or " "))
 
 
 def machine_bytes(root: Path = Path("/")) -> int:

@@ -294,6 +294,7 @@ def test_events_are_counted_by_a_key_of_their_details_until_a_reboot(database) -
         )
     )
     assert rule.on_events == ("xid", "agent_gap")
+    assert rule.requires == (("events", "kind"),)
     events(
         database,
         (900, "xid", "critical", '{"xid": 48, "action": "RESET"}'),

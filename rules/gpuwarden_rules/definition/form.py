@@ -83,8 +83,11 @@ SUBJECTS: Mapping[str, Subject] = {
 
 _OVER = re.compile(r"\s+over\s+(?P<span>\d+\s?[smhd]|\$[a-z]\w*)\s*\Z", re.IGNORECASE)
 _CALL = re.compile(r"\b(avg|min|max|last|delta|rate)\(\s*([a-z]\w*)\s*\)", re.IGNORECASE)
-_SPREAD = re.compile(r"\b(?:avg|min|max|share|median|quantile\w*|regr_\w+|p\d+)\(", re.IGNORECASE)
+_SPREAD = re.compile(
+    r"\b(?:avg|min|max|share|median|quantile\w*|regr_\w+|p\d+)\((?!ts\))", re.IGNORECASE
+)
 """Aggregates that say something about all of the window."""
+_NEWEST = re.compile(r"\bnewest\(", re.IGNORECASE)
 _PERCENTILES = (5, 10, 25, 50, 75, 90, 95, 99)
 _MODEL = "coalesce(gpus.model, 'unknown model')"
 _AGE = {"age": "epoch($now::TIMESTAMP - ts)"}
@@ -111,9 +114,9 @@ class FormReader:
         subject = self._read_subject()
         if subject is None:
             return None
-        self._subject = subject
         by = self._texts("by")
         self.labels = (*subject.labels, *by)
+        subject = self._subject = _having(by, subject)
         key_sql = self._key_sql(by)
         where = self._expression("where", self._scope_of_rows(subject.tables[0], {}))
         measures = self._measures()
@@ -125,8 +128,7 @@ class FormReader:
             return None
         covered = self._covered(measures, names)
         shown = self._shown(fields, {*names})
-        # A column of a kind of events is empty in others, so none of them shows that there are events.
-        required = (("events", "kind"),) if "events" in self._nodes else _stored(measures[0])
+        required = self._required(measures[0])
         if len(self._reader.problems) > before:
             return None
         return Form(
@@ -244,7 +246,7 @@ class FormReader:
     def _key_sql(self, by: Sequence[str]) -> dict[str, str]:
         """SQL of each further label: a column, or for events a key of the details."""
         table = self._subject.tables[0]
-        of_key = {}
+        of_key: dict[str, str] = {}
         for item, name in zip(self._reader.items(self._nodes.get("by")), by, strict=True):
             if name in TABLES[table].names:
                 of_key[name] = name
@@ -275,7 +277,7 @@ class FormReader:
             known |= {name: name for name in columns}
         if self._is_in("gpus"):
             known |= {f"holder.{name}": f"holder.{name}" for name in HOLDER_COLUMNS}
-        helpers: dict[str, Helper] = {"clamp": _clamp}
+        helpers: dict[str, Helper] = {"age": _age, "clamp": _clamp}
         if self._subject.inventory == "gpus":
             helpers |= {"peers": _peers("median"), "count_peers": _peers("count")}
         inventory = f" or column of {' or '.join(tables)}" if tables else ""
@@ -385,12 +387,21 @@ class FormReader:
         if "covered" in self._nodes:
             text = self._expression("covered", self._scope_of_subjects(names))
             return "" if text == "true" else text
-        _, node = self._reader.entries(self._nodes.get("measure")).get(
-            measures[0].name, (None, None)
-        )
-        if node is not None and measures[0].columns and _SPREAD.search(self._text_of(node) or ""):
+        if measures[0].columns and _SPREAD.search(self._text_of_measure(measures[0])):
             return f"coverage_percent >= {COVERED_PERCENT}"
         return ""
+
+    def _required(self, first: Measure) -> tuple[tuple[str, str], ...]:
+        """Columns of the first measure, unless NULL says something there."""
+        if "events" in self._nodes:
+            # A column of a kind of events is empty in others, so none of them shows that there are events.
+            return (("events", "kind"),)
+        return () if _NEWEST.search(self._text_of_measure(first)) else _stored(first)
+
+    def _text_of_measure(self, measure: Measure) -> str:
+        entries = self._reader.entries(self._nodes.get("measure"))
+        _, node = entries.get(measure.name, (None, None))
+        return (self._text_of(node) if node is not None else None) or ""
 
     def _shown(self, fields: Sequence[str], named: set[str]) -> dict[str, str]:
         """SQL of what texts name and nothing measures: the inventory, the price, who holds the GPU."""
@@ -423,6 +434,21 @@ def _reserved() -> frozenset[str]:
             "SELECT keyword_name FROM duckdb_keywords() WHERE keyword_category IN ('reserved', 'type_function')"
         ).fetchall()
     return frozenset(name for (name,) in rows)
+
+
+def _having(by: Sequence[str], subject: Subject) -> Subject:
+    """The subject with those of its tables that have the further labels; all of them where none has."""
+
+    def has_all(table: str) -> bool:
+        return {*by} <= {*TABLES[table].names}
+
+    tables = tuple(table for table in subject.tables if has_all(table))
+    if not tables:
+        return subject
+    minutes, hours = (
+        table if table and has_all(table) else None for table in (subject.minutes, subject.hours)
+    )
+    return replace(subject, tables=tables, minutes=minutes, hours=hours)
 
 
 def _plain(text: str) -> set[str]:
@@ -478,6 +504,9 @@ def _helpers(source: Source) -> dict[str, Helper]:
             raise ValueError("it takes no FILTER")
         return coverage_sql(source, _one(arguments))
 
+    def newest(arguments: Sequence[str], filtered: str) -> str:
+        return f"(arg_max({{'of': {_one(arguments)}}}, ts){filtered}).of"
+
     def by_time(function: str) -> Helper:
         return lambda arguments, filtered: f"{function}({_one(arguments)}, ts){filtered}"
 
@@ -489,6 +518,7 @@ def _helpers(source: Source) -> dict[str, Helper]:
         "share": share,
         "last": by_time("arg_max"),
         "first": by_time("arg_min"),
+        "newest": newest,
         "delta": delta,
         "rate": rate,
         "since": since,
@@ -511,6 +541,12 @@ def _clamp(arguments: Sequence[str], filtered: str) -> str:
     return (
         f"(CASE WHEN {value} < {low} THEN {low} WHEN {value} > {high} THEN {high} ELSE {value} END)"
     )
+
+
+def _age(arguments: Sequence[str], filtered: str) -> str:
+    if filtered:
+        raise ValueError("it takes no FILTER")
+    return f"epoch($now::TIMESTAMP - {_one(arguments)})"
 
 
 def _peers(function: str) -> Helper:

@@ -13,6 +13,7 @@ from typing import Any
 
 from gpuwarden_rules.definition.expressions import Scope, rewritten
 from gpuwarden_rules.definition.form_sql import (
+    ROWS_ONLY,
     Form,
     Let,
     Measure,
@@ -182,7 +183,7 @@ def _scan_sql(form: Form, scan: _Scan, name: str, aliases: _Aliases) -> str:
     columns += [f"{sql} AS {alias}" for sql, alias in aliases.scans[scan].items()]
     columns.append("true AS is_seen")
     where = "\n    AND ".join(scan.conditions)
-    grouped = f"\n  GROUP BY {numbers}" if numbers else ""
+    grouped = f"\n  GROUP BY {numbers}" if numbers else ROWS_ONLY
     return f"{name} AS (\n  SELECT {wrapped(columns, 4)}\n  FROM {scan.rows}\n  WHERE {where}{grouped}\n)"
 
 

@@ -17,6 +17,8 @@ COVERED_PERCENT = 75
 LATE_S = 240
 """Rollups come up to four minutes late: so much is added to the window."""
 REBOOT_SLACK_S = 5
+ROWS_ONLY = "\n  HAVING count(*) > 0"
+"""Of no rows there is no row either where nothing is grouped."""
 SLOTS = 12
 """Parts of a window in each of which a reading is looked for."""
 DETAILS = "(CASE WHEN json_valid(details) THEN details::JSON END)"
@@ -30,7 +32,7 @@ CADENCE_S = {
 }
 """Seconds between two rows; others come each ten."""
 _NO_WORD = re.compile(r"\W+")
-_ONE_READING = re.compile(r"arg_m(?:ax|in)\((?P<column>\w+), ts\)")
+_ONE_READING = re.compile(r"\(?arg_m(?:ax|in)\((?:\{'of': )?(?P<column>\w+)\}?, ts\)(?:\)\.of)?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,7 +225,7 @@ def _source_sql(form: Form, source: Source) -> str:
         columns.append(f"{coverage_of(form, source)} AS coverage_percent")
     where = "\n    AND ".join(source_conditions(form, source))
     numbers = ", ".join(str(number) for number, _ in enumerate(of_key, start=1))
-    grouped = f"\n  GROUP BY {numbers}" if of_key else ""
+    grouped = f"\n  GROUP BY {numbers}" if of_key else ROWS_ONLY
     return (
         f"{source.name} AS (\n  SELECT {wrapped(columns, 4)}\n  FROM {source_rows(form, source)}\n"
         f"  WHERE {where}{grouped}\n)"

@@ -14,6 +14,14 @@ from gpuwarden_rules.testing.database import MemoryDatabase
 
 NOW = datetime(2026, 11, 2, 12, tzinfo=UTC)
 COUNTED = {"samples": 60, "detail_samples": 6, "health_samples": 1}
+COLLECTOR_COUNTS = (
+    "batches",
+    "refused_batches",
+    "commit_failures",
+    "task_failures",
+    "queue_bytes",
+    "disk_used_bytes",
+)
 HOT = """
   - name: hot
     severity: warning
@@ -160,6 +168,72 @@ def test_a_share_is_in_percent_and_a_counter_grows_from_its_lowest_value(databas
     assert row["pace"] == pytest.approx(59 / 179)
     assert (row["newest"], row["oldest"]) == (0, 179)
     assert row["slow_since"] == NOW - timedelta(seconds=59)
+
+
+def test_the_newest_reading_may_be_none_and_then_nothing_is_required(database) -> None:
+    rule = rule_of(
+        form_of(
+            "of: collector",
+            "window: 3m",
+            "measure: {trouble: newest(storage_trouble), last_at: max(ts)}",
+            "let: {silent: age(last_at)}",
+            "when: trouble is not null or silent > 2m",
+        ).replace("{node}", "{host}")
+    )
+    assert rule.requires == ()
+    for host, troubles in {
+        "over": ("it is away", None),
+        "begun": (None, "it is away"),
+        "silent": (None,),
+    }.items():
+        rows = [
+            {
+                "ts": NOW - timedelta(seconds=150 - 60 * number),
+                "collector": host,
+                "host": host,
+                "version": "1",
+                **dict.fromkeys(COLLECTOR_COUNTS, 0),
+                "storage_trouble": trouble,
+            }
+            for number, trouble in enumerate(troubles)
+        ]
+        database.insert("collector_samples", rows)
+    rows = database.run(rule.sql, rule.bindings(NOW)).records()
+    assert {(row["host"], row["trouble"], row["silent"], row["holds"]) for row in rows} == {
+        ("begun", "it is away", 90, True),
+        ("silent", None, 150, True),
+    }
+
+
+def test_further_labels_are_of_any_table_of_the_subject(database) -> None:
+    rule = rule_of(
+        form_of(
+            "of: node",
+            "by: [probe]",
+            "window: 10m",
+            "measure: {late: sum(late)}",
+            "when: late > 5",
+        )
+    )
+    assert rule.labels == ("node", "probe")
+    counts = {"expected": 60, "taken": 40, "missed": 0, "skipped": 0, "failed": 0}
+    database.insert(
+        "coverage",
+        [
+            {
+                "ts": NOW - timedelta(minutes=1),
+                "node": "n1",
+                "probe": probe,
+                "table_name": "gpu_samples",
+                "simulated": False,
+                "late": late,
+                **counts,
+            }
+            for probe, late in (("gpu0", 20), ("gpu1", 0))
+        ],
+    )
+    rows = database.run(rule.sql, rule.bindings(NOW)).records()
+    assert [(row["probe"], row["late"], row["holds"]) for row in rows] == [("gpu0", 20, True)]
 
 
 def test_a_long_window_is_read_from_minutes_and_hours(database) -> None:
@@ -334,6 +408,10 @@ def test_events_are_counted_by_a_key_of_their_details_until_a_reboot(database) -
             "r.yaml:9:21: now reads the clock",
         ),
         (["of: gpu", "window: 1m", "when: a > 1"], "`measure` is missing"),
+        (
+            ["of: gpu", "window: 1m", "measure: {minutes: max(power_watts)}", "when: true"],
+            "'minutes' is a word of SQL",
+        ),
         (["of: gpu", "window: 1m", "measure: {a: max(power_watts)}"], "`when` is missing"),
         (
             ["of: gpu", "window: 1m", "measure: {a: max(power_wats)}", "when: a > 1"],

@@ -50,6 +50,8 @@ _COMPARED = {
     "COMPARE_NOTEQUAL": ("!=", "=="),
 }
 
+_NUMBERS = ("TINYINT", "SMALLINT", "INTEGER", "BIGINT", "HUGEINT", "FLOAT", "DOUBLE")
+_NUMERIC_CAST = re.compile(rf"::({'|'.join(_NUMBERS)}|INT)\Z", re.IGNORECASE)
 _ANY = {("greatest", ">"), ("least", "<")}
 """Comparisons of the most or the least of some values that hold where one of the values is so."""
 
@@ -149,6 +151,8 @@ class _Condition:
             return self._constant(node["value"])
         if kind == "OPERATOR_CAST" and node["cast_type"]["id"] == "BOOLEAN":
             return "1" if node["child"]["value"]["value"] == "t" else "0"
+        if kind == "OPERATOR_CAST" and node["cast_type"]["id"] in _NUMBERS:
+            return self._value(node["child"])
         if kind == "OPERATOR_COALESCE":
             return "(" + " or ".join(map(self._vector, node["children"])) + ")"
         if kind == "FUNCTION" and node["function_name"] in ("greatest", "least"):
@@ -202,7 +206,7 @@ class _Condition:
 
     def _measured(self, measure: Measure) -> str:
         """The vector of a measure."""
-        call = _CALL.match(measure.text.strip())
+        call = _CALL.match(_NUMERIC_CAST.sub("", measure.text.strip()))
         if call is None:
             raise UnsayableError(f"PromQL has no word for `{measure.text}`.")
         function, inner = call["function"].lower(), call["inner"].strip()

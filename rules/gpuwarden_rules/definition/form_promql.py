@@ -62,16 +62,39 @@ class UnsayableError(ValueError):
 
 def promql_of_form(form: Form, params: Mapping[str, Scalar]) -> tuple[str, str]:
     """The expression that begins an alert and the one that keeps it ("": none). Raises UnsayableError."""
-    if form.kinds:
-        raise UnsayableError(EVENTS)
-    if form.subject.name == "collector":
-        raise UnsayableError(OF_COLLECTOR)
+    _refuse_what_is_not_exported(form)
     condition = _Condition(form, params)
     expr = condition.said(form.when)
     if form.covered:
         expr = f"{expr} and {condition.covered(form.covered)}"
     keeps = condition.said(form.until, negated=True) if form.until else ""
     return " ".join(expr.split()), " ".join(keeps.split())
+
+
+def _refuse_what_is_not_exported(form: Form) -> None:
+    tables = {measure.source.table for measure in form.measures}
+    said = " ".join(_reached(form, f"{form.when} {form.until} {form.covered}"))
+    if form.kinds:
+        raise UnsayableError(EVENTS)
+    if "collector_samples" in tables:
+        raise UnsayableError(OF_COLLECTOR)
+    if tables & {"progress_samples", "slurm_job_samples"}:
+        raise UnsayableError("What jobs report is not in the exporter.")
+    if "holder." in said or tables & {"process_samples", "process_1m", "allocation_samples"}:
+        raise UnsayableError(HOLDER)
+    if re.search(r"\bover\b", said, re.IGNORECASE):
+        raise UnsayableError(PEERS)
+    if re.search(r"\b(?:gpus|nodes)\.", said):
+        raise UnsayableError(INVENTORY)
+
+
+def _reached(form: Form, sql: str) -> list[str]:
+    """An expression and the lets that follow from its names."""
+    found = [sql]
+    for let in reversed(form.lets):
+        if any(re.search(rf"\b{let.name}\b", text) for text in found):
+            found.append(let.sql)
+    return found
 
 
 class _Condition:

@@ -2,6 +2,7 @@
 unknown.
 
     gpu_samples_seen    for each table that it measures: its aggregates over the window, a row for each subject
+    seen                those of several tables in one row for each subject
     measured            these joined, with what is used of the inventory as a struct `gpus`, and who holds the GPU
     judged_1, ...       the lets, in as many SELECTs over one another as their window functions need
 """
@@ -144,11 +145,17 @@ class Form:
 def sql_of(form: Form) -> str:
     """The SELECT of a form."""
     parts = [_source_sql(form, source) for source in form.sources]
-    first = form.sources[0].name
-    joined = first + "".join(_join_sql(form, source) for source in form.sources[1:])
-    own = [source.name for source in form.sources if source.is_own]
-    joined += "".join(inventory_join(form, table, own) for table in form.inventory)
-    columns = [*form.key, *carried(form, own), *(measure.name for measure in form.measures)]
+    own = [source for source in form.sources if source.is_own] or [form.sources[0]]
+    others = [source.name for source in form.sources if source not in own]
+    using = f"USING ({', '.join(form.key)})" if form.key else "ON true"
+    joined = own[0].name
+    if len(own) > 1:
+        parts.append(_united_sql(form, own))
+        joined = "seen"
+    names = [joined]
+    joined += "".join(f" LEFT JOIN {name} {using}" for name in others)
+    joined += "".join(inventory_join(form, table, names) for table in form.inventory)
+    columns = [*form.key, *carried(form, names), *(measure.name for measure in form.measures)]
     columns += [struct_sql(table, names) for table, names in form.inventory.items()]
     if form.has_holder:
         parts.append(holders_sql())
@@ -300,9 +307,19 @@ def coverage_sql(source: Source, value: str) -> str:
     )
 
 
-def _join_sql(form: Form, source: Source) -> str:
-    using = f"USING ({', '.join(form.key)})" if form.key else "ON true"
-    return f" {'FULL' if source.is_own else 'LEFT'} JOIN {source.name} {using}"
+def _united_sql(form: Form, own: Sequence[Source]) -> str:
+    """The common table expression that has each subject of any of the sources.
+
+    It is no FULL JOIN: a backtest cannot ask for many instants of one at once.
+    """
+    names = [name for name in form.labels if name not in form.key]
+    names += ["simulated"] if form.is_simulated_known else []
+    names += [measure.name for measure in form.measures if measure.source in own]
+    names += ["coverage_percent"] if has_coverage(form) else []
+    columns = [*form.key, *(f"any_value({name}) AS {name}" for name in names)]
+    union = " UNION ALL BY NAME ".join(f"FROM {source.name}" for source in own)
+    grouped = f"\n  GROUP BY {', '.join(form.key)}" if form.key else ""
+    return f"seen AS (\n  SELECT {wrapped(columns, 4)}\n  FROM ({union}){grouped}\n)"
 
 
 def inventory_join(form: Form, table: str, own: Sequence[str]) -> str:

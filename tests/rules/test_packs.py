@@ -12,7 +12,7 @@ from gpuwarden.sxids import SXID_ACTIONS, SXIDS
 from gpuwarden_agent.events.kinds import KINDS
 from gpuwarden_agent.events.xid_lines import Sxid
 from gpuwarden_agent.events.xid_rows import row_of
-from gpuwarden_collector.ingest import gpu_owners, node_owners
+from gpuwarden_collector.ingest import clock_check, gpu_owners, node_owners
 from gpuwarden_rules.definition.language import builtin_rules
 from gpuwarden_rules.testing import run_case
 
@@ -45,7 +45,7 @@ def test_the_data_loader_rule_speaks_of_all_classes_that_wait_for_data() -> None
 
 
 def test_rules_wait_for_kinds_of_events_that_there_are() -> None:
-    known = {*KINDS, node_owners.CLAIMED_TWICE, gpu_owners.CLAIMED_TWICE}
+    known = {*KINDS, node_owners.CLAIMED_TWICE, gpu_owners.CLAIMED_TWICE, clock_check.CLOCK_APART}
     waiting = [rule for rule in builtin_rules() if rule.on_events]
     assert {"xid_critical", "sxid_fatal"} <= {rule.name for rule in waiting}
     for rule in waiting:

@@ -227,7 +227,7 @@ class FormReader:
             self._read_holder()
         elif qualifier == "details":
             self._read_column("events", "details")
-        elif name in ("model", "peers", "count_peers") and self._subject.inventory == "gpus":
+        elif name in ("model", *_PEERS) and self._subject.inventory == "gpus":
             self._read_inventory("gpus", "model")
 
     def _read_column(self, table: str, column: str) -> None:
@@ -279,7 +279,7 @@ class FormReader:
             known |= {f"holder.{name}": f"holder.{name}" for name in HOLDER_COLUMNS}
         helpers: dict[str, Helper] = {"age": _age, "clamp": _clamp}
         if self._subject.inventory == "gpus":
-            helpers |= {"peers": _peers("median"), "count_peers": _peers("count")}
+            helpers |= _PEERS
         inventory = f" or column of {' or '.join(tables)}" if tables else ""
         return Scope(known, helpers, subject=f"measure{inventory}")
 
@@ -549,14 +549,22 @@ def _age(arguments: Sequence[str], filtered: str) -> str:
     return f"epoch($now::TIMESTAMP - {_one(arguments)})"
 
 
-def _peers(function: str) -> Helper:
-    """The median of the GPUs of the same model, or how many they are; a second argument says which count."""
+def _peers(function: str, others: str = "") -> Helper:
+    """An aggregate over the GPUs of the same model; a second argument says which count."""
 
     def peers(arguments: Sequence[str], filtered: str) -> str:
         if not 1 <= len(arguments) <= 2 or filtered:
             raise ValueError("it takes a measure, and if need be the condition of those that count")
         which = f" AND ({arguments[1]})" if len(arguments) == 2 else ""
         among = f"FILTER (gpus.model IS NOT NULL{which})"
-        return f"{function}({arguments[0]}) {among} OVER (PARTITION BY gpus.model)"
+        return f"{function.format(arguments[0])} {among} OVER (PARTITION BY {others}gpus.model)"
 
     return peers
+
+
+_PEERS = {
+    "peers": _peers("median({})"),
+    "count_peers": _peers("count({})"),
+    "siblings": _peers("quantile_disc({}, 0.5)", "node, "),
+    "count_siblings": _peers("count({})", "node, "),
+}

@@ -338,6 +338,27 @@ def test_peers_are_the_gpus_of_the_model(database) -> None:
     assert judged(database, rule) == {"GPU-2": True}
 
 
+def test_siblings_are_the_gpus_of_the_model_in_the_node(database) -> None:
+    rule = rule_of(
+        form_of(
+            "of: gpu",
+            "window: 3m",
+            "measure: {links: last(nvlinks_active)}",
+            "let: {usual: siblings(links), siblings: count_siblings(links)}",
+            "when: links < usual and siblings >= 4",
+        )
+    )
+    for number, links in enumerate([18, 18, 18, 17, 9]):
+        node = "n1" if number < 4 else "n2"
+        sample = {"ts": NOW, "node": node, "gpu": number, "gpu_uuid": f"GPU-{number}"}
+        database.insert(
+            "gpu_detail_samples", [sample | {"simulated": False, "nvlinks_active": links}]
+        )
+        gpu = {"gpu_uuid": f"GPU-{number}", "node": node, "model": "A", "simulated": False}
+        database.insert("gpus", [gpu])
+    assert judged(database, rule) == {"GPU-3": True}
+
+
 def events(database: MemoryDatabase, *rows: tuple[int, str, str, str]) -> None:
     place = {"node": "n1", "gpu": 0, "gpu_uuid": "GPU-a", "message": "m", "simulated": False}
     database.insert(

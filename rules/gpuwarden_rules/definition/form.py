@@ -1,7 +1,7 @@
 """Reads the form of a rule: what it is about, what it measures, when it holds.
 
     of: gpu                                      one alert for each GPU; see SUBJECTS
-    by: [link]                                   more columns that tell its alerts apart
+    by: [link]                                   more columns, or lets, that tell its alerts apart
     events: [xid]                                its rows are events of these kinds
     until_reboot: true                           an event before the last reboot of its node counts no more
     window: 3m                                   how far back it looks; $window in texts and expressions
@@ -25,7 +25,7 @@ A window of ten minutes or more is read from rollups where these have what is me
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from itertools import chain
@@ -116,11 +116,12 @@ class FormReader:
             return None
         by = self._texts("by")
         self.labels = (*subject.labels, *by)
-        subject = self._subject = _having(by, subject)
-        key_sql = self._key_sql(by)
+        lets = self._reader.entries(self._nodes.get("let"))
+        subject = self._subject = _having([name for name in by if name not in lets], subject)
+        key_sql = self._key_sql(by, lets)
         where = self._expression("where", self._scope_of_rows(subject.tables[0], {}))
         measures = self._measures()
-        lets, names = self._lets(measures, self.labels)
+        named, names = self._lets(measures, self.labels)
         scope = self._scope_of_subjects(names)
         when, until = (self._expression(key, scope) for key in ("when", "until"))
         self._note_missing(measures, when)
@@ -134,13 +135,13 @@ class FormReader:
         return Form(
             subject=subject,
             labels=self.labels,
-            key=(*subject.key, *by),
+            key=(*subject.key, *key_sql),
             key_sql=key_sql,
             where=where,
             kinds=tuple(self._texts("events")),
             until_reboot=self._is_until_reboot(),
             measures=tuple(measures),
-            lets=tuple(lets),
+            lets=tuple(named),
             when=when or "true",
             until=until,
             covered=covered,
@@ -243,11 +244,13 @@ class FormReader:
         for column in (*HOLDER_COLUMNS, "gpu_memory_bytes"):
             self._read_column("process_samples", column)
 
-    def _key_sql(self, by: Sequence[str]) -> dict[str, str]:
-        """SQL of each further label: a column, or for events a key of the details."""
+    def _key_sql(self, by: Sequence[str], lets: Container[str]) -> dict[str, str]:
+        """SQL of each further label that is a column, or for events a key of the details, and none of the lets."""
         table = self._subject.tables[0]
         of_key: dict[str, str] = {}
         for item, name in zip(self._reader.items(self._nodes.get("by")), by, strict=True):
+            if name in lets:
+                continue
             if name in TABLES[table].names:
                 of_key[name] = name
                 self._read_column(table, name)

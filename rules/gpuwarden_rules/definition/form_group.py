@@ -177,7 +177,7 @@ def _scan_sql(form: Form, scan: _Scan, name: str, aliases: _Aliases) -> str:
         for of, sql in {**{of: of for of in form.key}, **form.key_sql}.items()
     ]
     numbers = ", ".join(str(number) for number, _ in enumerate(columns, start=1))
-    columns += [f"arg_max({of}, ts) AS {of}" for of in form.labels if of not in form.key]
+    columns += [f"arg_max({of}, ts) AS {of}" for of in form.carried_labels]
     if form.is_simulated_known:
         columns.append("bool_or(simulated) AS simulated")
     columns += [f"{sql} AS {alias}" for sql, alias in aliases.scans[scan].items()]

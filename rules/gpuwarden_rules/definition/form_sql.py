@@ -23,7 +23,7 @@ ROWS_ONLY = "\n  HAVING count(*) > 0"
 SLOTS = 12
 """Parts of a window in each of which a reading is looked for."""
 DETAILS = "(CASE WHEN json_valid(details) THEN details::JSON END)"
-HOLDER_COLUMNS = ("username", "job", "pid", "process_name", "started_at")
+HOLDER_COLUMNS = ("username", "job", "container_id", "pid", "process_name", "started_at")
 CADENCE_S = {
     "gpu_samples": 1,
     "host_samples": 1,
@@ -137,6 +137,12 @@ class Form:
         return tuple(sorted(distinct, key=lambda source: not source.is_own))
 
     @property
+    def carried_labels(self) -> tuple[str, ...]:
+        """Labels that are columns of its rows beside the key."""
+        others = {*self.key, *(let.name for let in self.lets)}
+        return tuple(name for name in self.labels if name not in others)
+
+    @property
     def is_simulated_known(self) -> bool:
         """Whether its rows say that they are a simulator's."""
         return bool(self.key) and "simulated" in TABLES[self.sources[0].table].names
@@ -214,7 +220,7 @@ def layers(lets: Sequence[Let]) -> list[list[Let]]:
 
 def carried(form: Form, own: Sequence[str]) -> list[str]:
     """Labels beside the key, and `simulated`: of any of the sources that has the subject."""
-    names = [name for name in form.labels if name not in form.key]
+    names = [*form.carried_labels]
     names += ["simulated"] if form.is_simulated_known else []
     return [f"{first_of(own, name)} AS {name}" for name in names]
 
@@ -224,7 +230,7 @@ def _source_sql(form: Form, source: Source) -> str:
     table = TABLES[source.table]
     of_key = {**{name: name for name in form.key}, **form.key_sql}
     columns = [sql if sql == name else f"{sql} AS {name}" for name, sql in of_key.items()]
-    columns += [f"arg_max({name}, ts) AS {name}" for name in form.labels if name not in form.key]
+    columns += [f"arg_max({name}, ts) AS {name}" for name in form.carried_labels]
     if form.is_simulated_known and "simulated" in table.names:
         columns.append("bool_or(simulated) AS simulated")
     columns += [f"{m.sql} AS {m.name}" for m in form.measures if m.source == source]
@@ -312,7 +318,7 @@ def _united_sql(form: Form, own: Sequence[Source]) -> str:
 
     It is no FULL JOIN: a backtest cannot ask for many instants of one at once.
     """
-    names = [name for name in form.labels if name not in form.key]
+    names = [*form.carried_labels]
     names += ["simulated"] if form.is_simulated_known else []
     names += [measure.name for measure in form.measures if measure.source in own]
     names += ["coverage_percent"] if has_coverage(form) else []

@@ -236,6 +236,30 @@ def test_further_labels_are_of_any_table_of_the_subject(database) -> None:
     assert [(row["probe"], row["late"], row["holds"]) for row in rows] == [("gpu0", 20, True)]
 
 
+def test_a_let_may_be_a_label(database) -> None:
+    rule = rule_of(
+        form_of(
+            "of: gpu",
+            "by: [job]",
+            "window: 3m",
+            "measure: {util: avg(util_percent)}",
+            "let: {job: \"coalesce(holder.job, 'pid ' || holder.pid)\"}",
+            "when: util < 5 %",
+        )
+    )
+    assert rule.labels == ("node", "gpu", "gpu_uuid", "job")
+    for number, job in enumerate(("7", None)):
+        uuid = f"GPU-{number}"
+        samples(database, uuid, util_percent=1)
+        process = {"node": "n1", "gpu_uuid": uuid, "ts": NOW, "simulated": False, "pid": 9}
+        database.insert("process_samples", [process | {"job": job}])
+    rows = database.run(rule.sql, rule.bindings(NOW)).records()
+    assert {(row["gpu_uuid"], row["job"], row["holds"]) for row in rows} == {
+        ("GPU-0", "7", True),
+        ("GPU-1", "pid 9", True),
+    }
+
+
 def test_a_long_window_is_read_from_minutes_and_hours(database) -> None:
     rule = rule_of(
         form_of(

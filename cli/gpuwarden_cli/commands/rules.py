@@ -51,7 +51,7 @@ def add_commands(commands: Commands) -> None:
         "folder", nargs="?", type=Path, metavar="FOLDER", default=Path(), help=where
     )
     parser = add_command(group, "sql", rules_sql, "print the SQL that a rule is, or is compiled to")
-    parser.add_argument("name", metavar="RULE")
+    parser.add_argument("name", metavar="RULE", help="name of the rule")
     parser.add_argument(
         "files", nargs="*", type=Path, metavar="FILE", help="default: the built-in pack"
     )

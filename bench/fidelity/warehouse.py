@@ -128,7 +128,8 @@ class Warehouse:
     def _replace(self, boards: Iterable[Board]) -> None:
         for board in boards:
             since = from_ms(board.since_ms)
-            self.db.insert("gpus_described", [{**board.row, "first_seen_at": since}])
+            row = {**board.row, "first_seen_at": since}
+            self.db.insert("gpus", [row], into="gpus_described")
             last = timestamp_sql(from_ms(board.replaced_ms))
             self.db.execute(
                 f"UPDATE gpus_described SET last_seen_at = {last}, replaced_by = '{board.row['gpu_uuid']}'"

@@ -248,7 +248,7 @@ def test_every_variable_of_ours_is_a_setting(manifests: list[dict[str, Any]]) ->
     text = "".join(path.read_text() for path in (CHART / "templates").iterdir())
     used = set(re.findall(r"GPUWARDEN_[A-Z_]+", text))
     assert used - known == set()
-    assert {"GPUWARDEN_AGENT_KUBELET", "GPUWARDEN_COLLECTOR_TLS_CERT"} <= used
+    assert {"GPUWARDEN_AGENT_NODE", "GPUWARDEN_COLLECTOR_TLS_CERT"} <= used
 
 
 def test_no_service_of_the_namespace_becomes_a_setting(manifests: list[dict[str, Any]]) -> None:

@@ -93,7 +93,7 @@ def _begin_agent(world: World) -> int:
     exporter = free_port()
     world.collector(has_rules=False)
     world.env |= {
-        "GPUWARDEN_AGENT_EXPORTER_PORT": str(exporter),
+        "GPUWARDEN_AGENT_EXPORTER_LISTEN": f"127.0.0.1:{exporter}",
         "GPUWARDEN_AGENT_EXPORTER_NAMES": "dcgm",
         "GPUWARDEN_AGENT_SIMULATE_GPUS": "2",
     }

@@ -149,7 +149,7 @@ def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, 
     agent = _gpuwarden(
         "agent", "run", "--backend", "simulator", "--node", "n1", "--state-dir", str(folder / "agent"),
         "--collector-url", "http://127.0.0.1:9", log=folder / "agent.log",
-        GPUWARDEN_AGENT_EXPORTER_PORT=str(exporter), GPUWARDEN_AGENT_EXPORTER_HOST="127.0.0.1",
+        GPUWARDEN_AGENT_EXPORTER_LISTEN=f"127.0.0.1:{exporter}",
     )  # fmt: skip
     with (folder / "prometheus.log").open("wb") as log:
         server = subprocess.Popen(

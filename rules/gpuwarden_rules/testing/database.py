@@ -40,8 +40,9 @@ class MemoryDatabase:
         self.connection.execute(f"ATTACH ':memory:' AS {self._name}")
         self.connection.execute(f"COPY FROM DATABASE empty TO {self._name}; USE {self._name}")
 
-    def insert(self, table: str, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Add rows; columns that a row does not have are NULL. Datetimes are aware, maps and lists Python's."""
+    def insert(self, table: str, rows: Sequence[Mapping[str, Any]], into: str = "") -> None:
+        """Add rows; columns that a row does not have are NULL. Datetimes are aware, maps and lists Python's. `into`: another
+        table of the same columns."""
         if not rows:
             return
         columns = list(dict.fromkeys(column for row in rows for column in row))
@@ -49,7 +50,9 @@ class MemoryDatabase:
         self.connection.register("_batch", batch)
         names = ", ".join(columns)
         parsed = parsed_sql(TABLES[table], columns)
-        self.connection.execute(f"INSERT INTO {table} ({names}) SELECT {parsed} FROM _batch")
+        self.connection.execute(
+            f"INSERT INTO {into or table} ({names}) SELECT {parsed} FROM _batch"
+        )
         self.connection.unregister("_batch")
 
     def execute(self, sql: str) -> None:

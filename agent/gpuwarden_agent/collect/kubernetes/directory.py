@@ -272,8 +272,8 @@ def pod_directory(
 ) -> PodDirectory | None:
     """The directory that the settings ask for; None: off, or this process has no service account.
 
-    `environ`: that of the process, which names the API server in a pod. `kubelet`: its address (default: port 10250 of
-    the node). Raises ValueError for a wrong address.
+    `environ`: that of the process, which names the API server in a pod, and its host as HOST_IP. `kubelet`: its address
+    (default: port 10250 of the host). Raises ValueError for a wrong address.
     """
     environ = os.environ if environ is None else environ
     account = ServiceAccount(account_dir)
@@ -281,7 +281,8 @@ def pod_directory(
         return None
     of_kubelet = of_api = None
     if settings.kubernetes in ("auto", "kubelet"):
-        server = _server("node", kubelet or settings.node_name, KUBELET_PORT)
+        host = kubelet or environ.get("HOST_IP") or settings.node_name
+        server = _server("node", host, KUBELET_PORT)
         of_kubelet = KubernetesClient(server, account, clock.monotonic)
     if settings.kubernetes in ("auto", "api") and (address := _api_of(environ)):
         server = _server("KUBERNETES_SERVICE_HOST", address, API_PORT)

@@ -219,7 +219,6 @@ async def test_a_collector_of_the_next_wire_version_is_told_and_gets_nothing(
         "GPUWARDEN_COLLECTOR_TLS_CERT": str(site.cert),
         "GPUWARDEN_COLLECTOR_TLS_KEY": str(site.key),
         "GPUWARDEN_COLLECTOR_REQUIRE_TOKENS": "true",
-        "GPUWARDEN_COLLECTOR_THREADS": "1",
     }
     words = ["collector", "run", "--port", "0", "--data-dir", str(site.data)]
     newer = await asyncio.create_subprocess_exec(

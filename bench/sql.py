@@ -23,6 +23,7 @@ from bench.store.batches import GPUS
 from bench.store.load import Load, Setup, load
 
 from gpuwarden.access import Scope, Token
+from gpuwarden.schema import TABLES, stored_sql
 from gpuwarden_collector.auth.token_file import NAME, edit
 from gpuwarden_collector.auth.token_store import TokenEntry, scram_of
 from gpuwarden_collector.storage.commit import Changes, commit
@@ -40,10 +41,11 @@ _FILL = """
     FROM (SELECT i, i // 3600 AS g FROM range($gpus * 3600) t(i)) ORDER BY gpu_uuid, ts
 """
 
-_NODES = """
-    FROM main.nodes WHERE false UNION ALL BY NAME
+_NODES = f"""
+    SELECT {stored_sql(TABLES["nodes"])}
+    FROM (FROM main.nodes WHERE false UNION ALL BY NAME
     SELECT 'n' || i AS node, 'a' || i AS agent_id, 'b' AS boot_id, '0' AS agent_version, true AS simulated, $end AS first_seen_at, $end AS last_seen_at
-    FROM range(-(-$gpus // 8)) t(i)
+    FROM range(-(-$gpus // 8)) t(i))
 """
 
 Check = Callable[[list[list[Any]]], None]

@@ -260,7 +260,7 @@ def test_no_secret_is_in_a_log_an_answer_or_the_process_list(
     config = tmp_path / "collector.toml"
     config.write_text(
         f'data_dir = "{site.data}"\ntls_cert = "{site.cert}"\ntls_key = "{site.key}"\n'
-        f'tls_ca = "{site.ca}"\nrequire_tokens = true\nport = {world.port}\nthreads = 1\nlog_level = "debug"\n'
+        f'tls_ca = "{site.ca}"\nrequire_tokens = true\nport = {world.port}\nlog_level = "debug"\n'
     )
     collector = world.start("collector", "run", "--config", str(config))
     url = f"https://localhost:{world.port}"

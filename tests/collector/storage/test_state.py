@@ -1,5 +1,6 @@
 """Changes in place are taken over piece by piece as they would be as a whole."""
 
+import json
 import sqlite3
 from collections.abc import Iterator
 from datetime import datetime, timedelta
@@ -12,6 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.collector.made_up_store import asked
 
+from gpuwarden.schema import TABLES, stored_columns
 from gpuwarden_collector.storage.commit import Changes, commit
 from gpuwarden_collector.storage.database import Database
 from gpuwarden_collector.storage.errors import RowsRefusedError
@@ -50,8 +52,13 @@ def upserted(name: str, row: dict[str, Any]) -> Changes:
 
 
 def whole(state: StateFile, name: str) -> list[tuple[Any, ...]]:
-    """All rows, read as if for the first time."""
-    return sorted((tuple(row.values()) for row in state.rows(name)), key=repr)
+    """All rows, read as if for the first time, with maps and lists as SQL has them."""
+    nested = {column.name for column in stored_columns(TABLES[name]) if column.nested}
+    rows = (
+        tuple(json.loads(v) if k in nested and v is not None else v for k, v in row.items())
+        for row in state.rows(name)
+    )
+    return sorted(rows, key=repr)
 
 
 def shown(database: Database, name: str) -> list[tuple[Any, ...]]:

@@ -23,6 +23,7 @@ from gpuwarden_rules.definition.form_sql import (
     has_coverage,
     holders_sql,
     inventory_join,
+    label_sql,
     layers,
     result_columns,
     source_conditions,
@@ -177,7 +178,7 @@ def _scan_sql(form: Form, scan: _Scan, name: str, aliases: _Aliases) -> str:
         for of, sql in {**{of: of for of in form.key}, **form.key_sql}.items()
     ]
     numbers = ", ".join(str(number) for number, _ in enumerate(columns, start=1))
-    columns += [f"arg_max({of}, ts) AS {of}" for of in form.carried_labels]
+    columns += [f"{label_sql(scan.source, of)} AS {of}" for of in form.carried_labels]
     if form.is_simulated_known:
         columns.append("bool_or(simulated) AS simulated")
     columns += [f"{sql} AS {alias}" for sql, alias in aliases.scans[scan].items()]

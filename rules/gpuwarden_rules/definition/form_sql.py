@@ -230,7 +230,7 @@ def _source_sql(form: Form, source: Source) -> str:
     table = TABLES[source.table]
     of_key = {**{name: name for name in form.key}, **form.key_sql}
     columns = [sql if sql == name else f"{sql} AS {name}" for name, sql in of_key.items()]
-    columns += [f"arg_max({name}, ts) AS {name}" for name in form.carried_labels]
+    columns += [f"{label_sql(source, name)} AS {name}" for name in form.carried_labels]
     if form.is_simulated_known and "simulated" in table.names:
         columns.append("bool_or(simulated) AS simulated")
     columns += [f"{m.sql} AS {m.name}" for m in form.measures if m.source == source]
@@ -243,6 +243,11 @@ def _source_sql(form: Form, source: Source) -> str:
         f"{source.name} AS (\n  SELECT {wrapped(columns, 4)}\n  FROM {source_rows(form, source)}\n"
         f"  WHERE {where}{grouped}\n)"
     )
+
+
+def label_sql(source: Source, name: str) -> str:
+    """A label beside the key: that of the newest row, or of any of samples, whose windows are short and rows many."""
+    return f"arg_max({name}, ts)" if source.is_rollup else f"any_value({name})"
 
 
 def source_rows(form: Form, source: Source) -> str:

@@ -31,7 +31,7 @@ import duckdb
 from gpuwarden.rollups import ROLLUPS
 from gpuwarden.schema import TABLES, create_sql, views_sql
 from gpuwarden_collector.storage.rollup import minutes
-from gpuwarden_rules.definition.form_group import Member, select_of
+from gpuwarden_rules.definition.form_group import Member
 from gpuwarden_rules.definition.language import builtin_rules
 from gpuwarden_rules.evaluation.group import RuleGroup, groups_of
 from gpuwarden_rules.evaluation.runtime import RuleRuntime
@@ -240,7 +240,7 @@ class Evaluation:
         self.states = [RuleState() for _ in self.rules]
         forms = [(rule.form, rule.params) for rule in self.rules]
         members = [Member(form, params) for form, params in forms if form]
-        self._select = select_of(members) if len(self.rules) > 1 else None
+        self._select = group.select(members) if len(self.rules) > 1 else None
         self.sql = group.plain_sql
         self.bindings = {
             name: value.replace(tzinfo=None) if isinstance(value, datetime) else value

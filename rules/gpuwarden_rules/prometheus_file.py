@@ -16,8 +16,8 @@ import yaml
 
 from gpuwarden.metrics import METRICS
 from gpuwarden.prometheus_names import DCGM_TABLES, names_of
+from gpuwarden_rules.definition.form_promql import span
 from gpuwarden_rules.definition.language import Rule
-from gpuwarden_rules.definition.promql import span
 from gpuwarden_rules.definition.templates import Template, TemplateField
 
 INTERVAL_S_MAX = 60.0

@@ -180,10 +180,7 @@ class _Reader:
             if depth == 0:
                 return [one for one in arguments if one], match.end()
             at = match.end()
-        self._note(
-            opened,
-            "this parenthesis is not closed; within { } of YAML an expression with a comma stands in quotes",
-        )
+        self._note(opened, UNCLOSED)
         return [self.rewrite(opened + 1, end).strip()], end
 
 

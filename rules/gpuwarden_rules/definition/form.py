@@ -50,6 +50,7 @@ from gpuwarden_rules.definition.form_sql import (
     COVERED_PERCENT,
     DETAILS,
     HOLDER_COLUMNS,
+    PERCENTILES,
     Form,
     Let,
     Measure,
@@ -88,7 +89,6 @@ _SPREAD = re.compile(
 )
 """Aggregates that say something about all of the window."""
 _NEWEST = re.compile(r"\bnewest\(", re.IGNORECASE)
-_PERCENTILES = (5, 10, 25, 50, 75, 90, 95, 99)
 _MODEL = "coalesce(gpus.model, 'unknown model')"
 _AGE = {"age": "epoch($now::TIMESTAMP - ts)"}
 
@@ -526,7 +526,7 @@ def _helpers(source: Source) -> dict[str, Helper]:
         "rate": rate,
         "since": since,
         "coverage": coverage,
-        **{f"p{percent}": percentile(percent) for percent in _PERCENTILES},
+        **{f"p{percent}": percentile(percent) for percent in PERCENTILES},
     }
 
 

@@ -11,19 +11,19 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from gpuwarden.query import text_sql
 from gpuwarden_rules.definition.expressions import Scope, rewritten
 from gpuwarden_rules.definition.form_sql import (
-    ROWS_ONLY,
     Form,
     Let,
     Measure,
     Source,
+    aggregated_sql,
     carried,
     coverage_of,
     has_coverage,
     holders_sql,
     inventory_join,
-    label_sql,
     layers,
     result_columns,
     source_conditions,
@@ -93,7 +93,7 @@ def select_of(members: Sequence[Member]) -> GroupSelect:
     joined += "".join(inventory_join(first, table, own) for table in inventory)
     selected = [*first.key, *carried(first, own)]
     selected += [f"{name}.is_seen AS {name}_is_seen" for name in own]
-    selected += [f"{alias}" for alias in aliases.all()]
+    selected += aliases.all()
     selected += [struct_sql(table, tuple(columns)) for table, columns in inventory.items()]
     if any(form.has_holder for form in forms):
         parts.append(holders_sql())
@@ -173,19 +173,9 @@ def _scan(form: Form, source: Source) -> _Scan:
 
 
 def _scan_sql(form: Form, scan: _Scan, name: str, aliases: _Aliases) -> str:
-    columns = [
-        sql if sql == of else f"{sql} AS {of}"
-        for of, sql in {**{of: of for of in form.key}, **form.key_sql}.items()
-    ]
-    numbers = ", ".join(str(number) for number, _ in enumerate(columns, start=1))
-    columns += [f"{label_sql(scan.source, of)} AS {of}" for of in form.carried_labels]
-    if form.is_simulated_known:
-        columns.append("bool_or(simulated) AS simulated")
-    columns += [f"{sql} AS {alias}" for sql, alias in aliases.scans[scan].items()]
-    columns.append("true AS is_seen")
-    where = "\n    AND ".join(scan.conditions)
-    grouped = f"\n  GROUP BY {numbers}" if numbers else ROWS_ONLY
-    return f"{name} AS (\n  SELECT {wrapped(columns, 4)}\n  FROM {scan.rows}\n  WHERE {where}{grouped}\n)"
+    aggregates = [f"{sql} AS {alias}" for sql, alias in aliases.scans[scan].items()]
+    aggregates.append("true AS is_seen")
+    return aggregated_sql(form, scan.source, name, aggregates, scan.rows, scan.conditions)
 
 
 def _with_literals(member: Member) -> Form:
@@ -218,7 +208,7 @@ def _literal(value: Scalar) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str):
-        return "'" + value.replace("'", "''") + "'"
+        return text_sql(value)
     return f"{value:g}" if float(f"{value:g}") == value else repr(value)
 
 

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from gpuwarden.metrics import Type
+from gpuwarden.query import text_sql
 from gpuwarden.schema import TABLES
 
 COVERED_PERCENT = 75
@@ -20,6 +21,8 @@ LATE_S = 240
 REBOOT_SLACK_S = 5
 ROWS_ONLY = "\n  HAVING count(*) > 0"
 """Of no rows there is no row either where nothing is grouped."""
+PERCENTILES = (5, 10, 25, 50, 75, 90, 95, 99)
+"""Those that a measure can ask for: `p95(x)`."""
 SLOTS = 12
 """Parts of a window in each of which a reading is looked for."""
 DETAILS = "(CASE WHEN json_valid(details) THEN details::JSON END)"
@@ -226,22 +229,36 @@ def carried(form: Form, own: Sequence[str]) -> list[str]:
 
 
 def _source_sql(form: Form, source: Source) -> str:
-    """The common table expression that aggregates the rows of a source."""
-    table = TABLES[source.table]
-    of_key = {**{name: name for name in form.key}, **form.key_sql}
-    columns = [sql if sql == name else f"{sql} AS {name}" for name, sql in of_key.items()]
-    columns += [f"{label_sql(source, name)} AS {name}" for name in form.carried_labels]
-    if form.is_simulated_known and "simulated" in table.names:
-        columns.append("bool_or(simulated) AS simulated")
-    columns += [f"{m.sql} AS {m.name}" for m in form.measures if m.source == source]
+    """The common table expression of a source with the measures that read it."""
+    aggregates = [f"{m.sql} AS {m.name}" for m in form.measures if m.source == source]
     if source == form.sources[0] and has_coverage(form):
-        columns.append(f"{coverage_of(form, source)} AS coverage_percent")
-    where = "\n    AND ".join(source_conditions(form, source))
+        aggregates.append(f"{coverage_of(form, source)} AS coverage_percent")
+    conditions = source_conditions(form, source)
+    return aggregated_sql(
+        form, source, source.name, aggregates, source_rows(form, source), conditions
+    )
+
+
+def aggregated_sql(
+    form: Form,
+    source: Source,
+    name: str,
+    aggregates: Sequence[str],
+    rows: str,
+    conditions: Sequence[str],
+) -> str:
+    """The common table expression that aggregates the rows of a source by the key of the form."""
+    of_key = {**{part: part for part in form.key}, **form.key_sql}
+    columns = [sql if sql == part else f"{sql} AS {part}" for part, sql in of_key.items()]
+    columns += [f"{label_sql(source, label)} AS {label}" for label in form.carried_labels]
+    if form.is_simulated_known and "simulated" in TABLES[source.table].names:
+        columns.append("bool_or(simulated) AS simulated")
+    columns += aggregates
+    where = "\n    AND ".join(conditions)
     numbers = ", ".join(str(number) for number, _ in enumerate(of_key, start=1))
     grouped = f"\n  GROUP BY {numbers}" if of_key else ROWS_ONLY
     return (
-        f"{source.name} AS (\n  SELECT {wrapped(columns, 4)}\n  FROM {source_rows(form, source)}\n"
-        f"  WHERE {where}{grouped}\n)"
+        f"{name} AS (\n  SELECT {wrapped(columns, 4)}\n  FROM {rows}\n  WHERE {where}{grouped}\n)"
     )
 
 
@@ -263,7 +280,7 @@ def source_conditions(form: Form, source: Source) -> list[str]:
     if "mig_instance" in TABLES[source.table].names and "mig_instance" not in form.labels:
         conditions.append("mig_instance IS NULL")
     if form.kinds and source.is_own:
-        conditions.append(f"kind IN ({', '.join(map(_text_sql, form.kinds))})")
+        conditions.append(f"kind IN ({', '.join(map(text_sql, form.kinds))})")
     if form.where and source.is_own:
         conditions.append(f"({form.where})")
     if form.until_reboot and source.is_own:
@@ -362,10 +379,6 @@ def holders_sql() -> str:
 def struct_sql(table: str, names: Sequence[str]) -> str:
     """Columns of a table as a struct of its name."""
     return "{" + ", ".join(f"'{name}': {table}.{name}" for name in names) + f"}} AS {table}"
-
-
-def _text_sql(value: str) -> str:
-    return "'" + value.replace("'", "''") + "'"
 
 
 def wrapped(columns: Sequence[str], indent: int) -> str:

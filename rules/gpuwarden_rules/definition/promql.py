@@ -22,13 +22,12 @@ from dataclasses import dataclass
 from yaml.nodes import Node
 
 from gpuwarden_rules.definition import templates
-from gpuwarden_rules.definition.form_promql import UnsayableError, promql_of_form
+from gpuwarden_rules.definition.form_promql import UnsayableError, promql_of_form, span
 from gpuwarden_rules.definition.form_sql import Form
 from gpuwarden_rules.definition.yaml_positions import Scalar, YamlReader
 
 KEYS = ("let", "expr", "keeps", "summary", "differs", "reason")
 _NAME = re.compile(r"(?P<before>\[|offset\s+)?\$(?P<name>[a-z][a-z0-9_]*)")
-_UNITS = ((86400, "d"), (3600, "h"), (60, "m"), (1, "s"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,14 +118,6 @@ def _value(value: Scalar) -> tuple[str, str]:
     return f"{value:g}" if value == round(value, 9) and abs(value) < 1e5 else repr(value), span(
         value
     )
-
-
-def span(seconds: float) -> str:
-    """PromQL's text of a duration: `3m`, `7d`, `90s`; empty if it is not whole seconds."""
-    if seconds <= 0 or seconds != int(seconds):
-        return ""
-    size, unit = next(found for found in _UNITS if seconds % found[0] == 0)
-    return f"{int(seconds) // size}{unit}"
 
 
 def _put(reader: YamlReader, node: Node, named: Mapping[str, tuple[str, str]]) -> str:

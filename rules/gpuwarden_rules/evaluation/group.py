@@ -68,7 +68,7 @@ class RuleGroup:
         if len(self.runtimes) == 1:
             return self.runtimes[0].rule.sql
         forms = [(one.rule.form, one.rule.params) for one in self.runtimes]
-        return select_of([Member(form, params) for form, params in forms if form]).sql
+        return self.select([Member(form, params) for form, params in forms if form]).sql
 
     def bindings(self, now: datetime) -> dict[str, Any]:
         """Values of its parameters."""

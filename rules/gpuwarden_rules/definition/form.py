@@ -27,10 +27,8 @@ A window of ten minutes or more is read from rollups where these have what is me
 import re
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import replace
-from functools import cache
 from itertools import chain
 
-import duckdb
 from yaml.nodes import Node
 
 from gpuwarden.durations import seconds_of
@@ -58,6 +56,7 @@ from gpuwarden_rules.definition.form_sql import (
     Subject,
     coverage_sql,
 )
+from gpuwarden_rules.definition.sql_syntax import reserved_words
 from gpuwarden_rules.definition.yaml_positions import Scalar, YamlReader
 
 KEYS = (
@@ -303,7 +302,7 @@ class FormReader:
         return measures
 
     def _check_name(self, name: str, key: Node) -> None:
-        if not name.isidentifier() or is_keyword(name) or name in _reserved():
+        if not name.isidentifier() or is_keyword(name) or name in reserved_words():
             self._reader.note(key, f"{name!r} is a word of SQL, or no name; use another one")
 
     def _measure(self, name: str, text: str, node: Node) -> Measure | None:
@@ -427,16 +426,6 @@ class FormReader:
         if inventory is not None and name in TABLES[inventory].names:
             return f"{inventory}.{name}"
         return None
-
-
-@cache
-def _reserved() -> frozenset[str]:
-    """Words that SQL takes for something else than a name."""
-    with duckdb.connect() as connection:
-        rows = connection.execute(
-            "SELECT keyword_name FROM duckdb_keywords() WHERE keyword_category IN ('reserved', 'type_function')"
-        ).fetchall()
-    return frozenset(name for (name,) in rows)
 
 
 def _having(by: Sequence[str], subject: Subject) -> Subject:

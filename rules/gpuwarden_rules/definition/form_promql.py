@@ -5,19 +5,16 @@ a comparison. A condition becomes comparisons of vectors that are all aggregated
 PromQL, and the negation of `until` keeps an alert. What PromQL has no word for is a reason: events, the inventory, who holds a GPU, texts.
 """
 
-import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import Any
 
-import duckdb
-
 from gpuwarden.metrics import METRICS, Type
 from gpuwarden.prometheus_names import names_of
-from gpuwarden.query import text_sql
 from gpuwarden.schema import TABLES
 from gpuwarden_rules.definition.form_sql import COVERED_PERCENT, PERCENTILES, Form, Measure
+from gpuwarden_rules.definition.sql_syntax import syntax_tree
 from gpuwarden_rules.definition.yaml_positions import Scalar
 
 STEP_S = 15
@@ -324,17 +321,9 @@ def span(seconds: float) -> str:
     return f"{int(seconds) // size}{unit}"
 
 
-@cache
-def _connection() -> duckdb.DuckDBPyConnection:
-    return duckdb.connect(config={"threads": 1})
-
-
 def _parsed(expression: str) -> Mapping[str, Any]:
     """The syntax tree of an expression."""
-    # Not by a parameter: DuckDB imports pandas for the first one, 0.4 s at each start.
-    sql = f"SELECT json_serialize_sql({text_sql(f'SELECT {expression}')})"
-    rows = _connection().cursor().execute(sql).fetchall()
-    parsed = json.loads(rows[0][0])
+    parsed = syntax_tree(f"SELECT {expression}")
     if parsed["error"]:
         raise UnsayableError(f"`{expression}` is not an expression.")
     node: Mapping[str, Any] = parsed["statements"][0]["node"]["select_list"][0]

@@ -120,7 +120,11 @@ def step_s_of(rule: Rule) -> float:
     windows = [
         float(value)
         for name, value in rule.params.items()
-        if name.endswith("window") and isinstance(value, int | float) and value > 0
+        if name.endswith("window")
+        and isinstance(value, int | float)
+        and value > 0
+        # What is expected ends at once where it is heard of again.
+        and not (rule.form is not None and rule.form.expected and name == "window")
     ]
     lasts_s = max(min(windows, default=RESOLUTION_S), rule.for_s)
     return max(rule.interval_s, min(STEP_S, lasts_s))

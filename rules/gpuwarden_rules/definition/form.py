@@ -6,6 +6,10 @@
     until_reboot: true                           an event before the last reboot of its node counts no more
     window: 3m                                   how far back it looks; $window in texts and expressions
     where: link_type = 'nvlink'                  rows that count
+    expected: age(gpus.last_seen_at) < 3d        judges these rows of the inventory, also those that send nothing
+    each:                                        its parts, by the keys above; measures are then over their names
+      of: link
+      measure: {errors: delta(replay_errors_total)}
     measure:                                     aggregates over the rows of the window, by name
       hottest: max(memory_temperature_celsius)
       most_links: max(nvlinks_active) over 7d    another window
@@ -43,37 +47,47 @@ from gpuwarden_rules.definition.expressions import (
     rewritten,
     words,
 )
+from gpuwarden_rules.definition.form_required import required_by
 from gpuwarden_rules.definition.form_sql import (
     CADENCE_S,
     COVERED_PERCENT,
     DETAILS,
     HOLDER_COLUMNS,
+    KEY_OF_EVENTS,
+    KEY_OF_INVENTORY,
+    NODE_GPUS_COLUMNS,
     PERCENTILES,
+    WORK,
     Form,
     Let,
     Measure,
     Source,
     Subject,
     coverage_sql,
+    part_names,
+    parts_sql,
 )
 from gpuwarden_rules.definition.sql_syntax import reserved_words
 from gpuwarden_rules.definition.yaml_positions import Scalar, YamlReader
 
 KEYS = (
-    *("of", "by", "events", "until_reboot", "window", "where"),
+    *("of", "by", "events", "until_reboot", "window", "where", "expected", "each"),
     *("measure", "let", "when", "until", "covered"),
 )
+KEYS_OF_PARTS = ("of", "by", "where", "expected", "measure", "let")
 ROLLUPS_FROM_S = 600
 HOURS_FROM_S = 6 * 3600
 """Windows from which minutes and hours are read instead of samples."""
 _GPU = ("node", "gpu", "gpu_uuid")
+_OF_NODE = {"host_samples": "node", "coverage": "node"}
+_OF_GPU = {"gpu_samples": "gpu_uuid", "gpu_1m": "gpu_uuid", **_OF_NODE}
 # fmt: off
 SUBJECTS: Mapping[str, Subject] = {
-    "gpu": Subject("GPU", ("gpu_uuid",), _GPU, ("gpu_samples", "gpu_detail_samples", "gpu_health_samples", "process_1m"), "gpu_1m", "gpu_1h", "gpus"),
-    "link": Subject("link", ("gpu_uuid", "link"), (*_GPU, "link"), ("link_samples",), inventory="gpus"),
-    "process": Subject("process", ("gpu_uuid", "pid"), (*_GPU, "pid"), ("process_samples",), "process_1m", inventory="gpus"),
-    "node": Subject("node", ("node",), ("node",), ("host_samples", "coverage"), "host_1m", inventory="nodes"),
-    "port": Subject("port", ("node", "device", "port"), ("node", "device", "port"), ("infiniband_samples",), inventory="nodes"),
+    "gpu": Subject("GPU", ("gpu_uuid",), _GPU, ("gpu_samples", "gpu_detail_samples", "gpu_health_samples", "process_1m", "events"), "gpu_1m", "gpu_1h", "gpus", _OF_NODE),
+    "link": Subject("link", ("gpu_uuid", "link"), (*_GPU, "link"), ("link_samples",), inventory="gpus", around=_OF_GPU),
+    "process": Subject("process", ("gpu_uuid", "pid"), (*_GPU, "pid"), ("process_samples",), "process_1m", inventory="gpus", around=_OF_GPU),
+    "node": Subject("node", ("node",), ("node",), ("host_samples", "coverage", "events"), "host_1m", inventory="nodes"),
+    "port": Subject("port", ("node", "device", "port"), ("node", "device", "port"), ("infiniband_samples", "events"), inventory="nodes"),
     "job": Subject("job", ("job",), ("job",), ("progress_samples", "slurm_job_samples")),
     "user": Subject("user", ("username",), ("username",), ("process_samples",)),
     "collector": Subject("collector", ("host",), ("host",), ("collector_samples",)),
@@ -87,8 +101,9 @@ _SPREAD = re.compile(
     r"\b(?:avg|min|max|share|median|quantile\w*|regr_\w+|p\d+)\((?!ts\))", re.IGNORECASE
 )
 """Aggregates that say something about all of the window."""
-_NEWEST = re.compile(r"\bnewest\(", re.IGNORECASE)
 _MODEL = "coalesce(gpus.model, 'unknown model')"
+_OF_PARTS = ("share", *(f"p{percent}" for percent in PERCENTILES))
+"""Helpers that need no time."""
 _AGE = {"age": "epoch($now::TIMESTAMP - ts)"}
 
 
@@ -96,9 +111,18 @@ class FormReader:
     """Reads the form of one rule; problems are noted in the reader of its file."""
 
     def __init__(
-        self, reader: YamlReader, nodes: Mapping[str, Node], params: Mapping[str, Scalar]
+        self,
+        reader: YamlReader,
+        nodes: Mapping[str, Node],
+        params: Mapping[str, Scalar],
+        *,
+        is_of_parts: bool = False,
     ) -> None:
         self._reader, self._nodes, self._params = reader, nodes, params
+        self._is_of_parts = is_of_parts
+        self._parts: Form | None = None
+        """What is measured of each part of the subject."""
+        self._part_names: list[str] = []
         self._subject = SUBJECTS["fleet"]
         self._columns: dict[tuple[str, str], None] = {}
         """Table and column of everything that is read."""
@@ -117,8 +141,12 @@ class FormReader:
         self.labels = (*subject.labels, *by)
         lets = self._reader.entries(self._nodes.get("let"))
         subject = self._subject = _having([name for name in by if name not in lets], subject)
+        self._parts = self._read_parts()
+        if "each" in self._nodes and self._parts is None:
+            return None
         key_sql = self._key_sql(by, lets)
         where = self._expression("where", self._scope_of_rows(subject.tables[0], {}))
+        expected = self._read_expected()
         measures = self._measures()
         named, names = self._lets(measures, self.labels)
         scope = self._scope_of_subjects(names)
@@ -128,15 +156,16 @@ class FormReader:
             return None
         covered = self._covered(measures, names)
         shown = self._shown(fields, {*names})
-        required = self._required(measures[0])
         if len(self._reader.problems) > before:
             return None
-        return Form(
+        form = Form(
             subject=subject,
             labels=self.labels,
             key=(*subject.key, *key_sql),
             key_sql=key_sql,
             where=where,
+            expected=expected,
+            parts=self._parts,
             kinds=tuple(self._texts("events")),
             until_reboot=self._is_until_reboot(),
             measures=tuple(measures),
@@ -147,9 +176,55 @@ class FormReader:
             shown=shown,
             inventory={table: tuple(columns) for table, columns in self._inventory.items()},
             has_holder=self._has_holder,
-            requires=required,
-            optional=tuple(one for one in self._columns if one not in required),
+            requires=(),
+            one_of=(),
+            optional=(),
         )
+        required, one_of = required_by(form)
+        optional = tuple(one for one in self._columns if one not in (*required, *one_of))
+        return replace(form, requires=required, one_of=one_of, optional=optional)
+
+    def _read_parts(self) -> Form | None:
+        """What `each` says of the parts of the subject."""
+        if "each" not in self._nodes:
+            return None
+        node = self._nodes["each"]
+        nodes = self._reader.fields(node, required=("of",), optional=KEYS_OF_PARTS[1:])
+        if "of" not in nodes:
+            return None
+        nodes = {**nodes, "window": self._nodes["window"]}
+        reader = FormReader(self._reader, nodes, self._params, is_of_parts=True)
+        parts = reader.read(())
+        if parts is None:
+            return None
+        names = [*dict.fromkeys((*parts.key, *parts.labels, *part_names(parts)))]
+        missing = {*self._subject.key} - {*names}
+        if missing:
+            message = f"a {parts.subject.name} is no part of a {self._subject.name}"
+            self._reader.note(nodes["of"], message)
+        self._columns.update(reader._columns)
+        self._part_names = names
+        return parts
+
+    def _read_expected(self) -> str:
+        """Which rows of the inventory are judged; empty: what sends something."""
+        node = self._nodes.get("expected")
+        if node is None:
+            return ""
+        table = self._subject.inventory
+        if table is None or (KEY_OF_INVENTORY[table],) != self._subject.key:
+            message = (
+                "only GPUs and nodes are in the inventory; `expected` needs `of: gpu` or `of: node`"
+            )
+            self._reader.note(node, message)
+            return ""
+        for key in ("where", "events"):
+            if key in self._nodes:
+                message = f"`expected` says what is judged; write `filter` in `measure` instead of `{key}`"
+                self._reader.note(self._nodes[key], message)
+        columns = [f"{table}.{column.name}" for column in stored_columns(TABLES[table])]
+        scope = Scope({name: name for name in columns}, {"age": _age}, subject=f"column of {table}")
+        return self._expression("expected", scope)
 
     def _read_subject(self) -> Subject | None:
         node = self._nodes["of"]
@@ -179,9 +254,12 @@ class FormReader:
         return is_so
 
     def _note_missing(self, measures: Sequence[Measure], when: str) -> None:
-        if not measures and "measure" not in self._nodes:
+        is_expected = "expected" in self._nodes
+        if not measures and "measure" not in self._nodes and not is_expected:
             self._reader.note(self._nodes["of"], "`measure` is missing: a name and an aggregate")
-        elif not when and "when" not in self._nodes and "events" not in self._nodes:
+        elif not (when or is_expected or self._is_of_parts) and not {"when", "events"} & {
+            *self._nodes
+        }:
             message = "`when` is missing: the condition that begins an alert"
             self._reader.note(self._nodes["of"], message)
 
@@ -227,6 +305,10 @@ class FormReader:
             self._read_holder()
         elif qualifier == "details":
             self._read_column("events", "details")
+        elif qualifier == "node_gpus" or (
+            name in ("peers", "count_peers") and self._subject.inventory == "nodes"
+        ):
+            self._read_node_gpus(column if qualifier else "model", "gpus")
         elif name in ("model", *_PEERS) and self._subject.inventory == "gpus":
             self._read_inventory("gpus", "model")
 
@@ -238,9 +320,15 @@ class FormReader:
         self._inventory.setdefault(table, {})[column] = None
         self._read_column(table, column)
 
+    def _read_node_gpus(self, *names: str) -> None:
+        for name in names:
+            self._inventory.setdefault("node_gpus", {})[name] = None
+            self._read_column("gpus", name)
+        self._read_column("gpus", "replaced_by")
+
     def _read_holder(self) -> None:
         self._has_holder = True
-        for column in (*HOLDER_COLUMNS, "gpu_memory_bytes"):
+        for column in (*HOLDER_COLUMNS, "gpu_memory_bytes", "command", "cgroup"):
             self._read_column("process_samples", column)
 
     def _key_sql(self, by: Sequence[str], lets: Container[str]) -> dict[str, str]:
@@ -263,8 +351,9 @@ class FormReader:
 
     def _scope_of_rows(self, table: str, helpers: Mapping[str, Helper]) -> Scope:
         """Names of the rows of a table."""
+        qualified = {f"{table}.{name}": name for name in TABLES[table].names}
         return Scope(
-            {name: name for name in TABLES[table].names} | _AGE,
+            {name: name for name in TABLES[table].names} | qualified | _AGE,
             helpers,
             details=DETAILS if table == "events" else "",
             subject=f"column of {table}",
@@ -277,11 +366,16 @@ class FormReader:
         for table in tables:
             columns = (f"{table}.{column.name}" for column in stored_columns(TABLES[table]))
             known |= {name: name for name in columns}
+        if "nodes" in tables:
+            columns = (f"node_gpus.{name}" for name in NODE_GPUS_COLUMNS)
+            known |= {name: name for name in columns}
         if self._is_in("gpus"):
-            known |= {f"holder.{name}": f"holder.{name}" for name in HOLDER_COLUMNS}
+            known |= {f"holder.{name}": f"holder.{name}" for name in (*HOLDER_COLUMNS, WORK)}
         helpers: dict[str, Helper] = {"age": _age, "clamp": _clamp}
         if self._subject.inventory == "gpus":
             helpers |= _PEERS
+        elif self._subject.inventory == "nodes":
+            helpers |= _peers_of_nodes([name for name in self._subject.key if name != "node"])
         inventory = f" or column of {' or '.join(tables)}" if tables else ""
         return Scope(known, helpers, subject=f"measure{inventory}")
 
@@ -316,28 +410,52 @@ class FormReader:
         if not isinstance(seconds, int | float) or not seconds:
             self._reader.note(node, f"{window} is not the length of a window")
             return None
+        if self._parts is not None and {*words(text)} <= {*self._part_names}:
+            return self._measure_of_parts(name, text, node, self._parts)
         table, rolled_up = self._table(text, seconds, node)
         if table is None:
             return None
-        is_rollup = table in (self._subject.minutes, self._subject.hours)
-        source = Source(table, window, is_own, is_rollup)
+        at = self._subject.around.get(table, "")
+        is_own = is_own and not at and "expected" not in self._nodes
+        source = Source(table, window, is_own, table.endswith(("_1m", "_1h")), at=at)
         written = text
         if rolled_up:
             text = _CALL.sub(lambda call: rolled_up.get(call[0], call[0]), text)
         sql, used = self._rewritten(node, text, self._scope_of_rows(table, _helpers(source)))
-        columns = used & {*TABLES[table].names}
+        columns = {name.removeprefix(f"{table}.") for name in used} & {*TABLES[table].names}
         key = {one.name for one in TABLES[table].columns if not one.required} & {*self._subject.key}
-        for column in sorted(columns | (key - {"gpu"})):
+        if table == "events" and {*self._subject.key} & {*KEY_OF_EVENTS}:
+            key = {"details"}
+        for column in sorted((columns - {"ts"}) | (key - {"gpu"})):
             self._read_column(table, column)
-        return Measure(name, sql, source, columns - {"ts"}, written)
+        return Measure(name, sql, source, frozenset(columns - {"ts"}), written)
+
+    def _measure_of_parts(self, name: str, text: str, node: Node, parts: Form) -> Measure:
+        """A measure over what `each` has of the parts."""
+        table = parts.sources[0].table
+        is_own = "expected" not in self._nodes
+        source = Source(table, "$window", is_own, is_rollup=False, parts=parts_sql(parts))
+        scope = Scope(
+            {one: one for one in self._part_names},
+            {one: helper for one, helper in _helpers(source).items() if one in _OF_PARTS},
+            subject=f"name of each {parts.subject.name}",
+        )
+        sql, _ = self._rewritten(node, text, scope)
+        return Measure(name, sql, source, frozenset(), text)
 
     def _table(self, text: str, seconds: float, node: Node) -> tuple[str | None, dict[str, str]]:
         """The table that a measure reads, and its calls over a rollup."""
         subject, names = self._subject, _plain(text)
-        samples = next((one for one in subject.tables if names <= {*TABLES[one].names}), None)
+        tables: tuple[str, ...] = (*subject.tables, *subject.around)
+        qualifiers = {word.partition(".")[0] for word in words(text) if "." in word}
+        if qualifiers:
+            qualifiers = {"events" if one == "details" else one for one in qualifiers}
+            rollups = [one for one in (subject.minutes, subject.hours) if one in qualifiers]
+            tables = (*(one for one in tables if one in qualifiers), *rollups) or tables
+        samples = next((one for one in tables if names <= {*TABLES[one].names}), None)
         rollup = subject.hours if seconds > HOURS_FROM_S else subject.minutes
         is_minutely = rollup == subject.minutes and CADENCE_S.get(samples or "", 0) >= 60
-        if rollup and seconds >= ROLLUPS_FROM_S and not is_minutely:
+        if rollup and seconds >= ROLLUPS_FROM_S and not (is_minutely or qualifiers):
             calls = {
                 call[0]: _over_rollup(call[1].lower(), call[2], rollup)
                 for call in _CALL.finditer(text)
@@ -348,10 +466,11 @@ class FormReader:
                 return rollup, rolled_up
         if samples is not None:
             return samples, {}
-        tables = [*subject.tables, *([rollup] if rollup else [])]
+        tables = (*tables, *([rollup] if rollup else []))
         if rollup and names <= {*TABLES[rollup].names}:
             return rollup, {}
-        known = [*dict.fromkeys(chain.from_iterable(TABLES[table].names for table in tables))]
+        columns = chain.from_iterable(TABLES[table].names for table in tables)
+        known = [*dict.fromkeys((*self._part_names, *columns))]
         unknown = sorted(names - {*known})
         if unknown:
             place = re.search(rf"\b{unknown[0]}\b", text)
@@ -389,16 +508,11 @@ class FormReader:
         if "covered" in self._nodes:
             text = self._expression("covered", self._scope_of_subjects(names))
             return "" if text == "true" else text
+        if self._is_of_parts or not measures or not measures[0].source.is_own:
+            return ""
         if measures[0].columns and _SPREAD.search(self._text_of_measure(measures[0])):
             return f"coverage_percent >= {COVERED_PERCENT}"
         return ""
-
-    def _required(self, first: Measure) -> tuple[tuple[str, str], ...]:
-        """Columns of the first measure, unless NULL says something there."""
-        if "events" in self._nodes:
-            # A column of a kind of events is empty in others, so none of them shows that there are events.
-            return (("events", "kind"),)
-        return () if _NEWEST.search(self._text_of_measure(first)) else _stored(first)
 
     def _text_of_measure(self, measure: Measure) -> str:
         entries = self._reader.entries(self._nodes.get("measure"))
@@ -414,9 +528,10 @@ class FormReader:
                 shown[name] = _MODEL if name == "model" else column
                 self._take_down(column)
         costs = {"cost", "usd_so_far", "usd_per_hour"} & {*fields}
-        if costs and "usd_per_hour" not in named and self._is_in("gpus"):
-            shown["usd_per_hour"] = "gpus.usd_per_hour"
-            self._take_down("gpus.usd_per_hour")
+        table = "gpus" if self._is_in("gpus") else "node_gpus" if self._is_in("nodes") else ""
+        if costs and table and "usd_per_hour" not in named:
+            shown["usd_per_hour"] = f"{table}.usd_per_hour"
+            self._take_down(f"{table}.usd_per_hour")
         return shown
 
     def _shown_column(self, name: str) -> str | None:
@@ -446,12 +561,6 @@ def _having(by: Sequence[str], subject: Subject) -> Subject:
 def _plain(text: str) -> set[str]:
     """Names of columns in an expression."""
     return {word for word in words(text) if "." not in word} - {"age", "ts"}
-
-
-def _stored(measure: Measure) -> tuple[tuple[str, str], ...]:
-    """Table and column of what a measure reads."""
-    names = {column.name for column in stored_columns(TABLES[measure.source.table])}
-    return tuple((measure.source.table, name) for name in sorted(measure.columns & names))
 
 
 def _over_rollup(function: str, column: str, rollup: str) -> str | None:
@@ -560,3 +669,19 @@ _PEERS = {
     "siblings": _peers("quantile_disc({}, 0.5)", "node, "),
     "count_siblings": _peers("count({})", "node, "),
 }
+
+
+def _peers_of_nodes(within: Sequence[str]) -> dict[str, Helper]:
+    """Aggregates over the nodes with as many GPUs of the same model, or over the same port of these."""
+    parts = ", ".join(("node_gpus.model", "node_gpus.gpus", *within))
+
+    def over(function: str) -> Helper:
+        def peers(arguments: Sequence[str], filtered: str) -> str:
+            if filtered:
+                raise ValueError("it takes no FILTER")
+            among = "FILTER (node_gpus.model IS NOT NULL)"
+            return f"{function.format(_one(arguments))} {among} OVER (PARTITION BY {parts})"
+
+        return peers
+
+    return {"peers": over("quantile_disc({}, 0.5)"), "count_peers": over("count({})")}

@@ -25,6 +25,7 @@ from gpuwarden_rules.definition.form_sql import (
     holders_sql,
     inventory_join,
     layers,
+    on_key,
     result_columns,
     source_conditions,
     source_rows,
@@ -72,6 +73,8 @@ def select_of(members: Sequence[Member]) -> GroupSelect:
     forms = [_with_literals(member) for member in members]
     aliases = _Aliases()
     for form in forms:
+        for source in form.sources:
+            aliases.scans.setdefault(_scan(form, source), {})
         for measure in form.measures:
             aliases.add(_scan(form, measure.source), measure.sql)
         if has_coverage(form):
@@ -83,9 +86,9 @@ def select_of(members: Sequence[Member]) -> GroupSelect:
     names = [name for name, _ in aliases.named(scans)]
     own = [name for name, scan in aliases.named(scans) if scan.is_own]
     joined = names[0]
-    using = f"USING ({', '.join(first.key)})" if first.key else "ON true"
     for name, scan in [*aliases.named(scans)][1:]:
-        joined += f" {'FULL' if scan.is_own else 'LEFT'} JOIN {name} {using}"
+        kind = "FULL" if scan.is_own else "LEFT"
+        joined += f" {kind} JOIN {name} {on_key(first, scan.source, name, own)}"
     inventory: dict[str, dict[str, None]] = {}
     for form in forms:
         for table, columns in form.inventory.items():
@@ -189,7 +192,11 @@ def _with_literals(member: Member) -> Form:
     form = member.form
     measures = tuple(
         Measure(
-            m.name, put(m.sql), replace(m.source, window=put(m.source.window)), m.columns, m.text
+            m.name,
+            put(m.sql),
+            replace(m.source, window=put(m.source.window), parts=put(m.source.parts)),
+            m.columns,
+            m.text,
         )
         for m in form.measures
     )
@@ -198,6 +205,7 @@ def _with_literals(member: Member) -> Form:
         measures=measures,
         lets=tuple(Let(let.name, put(let.sql), let.used) for let in form.lets),
         where=put(form.where),
+        expected=put(form.expected),
         when=put(form.when),
         until=put(form.until),
         covered=put(form.covered),

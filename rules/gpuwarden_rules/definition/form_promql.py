@@ -24,6 +24,7 @@ OF_COLLECTOR = "Its rows are about the collector: alert on the collector's own `
 INVENTORY = "What is expected is in the inventory, which the exporter does not show."
 HOLDER = "It joins each GPU with the processes and jobs on it."
 PEERS = "It compares GPUs with each other, by what the exporter does not show."
+PARTS = "It judges the parts of each one before it counts them."
 TEXTS = "It reads texts, which no series can have as a value."
 ROLLUPS = "It judges minutes (rollups), which the exporter does not have."
 
@@ -70,12 +71,16 @@ def promql_of_form(form: Form, params: Mapping[str, Scalar]) -> tuple[str, str]:
 def _refuse_what_is_not_exported(form: Form) -> None:
     tables = {measure.source.table for measure in form.measures}
     said = " ".join(_reached(form, f"{form.when} {form.until} {form.covered}"))
-    if form.kinds:
+    if form.expected:
+        raise UnsayableError(INVENTORY)
+    if form.kinds or "events" in tables:
         raise UnsayableError(EVENTS)
     if "collector_samples" in tables:
         raise UnsayableError(OF_COLLECTOR)
     if tables & {"progress_samples", "slurm_job_samples"}:
         raise UnsayableError("What jobs report is not in the exporter.")
+    if form.parts is not None:
+        raise UnsayableError(PARTS)
     if "holder." in said or tables & {"process_samples", "process_1m", "allocation_samples"}:
         raise UnsayableError(HOLDER)
     if re.search(r"\bover\b", said, re.IGNORECASE):

@@ -2,6 +2,7 @@
 unknown.
 
     gpu_samples_seen    for each table that it measures: its aggregates over the window, a row for each subject
+    gpus_expected       with `expected`: the rows of the inventory that are judged, also those that send nothing
     seen                those of several tables in one row for each subject
     measured            these joined, with what is used of the inventory as a struct `gpus`, and who holds the GPU
     judged_1, ...       the lets, in as many SELECTs over one another as their window functions need
@@ -9,11 +10,11 @@ unknown.
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from gpuwarden.metrics import Type
 from gpuwarden.query import text_sql
-from gpuwarden.schema import TABLES
+from gpuwarden.schema import TABLES, stored_columns
 
 COVERED_PERCENT = 75
 LATE_S = 240
@@ -26,7 +27,14 @@ PERCENTILES = (5, 10, 25, 50, 75, 90, 95, 99)
 SLOTS = 12
 """Parts of a window in each of which a reading is looked for."""
 DETAILS = "(CASE WHEN json_valid(details) THEN details::JSON END)"
+KEY_OF_EVENTS = {
+    "device": f"({DETAILS}->>'device')",
+    "port": f"try_cast(({DETAILS}->>'port') AS SMALLINT)",
+}
+"""Where an event has what tells ports apart."""
 HOLDER_COLUMNS = ("username", "job", "container_id", "pid", "process_name", "started_at")
+WORK = "work"
+"""Its job, its container, or else the processes that one launcher started: what several GPUs may work on."""
 CADENCE_S = {
     "gpu_samples": 1,
     "host_samples": 1,
@@ -35,8 +43,23 @@ CADENCE_S = {
     "collector_samples": 60,
 }
 """Seconds between two rows; others come each ten."""
+KEY_OF_INVENTORY = {"gpus": "gpu_uuid", "nodes": "node", "node_gpus": "node"}
+"""The tables of the inventory; `node_gpus` is the GPUs of a node together."""
+_NODE_GPUS = """(
+    SELECT
+      node, count(*) AS gpus, min(model) AS model,
+      CASE WHEN count(usd_per_hour) = count(*) THEN sum(usd_per_hour) END AS usd_per_hour
+    FROM gpus
+    WHERE mig_instance IS NULL AND replaced_by IS NULL
+    GROUP BY node
+  ) AS node_gpus"""
+NODE_GPUS_COLUMNS = ("gpus", "model", "usd_per_hour")
+_NO_NUMBERS = (Type.BOOL, Type.STRING, Type.TIMESTAMP)
 _NO_WORD = re.compile(r"\W+")
-_ONE_READING = re.compile(r"\(?arg_m(?:ax|in)\((?:\{'of': )?(?P<column>\w+)\}?, ts\)(?:\)\.of)?")
+_ONE_READING = re.compile(
+    r"\(?(?:arg_)?m(?:ax|in)\((?:\{'of': )?(?P<column>\w+)\}?(?:, ts\)(?:\)\.of)?|\))(?: FILTER .*)?",
+    re.DOTALL | re.IGNORECASE,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +76,8 @@ class Subject:
     hours: str | None = None
     inventory: str | None = None
     """Table of the inventory that has it."""
+    around: Mapping[str, str] = field(default_factory=dict)
+    """Tables about its GPU or node, each with the column that names that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,10 +90,21 @@ class Source:
     is_own: bool
     """Whether its window is that of the rule, so that its rows decide what is judged."""
     is_rollup: bool
+    parts: str = ""
+    """The SELECT of a row for each part of the subject, where the measures are over its parts."""
+    at: str = ""
+    """The column that it is joined by, where its rows are about the GPU or node of the subject."""
+
+    @property
+    def is_inventory(self) -> bool:
+        """Whether its rows are those of the inventory that are judged."""
+        return self.table in KEY_OF_INVENTORY
 
     @property
     def name(self) -> str:
         """Its name in the SQL."""
+        if self.parts or self.is_inventory:
+            return "parts_seen" if self.parts else f"{self.table}_expected"
         return f"{self.table}_seen{'' if self.is_own else _NO_WORD.sub('', self.window)}"
 
 
@@ -86,10 +122,10 @@ class Measure:
 
     @property
     def is_number(self) -> bool:
-        """Whether it can be the value of an alert: not one reading of a flag or a text."""
+        """Whether it can be the value of an alert: not one reading of a flag, a text or a time."""
         match = _ONE_READING.fullmatch(self.sql)
         types = {column.name: column.type for column in TABLES[self.source.table].columns}
-        return match is None or types.get(match["column"]) not in (Type.BOOL, Type.STRING)
+        return match is None or types.get(match["column"]) not in _NO_NUMBERS
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +147,10 @@ class Form:
     key_sql: Mapping[str, str]
     """SQL of each further part of the key over the rows of the source."""
     where: str
+    expected: str
+    """Which rows of the inventory are judged, also if they send nothing; empty: what sends something."""
+    parts: "Form | None"
+    """What is measured of each part of the subject."""
     kinds: tuple[str, ...]
     """Kinds of the events that are its rows."""
     until_reboot: bool
@@ -126,6 +166,8 @@ class Form:
     has_holder: bool
     requires: tuple[tuple[str, str], ...]
     """Table and column of what it cannot work without."""
+    one_of: tuple[tuple[str, str], ...]
+    """Columns of which it needs one."""
     optional: tuple[tuple[str, str], ...]
 
     @property
@@ -137,6 +179,8 @@ class Form:
     def sources(self) -> tuple[Source, ...]:
         """Its sources, those of the rule's own window first."""
         distinct = dict.fromkeys(measure.source for measure in self.measures)
+        if self.expected and self.subject.inventory:
+            distinct = {Source(self.subject.inventory, "", True, False): None, **distinct}
         return tuple(sorted(distinct, key=lambda source: not source.is_own))
 
     @property
@@ -153,18 +197,49 @@ class Form:
 
 def sql_of(form: Form) -> str:
     """The SELECT of a form."""
+    parts, selected = _judged(form)
+    ended = form.until or f"NOT ({form.when})"
+    result = [
+        sql if sql == name else f"{sql} AS {name}" for name, sql in result_columns(form).items()
+    ]
+    return (
+        f"WITH {', '.join(parts)}\nSELECT\n  {wrapped(result, 2)}\nFROM {selected}\n"
+        f"WHERE NOT coalesce({ended}, false)"
+    )
+
+
+def parts_sql(form: Form) -> str:
+    """The SELECT of all that a form measures, a row for each of its subjects."""
+    parts, selected = _judged(form)
+    names = dict.fromkeys((*form.key, *form.labels, *part_names(form)))
+    names |= dict.fromkeys(["simulated"] if form.is_simulated_known else [])
+    return f"WITH {', '.join(parts)}\nSELECT {wrapped([*names], 2)}\nFROM {selected}"
+
+
+def part_names(form: Form) -> list[str]:
+    """What a form measures, and what follows."""
+    return [*(measure.name for measure in form.measures), *(let.name for let in form.lets)]
+
+
+def _judged(form: Form) -> tuple[list[str], str]:
+    """The common table expressions of a form, and the name of the last."""
     parts = [_source_sql(form, source) for source in form.sources]
     own = [source for source in form.sources if source.is_own] or [form.sources[0]]
-    others = [source.name for source in form.sources if source not in own]
-    using = f"USING ({', '.join(form.key)})" if form.key else "ON true"
+    others = [source for source in form.sources if source not in own]
     joined = own[0].name
     if len(own) > 1:
         parts.append(_united_sql(form, own))
         joined = "seen"
     names = [joined]
-    joined += "".join(f" LEFT JOIN {name} {using}" for name in others)
+    joined += "".join(
+        f" LEFT JOIN {source.name} {on_key(form, source, source.name, names)}" for source in others
+    )
     joined += "".join(inventory_join(form, table, names) for table in form.inventory)
-    columns = [*form.key, *carried(form, names), *(measure.name for measure in form.measures)]
+    taken = {name for table in form.inventory for name in _inventory_names(table)}
+    columns = [*form.key, *carried(form, names)]
+    for measure in form.measures:
+        of = names[0] if measure.source in own else measure.source.name
+        columns.append(f"{of}.{measure.name}" if measure.name in taken else measure.name)
     columns += [struct_sql(table, names) for table, names in form.inventory.items()]
     if form.has_holder:
         parts.append(holders_sql())
@@ -178,14 +253,21 @@ def sql_of(form: Form) -> str:
         named = wrapped([f"{let.sql} AS {let.name}" for let in layer], 4)
         parts.append(f"judged_{number} AS (\n  SELECT *, {named}\n  FROM {selected}\n)")
         selected = f"judged_{number}"
-    ended = form.until or f"NOT ({form.when})"
-    result = [
-        sql if sql == name else f"{sql} AS {name}" for name, sql in result_columns(form).items()
-    ]
-    return (
-        f"WITH {', '.join(parts)}\nSELECT\n  {wrapped(result, 2)}\nFROM {selected}\n"
-        f"WHERE NOT coalesce({ended}, false)"
-    )
+    return parts, selected
+
+
+def _inventory_names(table: str) -> set[str]:
+    """Columns that a table of the inventory has in a join."""
+    if table == "node_gpus":
+        return {"node", *NODE_GPUS_COLUMNS}
+    return {column.name for column in stored_columns(TABLES[table])}
+
+
+def on_key(form: Form, source: Source, name: str, own: Sequence[str]) -> str:
+    """The condition that joins a source, called by a name, to the sources of the rule's own window."""
+    if source.at:
+        return f"ON {name}.at_key = {first_of(own, source.at)}"
+    return f"USING ({', '.join(form.key)})" if form.key else "ON true"
 
 
 def result_columns(form: Form) -> dict[str, str]:
@@ -205,7 +287,8 @@ def result_columns(form: Form) -> dict[str, str]:
 
 
 def layers(lets: Sequence[Let]) -> list[list[Let]]:
-    """The lets in SELECTs over one another: a window function sees no name of its own SELECT."""
+    """The lets in SELECTs over one another: a window function sees no name of its own SELECT, and a backtest can
+    ask for many instants only where no SELECT uses a name that it makes of `$now`."""
     layers: list[list[Let]] = []
     windowed: set[str] = set()
     here: set[str] = set()
@@ -216,7 +299,7 @@ def layers(lets: Sequence[Let]) -> list[list[Let]]:
             windowed, here = set(), set()
         layers[-1].append(let)
         here.add(let.name)
-        if is_windowed:
+        if is_windowed or "$now" in let.sql:
             windowed.add(let.name)
     return layers
 
@@ -249,9 +332,14 @@ def aggregated_sql(
 ) -> str:
     """The common table expression that aggregates the rows of a source by the key of the form."""
     of_key = {**{part: part for part in form.key}, **form.key_sql}
+    if source.at:
+        of_key = {"at_key": source.at}
+    if source.table == "events":
+        of_key |= {part: KEY_OF_EVENTS[part] for part in of_key if part in KEY_OF_EVENTS}
     columns = [sql if sql == part else f"{sql} AS {part}" for part, sql in of_key.items()]
-    columns += [f"{label_sql(source, label)} AS {label}" for label in form.carried_labels]
-    if form.is_simulated_known and "simulated" in TABLES[source.table].names:
+    carried = () if source.at else form.carried_labels
+    columns += [f"{label_sql(source, label)} AS {label}" for label in carried]
+    if form.is_simulated_known and not source.at and "simulated" in TABLES[source.table].names:
         columns.append("bool_or(simulated) AS simulated")
     columns += aggregates
     where = "\n    AND ".join(conditions)
@@ -269,6 +357,10 @@ def label_sql(source: Source, name: str) -> str:
 
 def source_rows(form: Form, source: Source) -> str:
     """What a source is read from, for FROM."""
+    if source.parts:
+        return "(\n{}\n  ) AS parts".format(
+            "\n".join(f"    {line}" for line in source.parts.splitlines())
+        )
     if form.until_reboot and source.is_own:
         return f"{source.table} LEFT JOIN ({_reboots_sql(source)}) AS reboots USING (node)"
     return source.table
@@ -276,7 +368,9 @@ def source_rows(form: Form, source: Source) -> str:
 
 def source_conditions(form: Form, source: Source) -> list[str]:
     """Conditions of the rows of a source that count."""
-    conditions = [_window_sql(source)]
+    if source.parts:
+        return ["true"]
+    conditions = [f"({form.expected})" if source.is_inventory else _window_sql(source)]
     if "mig_instance" in TABLES[source.table].names and "mig_instance" not in form.labels:
         conditions.append("mig_instance IS NULL")
     if form.kinds and source.is_own:
@@ -352,10 +446,11 @@ def _united_sql(form: Form, own: Sequence[Source]) -> str:
 
 def inventory_join(form: Form, table: str, own: Sequence[str]) -> str:
     """The join of a table of the inventory to the sources of the rule's own window."""
-    key = "node" if table == "nodes" else "gpu_uuid"
+    key = KEY_OF_INVENTORY[table]
+    rows = _NODE_GPUS if table == "node_gpus" else table
     if key in form.key:
-        return f" LEFT JOIN {table} USING ({key})"
-    return f" LEFT JOIN {table} ON {table}.{key} = {first_of(own, key)}"
+        return f" LEFT JOIN {rows} USING ({key})"
+    return f" LEFT JOIN {rows} ON {table}.{key} = {first_of(own, key)}"
 
 
 def first_of(own: Sequence[str], name: str) -> str:
@@ -369,10 +464,16 @@ def holders_sql() -> str:
     columns = ", ".join(f"'{name}': {name}" for name in HOLDER_COLUMNS)
     return (
         "holders AS (\n"
-        f"  SELECT gpu_uuid, max_by({{{columns}}}, coalesce(gpu_memory_bytes, 0)) AS holder\n"
-        "  FROM process_samples\n"
-        "  WHERE ts > $now::TIMESTAMP - INTERVAL 2 MINUTE AND ts <= $now::TIMESTAMP\n"
-        "  GROUP BY gpu_uuid\n)"
+        f"  SELECT gpu_uuid, {{{columns}, '{WORK}': coalesce(\n"
+        "    job, 'container ' || left(container_id, 12),\n"
+        "    'pid ' || min(pid) OVER (PARTITION BY node, username, command, cgroup) || ' on ' || node)} AS holder\n"
+        "  FROM (\n"
+        "    SELECT gpu_uuid, unnest(max_by(\n"
+        f"      {{{columns}, 'node': node, 'command': command, 'cgroup': cgroup}}, coalesce(gpu_memory_bytes, 0)))\n"
+        "    FROM process_samples\n"
+        "    WHERE ts > $now::TIMESTAMP - INTERVAL 2 MINUTE AND ts <= $now::TIMESTAMP\n"
+        "    GROUP BY gpu_uuid\n"
+        "  )\n)"
     )
 
 

@@ -11,8 +11,8 @@
         warm_up: 10m                        a job (column job_started_at) this young is not judged
         judges_silent_nodes: true           also judges nodes that send nothing; else their alerts are stale
         params: {above_celsius: 85}         bound as $above_celsius; durations as seconds
-        requires: [gpu_samples.temperature_celsius]   columns that it cannot work without
-        one_of: [gpu_1m.sw_thermal_seconds_delta, ...]   columns of which it needs one to judge a GPU
+        requires: [gpu_samples.temperature_celsius]   columns that it cannot work without (with `sql` only)
+        one_of: [gpu_1m.sw_thermal_seconds_delta, ...]   columns of which it needs one (with `sql` only)
         optional: [gpus.model]              other columns that it reads
         consequence: slow_work              lost_work, failing_hardware, unwatched, slow_work, waste
         caused_by: {node_down: [node]}      joins the incident of that rule's alert for the same node
@@ -344,7 +344,7 @@ def _form(
     named: Sequence[str],
 ) -> _Condition:
     """The condition of a form. What the rule does not say of its columns follows from the form."""
-    for key in ("sql", "labels"):
+    for key in ("sql", "labels", "requires", "one_of", "optional"):
         if key in nodes:
             reader.note(nodes[key], f"`of` says it already; a rule has `of` or `{key}`")
     form_reader = FormReader(reader, nodes, params)
@@ -356,13 +356,8 @@ def _form(
     for name in sorted(mentioned - {*params, "now"}):
         known = ", ".join(f"${one}" for one in ("now", *params))
         reader.note(nodes["of"], f"${name} has no value; known: {known}")
-    requires = columns["requires"] or (() if columns["one_of"] else form.requires)
-    rest = dict.fromkeys((*columns["optional"], *form.requires, *form.optional))
-    said = {*requires, *columns["one_of"]}
-    optional = tuple(column for column in rest if column not in said)
-    return _Condition(
-        sql, mentioned, form.labels, {**columns, "requires": requires, "optional": optional}, form
-    )
+    read = {"requires": form.requires, "one_of": form.one_of, "optional": form.optional}
+    return _Condition(sql, mentioned, form.labels, read, form)
 
 
 def _name(reader: YamlReader, node: Node | None) -> str:

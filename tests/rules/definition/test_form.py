@@ -269,8 +269,7 @@ def test_a_long_window_is_read_from_minutes_and_hours(database) -> None:
             "when: util < 5 % and links > 0",
         )
     )
-    assert rule.requires == (("gpu_1m", "util_percent_avg"),)
-    assert ("gpu_1h", "nvlinks_active_max") in rule.optional
+    assert rule.requires == (("gpu_1h", "nvlinks_active_max"), ("gpu_1m", "util_percent_avg"))
     place = {"node": "n1", "gpu": 0, "gpu_uuid": "GPU-a", "simulated": False}
     minutes = [
         {**place, "ts": NOW - timedelta(minutes=ago), "util_percent_avg": 1.0, **COUNTED}
@@ -312,7 +311,8 @@ def test_a_gpu_has_the_minutes_of_its_processes_and_a_job_may_be_absent(database
     )
     for uuid in ("GPU-a", "GPU-b"):
         samples(database, uuid, memory_used_bytes=2e9)
-    samples(database, "GPU-a", table="process_1m", seconds=1, pid=7, samples=6)
+    minute = {"ts": NOW - timedelta(minutes=5), "node": "n1", "gpu": 0, "gpu_uuid": "GPU-a"}
+    database.insert("process_1m", [{**minute, "simulated": False, "pid": 7, "samples": 6}])
     assert judged(database, rule) == {"GPU-b": True}
     of_job = form_of("of: job", "window: 3m", "measure: {a: count(value)}", "when: a > 1")
     assert ("progress_samples", "job") in rule_of(of_job).optional
@@ -575,3 +575,106 @@ def test_any_text_is_read_to_its_end(text: str) -> None:
         lambda *p: problems.append(p),
     )
     assert all(0 <= offset <= len(text) for offset, _ in problems)
+
+
+PARTS = form_of(
+    "of: gpu",
+    "window: 2m",
+    "each:",
+    "  of: link",
+    "  where: link_type = 'nvlink'",
+    "  measure: {errors: delta(replay_errors_total)}",
+    "  let: {is_bad: errors > 0}",
+    "measure: {bad: count_if(is_bad), worst: 'arg_max(link, errors)', links: count(*)}",
+    "when: bad > 0",
+)
+
+
+def test_each_measures_the_parts_of_a_subject_before_the_subject(database) -> None:
+    rule = rule_of(PARTS)
+    for uuid, link, grows in (("GPU-a", 0, 0), ("GPU-a", 1, 3), ("GPU-b", 0, 0)):
+
+        def errors(ago: int, grows: int = grows) -> int:
+            return grows * (200 - ago)
+
+        link_columns = {"link": link, "link_type": "nvlink", "replay_errors_total": errors}
+        samples(database, uuid, 120, "link_samples", **link_columns)
+    samples(database, "GPU-a", 120, "link_samples", link=7, link_type="c2c", replay_errors_total=9)
+    (row,) = database.run(rule.sql, rule.bindings(NOW)).records()
+    assert (row["gpu_uuid"], row["bad"], row["worst"], row["links"]) == ("GPU-a", 1, 1, 2)
+    assert rule.labels == ("node", "gpu", "gpu_uuid")
+    assert rule.requires == (("link_samples", "replay_errors_total"),)
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        (
+            form_of(
+                "of: gpu",
+                "window: 2m",
+                "each: {of: node, measure: {busy: avg(cpu_util_percent)}}",
+                "measure: {most: max(busy)}",
+                "when: most > 5",
+            ),
+            "a node is no part of a GPU",
+        ),
+        (PARTS.replace("count_if(is_bad)", "count_if(is_bed)"), "did you mean 'is_bad'?"),
+        (PARTS.replace("when: bad > 0", "when: bud > 0"), "did you mean 'bad'?"),
+        (PARTS.replace("  of: link", "  of_a: link"), "key 'of' is missing"),
+        (
+            form_of("of: job", "window: 2m", "expected: 'true'", "measure: {n: count(*)}"),
+            "only GPUs and nodes are in the inventory",
+        ),
+        (
+            form_of("of: gpu", "window: 2m", "expected: age(gpus.last_sen_at) < 3d"),
+            "did you mean 'gpus.last_seen_at'?",
+        ),
+    ],
+)
+def test_problems_of_parts_and_of_what_is_expected_are_named(text: str, problem: str) -> None:
+    assert any(problem in one for one in problems_of(text)), problems_of(text)
+
+
+def test_what_is_expected_is_judged_although_it_sends_nothing(database) -> None:
+    rule = rule_of(
+        form_of(
+            "of: gpu",
+            "window: 2m",
+            "expected: age(gpus.last_seen_at) < 3d and gpus.replaced_by is null",
+            "measure: {answered_at: max(gpu_samples.ts), heard_at: max(host_samples.ts)}",
+            "when: answered_at is null and heard_at is not null",
+        )
+    )
+    seen = {"node": "n1", "gpu": 0, "simulated": False, "last_seen_at": NOW - timedelta(hours=1)}
+    database.insert("gpus", [{**seen, "gpu_uuid": "GPU-silent"}, {**seen, "gpu_uuid": "GPU-here"}])
+    database.insert("gpus", [{**seen, "gpu_uuid": "GPU-away", "node": "n2"}])
+    database.insert("gpus", [{**seen, "gpu_uuid": "GPU-old", "replaced_by": "GPU-here"}])
+    database.insert(
+        "gpus", [{**seen, "gpu_uuid": "GPU-gone", "last_seen_at": NOW - timedelta(days=9)}]
+    )
+    samples(database, "GPU-here", temperature_celsius=50)
+    database.insert("host_samples", [{"ts": NOW, "node": "n1", "simulated": False}])
+    assert judged(database, rule) == {"GPU-silent": True}
+    assert rule.requires == (("gpus", "last_seen_at"),)
+
+
+@pytest.mark.parametrize(
+    ("measure", "when", "required"),
+    [
+        ("{a: avg(power_watts)}", "a > 5", ["power_watts"]),
+        ("{a: avg(power_watts), b: max(util_percent)}", "a > 5 and b > 1", ["power_watts", "util_percent"]),
+        ("{a: avg(power_watts), b: max(util_percent)}", "a > 5 or b > 1", []),
+        ("{a: avg(power_watts), b: max(util_percent)}", "a > 5 and coalesce(b > 1, true)", ["power_watts"]),
+        ("{b: max(util_percent), a: avg(power_watts)}", "b is null and a > 5", ["power_watts"]),
+        ("{a: newest(power_watts)}", "a > 5", []),
+        ("{a: 'avg(coalesce(power_watts, util_percent))'}", "a > 5", []),
+        ("{n: count(power_watts)}", "n >= 3", ["power_watts"]),
+        ("{n: count(power_watts)}", "n < 3", []),
+    ],
+)  # fmt: skip
+def test_what_a_rule_requires_follows_from_its_condition(measure, when, required) -> None:
+    rule = rule_of(
+        form_of("of: gpu", "window: 3m", f"measure: {measure}", f"when: {when}", "covered: true")
+    )
+    assert rule.requires == tuple(("gpu_samples", name) for name in required)

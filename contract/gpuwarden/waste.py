@@ -19,19 +19,20 @@ from gpuwarden.table import GPU, GPU_UUID, NODE, SIMULATED, Column, Table
 CATEGORIES: dict[str, str] = {
     "productive": "A kernel ran, and the diagnosis found that it did work.",
     "busy": "A kernel ran, and no diagnosis says whether it did work.",
+    "gaps": "In use, between kernels: the rest of a minute in which a kernel ran.",
     "starved": "The GPU waits for data, by the diagnosis: the share in which no kernel ran.",
     "throttled": "Time lost to clocks that heat or the power supply held down.",
-    "idle_held": "Nothing ran, and a process held the GPU.",
-    "allocated_idle": "Nothing ran and no process held the GPU, but a scheduler had allocated it.",
-    "free": "Nothing ran, no process held the GPU, and it was not allocated.",
+    "idle_held": "Nothing ran in the minute, and a process held the GPU.",
+    "allocated_idle": "Nothing ran in the minute and no process held the GPU, but a scheduler had allocated it.",
+    "free": "Nothing ran in the minute, no process held the GPU, and it was not allocated.",
     "hung": "A job hung while it held the GPU, by an alert of gpu_hung.",
     "lost": "The GPU, its driver or its node was lost.",
     "unknown": "No samples, or samples without utilization.",
 }
 """Meaning of each label."""
-TITLES = {"busy": "busy, not judged"}
+TITLES = {"busy": "busy, not judged", "gaps": "in use, between kernels"}
 """Titles that differ from the category."""
-NO_WASTE = ("productive", "busy", "unknown")
+NO_WASTE = ("productive", "busy", "gaps", "unknown")
 """Categories that do not count as waste."""
 
 WHOLE_FROM_S = 45
@@ -96,8 +97,8 @@ CLAIMS: tuple[tuple[str, str], ...] = (
     ("waiting", "waiting_share * moving_ms * (1 - starved_share)"),
 )
 """The milliseconds of a minute that each claims, by priority. A kernel ran in the rest, which is `productive` if
-the diagnosis judged it, else `busy`. The holder of the GPU splits `idle` into categories; `waiting`, the part of a
-job's time without a kernel, is `idle_held`."""
+the diagnosis judged it, else `busy`. `idle` is `gaps` in a minute in which a kernel ran, as is `waiting`, the part of
+the busy time without a kernel; in others the holder of the GPU decides its category."""
 
 _TEXT = Type.STRING
 _BY = (
@@ -579,8 +580,8 @@ _FACTS: tuple[dict[str, str], ...] = (
     {
         "total_s": "(idle_s + busy_s + unknown_s)::DOUBLE",
         "starved_share": "if(is_held, coalesce(fed_ms, 0) / 60000, 0)",
-        "idle_category": "CASE WHEN is_held THEN 'idle_held' WHEN receiver IS NOT NULL "
-        "THEN 'allocated_idle' ELSE 'free' END",
+        "idle_category": "CASE WHEN busy_s > 0 THEN 'gaps' WHEN is_held THEN 'idle_held' "
+        "WHEN receiver IS NOT NULL THEN 'allocated_idle' ELSE 'free' END",
         "stall": f"greatest(0, 1 - coalesce(util, 1) - {HEALTHY_STALL})",
     },
     {
@@ -644,7 +645,7 @@ def _claimed_sql() -> str:
     return f"SELECT * REPLACE (coalesce(split_by, if(is_divided, 'mig', NULL)) AS split_by) FROM ({sql})"
 
 
-_IDLE = ("idle_held", "allocated_idle", "free")
+_IDLE = ("gaps", "idle_held", "allocated_idle", "free")
 
 
 def _hours_sql(scope: WasteScope) -> str:
@@ -654,7 +655,7 @@ def _hours_sql(scope: WasteScope) -> str:
         if category in _IDLE:
             column, condition = "idle_ms", f" FILTER (idle_category = '{category}')"
         parts = [(column, condition)]
-        if category == "idle_held":
+        if category == "gaps":
             parts.append(("waiting_ms", ""))
         ms = [f"coalesce(sum({column}){condition}, 0)" for column, condition in parts]
         sums.append(f"({' + '.join(ms)})::BIGINT AS {category}")
@@ -701,16 +702,17 @@ _ROLLED = f"SELECT max(ts) + INTERVAL 1 HOUR FROM waste_1h WHERE ts >= {_OLDEST}
 
 
 def bounds_sql() -> str:
-    """SELECT of `begin_at`, the end of the rolled-up hours, and `end_at`, the end of the minutes counted after
-    them, in steps. Without new samples the time still advances, some minutes late. `end_at` only goes back where older minutes are
-    imported."""
+    """SELECT of `begin_at`, the end of the rolled-up hours, `end_at`, the end of the minutes counted after
+    them, in steps, and `closed_at`, the same to the minute. Without new samples the time still advances, some minutes late. `end_at`
+    only goes back where older minutes are imported."""
     minutes = " UNION ALL ".join(
         f"SELECT ts FROM {table} WHERE ts >= {_OLDEST}" for table in ("gpu_1m", "host_1m")
     )
     reached = f"greatest(newest + INTERVAL 1 MINUTE, now()::TIMESTAMP - INTERVAL {COUNTED_MINUTES} MINUTE)"
     first = f"date_trunc('minute', least({reached}, oldest + INTERVAL {FIRST_MINUTES} MINUTE))"
     return (
-        f"SELECT begin_at, greatest(begin_at, {first}, time_bucket(INTERVAL {COUNTED_MINUTES} MINUTE, {reached})) AS end_at "
+        f"SELECT begin_at, greatest(begin_at, {first}, time_bucket(INTERVAL {COUNTED_MINUTES} MINUTE, {reached})) AS end_at, "
+        f"greatest(end_at, date_trunc('minute', {reached})) AS closed_at "
         f"FROM (SELECT coalesce(({_ROLLED}), {_OLDEST}) AS begin_at), "
         f"(SELECT min(ts) AS oldest, max(ts) AS newest FROM ({minutes}))"
     )
@@ -750,9 +752,9 @@ def view_sql(running: str | None = None) -> str:
 
 
 _ASKED = (
-    "asked AS (SELECT s.key, s.gpu_uuid, s.node, s.categories, date_trunc('minute', s.since) AS since "
+    "asked AS (SELECT s.key, s.gpu_uuid, s.node, s.categories, date_trunc('minute', s.since) AS since, s.until "
     'FROM (SELECT unnest(from_json($spans, \'[{"key": "VARCHAR", "gpu_uuid": "VARCHAR", '
-    '"node": "VARCHAR", "categories": ["VARCHAR"], "since": "TIMESTAMP"}]\')) AS s))'
+    '"node": "VARCHAR", "categories": ["VARCHAR"], "since": "TIMESTAMP", "until": "TIMESTAMP"}]\')) AS s))'
 )
 _IS_THEIRS = "w.ts >= a.since AND if(a.gpu_uuid IS NULL, w.node = a.node, w.gpu_uuid = a.gpu_uuid)"
 
@@ -761,23 +763,25 @@ def spent_sql(begin: datetime, end: datetime) -> str:
     """SELECT of what spans have cost in the minutes from `begin` to before `end` (naive UTC): `key`, `usd`.
 
     `$spans`: JSON list of objects with `key`, `gpu_uuid` (or null: all of a node), `node`, the `categories`
-    that count, and `since`. Spans of whose GPUs nothing is known there are left out.
+    that count, `since`, and `until` (or null: it goes on). Spans of whose GPUs nothing is known there are left out.
     """
     nodes = "node IN (SELECT node FROM asked)"
     rows = waste_sql(WasteScope(begin, end, nodes, by_minute=True))
-    return _spent(f"({rows})")
+    return _spent(f"({rows})", "0 SECOND")
 
 
 def spent_hours_sql(begin: datetime, end: datetime) -> str:
-    """As `spent_sql`, for rolled-up hours; the hour in which a span began does not count."""
+    """As `spent_sql`, for rolled-up hours; the hours in which a span began and ended do not count."""
     scope = WasteScope(begin, end)
-    return _spent(f"(SELECT * FROM waste_1h WHERE {scope.when})")
+    return _spent(f"(SELECT * FROM waste_1h WHERE {scope.when})", "1 HOUR")
 
 
-def _spent(rows: str) -> str:
+def _spent(rows: str, whole: str) -> str:
+    """`whole`: how long before its end a span has the last rows; the minute in which it ends counts."""
+    is_before_end = f"coalesce(w.ts + INTERVAL {whole} <= a.until, true)"
     return (
         f"WITH {_ASKED} SELECT a.key, coalesce(sum(w.usd) FILTER (list_contains(a.categories, w.category)), 0) AS usd "
-        f"FROM asked a JOIN {rows} w ON w.node = a.node AND {_IS_THEIRS} "
+        f"FROM asked a JOIN {rows} w ON w.node = a.node AND {_IS_THEIRS} AND {is_before_end} "
         "GROUP BY a.key HAVING count(w.usd) > 0"
     )
 

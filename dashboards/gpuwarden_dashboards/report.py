@@ -32,7 +32,7 @@ LINES_MAX = 20
 SAVINGS_MAX = 10
 STACK: Sequence[str] = (*NOT_WASTE, *WASTE_CATEGORIES)
 COLOURS: Mapping[str, str] = {
-    "productive": "#2f8f5b", "busy": "#9aa5b8", "starved": "#e0a030", "throttled": "#c65f2e", "idle_held": "#b3261e",
+    "productive": "#2f8f5b", "busy": "#9aa5b8", "gaps": "#c3cbd9", "starved": "#e0a030", "throttled": "#c65f2e", "idle_held": "#b3261e",
     "allocated_idle": "#d86a63", "free": "#c9a0c0", "hung": "#6b2fa0", "lost": "#3d3d46", "unknown": "#d5d9e0",
 }  # fmt: skip
 """Colours of categories, as on the pages in light."""

@@ -210,12 +210,16 @@ def test_rules_that_decide_a_label_have_the_labels_that_it_is_joined_by() -> Non
         # A process that nobody has a right to see is not the driver's own utilization after its start.
         ({"gpu_1m": minutes(0, 60, memory_used_bytes_max=10**6)}, {"free": 3600}),
         # The time that was seen counts for a minute of which a quarter at most is missing.
-        ({"gpu_1m": minutes(9, 36)}, {"free": 720, "busy": 2880}),
+        ({"gpu_1m": minutes(9, 36)}, {"gaps": 720, "busy": 2880}),
         ({"gpu_1m": minutes(0, 40)}, {"busy": 2400, "unknown": 1200}),
-        ({"gpu_1m": minutes(40, 40)}, {"free": 1800, "busy": 1800}),
+        ({"gpu_1m": minutes(40, 40)}, {"gaps": 1800, "busy": 1800}),
+        # A server that answers a request each minute is in use; it idles in minutes in which nothing runs.
+        ({"gpu_1m": minutes(57, 3), "process_1m": processes()}, {"busy": 180, "gaps": 3420}),
+        ({"gpu_1m": [*minutes(57, 3, span=range(30)), *minutes(60, 0, span=range(30, 60))], "process_1m": processes()},
+         {"busy": 90, "gaps": 1710, "idle_held": 1800}),
         # MIG: no utilization. GPM says whether it worked, or nobody knows.
         ({"gpu_1m": minutes(0, 0, 60)}, {"unknown": 3600}),
-        ({"gpu_1m": minutes(0, 0, 60, graphics_active_percent_avg=40)}, {"busy": 1620, "idle_held": 1980}),
+        ({"gpu_1m": minutes(0, 0, 60, graphics_active_percent_avg=40)}, {"busy": 1620, "gaps": 1980}),
         ({"gpu_1m": minutes(0, 0, 60, graphics_active_percent_avg=0)}, {"free": 3600}),
         # No samples: lost where the node was there, else nobody knows.
         ({}, {"unknown": 3600}),
@@ -236,13 +240,13 @@ def test_rules_that_decide_a_label_have_the_labels_that_it_is_joined_by() -> Non
          {"productive": 1800, "busy": 1800}),
         ({"gpu_1m": minutes(0, 60), "diagnoses": [diagnosis("unknown"), diagnosis("not_working", subject="GPU-b")]}, {"busy": 3600}),
         # The measured share of each second counts, whether anybody judged it or not.
-        ({"gpu_1m": minutes(0, 60, util_percent_avg=30), "process_1m": processes()}, {"busy": 1260, "idle_held": 2340}),
+        ({"gpu_1m": minutes(0, 60, util_percent_avg=30), "process_1m": processes()}, {"busy": 1260, "gaps": 2340}),
         ({"gpu_1m": minutes(0, 60, util_percent_avg=96)}, {"busy": 3600}),
         # A starved GPU lost what it was not busy, except what every loop loses.
         ({"gpu_1m": minutes(30, 30, util_percent_avg=35), "process_1m": processes(), "diagnoses": [diagnosis("loader_workers", 2)]},
          {"productive": 1440, "starved": 2160}),
         ({"gpu_1m": minutes(0, 60, util_percent_avg=30), "process_1m": processes(), "diagnoses": [diagnosis("storage_disk", 2, 32), diagnosis("busy", 32)]},
-         {"productive": 1260, "starved": 1248, "idle_held": 1092}),
+         {"productive": 1260, "starved": 1248, "gaps": 1092}),
         # A job that has ended starves no more, though its diagnosis lingers.
         ({"gpu_1m": minutes(60, 0, util_percent_avg=0), "diagnoses": [diagnosis("loader_workers")]}, {"free": 3600}),
         # Half the clock for half the minute is a quarter of it.
@@ -269,7 +273,8 @@ def test_time_belongs_to_whose_process_holds_the_gpu_else_to_the_job(
 ) -> None:
     put(
         database,
-        gpu_1m=minutes(30, 30),
+        # In one minute of two a kernel ran for all of it.
+        gpu_1m=[*minutes(60, 0, span=range(0, 60, 2)), *minutes(span=range(1, 60, 2))],
         process_1m=[
             *processes(range(30), username="eve", job=None),
             *processes(range(30, 40)),
@@ -367,7 +372,7 @@ def shared(**others: Row) -> list[Row]:
 def test_a_shared_gpu_is_split_by_sm_share_else_by_memory_and_says_which(
     database: MemoryDatabase, holders: list[Row], expected: dict[str, Any], split_by: str | None
 ) -> None:
-    # Each category is split alike: a third of the time is idle.
+    # Each category is split alike: in a third of the time no kernel runs.
     put(database, gpu_1m=minutes(20, 40, energy_joules_delta=36_000), process_1m=holders)
     found = rows(database)
     by_user: dict[str, float] = {}
@@ -377,8 +382,8 @@ def test_a_shared_gpu_is_split_by_sm_share_else_by_memory_and_says_which(
     assert {row["split_by"] for row in found} == {split_by}
     assert sum(round(1000 * row["seconds"]) for row in found) == 3_600_000
     assert sum(row["energy_kwh"] for row in found) == pytest.approx(0.6)
-    idle = sum(row["seconds"] for row in found if row["category"] == "idle_held")
-    assert idle == pytest.approx(1200, abs=0.1)
+    gaps = sum(row["seconds"] for row in found if row["category"] == "gaps")
+    assert gaps == pytest.approx(1200, abs=0.1)
 
 
 def test_a_gpu_given_to_several_jobs_that_nobody_uses_is_split_evenly(
@@ -424,7 +429,7 @@ def test_the_team_of_a_pod_goes_before_the_nodes(database: MemoryDatabase) -> No
 def test_dollars_and_energy_follow_the_time(database: MemoryDatabase) -> None:
     put(database, gpu_1m=minutes(15, 45, energy_joules_delta=36_000))
     found = {r["category"]: (r["usd"], r["energy_kwh"], r["energy_usd"]) for r in rows(database)}
-    assert found["free"] == pytest.approx((0.9, 0.15, 0.03))
+    assert found["gaps"] == pytest.approx((0.9, 0.15, 0.03))
     assert found["busy"] == pytest.approx((2.7, 0.45, 0.09))
 
 
@@ -577,26 +582,26 @@ SEVENTH = 3600 / 7
     ("more", "expected"),
     [
         # Two sevenths have no MIG device, and nobody has MIG-2.
-        ({}, {("ada", "busy"): 3 * 0.85, ("ada", "idle_held"): 3 * 0.15, (None, "free"): 4}),
+        ({}, {("ada", "busy"): 3 * 0.85, ("ada", "gaps"): 3 * 0.15, (None, "free"): 4}),
         # Who was given the board has what nobody uses of it.
         (
             {"allocation_samples": allocations()},
-            {("ada", "busy"): 3 * 0.85, ("ada", "idle_held"): 3 * 0.15, ("bob", "allocated_idle"): 4},
+            {("ada", "busy"): 3 * 0.85, ("ada", "gaps"): 3 * 0.15, ("bob", "allocated_idle"): 4},
         ),
         (
             {"allocation_samples": allocations(gpu_uuid="MIG-2")},
-            {("ada", "busy"): 3 * 0.85, ("ada", "idle_held"): 3 * 0.15, ("bob", "allocated_idle"): 2, (None, "free"): 2},
+            {("ada", "busy"): 3 * 0.85, ("ada", "gaps"): 3 * 0.15, ("bob", "allocated_idle"): 2, (None, "free"): 2},
         ),
         # A process of a device without samples: it holds what no counted device has.
         (
             {"gpus": [GPU, mig(1, "3g.40gb"), mig(2, "2g.20gb"), mig(3, "1g.10gb")],
              "more_processes": processes(gpu_uuid="MIG-3", username="eve")},
-            {("ada", "busy"): 3 * 0.85, ("ada", "idle_held"): 3 * 0.15, (None, "free"): 2, ("eve", "unknown"): 2},
+            {("ada", "busy"): 3 * 0.85, ("ada", "gaps"): 3 * 0.15, (None, "free"): 2, ("eve", "unknown"): 2},
         ),
         # A device without samples is unknown, not free.
         (
             {"gpus": [GPU, mig(1, "3g.40gb"), mig(2, "2g.20gb"), mig(3, "1g.10gb")]},
-            {("ada", "busy"): 3 * 0.85, ("ada", "idle_held"): 3 * 0.15, (None, "free"): 2, (None, "unknown"): 2},
+            {("ada", "busy"): 3 * 0.85, ("ada", "gaps"): 3 * 0.15, (None, "free"): 2, (None, "unknown"): 2},
         ),
     ],
 )  # fmt: skip
@@ -962,7 +967,7 @@ def counted_until(first: datetime, minutes: int) -> datetime:
             connection.execute("INSERT INTO gpu_1m VALUES (?)", [start + number * MINUTE])
         now = start + minutes * MINUTE + timedelta(seconds=70)
         sql = bounds_sql().replace("now()", f"TIMESTAMP '{now}'")
-        ((_, end),) = connection.execute(sql).fetchall()
+        ((_, end, _),) = connection.execute(sql).fetchall()
     return end.replace(tzinfo=UTC)
 
 

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from gpuwarden.clock import ManualClock
 from gpuwarden_dashboards.assets import load_assets
 from gpuwarden_dashboards.http import ParameterError
-from gpuwarden_dashboards.pages.money import RANGES, MoneyPage, MoneyRange, range_of, ticks
-from gpuwarden_dashboards.read.money import BY, MoneyQuestion, bucket_sql, read_money
+from gpuwarden_dashboards.pages.money import RANGES, MoneyPage, MoneyRange, ticks
+from gpuwarden_dashboards.read.money import BY, MoneyQuestion, bucket_sql, range_of, read_money
 from gpuwarden_dashboards.templates import Templates
 
 NOW = datetime(2026, 3, 12, 12, 30, tzinfo=UTC)

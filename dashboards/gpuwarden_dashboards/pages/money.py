@@ -5,7 +5,7 @@ import io
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import timedelta
 from urllib.parse import urlencode
 
 from aiohttp import web
@@ -18,10 +18,13 @@ from gpuwarden_dashboards.http import SECURITY_POLICY, choice, fixed_range, give
 from gpuwarden_dashboards.pages.page import Page
 from gpuwarden_dashboards.read.money import (
     BY,
+    HOUR,
     LINES_MAX,
     WASTE_CATEGORIES,
     Money,
     MoneyQuestion,
+    hour_of,
+    range_of,
     read_money,
 )
 from gpuwarden_dashboards.read.report import read_report
@@ -50,7 +53,6 @@ PAGES = {"username": "/users/", "job": "/jobs/", "node": "/nodes/"}
 """Pages of a name."""
 REPORT_POLICY = SECURITY_POLICY.replace("style-src 'self'", f"style-src 'sha256-{STYLE_HASH}'")
 """The report is one file that needs no other: its style sheet is in it."""
-HOUR = timedelta(hours=1)
 _STEPS = (1, 2, 2.5, 5, 10)
 _LEAST = 1e-6
 
@@ -134,7 +136,7 @@ class MoneyPage(Page):
         reading = read_money(self._querier, asked.question, now)
         if asked.question.only:
             return html(self.render(await reading, asked))
-        since = _hour(now) - timedelta(days=OWN_DAYS)
+        since = hour_of(now) - timedelta(days=OWN_DAYS)
         money, own = await both(reading, read_own(self._querier, since, now))
         return html(self.render(money, asked, own))
 
@@ -192,27 +194,8 @@ class MoneyPage(Page):
         now = self._clock.now()
         since = ""
         if given := given_range(request, now):
-            begin, end = _hour(given[0]), _hour(given[1] - timedelta(microseconds=1)) + HOUR
+            begin, end = hour_of(given[0]), hour_of(given[1] - timedelta(microseconds=1)) + HOUR
         else:
             since = choice(request, "since", "7d", RANGES)
             begin, end = range_of(since, now)
         return MoneyRange(MoneyQuestion(begin, end, by, only, sort), since)
-
-
-def range_of(since: str, now: datetime) -> tuple[datetime, datetime]:
-    """Begin and end of one of `RANGES`: whole hours, the running one too."""
-    end = _hour(now) + HOUR
-    month = now.replace(day=1, hour=0, minute=0, second=0, microsecond=0)
-    if since == "month":
-        return month, end
-    if since == "last-month":
-        return (month - timedelta(days=1)).replace(day=1), month
-    if since.endswith("h"):
-        return end - timedelta(hours=int(since[:-1])), end
-    # Whole days, so that a bar is a day; the running one too.
-    days = int(since[:-1])
-    return now.replace(hour=0, minute=0, second=0, microsecond=0) - timedelta(days=days - 1), end
-
-
-def _hour(at: datetime) -> datetime:
-    return at.replace(minute=0, second=0, microsecond=0)

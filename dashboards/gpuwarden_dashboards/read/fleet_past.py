@@ -7,8 +7,8 @@ from typing import Any
 
 from gpuwarden.query import Querier, Record
 from gpuwarden.waste import NO_WASTE
+from gpuwarden_dashboards.read.money import range_of
 
-WEEK = timedelta(days=7)
 LARGE_GPUS = 2_500
 """With more GPUs, minutes would take too long to read: hours are read."""
 TOP_MAX = 5
@@ -74,29 +74,22 @@ def _floor(instant: datetime, step: timedelta) -> datetime:
     return instant - timedelta(seconds=instant.timestamp() % step.total_seconds())
 
 
-_HOURS = """(SELECT ts, category, seconds / 3600 AS gpu_hours, usd, username, team,
-    job FROM waste_1h)"""
-
-
 async def read_week(querier: Querier, now: datetime) -> Record:
-    """Dollars and GPU hours wasted in the last seven days, and who wasted most. Raises QueryError."""
-    # Rolled-up hours only: labelling the rest takes seconds. In the first hour there are none.
-    found = await _by_all(querier, _HOURS, now) or await _by_all(querier, "waste", now)
-    return _week(found)
-
-
-async def _by_all(querier: Querier, table: str, now: datetime) -> Sequence[Record]:
-    found = await querier.query(
-        f"""
+    """Dollars and GPU hours wasted in the last seven days of the page of money, and who wasted most. Raises QueryError."""
+    begin, end = range_of("7d", now)
+    by_all = await querier.query(
+        """
+        WITH week AS (
+            SELECT * FROM waste WHERE ts >= $begin AND ts < $end QUALIFY simulated = bool_and(simulated) OVER ()
+        )
         SELECT CASE WHEN grouping(username) = 0 THEN 'username' WHEN grouping(team) = 0 THEN 'team'
                 WHEN grouping(job) = 0 THEN 'job' ELSE '' END AS by,
             coalesce(username, team, job) AS name, category, sum(gpu_hours) AS gpu_hours, sum(usd) AS usd
-        FROM {table} WHERE ts >= $begin AND ts < $now
-        GROUP BY GROUPING SETS ((username, category), (team, category), (job, category), (category))
+        FROM week GROUP BY GROUPING SETS ((username, category), (team, category), (job, category), (category))
         """,
-        {"begin": now - WEEK, "now": now},
+        {"begin": begin, "end": end},
     )
-    return found.records()
+    return _week(by_all.records())
 
 
 def _week(records: Sequence[Record]) -> Record:

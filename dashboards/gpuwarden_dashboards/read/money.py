@@ -30,6 +30,26 @@ WASTE_CATEGORIES: Sequence[str] = tuple(
 HOURS_A_MONTH = 730.5
 
 
+def hour_of(at: datetime) -> datetime:
+    """The begin of its hour."""
+    return at.replace(minute=0, second=0, microsecond=0)
+
+
+def range_of(since: str, now: datetime) -> tuple[datetime, datetime]:
+    """Begin and end of `24h`, `7d` and such, `month` or `last-month`: whole hours, the running one too."""
+    end = hour_of(now) + HOUR
+    month = now.replace(day=1, hour=0, minute=0, second=0, microsecond=0)
+    if since == "month":
+        return month, end
+    if since == "last-month":
+        return (month - timedelta(days=1)).replace(day=1), month
+    if since.endswith("h"):
+        return end - timedelta(hours=int(since[:-1])), end
+    # Whole days, so that a bar is a day; the running one too.
+    days = int(since[:-1])
+    return now.replace(hour=0, minute=0, second=0, microsecond=0) - timedelta(days=days - 1), end
+
+
 @dataclass(frozen=True, slots=True)
 class MoneyQuestion:
     """A time range, whole hours, and what its money is grouped and filtered by."""

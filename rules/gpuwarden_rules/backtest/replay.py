@@ -22,6 +22,7 @@ from gpuwarden_rules.backtest.inventory_history import NodeOutage, inventory_his
 from gpuwarden_rules.backtest.query import BacktestQuery, Evaluation, Rows
 from gpuwarden_rules.definition.language import Rule
 from gpuwarden_rules.definition.overrides import OverridePlan
+from gpuwarden_rules.evaluation.accounts import billed
 from gpuwarden_rules.evaluation.state import RuleState, Transition, step
 
 STEP_S = 300.0
@@ -88,13 +89,12 @@ async def replay(
             over |= _resolved(transitions)
         previous = found
         on_progress(found.at)
-    episodes = tuple(
+    episodes = [
         over.get(_key(alert)) or _still_open(state, alert) or alert
         for alert in sorted(began, key=lambda a: (a.fired_at or a.active_at, a.fingerprint))
-    )
-    return Replay(
-        rule, since, until, step_s, resolution_s, query.evaluations, query.queries, episodes
-    )
+    ]
+    bill = tuple(await billed(rule, episodes, querier, until))
+    return Replay(rule, since, until, step_s, resolution_s, query.evaluations, query.queries, bill)
 
 
 class _Silent:

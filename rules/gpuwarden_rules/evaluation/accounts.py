@@ -1,14 +1,15 @@
-"""Computes the cost of alerts from `waste`, so that alerts, reports and SQL have the same amounts.
+"""Computes the cost of alerts from `waste`, so that alerts, backtests, reports and SQL have the same amounts.
 
 An alert of a rule in `waste.COSTS` costs what the time of its GPU of certain categories costs, from the begin
-of the alert until the view `waste` ends. A young alert, or one for which an hour was rolled up meanwhile, is
-computed from its begin, because late data changes categories. For others only the new time is added. If the
-rule's SQL looked back as far as it can, the begin is searched in `waste`.
+of the alert to its end: an alert that goes on, until the view `waste` ends; one that ends, to the last minute that is rolled up.
+A young alert, or one for which an hour was rolled up meanwhile, is computed from its begin, because late data changes
+categories. For others only the new time is added. If the rule's SQL looked back as far as it can, the begin is searched in
+`waste`.
 """
 
 import json
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -24,7 +25,7 @@ from gpuwarden.waste import (
 )
 from gpuwarden_rules.definition.language import Rule
 from gpuwarden_rules.definition.sql_text import timestamp_text
-from gpuwarden_rules.evaluation.state import Account, found_rows, instant_of
+from gpuwarden_rules.evaluation.state import Account, fingerprints_in, found_rows, instant_of
 
 log = logging.getLogger(__name__)
 
@@ -36,17 +37,29 @@ LOOKBACK_SLACK = timedelta(minutes=6)
 QUERY_TIMEOUT_S = 60.0
 ROWS_MAX = 100_000
 HOUR = timedelta(hours=1)
+HOURS_AT_ONCE = 6
+"""Hours whose minutes one query reads."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Span:
-    """The time of an alert to be counted, from `since` on; `before`: dollars counted already."""
+class _Bounds:
+    """The times of `waste`: rolled-up hours end at `rolled_until`, the view at `counted_until`, minutes at `closed_until`."""
+
+    rolled_until: datetime
+    counted_until: datetime
+    closed_until: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class CostSpan:
+    """The time of an alert to be counted, from `since` to `until`; `before`: dollars counted already."""
 
     key: str
     node: str
     gpu_uuid: str | None
     categories: Sequence[str]
     since: datetime
+    until: datetime
     before: float = 0.0
     may_begin_earlier: bool = False
 
@@ -58,6 +71,7 @@ class _Span:
             "gpu_uuid": self.gpu_uuid,
             "categories": list(self.categories),
             "since": timestamp_text(self.since),
+            "until": timestamp_text(self.until),
         }
 
 
@@ -72,19 +86,22 @@ async def accounts_of(
     Raises RowsError as `step` does."""
     if rule.name not in COSTS:
         return {}
-    found = found_rows(rows, rule, now)
-    if not found and not state:
+    holding = found_rows(rows, rule, now)
+    if not holding and not state:
         return {}
+    _, unknown = fingerprints_in(rows, rule, now)
     try:
-        bounds = (await querier.query(bounds_sql(), timeout_s=QUERY_TIMEOUT_S)).records()[0]
-        begin, end = bounds["begin_at"], bounds["end_at"]
-        spans = [
-            span
-            for key in {**found, **state}
-            if not _is_complete(state.get(key), end)
-            and (span := _span(rule, key, found.get(key), state.get(key), begin, now)) is not None
-        ]
-        return await _accounts(querier, spans, begin, end)
+        bounds = await _bounds(querier)
+        spans = []
+        for key in {**holding, **state}:
+            goes_on = key in holding or key in unknown
+            until = bounds.counted_until if goes_on else bounds.closed_until
+            before = state.get(key)
+            span = _span(rule, key, holding.get(key), before, bounds.rolled_until, until, now)
+            is_counted = before is not None and before.accounted_until == until
+            if span is not None and not is_counted:
+                spans.append(span)
+        return await accounts_of_spans(querier, spans, bounds.rolled_until)
     except QueryError as error:
         # An alert does not wait for its cost.
         log.warning(
@@ -93,47 +110,78 @@ async def accounts_of(
         return {}
 
 
-def _is_complete(alert: Alert | None, end: datetime) -> bool:
-    """Whether the alert is counted up to `end`."""
-    return alert is not None and alert.accounted_until == end
+async def billed(
+    rule: Rule, episodes: Sequence[Alert], querier: Querier, until: datetime
+) -> Sequence[Alert]:
+    """Alerts of the past with their cost, from their begin until they were resolved, or `until`. Raises QueryError."""
+    if rule.name not in COSTS or not episodes:
+        return episodes
+    bounds = await _bounds(querier)
+    spans = [
+        _whole(rule, str(number), alert.labels, alert.began_at, min(ends_at, bounds.closed_until))
+        for number, alert in enumerate(episodes)
+        if "node" in alert.labels
+        and (ends_at := alert.resolved_at or until) > alert.began_at
+        and alert.began_at < bounds.closed_until
+    ]
+    accounts = await accounts_of_spans(querier, spans, bounds.rolled_until)
+    return [
+        replace(alert, accounted_usd=account.usd, accounted_until=account.until)
+        if (account := accounts.get(str(number)))
+        else alert
+        for number, alert in enumerate(episodes)
+    ]
+
+
+async def _bounds(querier: Querier) -> _Bounds:
+    row = (await querier.query(bounds_sql(), timeout_s=QUERY_TIMEOUT_S)).records()[0]
+    return _Bounds(row["begin_at"], row["end_at"], row["closed_at"])
 
 
 def _span(
     rule: Rule,
     key: str,
-    found: tuple[Mapping[str, str], Mapping[str, Any]] | None,
+    holding: tuple[Mapping[str, str], Mapping[str, Any]] | None,
     before: Alert | None,
     rolled_until: datetime,
+    until: datetime,
     now: datetime,
-) -> _Span | None:
-    labels = found[0] if found else before.labels if before else {}
+) -> CostSpan | None:
+    labels = holding[0] if holding else before.labels if before else {}
     if "node" not in labels:
         return None
     if before is None:
-        began_at = min((found and instant_of(found[1], "began_at")) or now, now)
+        began_at = min((holding and instant_of(holding[1], "began_at")) or now, now)
         looked_back = rule.params.get("lookback", rule.params.get("window"))
         is_limit = isinstance(looked_back, int | float) and (
             began_at <= now - timedelta(seconds=looked_back) + LOOKBACK_SLACK
         )
-        whole = _whole(rule, key, labels, began_at)
+        whole = _whole(rule, key, labels, began_at, until)
         return replace(whole, may_begin_earlier=is_limit and whole.gpu_uuid is not None)
-    usd, until = before.accounted_usd, before.accounted_until
+    usd, counted_until = before.accounted_usd, before.accounted_until
     is_young = now - before.active_at < YOUNG
-    is_rolled = until is not None and until < rolled_until and now - before.began_at < RESETTLED
-    whole = _whole(rule, key, labels, before.began_at)
-    if usd is None or until is None or is_young or is_rolled:
+    is_rolled = (
+        counted_until is not None
+        and counted_until < rolled_until
+        and now - before.began_at < RESETTLED
+    )
+    whole = _whole(rule, key, labels, before.began_at, until)
+    if usd is None or counted_until is None or is_young or is_rolled:
         return whole
-    return replace(whole, since=until, before=usd)
+    return replace(whole, since=counted_until, before=usd)
 
 
-def _whole(rule: Rule, key: str, labels: Mapping[str, str], since: datetime) -> _Span:
-    return _Span(key, labels.get("node", ""), labels.get("gpu_uuid"), COSTS[rule.name], since)
+def _whole(
+    rule: Rule, key: str, labels: Mapping[str, str], since: datetime, until: datetime
+) -> CostSpan:
+    return CostSpan(
+        key, labels.get("node", ""), labels.get("gpu_uuid"), COSTS[rule.name], since, until
+    )
 
 
-async def _accounts(
-    querier: Querier, spans: Sequence[_Span], begin: datetime, end: datetime
+async def accounts_of_spans(
+    querier: Querier, spans: Sequence[CostSpan], rolled_until: datetime
 ) -> dict[str, Account]:
-    """`begin`: end of the hours that are rolled up; `end`: end of the minutes that are counted."""
     earlier = await _by_key(querier, run_begin_sql(), [s for s in spans if s.may_begin_earlier])
     spans = [
         replace(s, since=earlier[s.key].replace(tzinfo=UTC)) if s.key in earlier else s
@@ -141,34 +189,62 @@ async def _accounts(
     ]
     usd: dict[str, float] = {}
 
-    async def add(sql: str, of: Sequence[_Span]) -> None:
+    async def add(sql: str, of: Sequence[CostSpan]) -> None:
         for key, spent in (await _by_key(querier, sql, of)).items():
             usd[key] = usd.get(key, 0.0) + spent
 
-    if spans:
-        since = max(begin, min(_minute(span.since) for span in spans))
-        if since < end:
-            await add(spent_sql(_naive(since), _naive(end)), spans)
-    rolled = [span for span in spans if span.since < begin]
+    rolled = [span for span in spans if span.since < rolled_until]
     if rolled:
         first = min(_hour(span.since) for span in rolled)
-        await add(spent_hours_sql(_naive(first), _naive(begin)), rolled)
-    # The hour in which a span begins is counted by minutes.
-    within = [span for span in rolled if _minute(span.since) != _hour(span.since)]
-    for hour in sorted({_hour(span.since) for span in within}):
-        heads = [span for span in within if _hour(span.since) == hour]
-        since = min(_minute(span.since) for span in heads)
-        await add(spent_sql(_naive(since), _naive(hour + HOUR)), heads)
-    found = {}
-    for span in spans:
-        if span.key in usd:
-            found[span.key] = Account(span.before + usd[span.key], end, span.since)
-        elif span.before:
-            found[span.key] = Account(span.before, end, span.since)
-    return found
+        await add(spent_hours_sql(_naive(first), _naive(rolled_until)), rolled)
+    for read in minute_reads(spans, rolled_until):
+        await add(spent_sql(_naive(read.begin), _naive(read.end)), read.parts)
+    return {
+        span.key: Account(span.before + usd.get(span.key, 0.0), span.until, span.since)
+        for span in spans
+        if span.key in usd or span.before
+    }
 
 
-async def _by_key(querier: Querier, sql: str, spans: Sequence[_Span]) -> dict[str, Any]:
+@dataclass(frozen=True, slots=True)
+class MinuteRead:
+    """One query of minutes: the time that it reads, and the parts of spans that lie in it."""
+
+    begin: datetime
+    end: datetime
+    parts: Sequence[CostSpan]
+
+
+def minute_reads(spans: Sequence[CostSpan], rolled_until: datetime) -> Iterator[MinuteRead]:
+    """The queries of what whole hours that are rolled up do not have: hours in which spans begin or end, and the time since
+    `rolled_until`."""
+    by_hour: dict[datetime, list[CostSpan]] = {}
+    running = []
+    for whole in spans:
+        span = replace(whole, since=_minute(whole.since))
+        if span.until <= span.since:
+            continue
+        first, last = _hour(span.since), _hour(span.until)
+        if span.since != first and first < rolled_until:
+            by_hour.setdefault(first, []).append(replace(span, until=min(span.until, first + HOUR)))
+        if span.until != last and last < rolled_until and (last != first or span.since == first):
+            by_hour.setdefault(last, []).append(replace(span, since=last))
+        if span.until > rolled_until:
+            running.append(replace(span, since=max(span.since, rolled_until)))
+    hours = sorted(by_hour)
+    while hours:
+        count = 1
+        while count < min(len(hours), HOURS_AT_ONCE) and hours[count] == hours[0] + count * HOUR:
+            count += 1
+        parts = [part for hour in hours[:count] for part in by_hour[hour]]
+        yield MinuteRead(hours[0], hours[count - 1] + HOUR, parts)
+        hours = hours[count:]
+    if running:
+        begin = min(part.since for part in running)
+        yield MinuteRead(begin, max(part.until for part in running), running)
+
+
+async def _by_key(querier: Querier, sql: str, spans: Sequence[CostSpan]) -> dict[str, Any]:
     if not spans:
         return {}
     params = {"spans": json.dumps([span.document() for span in spans])}

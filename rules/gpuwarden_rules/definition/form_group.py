@@ -17,19 +17,11 @@ from gpuwarden_rules.definition.form_sql import (
     Form,
     Let,
     Measure,
-    Source,
-    aggregated_sql,
-    carried,
-    coverage_of,
-    has_coverage,
-    holders_sql,
-    inventory_join,
-    layers,
-    on_key,
+    ended,
+    judged_sql,
     result_columns,
-    source_conditions,
-    source_rows,
-    struct_sql,
+    rows_of,
+    with_coverage,
     wrapped,
 )
 from gpuwarden_rules.definition.yaml_positions import Scalar
@@ -70,115 +62,45 @@ class GroupSelect:
 
 def select_of(members: Sequence[Member]) -> GroupSelect:
     """The SELECT of members of one kind."""
-    forms = [_with_literals(member) for member in members]
     aliases = _Aliases()
-    for form in forms:
-        for source in form.sources:
-            aliases.scans.setdefault(_scan(form, source), {})
-        for measure in form.measures:
-            aliases.add(_scan(form, measure.source), measure.sql)
-        if has_coverage(form):
-            source = form.sources[0]
-            aliases.add(_scan(form, source), coverage_of(form, source))
-    first = forms[0]
-    scans = sorted(aliases.scans, key=lambda scan: not scan.is_own)
-    parts = [_scan_sql(first, scan, name, aliases) for name, scan in aliases.named(scans)]
-    names = [name for name, _ in aliases.named(scans)]
-    own = [name for name, scan in aliases.named(scans) if scan.is_own]
-    joined = names[0]
-    for name, scan in [*aliases.named(scans)][1:]:
-        kind = "FULL" if scan.is_own else "LEFT"
-        joined += f" {kind} JOIN {name} {on_key(first, scan.source, name, own)}"
-    inventory: dict[str, dict[str, None]] = {}
-    for form in forms:
-        for table, columns in form.inventory.items():
-            inventory.setdefault(table, {}).update(dict.fromkeys(columns))
-    joined += "".join(inventory_join(first, table, own) for table in inventory)
-    selected = [*first.key, *carried(first, own)]
-    selected += [f"{name}.is_seen AS {name}_is_seen" for name in own]
-    selected += aliases.all()
-    selected += [struct_sql(table, tuple(columns)) for table, columns in inventory.items()]
-    if any(form.has_holder for form in forms):
-        parts.append(holders_sql())
-        joined += " LEFT JOIN holders USING (gpu_uuid)"
-        selected.append("holder")
-    parts.append(f"measured AS (\n  SELECT {wrapped(selected, 4)}\n  FROM {joined}\n)")
-    renamed = [_renamed(form, number, aliases) for number, form in enumerate(forms)]
-    below = "measured"
-    for depth in range(max(len(one.layers) for one in renamed)):
-        at_depth = [layer for one in renamed for layer in one.layers[depth : depth + 1]]
-        named = [f"{let.sql} AS {let.name}" for layer in at_depth for let in layer]
-        parts.append(f"judged_{depth} AS (\n  SELECT *, {wrapped(named, 4)}\n  FROM {below}\n)")
-        below = f"judged_{depth}"
-    marks = [
-        f"({' OR '.join(f'coalesce({name}_is_seen, false)' for name in one.seen)})"
-        f" AND NOT coalesce({one.ended}, false) AS rule_{number}"
-        for number, one in enumerate(renamed)
+    renamed = [
+        _renamed(_with_literals(member), number, aliases) for number, member in enumerate(members)
     ]
-    parts.append(f"marked AS (\n  SELECT *, {wrapped(marks, 4)}\n  FROM {below}\n)")
-    result = [f"rule_{number}" for number, _ in enumerate(forms)]
-    result += [column for one in renamed for column in one.result]
-    any_rule = " OR ".join(f"rule_{number}" for number, _ in enumerate(forms))
-    sql = f"WITH {', '.join(parts)}\nSELECT\n  {wrapped(result, 2)}\nFROM marked\nWHERE {any_rule}"
+    parts, judged, seen = judged_sql([one.form for one in renamed])
+    marks = []
+    for number, (one, is_seen) in enumerate(zip(renamed, seen, strict=True)):
+        holds_or_unknown = f"NOT coalesce({ended(one.form)}, false)"
+        condition = f"{is_seen} AND {holds_or_unknown}" if is_seen else holds_or_unknown
+        marks.append(f"{condition} AS rule_{number}")
+    parts.append(f"marked AS (\n  SELECT *, {wrapped(marks, 4)}\n  FROM {judged}\n)")
+    numbered = [f"rule_{number}" for number, _ in enumerate(renamed)]
+    result = [*numbered, *(column for one in renamed for column in one.result)]
+    sql = (
+        f"WITH {', '.join(parts)}\nSELECT\n  {wrapped(result, 2)}\nFROM marked\n"
+        f"WHERE {' OR '.join(numbered)}"
+    )
     return GroupSelect(sql, [one.names for one in renamed])
 
 
 @dataclass(frozen=True, slots=True)
-class _Scan:
-    """Rows that are read once: a source with its conditions."""
-
-    source: Source
-    rows: str
-    conditions: tuple[str, ...]
-    is_own: bool
-
-
-@dataclass(frozen=True, slots=True)
 class _Renamed:
-    """A form whose names are those of the group."""
+    """A form whose names are those of the group, and its result."""
 
-    layers: Sequence[Sequence[Let]]
-    ended: str
-    seen: Sequence[str]
-    """Scans whose rows decide what it judges."""
+    form: Form
     result: Sequence[str]
     names: Sequence[str]
 
 
 class _Aliases:
-    """Names of aggregates, each once: two rules may measure the same."""
+    """Names of measures, the same for the same: two rules may measure it."""
 
     def __init__(self) -> None:
-        self.scans: dict[_Scan, dict[str, str]] = {}
-        self._count = 0
+        self._names: dict[Any, str] = {}
 
-    def add(self, scan: _Scan, sql: str) -> str:
-        of_scan = self.scans.setdefault(scan, {})
-        if sql not in of_scan:
-            self._count += 1
-            of_scan[sql] = f"m{self._count}"
-        return of_scan[sql]
-
-    def name(self, scan: _Scan) -> str:
-        return f"seen_{[*self.scans].index(scan)}"
-
-    def named(self, scans: Iterable[_Scan]) -> Iterator[tuple[str, _Scan]]:
-        return ((self.name(scan), scan) for scan in scans)
-
-    def all(self) -> list[str]:
-        return [alias for of_scan in self.scans.values() for alias in of_scan.values()]
-
-
-def _scan(form: Form, source: Source) -> _Scan:
-    # A window of another rule may be this rule's own: rows of both are the same.
-    conditions = tuple(source_conditions(form, source))
-    return _Scan(replace(source, is_own=True), source_rows(form, source), conditions, source.is_own)
-
-
-def _scan_sql(form: Form, scan: _Scan, name: str, aliases: _Aliases) -> str:
-    aggregates = [f"{sql} AS {alias}" for sql, alias in aliases.scans[scan].items()]
-    aggregates.append("true AS is_seen")
-    return aggregated_sql(form, scan.source, name, aggregates, scan.rows, scan.conditions)
+    def of(self, form: Form, measure: Measure) -> str:
+        """The name of a measure in the group."""
+        same = rows_of(form, measure.source), measure.sql
+        return self._names.setdefault(same, f"m{len(self._names) + 1}")
 
 
 def _with_literals(member: Member) -> Form:
@@ -230,27 +152,27 @@ class _AnyName(Scope):
 
 
 def _renamed(form: Form, number: int, aliases: _Aliases) -> _Renamed:
-    names = {m.name: aliases.add(_scan(form, m.source), m.sql) for m in form.measures}
+    measured = with_coverage(form)
+    names = {measure.name: aliases.of(form, measure) for measure in measured.measures}
     names |= {let.name: f"l{number}_{let.name}" for let in form.lets}
-    if has_coverage(form):
-        source = form.sources[0]
-        names["coverage_percent"] = aliases.add(_scan(form, source), coverage_of(form, source))
     scope = _AnyName(names, {})
 
     def named(sql: str) -> str:
         return rewritten(sql, scope, _refuse)
 
-    renamed = [
-        [Let(names[let.name], named(let.sql), let.used) for let in layer]
-        for layer in layers(form.lets)
-    ]
     result = {name: named(sql) for name, sql in result_columns(form).items()}
+    renamed = replace(
+        measured,
+        measures=tuple(replace(one, name=names[one.name]) for one in measured.measures),
+        lets=tuple(
+            Let(names[let.name], named(let.sql), frozenset(names.get(one, one) for one in let.used))
+            for let in form.lets
+        ),
+        when=named(form.when),
+        until=named(form.until),
+    )
     return _Renamed(
-        layers=renamed,
-        ended=named(form.until or f"NOT ({form.when})"),
-        seen=[aliases.name(_scan(form, source)) for source in form.sources if source.is_own],
-        result=[f"{sql} AS r{number}_{name}" for name, sql in result.items()],
-        names=[*result],
+        renamed, [f"{sql} AS r{number}_{name}" for name, sql in result.items()], [*result]
     )
 
 

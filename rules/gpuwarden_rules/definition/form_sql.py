@@ -1,22 +1,29 @@
 """Compiles the form of a rule, which `form` reads, to one SELECT: a row for each subject whose condition holds or is
 unknown.
 
-    gpu_samples_seen    for each table that it measures: its aggregates over the window, a row for each subject
+    gpu_samples_seen    for each table and window that it measures: aggregates, a row for each subject
     gpus_expected       with `expected`: the rows of the inventory that are judged, also those that send nothing
-    seen                those of several tables in one row for each subject
-    measured            these joined, with what is used of the inventory as a struct `gpus`, and who holds the GPU
-    judged_1, ...       the lets, in as many SELECTs over one another as their window functions need
+    seen                those of several in one row for each subject
+    measured            with what is measured of its GPU or node, what is used of the inventory as a struct `gpus`, and
+                        who holds the GPU
+    judged_1, ...       the lets, in as many SELECTs over one another as they need
+    others_1_1, ...     what a let asks about the others of a subject's node or model
+
+`form_group` compiles several forms to one SELECT of the same parts.
 """
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from gpuwarden.metrics import Type
 from gpuwarden.query import text_sql
-from gpuwarden.schema import TABLES, stored_columns
+from gpuwarden.schema import TABLES
+from gpuwarden_rules.definition.partitions import PartitionAggregate, replaced
 
 COVERED_PERCENT = 75
+COVERAGE = "coverage_percent"
+"""Name of the measure of how much of the window has readings."""
 LATE_S = 240
 """Rollups come up to four minutes late: so much is added to the window."""
 REBOOT_SLACK_S = 5
@@ -55,7 +62,6 @@ _NODE_GPUS = """(
   ) AS node_gpus"""
 NODE_GPUS_COLUMNS = ("gpus", "model", "usd_per_hour")
 _NO_NUMBERS = (Type.BOOL, Type.STRING, Type.TIMESTAMP)
-_NO_WORD = re.compile(r"\W+")
 _ONE_READING = re.compile(
     r"\(?(?:arg_)?m(?:ax|in)\((?:\{'of': )?(?P<column>\w+)\}?(?:, ts\)(?:\)\.of)?|\))(?: FILTER .*)?",
     re.DOTALL | re.IGNORECASE,
@@ -99,13 +105,6 @@ class Source:
     def is_inventory(self) -> bool:
         """Whether its rows are those of the inventory that are judged."""
         return self.table in KEY_OF_INVENTORY
-
-    @property
-    def name(self) -> str:
-        """Its name in the SQL."""
-        if self.parts or self.is_inventory:
-            return "parts_seen" if self.parts else f"{self.table}_expected"
-        return f"{self.table}_seen{'' if self.is_own else _NO_WORD.sub('', self.window)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,23 +196,24 @@ class Form:
 
 def sql_of(form: Form) -> str:
     """The SELECT of a form."""
-    parts, selected = _judged(form)
-    ended = form.until or f"NOT ({form.when})"
+    parts, judged, (seen,) = judged_sql([with_coverage(form)])
     result = [
         sql if sql == name else f"{sql} AS {name}" for name, sql in result_columns(form).items()
     ]
+    where = f"NOT coalesce({ended(form)}, false)"
     return (
-        f"WITH {', '.join(parts)}\nSELECT\n  {wrapped(result, 2)}\nFROM {selected}\n"
-        f"WHERE NOT coalesce({ended}, false)"
+        f"WITH {', '.join(parts)}\nSELECT\n  {wrapped(result, 2)}\nFROM {judged}\n"
+        f"WHERE {f'{seen} AND ' if seen else ''}{where}"
     )
 
 
 def parts_sql(form: Form) -> str:
     """The SELECT of all that a form measures, a row for each of its subjects."""
-    parts, selected = _judged(form)
+    parts, judged, (seen,) = judged_sql([with_coverage(form)])
     names = dict.fromkeys((*form.key, *form.labels, *part_names(form)))
     names |= dict.fromkeys(["simulated"] if form.is_simulated_known else [])
-    return f"WITH {', '.join(parts)}\nSELECT {wrapped([*names], 2)}\nFROM {selected}"
+    where = f"\nWHERE {seen}" if seen else ""
+    return f"WITH {', '.join(parts)}\nSELECT {wrapped([*names], 2)}\nFROM {judged}{where}"
 
 
 def part_names(form: Form) -> list[str]:
@@ -221,53 +221,95 @@ def part_names(form: Form) -> list[str]:
     return [*(measure.name for measure in form.measures), *(let.name for let in form.lets)]
 
 
-def _judged(form: Form) -> tuple[list[str], str]:
-    """The common table expressions of a form, and the name of the last."""
-    parts = [_source_sql(form, source) for source in form.sources]
-    own = [source for source in form.sources if source.is_own] or [form.sources[0]]
-    others = [source for source in form.sources if source not in own]
-    joined = own[0].name
-    if len(own) > 1:
-        parts.append(_united_sql(form, own))
-        joined = "seen"
-    names = [joined]
-    joined += "".join(
-        f" LEFT JOIN {source.name} {on_key(form, source, source.name, names)}" for source in others
-    )
-    joined += "".join(inventory_join(form, table, names) for table in form.inventory)
-    taken = {name for table in form.inventory for name in _inventory_names(table)}
-    columns = [*form.key, *carried(form, names)]
-    for measure in form.measures:
-        of = names[0] if measure.source in own else measure.source.name
-        columns.append(f"{of}.{measure.name}" if measure.name in taken else measure.name)
-    columns += [struct_sql(table, names) for table, names in form.inventory.items()]
-    if form.has_holder:
-        parts.append(holders_sql())
-        joined += " LEFT JOIN holders USING (gpu_uuid)"
-        columns.append("holder")
-    if has_coverage(form):
-        columns.append("coverage_percent")
-    parts.append(f"measured AS (\n  SELECT {wrapped(columns, 4)}\n  FROM {joined}\n)")
-    selected = "measured"
-    for number, layer in enumerate(layers(form.lets), start=1):
-        named = wrapped([f"{let.sql} AS {let.name}" for let in layer], 4)
-        parts.append(f"judged_{number} AS (\n  SELECT *, {named}\n  FROM {selected}\n)")
-        selected = f"judged_{number}"
-    return parts, selected
+def ended(form: Form) -> str:
+    """The condition that ends an alert."""
+    return form.until or f"NOT ({form.when})"
 
 
-def _inventory_names(table: str) -> set[str]:
-    """Columns that a table of the inventory has in a join."""
-    if table == "node_gpus":
-        return {"node", *NODE_GPUS_COLUMNS}
-    return {column.name for column in stored_columns(TABLES[table])}
+def with_coverage(form: Form) -> Form:
+    """The form with the coverage of its window among its measures, where its condition names it."""
+    if not has_coverage(form):
+        return form
+    source = form.sources[0]
+    coverage = Measure(COVERAGE, coverage_of(form, source), source, frozenset())
+    return replace(form, measures=(*form.measures, coverage))
 
 
-def on_key(form: Form, source: Source, name: str, own: Sequence[str]) -> str:
-    """The condition that joins a source, called by a name, to the sources of the rule's own window."""
-    if source.at:
-        return f"ON {name}.at_key = {first_of(own, source.at)}"
-    return f"USING ({', '.join(form.key)})" if form.key else "ON true"
+def judged_sql(forms: Sequence[Form]) -> tuple[list[str], str, list[str]]:
+    """What several forms about one kind of subject measure and judge: common table expressions, the name of the last
+    one, and for each form the condition that its windows have rows of a subject; empty: they have of all.
+
+    Names of measures and lets must be those of the same expression.
+    """
+    first = forms[0]
+    scans = scans_of(forms)
+    of_subjects = [(rows, scan) for rows, scan in scans.items() if not rows.at]
+    is_only = len(of_subjects) == 1
+    parts = [
+        scan_sql(first, rows, scan, is_only=is_only or bool(rows.at))
+        for rows, scan in scans.items()
+    ]
+    below = of_subjects[0][1].name
+    if not is_only:
+        parts.append(_united_sql(first, [scan for _, scan in of_subjects]))
+        below = "seen"
+    selected, joins = [f"{below}.*"], []
+    for rows, scan in scans.items():
+        if rows.at:
+            selected += [f"{scan.name}.{name}" for name in scan.aggregates]
+            joins.append(f" LEFT JOIN {scan.name} ON {scan.name}.at_key = {below}.{rows.at}")
+    inventory: dict[str, dict[str, None]] = {}
+    for form in forms:
+        for table, columns in form.inventory.items():
+            inventory.setdefault(table, {}).update(dict.fromkeys(columns))
+    selected += [_struct_sql(table, [*of_table]) for table, of_table in inventory.items()]
+    joins += [_inventory_join(first, table, below) for table in inventory]
+    if any(form.has_holder for form in forms):
+        parts.append(_holders_sql())
+        selected.append("holder")
+        joins.append(" LEFT JOIN holders USING (gpu_uuid)")
+    if joins:
+        joined = below + "".join(joins)
+        parts.append(f"measured AS (\n  SELECT {wrapped(selected, 4)}\n  FROM {joined}\n)")
+        below = "measured"
+    layered = [layers(form.lets) for form in forms]
+    for depth in range(max(map(len, layered))):
+        lets = [let for of in layered for layer in of[depth : depth + 1] for let in layer]
+        parts += _judged_sql(lets, depth + 1, below)
+        below = f"judged_{depth + 1}"
+    return parts, below, [_seen_condition(form, scans) for form in forms]
+
+
+def _judged_sql(lets: Sequence[Let], number: int, below: str) -> list[str]:
+    """The common table expressions of a layer of lets: of what they ask about others of a subject's node or model, and
+    of the lets.
+
+    The others are aggregates that are joined: as window functions, which say the same, they would sort and copy rows
+    with every measure of the group.
+    """
+    others: dict[tuple[str, ...], dict[str, str]] = {}
+
+    def named(aggregate: PartitionAggregate) -> str:
+        of_partition = others.setdefault(aggregate.columns, {})
+        count = sum(map(len, others.values()))
+        return of_partition.setdefault(aggregate.sql, f"other_{number}_{count + 1}")
+
+    columns = [f"{replaced(let.sql, named)} AS {let.name}" for let in lets]
+    parts, rows = [], below
+    for count, (keys, aggregates) in enumerate(others.items(), start=1):
+        name = f"others_{number}_{count}"
+        selected = [f"{key} AS key_{at}" for at, key in enumerate(keys, start=1)]
+        selected += [f"{sql} AS {alias}" for sql, alias in aggregates.items()]
+        parts.append(
+            f"{name} AS (\n  SELECT {wrapped(selected, 4)}\n  FROM {below}"
+            f"\n  GROUP BY {', '.join(keys)}\n)"
+        )
+        same = (
+            f"{key} IS NOT DISTINCT FROM {name}.key_{at}" for at, key in enumerate(keys, start=1)
+        )
+        rows += f" JOIN {name} ON {' AND '.join(same)}"
+    selected = [f"{below}.*", *columns] if others else ["*", *columns]
+    return [*parts, f"judged_{number} AS (\n  SELECT {wrapped(selected, 4)}\n  FROM {rows}\n)"]
 
 
 def result_columns(form: Form) -> dict[str, str]:
@@ -304,58 +346,97 @@ def layers(lets: Sequence[Let]) -> list[list[Let]]:
     return layers
 
 
-def carried(form: Form, own: Sequence[str]) -> list[str]:
-    """Labels beside the key, and `simulated`: of any of the sources that has the subject."""
-    names = [*form.carried_labels]
-    names += ["simulated"] if form.is_simulated_known else []
-    return [f"{first_of(own, name)} AS {name}" for name in names]
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Rows of a table that count."""
+
+    table: str
+    is_rollup: bool
+    at: str
+    """The column that they are joined by, where they are about the GPU or node of the subject."""
+    table_sql: str
+    """What follows FROM."""
+    conditions: tuple[str, ...]
+    has_time: bool
+
+    @property
+    def newest_sql(self) -> str:
+        """Time of the newest row; those of the inventory and of parts have none."""
+        return "max(ts)" if self.has_time else "'epoch'::TIMESTAMP"
 
 
-def _source_sql(form: Form, source: Source) -> str:
-    """The common table expression of a source with the measures that read it."""
-    aggregates = [f"{m.sql} AS {m.name}" for m in form.measures if m.source == source]
-    if source == form.sources[0] and has_coverage(form):
-        aggregates.append(f"{coverage_of(form, source)} AS coverage_percent")
-    conditions = source_conditions(form, source)
-    return aggregated_sql(
-        form, source, source.name, aggregates, source_rows(form, source), conditions
-    )
+@dataclass(frozen=True, slots=True)
+class Scan:
+    """Rows that are read once, and what is measured over them."""
+
+    name: str
+    """Its name in the SQL."""
+    seen: str
+    """Name of the column that says whether it has rows of a subject."""
+    aggregates: dict[str, str] = field(default_factory=dict)
+    """SQL by name."""
 
 
-def aggregated_sql(
-    form: Form,
-    source: Source,
-    name: str,
-    aggregates: Sequence[str],
-    rows: str,
-    conditions: Sequence[str],
-) -> str:
-    """The common table expression that aggregates the rows of a source by the key of the form."""
+def scans_of(forms: Sequence[Form]) -> Mapping[Rows, Scan]:
+    """What the forms read; the rows of their own windows come first."""
+    scans: dict[Rows, Scan] = {}
+    sources = [(form, source) for form in forms for source in form.sources]
+    for form, source in sorted(sources, key=lambda of: not of[1].is_own):
+        count = sum(rows.table == source.table for rows in scans)
+        name = f"{source.table}_{'expected' if source.is_inventory else 'seen'}"
+        name += f"_{count + 1}" if count else ""
+        scan = scans.setdefault(rows_of(form, source), Scan(name, f"has_{len(scans) + 1}"))
+        scan.aggregates.update((m.name, m.sql) for m in form.measures if m.source == source)
+    return scans
+
+
+def rows_of(form: Form, source: Source) -> Rows:
+    """The rows of a source that count."""
+    conditions = tuple(_conditions(form, source))
+    table_sql = _table_sql(form, source)
+    has_time = not (source.parts or source.is_inventory)
+    return Rows(source.table, source.is_rollup, source.at, table_sql, conditions, has_time)
+
+
+def _seen_condition(form: Form, scans: Mapping[Rows, Scan]) -> str:
+    """The condition that a subject has rows in one of the form's own windows; empty: each has."""
+    if sum(not rows.at for rows in scans) == 1:
+        return ""
+    own = [source for source in form.sources if source.is_own] or [form.sources[0]]
+    names = [scans[rows_of(form, source)].seen for source in own]
+    return names[0] if len(names) == 1 else f"({' OR '.join(names)})"
+
+
+def scan_sql(form: Form, rows: Rows, scan: Scan, *, is_only: bool) -> str:
+    """The common table expression that aggregates rows by the key of the form."""
     of_key = {**{part: part for part in form.key}, **form.key_sql}
-    if source.at:
-        of_key = {"at_key": source.at}
-    if source.table == "events":
+    if rows.at:
+        of_key = {"at_key": rows.at}
+    if rows.table == "events":
         of_key |= {part: KEY_OF_EVENTS[part] for part in of_key if part in KEY_OF_EVENTS}
     columns = [sql if sql == part else f"{sql} AS {part}" for part, sql in of_key.items()]
-    carried = () if source.at else form.carried_labels
-    columns += [f"{label_sql(source, label)} AS {label}" for label in carried]
-    if form.is_simulated_known and not source.at and "simulated" in TABLES[source.table].names:
-        columns.append("bool_or(simulated) AS simulated")
-    columns += aggregates
-    where = "\n    AND ".join(conditions)
+    if not rows.at:
+        columns += [f"{_label_sql(rows, label)} AS {label}" for label in form.carried_labels]
+        if form.is_simulated_known and "simulated" in TABLES[rows.table].names:
+            columns.append("bool_or(simulated) AS simulated")
+    columns += [f"{sql} AS {name}" for name, sql in scan.aggregates.items()]
+    if not is_only:
+        columns += [f"true AS {scan.seen}", f"{rows.newest_sql} AS newest_ts"]
     numbers = ", ".join(str(number) for number, _ in enumerate(of_key, start=1))
     grouped = f"\n  GROUP BY {numbers}" if of_key else ROWS_ONLY
+    where = "\n    AND ".join(rows.conditions)
     return (
-        f"{name} AS (\n  SELECT {wrapped(columns, 4)}\n  FROM {rows}\n  WHERE {where}{grouped}\n)"
+        f"{scan.name} AS (\n  SELECT {wrapped(columns, 4)}\n"
+        f"  FROM {rows.table_sql}\n  WHERE {where}{grouped}\n)"
     )
 
 
-def label_sql(source: Source, name: str) -> str:
+def _label_sql(rows: Rows, name: str) -> str:
     """A label beside the key: that of the newest row, or of any of samples, whose windows are short and rows many."""
-    return f"arg_max({name}, ts)" if source.is_rollup else f"any_value({name})"
+    return f"arg_max({name}, ts)" if rows.is_rollup else f"any_value({name})"
 
 
-def source_rows(form: Form, source: Source) -> str:
+def _table_sql(form: Form, source: Source) -> str:
     """What a source is read from, for FROM."""
     if source.parts:
         return "(\n{}\n  ) AS parts".format(
@@ -366,7 +447,7 @@ def source_rows(form: Form, source: Source) -> str:
     return source.table
 
 
-def source_conditions(form: Form, source: Source) -> list[str]:
+def _conditions(form: Form, source: Source) -> list[str]:
     """Conditions of the rows of a source that count."""
     if source.parts:
         return ["true"]
@@ -404,7 +485,7 @@ def _reboots_sql(source: Source) -> str:
 
 def has_coverage(form: Form) -> bool:
     """Whether it needs to know how much of the window has readings."""
-    return "coverage_percent" in form.covered
+    return COVERAGE in form.covered
 
 
 def coverage_of(form: Form, source: Source) -> str:
@@ -429,37 +510,31 @@ def coverage_sql(source: Source, value: str) -> str:
     )
 
 
-def _united_sql(form: Form, own: Sequence[Source]) -> str:
-    """The common table expression that has each subject of any of the sources.
+def _united_sql(form: Form, scans: Sequence[Scan]) -> str:
+    """The common table expression that has each subject of any of the scans.
 
     It is no FULL JOIN: a backtest cannot ask for many instants of one at once.
     """
-    names = [*form.carried_labels]
-    names += ["simulated"] if form.is_simulated_known else []
-    names += [measure.name for measure in form.measures if measure.source in own]
-    names += ["coverage_percent"] if has_coverage(form) else []
-    columns = [*form.key, *(f"any_value({name}) AS {name}" for name in names)]
-    union = " UNION ALL BY NAME ".join(f"FROM {source.name}" for source in own)
-    grouped = f"\n  GROUP BY {', '.join(form.key)}" if form.key else ""
+    columns = [*form.key]
+    columns += [f"arg_max({name}, newest_ts) AS {name}" for name in form.carried_labels]
+    columns += ["bool_or(simulated) AS simulated"] if form.is_simulated_known else []
+    names = [name for scan in scans for name in (*scan.aggregates, scan.seen)]
+    columns += [f"any_value({name}) AS {name}" for name in names]
+    union = " UNION ALL BY NAME ".join(f"FROM {scan.name}" for scan in scans)
+    grouped = f"\n  GROUP BY {', '.join(form.key)}" if form.key else ROWS_ONLY
     return f"seen AS (\n  SELECT {wrapped(columns, 4)}\n  FROM ({union}){grouped}\n)"
 
 
-def inventory_join(form: Form, table: str, own: Sequence[str]) -> str:
-    """The join of a table of the inventory to the sources of the rule's own window."""
+def _inventory_join(form: Form, table: str, seen: str) -> str:
+    """The join of a table of the inventory to what was seen."""
     key = KEY_OF_INVENTORY[table]
     rows = _NODE_GPUS if table == "node_gpus" else table
     if key in form.key:
         return f" LEFT JOIN {rows} USING ({key})"
-    return f" LEFT JOIN {rows} ON {table}.{key} = {first_of(own, key)}"
+    return f" LEFT JOIN {rows} ON {table}.{key} = {seen}.{key}"
 
 
-def first_of(own: Sequence[str], name: str) -> str:
-    """The value of a column in any of the sources that has the subject."""
-    columns = [f"{source}.{name}" for source in own]
-    return columns[0] if len(columns) == 1 else f"coalesce({', '.join(columns)})"
-
-
-def holders_sql() -> str:
+def _holders_sql() -> str:
     """Who holds each GPU: its largest process."""
     columns = ", ".join(f"'{name}': {name}" for name in HOLDER_COLUMNS)
     return (
@@ -477,7 +552,7 @@ def holders_sql() -> str:
     )
 
 
-def struct_sql(table: str, names: Sequence[str]) -> str:
+def _struct_sql(table: str, names: Sequence[str]) -> str:
     """Columns of a table as a struct of its name."""
     return "{" + ", ".join(f"'{name}': {table}.{name}" for name in names) + f"}} AS {table}"
 

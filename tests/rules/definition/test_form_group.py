@@ -45,6 +45,12 @@ rules:
     where: util_percent >= 50
     measure: {{util: avg(util_percent), links: max(nvlinks_active) over 7d}}
     when: util > 90 and holder.username = 'ada'
+  - name: cooler
+{HEAD}    of: gpu
+    window: 10s
+    measure: {{core: max(temperature_celsius), before: "avg(temperature_celsius) filter (age > 20s) over 2m"}}
+    let: {{near: siblings(core), warmth: "sum(core) over (partition by node)"}}
+    when: core < before or core < near or warmth < 50
 """
 
 

@@ -27,6 +27,7 @@ from gpuwarden_cli.composition.supervision import SIMULATOR_MISSING, run_until_s
 from gpuwarden_cli.output import counted
 from gpuwarden_collector.daemon import Collector
 from gpuwarden_collector.settings import CollectorSettings
+from gpuwarden_rules.definition.templates import usd
 
 SIMULATED_GPUS = 8
 SIMULATED_SEED = 1
@@ -194,6 +195,11 @@ class AlertPrinter:
             say("… and so on: `gpuwarden alerts list`")
             return
         simulated = " (simulated)" if alert.simulated else ""
-        say(f"{alert.state.value.upper()} {alert.severity.value}: {alert.summary}{simulated}")
+        spent = alert.usd_so_far(alert.seen_at)
+        cost = ""
+        if alert.usd_per_hour is not None and spent is not None:
+            cost = f" {usd(spent)} so far, {usd(alert.usd_per_hour)}/h."
+        head = f"{alert.state.value.upper()} {alert.severity.value}"
+        say(f"{head}: {alert.summary}{cost}{simulated}")
         if self._said == 1 and alert.state is AlertState.FIRING:
             say(f"  what to do: {' '.join(alert.remedy.split())}")

@@ -520,18 +520,13 @@ class FormReader:
         return (self._text_of(node) if node is not None else None) or ""
 
     def _shown(self, fields: Sequence[str], named: set[str]) -> dict[str, str]:
-        """SQL of what texts name and nothing measures: the inventory, the price, who holds the GPU."""
+        """SQL of what texts name and nothing measures: the inventory, who holds the GPU."""
         shown = {}
         for name in dict.fromkeys(fields):
             column = self._shown_column(name)
             if column is not None and (name not in named or name == "model"):
                 shown[name] = _MODEL if name == "model" else column
                 self._take_down(column)
-        costs = {"cost", "usd_so_far", "usd_per_hour"} & {*fields}
-        table = "gpus" if self._is_in("gpus") else "node_gpus" if self._is_in("nodes") else ""
-        if costs and table and "usd_per_hour" not in named:
-            shown["usd_per_hour"] = f"{table}.usd_per_hour"
-            self._take_down(f"{table}.usd_per_hour")
         return shown
 
     def _shown_column(self, name: str) -> str | None:

@@ -82,8 +82,10 @@ COLUMN_TYPES = {
 }
 RESERVED = tuple(COLUMN_TYPES)
 """Result columns with a fixed meaning; none can be a label."""
-OFFERED = ("active", "usd_so_far", "cost")
-"""Fields that the engine adds for texts: time since the begin, dollars so far, both amounts as a text."""
+OFFERED = ("active",)
+"""Fields that the engine adds for texts: time since the begin."""
+MONEY = ("cost", "usd_per_hour", "usd_so_far")
+"""What no text says: an amount grows while the text stays, so it is shown beside it."""
 
 INTERVAL_S_MIN, INTERVAL_S_MAX = 1.0, 86400.0
 HOLD_S_MAX = 7 * 86400.0
@@ -586,7 +588,9 @@ def column_problems(rule: Rule, columns: Mapping[str, str]) -> list[FileProblem]
 def _field_problem(
     part: templates.TemplateField, columns: Mapping[str, str], rule: Rule
 ) -> str | None:
-    if part.name in OFFERED or part.name in rule.params or part.name == "usd_per_hour":
+    if part.name in MONEY:
+        return f"{{{part.name}}} would be out of date at once; page and message show the cost beside the text"
+    if part.name in OFFERED or part.name in rule.params:
         return None
     if part.name not in columns:
         known = ", ".join((*columns, *OFFERED))

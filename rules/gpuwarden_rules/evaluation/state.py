@@ -31,9 +31,9 @@ from datetime import datetime, timedelta
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from gpuwarden.alert import Alert, AlertState, Severity, fingerprint, usd_between
+from gpuwarden.alert import Alert, AlertState, Severity, fingerprint
 from gpuwarden_rules.definition.language import Rule
-from gpuwarden_rules.definition.templates import COST_UNKNOWN, TEXT_CHARS_MAX, usd
+from gpuwarden_rules.definition.templates import TEXT_CHARS_MAX
 
 FLAPS_MAX = 4
 """Changes (fires, clears) within FLAP_WINDOW from which an alert flaps."""
@@ -305,7 +305,8 @@ def _seen(
     is_firing = fires or (before is not None and before.state is AlertState.FIRING)
     fired_at = before.fired_at if before else None
     usd_per_hour = _number(row, "usd_per_hour")
-    values = {**rule.params, **row, **_offered(usd_per_hour, usd_known, began_at, now)}
+    # A clock that went back makes no alert younger than now.
+    values = {**rule.params, **row, "active": max(now - began_at, timedelta())}
     try:
         summary, remedy = rule.summary.render(values), rule.remedy.render(values)
     except (LookupError, ValueError) as error:
@@ -331,24 +332,6 @@ def _seen(
         muted=before.muted if before else None,
         simulated=row.get("simulated") is True,
     )
-
-
-def _offered(
-    usd_per_hour: float | None, usd_known: float | None, began_at: datetime, now: datetime
-) -> dict[str, Any]:
-    """Fields of texts that the engine adds to the row: see `language.OFFERED`."""
-    now = max(now, began_at)  # a clock that went back costs nothing
-    so_far = usd_between(usd_per_hour, began_at, now) if usd_known is None else usd_known
-    if usd_per_hour is None or so_far is None:
-        cost = COST_UNKNOWN
-    else:
-        cost = f"{usd(so_far)} so far, {usd(usd_per_hour)}/h"
-    return {
-        "active": now - began_at,
-        "usd_per_hour": usd_per_hour,
-        "usd_so_far": so_far,
-        "cost": cost,
-    }
 
 
 def _number(row: Mapping[str, Any], name: str) -> float | None:

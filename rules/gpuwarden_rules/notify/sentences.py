@@ -139,26 +139,19 @@ def _state(message: Notification, incident: Incident, style: Style) -> list[str]
     if muted:
         lines.append(f"Muted: {len(muted)} of {message.firing_total} alerts ({muted[0]}).")
     lines.append(f"Do: {' '.join(incident.remedy.split())}")
-    if not (incident.roots == 1 and message.firing and _has_cost(message.firing[0])):
-        lines += _cost(message)
+    lines.append(_cost(message))
     if message.resolved:
         lines.append(f"Over: {message.resolved_total} alerts since the last message.")
     return lines
 
 
-def _cost(message: Notification) -> list[str]:
+def _cost(message: Notification) -> str:
     if message.usd_per_hour is None:
-        return ["Cost: unknown."]
+        return "Cost: unknown."
     so_far = "" if message.usd_so_far is None else f", {usd(message.usd_so_far)} so far"
     roots = message.firing[: message.roots]
     least = "at least " if any(alert.usd_per_hour is None for alert in roots) else ""
-    return [f"Cost: {least}{usd(message.usd_per_hour)}/h{so_far}."]
-
-
-def _has_cost(alert: Alert) -> bool:
-    if alert.usd_per_hour is None:
-        return COST_UNKNOWN in alert.summary
-    return f"{usd(alert.usd_per_hour)}/h" in alert.summary
+    return f"Cost: {least}{usd(message.usd_per_hour)}/h{so_far}."
 
 
 def _ended(message: Notification, incident: Incident) -> list[str]:

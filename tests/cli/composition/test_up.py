@@ -1,7 +1,7 @@
 """`up` decides and says the right things; the whole of it runs in the end-to-end tests."""
 
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -21,11 +21,11 @@ ALERT = Alert(
     severity=Severity.WARNING,
     state=AlertState.FIRING,
     labels={},
-    summary="GPU 3 of n1 idle for 2 h: $5.90 so far",
+    summary="GPU 3 of n1 idle for 2 h.",
     remedy="Stop the job\nor free its memory.",
     value=None,
     usd_per_hour=2.95,
-    began_at=NOW,
+    began_at=NOW - timedelta(hours=2),
     active_at=NOW,
     fired_at=NOW,
     seen_at=NOW,
@@ -53,9 +53,9 @@ def test_the_first_alert_says_what_to_do_the_next_are_a_line(capsys) -> None:
     voice.on_change(ALERT)
     voice.on_change(replace(ALERT, state=AlertState.RESOLVED))
     assert capsys.readouterr().out.splitlines() == [
-        "FIRING warning: GPU 3 of n1 idle for 2 h: $5.90 so far (simulated)",
+        "FIRING warning: GPU 3 of n1 idle for 2 h. $5.90 so far, $2.95/h. (simulated)",
         "  what to do: Stop the job or free its memory.",
-        "RESOLVED warning: GPU 3 of n1 idle for 2 h: $5.90 so far (simulated)",
+        "RESOLVED warning: GPU 3 of n1 idle for 2 h. $5.90 so far, $2.95/h. (simulated)",
     ]
 
 

@@ -319,7 +319,8 @@ def test_a_gpu_has_the_minutes_of_its_processes_and_a_job_may_be_absent(database
 
 
 def test_texts_have_the_inventory_the_price_and_who_holds_the_gpu(database) -> None:
-    text = HOT.replace("({model})", "({model}, {serial}), {username}, job {job}: {cost}")
+    text = HOT.replace("({model})", "({model}, {serial}), {username}, job {job}")
+    text += "    let: {usd_per_hour: gpus.usd_per_hour}\n"
     rule = rule_of(text)
     samples(database, "GPU-a", temperature_celsius=99)
     gpu = {"gpu_uuid": "GPU-a", "node": "n1", "model": "H100", "serial": "17", "usd_per_hour": 2.5}

@@ -151,7 +151,7 @@ def test_columns_that_labels_and_texts_need_must_be_there() -> None:
         "r.yaml:12:10: gpu_hot: column 'value' must be a number, not VARCHAR",
         (
             "r.yaml:9:26: gpu_hot: the text uses {gpu}, which the SQL does not return; "
-            "known: node, value, active, usd_so_far, cost"
+            "known: node, value, active"
         ),
         "r.yaml:9:38: gpu_hot: {value:.0f} needs a number, the column is VARCHAR",
     ]
@@ -190,7 +190,6 @@ def test_a_chart_names_metrics_and_what_they_are_compared_with() -> None:
         ("simulated", "BOOLEAN", True),
         ("simulated", "VARCHAR", False),
         ("active", "INTEGER", False),
-        ("cost", "VARCHAR", False),
         ("anything", "VARCHAR[]", True),
     ],
 )
@@ -227,3 +226,11 @@ def test_a_page_gives_reasons_for_parameters_and_spans_alone() -> None:
     assert rule.page is not None
     assert (rule.page.title, rule.page.quiet) == ("A GPU is hot", ("A cool GPU.",))
     assert rule.page.sources == {"above": "the data sheet", "for": "it cools down"}
+
+
+@pytest.mark.parametrize("name", ["cost", "usd_per_hour", "usd_so_far"])
+def test_a_text_does_not_say_what_an_alert_costs(name: str) -> None:
+    (rule,) = parse(GOOD.replace("{value:.0f}", f"{{{name}}}"), "r.yaml")
+    columns = {"node": "VARCHAR", "gpu": "INTEGER", "value": "DOUBLE", name: "DOUBLE"}
+    (problem,) = column_problems(rule, columns)
+    assert "page and message show the cost beside the text" in problem.message

@@ -51,15 +51,12 @@ def test_eight_gpus_of_a_node_and_what_follows() -> None:
 
 
 def test_the_cost_is_said_once() -> None:
-    """A lone root's summary may say it; the sum over several is nowhere else."""
-    told = replace(make_alert(), summary="GPU 0 is idle: $0.59 so far, $2.95/h.")
-    (message,) = messages(([told], S))
-    assert "Cost" not in rendered(message, "text", STYLE).body
-    (message,) = messages(([told, make_alert(gpu=1)], S))
+    (message,) = messages(([make_alert()], S))
+    assert rendered(message, "text", STYLE).body.count("$2.95/h") == 1
+    (message,) = messages(([make_alert(), make_alert(gpu=1)], S))
     assert "Cost: $5.90/h" in rendered(message, "text", STYLE).body
-    unknown = replace(make_alert(usd_per_hour=None), summary="GPU 0 is idle: cost unknown.")
-    (message,) = messages(([unknown], S))
-    assert "Cost" not in rendered(message, "text", STYLE).body
+    (message,) = messages(([make_alert(usd_per_hour=None)], S))
+    assert "Cost: unknown." in rendered(message, "text", STYLE).body
 
 
 def test_what_is_over_or_muted_stands_beside_what_still_fires() -> None:

@@ -86,7 +86,9 @@ class Alert:
     """Cost until `accounted_until` from `waste`; None: `usd_per_hour` gives the cost."""
     accounted_until: datetime | None = None
     owner: str | None = None
-    """Username of the owner; None: unknown."""
+    """Username of the owner: whom it concerns, or who holds the GPU; None: unknown."""
+    job: str | None = None
+    """Job that it concerns, or that has the GPU; None: unknown."""
     muted: str | None = None
     """Text that says why it notifies nobody: silenced or acknowledged; None: it notifies."""
     simulated: bool = False

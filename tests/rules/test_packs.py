@@ -1,12 +1,15 @@
 """The built-in rules: every case of every `*.test.yaml` beside them, and what all must have."""
 
 import re
+from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.each import each
 from tests.rules.built_in import FILES, cases_in
 
+from gpuwarden.alert import AlertState
 from gpuwarden.diagnosis import INPUT_BOUND, Bottleneck
 from gpuwarden.sxids import SXID_ACTIONS, SXIDS
 from gpuwarden_agent.events.kinds import KINDS
@@ -14,7 +17,9 @@ from gpuwarden_agent.events.xid_lines import Sxid
 from gpuwarden_agent.events.xid_rows import row_of
 from gpuwarden_collector.ingest import clock_check, gpu_owners, node_owners
 from gpuwarden_rules.definition.language import builtin_rules
-from gpuwarden_rules.testing import run_case
+from gpuwarden_rules.testing import Case, run_case
+from gpuwarden_rules.testing.cases import START
+from gpuwarden_rules.testing.runner import alerts_in
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
@@ -68,3 +73,41 @@ def test_a_fatal_sxid_has_the_remedy_that_its_event_tells(database, clock) -> No
         remedy = info.remedy(is_fatal=True)
         assert told[info.code]["advice"] == f"{remedy[0].upper()}{remedy[1:]}.", info.action
         assert told[info.code]["message"].endswith(f"; {remedy}"), info.action
+
+
+def _held(case: Case, table: str, at_s: float) -> dict[str, list[tuple[Any, Any]]]:
+    """User and job of the rows of the last two minutes, by GPU."""
+    held: dict[str, list[tuple[Any, Any]]] = {}
+    at = START + timedelta(seconds=at_s)
+    for row in case.rows.get(table, ()):
+        if at - timedelta(minutes=2) < row["ts"] <= at:
+            held.setdefault(row["gpu_uuid"], []).append((row.get("username"), row.get("job")))
+    return held
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
+def test_an_alert_of_a_gpu_names_the_user_and_the_job_that_suffer(path: Path) -> None:
+    """In every case where the GPU has a process of a user; a sentence that names a person gives the owner."""
+    unnamed, checked = [], 0
+    for case in cases_in(path):
+        users = {row.get("username") for rows in case.rows.values() for row in rows} - {None}
+        for name in dict.fromkeys(one.rule for one in case.expectations if one.alerts):
+            for at_s, alerts in alerts_in(case, name).items():
+                for alert in (one for one in alerts if one.state is AlertState.FIRING):
+                    spoken = {user for user in users if re.search(rf"\b{user}'s\b", alert.summary)}
+                    holders = _held(case, "process_samples", at_s).get(
+                        alert.labels.get("gpu_uuid", "")
+                    )
+                    jobs = {job for _, job in holders or () if job}
+                    owners = {user for user, _ in holders or () if user}
+                    checked += bool(spoken or owners)
+                    if (
+                        (spoken and alert.owner not in spoken)
+                        or (owners and alert.owner not in owners)
+                        or (jobs and alert.job not in jobs)
+                    ):
+                        unnamed.append(
+                            (case.name, name, at_s, dict(alert.labels), alert.owner, alert.job)
+                        )
+    assert not unnamed, unnamed
+    assert checked or path.name not in ("jobs.test.yaml", "idle.test.yaml", "data_loader.test.yaml")

@@ -23,6 +23,7 @@ from gpuwarden_rules.backtest.query import BacktestQuery, Evaluation, Rows
 from gpuwarden_rules.definition.language import Rule
 from gpuwarden_rules.definition.overrides import OverridePlan
 from gpuwarden_rules.evaluation.accounts import billed
+from gpuwarden_rules.evaluation.holders import rows_with_holders
 from gpuwarden_rules.evaluation.state import RuleState, Transition, step
 
 STEP_S = 300.0
@@ -84,6 +85,7 @@ async def replay(
         query.at, since, until, step_s, resolution_s, lambda: query.at_once
     ):
         for at, rows in [*between(state, previous, found.at, rule), (found.at, found.rows)]:
+            rows = await rows_with_holders(rule, rows, state, querier, at)
             state, transitions = step(state, rows, rule, at, silent.at(at))
             began += [t.alert for t in transitions if t.alert.state is AlertState.FIRING]
             over |= _resolved(transitions)

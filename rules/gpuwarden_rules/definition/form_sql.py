@@ -321,8 +321,6 @@ def result_columns(form: Form) -> dict[str, str]:
     result |= {name: sql for name, sql in form.shown.items() if name not in result}
     if number := next((measure.name for measure in form.measures if measure.is_number), None):
         result.setdefault("value", number)
-    if form.has_holder and "username" in form.shown:
-        result.setdefault("owner", "holder.username")
     condition = f"({form.when})" + (f" AND ({form.covered})" if form.covered else "")
     result["holds"] = f"CASE WHEN {condition} THEN true END"
     return result

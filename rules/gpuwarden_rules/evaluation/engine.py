@@ -26,6 +26,7 @@ from gpuwarden_rules.definition.overrides import Locations, Override
 from gpuwarden_rules.evaluation import fleet, schedule
 from gpuwarden_rules.evaluation.accounts import accounts_of
 from gpuwarden_rules.evaluation.group import Query, Rows, RuleGroup, groups_of, rows_alone
+from gpuwarden_rules.evaluation.holders import rows_with_holders
 from gpuwarden_rules.evaluation.rule_failing import (
     failing_rows,
     failing_rule,
@@ -571,9 +572,10 @@ class RuleEngine:
         rule = runtime.rule
         if self._elsewhere:
             rows = [row for row in rows if row.get("node") not in self._elsewhere]
+        held = await rows_with_holders(rule, rows, runtime.state, querier, now)
         accounts = await accounts_of(rule, rows, runtime.state, querier, now)
         unread = self._unread(runtime, now)
-        advance = partial(step, runtime.state, rows, rule, now, silent, accounts, unread)
+        advance = partial(step, runtime.state, held, rule, now, silent, accounts, unread)
         if len(rows) <= INLINE_ROWS_MAX:
             runtime.state, transitions = advance()
         else:

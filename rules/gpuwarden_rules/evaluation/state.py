@@ -328,7 +328,8 @@ def _seen(
         active_at=active_at,
         fired_at=fired_at or (now if is_firing else None),
         seen_at=now,
-        owner=_text(row, "owner"),
+        owner=_text(row, "owner") or (before.owner if before else None),
+        job=_text(row, "job") or (before.job if before else None),
         muted=before.muted if before else None,
         simulated=row.get("simulated") is True,
     )

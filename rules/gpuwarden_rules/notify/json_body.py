@@ -83,6 +83,7 @@ def _alert(alert: Alert, now: datetime) -> dict[str, Any]:
         "usd_per_hour": alert.usd_per_hour,
         "usd_so_far": alert.usd_so_far(max(now, alert.began_at)),
         "owner": alert.owner,
+        "job": alert.job,
         "began_at": iso_text(alert.began_at),
         "fired_at": iso_text(alert.fired_at) if alert.fired_at else None,
         "resolved_at": iso_text(alert.resolved_at) if alert.resolved_at else None,

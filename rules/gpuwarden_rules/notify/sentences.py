@@ -29,6 +29,8 @@ FORMS = ("text", "markdown", "short")
 SHORT_CHARACTERS_MAX = 160
 PLACES_MAX = 16
 """Most places that a message names; the others are counted."""
+HOLDERS_MAX = 5
+"""Most people and jobs that a message names; the others are counted."""
 RULES_MAX = 8
 """Most rules of consequences that a message names; the others are counted."""
 HIDDEN = ("gpu_uuid", "node", "owner")
@@ -139,10 +141,29 @@ def _state(message: Notification, incident: Incident, style: Style) -> list[str]
     if muted:
         lines.append(f"Muted: {len(muted)} of {message.firing_total} alerts ({muted[0]}).")
     lines.append(f"Do: {' '.join(incident.remedy.split())}")
+    if whose := _whose(message.firing[: message.roots], incident.summary):
+        lines.append(f"Affects: {whose}.")
     lines.append(_cost(message))
     if message.resolved:
         lines.append(f"Over: {message.resolved_total} alerts since the last message.")
     return lines
+
+
+def _whose(roots: Sequence[Alert], summary: str) -> str:
+    """`bob's job 55, job 60 and 3 more`: who suffers, as far as the sentence does not say it."""
+    named = dict.fromkeys(
+        _holder(alert)
+        for alert in roots
+        if any(name and name not in summary for name in (alert.owner, alert.job))
+    )
+    more = len(named) - HOLDERS_MAX
+    return ", ".join([*named][:HOLDERS_MAX]) + (f" and {more} more" if more > 0 else "")
+
+
+def _holder(alert: Alert) -> str:
+    if not alert.job:
+        return alert.owner or ""
+    return f"{alert.owner}'s job {alert.job}" if alert.owner else f"job {alert.job}"
 
 
 def _cost(message: Notification) -> str:
@@ -247,5 +268,5 @@ def _markdown(line: str) -> str:
     """The line in Markdown: a heading is bold, all other marks are escaped."""
     escaped = "".join(f"\\{c}" if c in "\\`*_[]<>#" else c for c in line)
     head, colon, rest = escaped.partition(": ")
-    is_heading = head in ("Where", "Follows", "Muted", "Do", "Cost", "Over") and colon
+    is_heading = head in ("Where", "Follows", "Muted", "Do", "Affects", "Cost", "Over") and colon
     return f"**{head}:** {rest}" if is_heading else escaped

@@ -20,6 +20,7 @@ from gpuwarden.durations import readable
 from gpuwarden.query import QueryError
 from gpuwarden_rules.backtest.query import BacktestQuery, Rows
 from gpuwarden_rules.definition.language import Rule
+from gpuwarden_rules.evaluation.holders import HOLDERS_SQL, sought_by, with_holders
 from gpuwarden_rules.evaluation.state import RowsError, step
 from gpuwarden_rules.testing.cases import START, Case, Expectation, Expected, braced, load_cases
 from gpuwarden_rules.testing.database import MemoryDatabase
@@ -129,6 +130,9 @@ def _states(
             rows = rows_at.get(at_s)
             if rows is None:
                 rows = database.run(rule.sql, rule.bindings(now)).records()
+            if sought := sought_by(rule, rows, state, now):
+                holders = database.run(HOLDERS_SQL, sought.bindings).records()
+                rows = with_holders(rows, sought, holders)
             state, _ = step(state, rows, rule, now)
         except (QueryError, RowsError) as error:
             raise _EvaluationError(at_s, error) from error

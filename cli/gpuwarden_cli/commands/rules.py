@@ -163,7 +163,7 @@ def rules_sql(args: argparse.Namespace) -> int:
 
 def rules_check(args: argparse.Namespace) -> int:
     """Check the language and the SQL of rule files; 1 when one is not valid."""
-    from gpuwarden_rules.testing.check import check
+    from gpuwarden_rules.testing.check import check, gaps
 
     paths = paths_of(args.files, tests=False)
     problems = asyncio.run(check(paths))
@@ -175,6 +175,9 @@ def rules_check(args: argparse.Namespace) -> int:
     else:
         is_or_are = "is" if len(paths) == 1 else "are"
         print(f"{counted(len(paths), 'rule file')} {is_or_are} valid")
+    if not problems:
+        for gap in gaps(_rules(args.files)):
+            print(f"{gap} (a note)", file=sys.stderr)
     if not problems and (args.url or os.environ.get("GPUWARDEN_URL")):
         for line in asyncio.run(_not_here(args.files, args.url)):
             print(line, file=sys.stderr)

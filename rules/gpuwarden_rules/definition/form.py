@@ -102,6 +102,7 @@ _SPREAD = re.compile(
 )
 """Aggregates that say something about all of the window."""
 _MODEL = "coalesce(gpus.model, 'unknown model')"
+_CALLED = re.compile(r"\b[A-Za-z_]\w*(?=\s*\()")
 _OF_PARTS = ("share", *(f"p{percent}" for percent in PERCENTILES))
 """Helpers that need no time."""
 _AGE = {"age": "epoch($now::TIMESTAMP - ts)"}
@@ -128,6 +129,8 @@ class FormReader:
         """Table and column of everything that is read."""
         self._inventory: dict[str, dict[str, None]] = {}
         self._has_holder = False
+        self.places: dict[str, tuple[int, int]] = {}
+        """Line and column of each expression by its SQL, and as `SQL#name` of each function in it."""
         self.labels: tuple[str, ...] = ()
         """The alert's labels, once it has been read."""
 
@@ -203,6 +206,7 @@ class FormReader:
             message = f"a {parts.subject.name} is no part of a {self._subject.name}"
             self._reader.note(nodes["of"], message)
         self._columns.update(reader._columns)
+        self.places |= reader.places
         self._part_names = names
         return parts
 
@@ -294,6 +298,10 @@ class FormReader:
         sql = " ".join(rewritten(text, scope, self._noting_at(node), used).split())
         for name in used:
             self._take_down(name)
+        self.places[sql] = self._reader.position(node)
+        for call in _CALLED.finditer(self._text_of(node) or ""):
+            place = self._reader.position(node, call.start())
+            self.places.setdefault(f"{sql}#{call[0].lower()}", place)
         return sql, frozenset(used)
 
     def _take_down(self, name: str) -> None:

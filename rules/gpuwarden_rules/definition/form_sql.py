@@ -13,7 +13,7 @@ unknown.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from gpuwarden.metrics import Type
@@ -214,6 +214,35 @@ def parts_sql(form: Form) -> str:
     names |= dict.fromkeys(["simulated"] if form.is_simulated_known else [])
     where = f"\nWHERE {seen}" if seen else ""
     return f"WITH {', '.join(parts)}\nSELECT {wrapped([*names], 2)}\nFROM {judged}{where}"
+
+
+def trials(form: Form) -> Iterator[tuple[str, str]]:
+    """Each expression of a form in order, with a SELECT that has it and those before it."""
+    if form.parts is not None:
+        yield from trials(form.parts)
+    lets = {let.name for let in form.lets}
+    bare = replace(
+        form, measures=(), lets=(), when="true", until="false", covered="", where="", shown={}, labels=tuple(name for name in form.labels if name not in lets),
+    )  # fmt: skip
+    if form.expected:
+        yield form.expected, sql_of(bare)
+    own = [measure for measure in form.measures if measure.source.is_own]
+    for measure in own:
+        yield measure.sql, sql_of(replace(bare, measures=(measure,)))
+    for measure in form.measures:
+        if measure not in own:
+            yield measure.sql, sql_of(replace(bare, measures=(*own[:1], measure)))
+    if form.where and form.measures:
+        yield form.where, sql_of(replace(bare, measures=form.measures, where=form.where))
+    whole = replace(bare, measures=form.measures, where=form.where)
+    for number, let in enumerate(form.lets, start=1):
+        yield let.sql, sql_of(replace(whole, lets=form.lets[:number]))
+    whole = replace(whole, lets=form.lets, labels=form.labels)
+    for condition in (form.when, form.until):
+        if condition:
+            yield condition, sql_of(replace(whole, when=condition))
+    if form.covered:
+        yield form.covered, sql_of(replace(whole, covered=form.covered))
 
 
 def part_names(form: Form) -> list[str]:

@@ -167,7 +167,7 @@ class Rule:
     parameters: frozenset[str]
     """Names of the SQL's parameters, with `now`."""
     marks: Mapping[str, tuple[int, int]] = field(repr=False, compare=False)
-    """Line and column of `name`, `sql`, `labels.column`, `caused_by.rule`, `summary@offset`..."""
+    """Line and column of `name`, `sql`, `labels.column`, `caused_by.rule`, `summary@offset`, and of an expression of a form by its SQL."""
 
     def bindings(self, now: datetime) -> dict[str, Any]:
         """Values of the SQL's parameters."""
@@ -277,7 +277,7 @@ def _rule(reader: YamlReader, node: Node) -> Rule | None:
     before = len(reader.problems)
     if "of" in nodes:
         named = [field.name for text in (summary, remedy) for field in text.fields]
-        condition = _form(reader, nodes, params, columns, named)
+        condition = _form(reader, nodes, params, marks, named)
     else:
         condition = _Condition(*_sql(reader, node, nodes.get("sql"), params), labels, columns)
     labels = condition.labels
@@ -342,17 +342,18 @@ def _form(
     reader: YamlReader,
     nodes: Mapping[str, Node],
     params: Mapping[str, Scalar],
-    columns: Mapping[str, Any],
+    marks: dict[str, tuple[int, int]],
     named: Sequence[str],
 ) -> _Condition:
-    """The condition of a form. What the rule does not say of its columns follows from the form."""
+    """The condition of a form, from which follows what columns it reads. `marks` gets the places of its expressions."""
     for key in ("sql", "labels", "requires", "one_of", "optional"):
         if key in nodes:
             reader.note(nodes[key], f"`of` says it already; a rule has `of` or `{key}`")
     form_reader = FormReader(reader, nodes, params)
     form = form_reader.read(named)
     if form is None:
-        return _Condition("", frozenset(), form_reader.labels, columns)
+        return _Condition("", frozenset(), form_reader.labels, {})
+    marks.update(form_reader.places)
     sql = sql_of(form)
     mentioned = frozenset(parameter.name for parameter in sql_text.parameters(sql))
     for name in sorted(mentioned - {*params, "now"}):

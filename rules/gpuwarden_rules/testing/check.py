@@ -1,13 +1,16 @@
 """Checks rule files before they run: their syntax, their SQL against the public schema, and that every column
 that it reads is declared."""
 
+import re
 from collections.abc import Iterable
 from pathlib import Path
 
 from gpuwarden.clock import EPOCH
 from gpuwarden.query import Querier, QueryError
 from gpuwarden.schema import TABLES, stored_columns
+from gpuwarden_rules.definition import sql_text
 from gpuwarden_rules.definition.charts import chart_problems
+from gpuwarden_rules.definition.form_sql import trials
 from gpuwarden_rules.definition.language import (
     Rule,
     builtin_rules,
@@ -20,6 +23,7 @@ from gpuwarden_rules.definition.rule_set import cause_problems
 from gpuwarden_rules.definition.yaml_positions import FileProblem, RuleFileError, read_text
 from gpuwarden_rules.testing.database import MemoryDatabase
 
+_THRESHOLD = re.compile(r"[^<>][<>]=?[^<>]")
 ALWAYS_THERE = frozenset(
     {"gpu", "gpu_uuid", "mig_instance", "simulated", "first_seen_at", "last_seen_at"}
 )
@@ -91,13 +95,44 @@ def _required(table: str) -> set[str]:
     return {column.name for column in stored_columns(TABLES[table]) if column.required}
 
 
+def gaps(rules: Iterable[Rule]) -> list[FileProblem]:
+    """What is no mistake, and better said: how an alert ends that holds by one threshold alone."""
+    return [
+        rule.problem(
+            "when",
+            "it ends as soon as `when` is false, so a value near the limit comes and goes; give `until` or"
+            " `keep_firing_for`",
+        )
+        for rule in rules
+        if rule.form is not None
+        and _THRESHOLD.search(rule.form.when)
+        and not (rule.form.until or rule.form.kinds or rule.form.expected or rule.keep_firing_for_s)
+    ]
+
+
+async def _of_expression(rule: Rule, querier: Querier) -> FileProblem | None:
+    """The problem of the first expression of a form that DuckDB cannot bind, at its place."""
+    for expression, sql in trials(rule.form) if rule.form else ():
+        values = {**rule.params, "now": EPOCH}
+        names = {parameter.name for parameter in sql_text.parameters(sql)}
+        try:
+            await querier.query(sql, {name: values[name] for name in names}, row_limit=1)
+        except QueryError as error:
+            # DuckDB goes on with every signature of the function.
+            message = str(error).splitlines()[0].split(" Candidate functions:")[0]
+            words = re.findall(r"\w+", message.lower())
+            marks = [mark for word in words if (mark := f"{expression}#{word}") in rule.marks]
+            return rule.problem(marks[0] if marks else expression, message)
+    return None
+
+
 async def _bound(rule: Rule, querier: Querier) -> list[FileProblem]:
     """Problems of the rule's SQL when it runs at the epoch."""
     try:
         # At the epoch there are no samples, so the query is cheap.
         result = await querier.query(rule.sql, rule.bindings(EPOCH), row_limit=1)
     except QueryError as error:
-        return [rule.problem("sql", str(error))]
+        return [await _of_expression(rule, querier) or rule.problem("sql", str(error))]
     columns = list(result.columns)
     twice = sorted({name for name in columns if columns.count(name) > 1})
     problems = [rule.problem("sql", f"column {name!r} stands twice") for name in twice]

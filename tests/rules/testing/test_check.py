@@ -3,9 +3,14 @@
 from pathlib import Path
 
 import pytest
+from tests.each import each
 
-from gpuwarden_rules.definition.language import builtin_paths
+from gpuwarden.clock import EPOCH
+from gpuwarden_rules.definition.form_sql import trials
+from gpuwarden_rules.definition.language import builtin_paths, builtin_rules, parse
+from gpuwarden_rules.definition.sql_text import parameters
 from gpuwarden_rules.testing import MemoryDatabase, check
+from gpuwarden_rules.testing.check import gaps
 
 RULE = "  - {{name: {name}, severity: info, labels: [node], summary: s, remedy: r, sql: '{sql}'}}\n"
 
@@ -146,3 +151,65 @@ async def test_sql_is_bound_to_the_tables_of_the_querier_that_is_given(tmp_path:
     database.execute("CREATE TABLE extra (node VARCHAR, t TIMESTAMP)")
     assert await check([path], database) == []
     database.close()
+
+
+FORM = """\
+rules:
+  - name: hot
+    severity: info
+    of: gpu
+    window: 3m
+    measure: {{hottest: {measure}}}
+    let:
+      warmer: >-
+        hottest +
+        {let}
+    when: {when}
+    keep_firing_for: {keep}
+    summary: "{{gpu}} {{warmer}}"
+    remedy: r
+"""
+GOOD = {
+    "measure": "max(temperature_celsius)",
+    "let": "abs(hottest)",
+    "when": "hottest > 9",
+    "keep": "5m",
+}
+
+
+@pytest.mark.parametrize(
+    ("key", "text", "line", "column", "message"),
+    [
+        ("measure", "maxx(temperature_celsius)", 6, 24, 'Did you mean "max"?'),
+        ("let", "abss(hottest)", 8, 15, 'Did you mean "abs"?'),
+        ("when", "hottest > 9 and ceill(hottest) > 9", 11, 27, 'Did you mean "ceil"?'),
+        ("when", "hottest - node > 9", 11, 11, "'-(FLOAT, VARCHAR)'"),
+    ],
+)
+async def test_what_duckdb_refuses_is_placed_at_the_expression_of_the_form(
+    tmp_path: Path, key: str, text: str, line: int, column: int, message: str
+) -> None:
+    path = tmp_path / "r.yaml"
+    path.write_text(FORM.format(**GOOD | {key: text}))
+    (problem,) = await check([path])
+    assert message in problem.message
+    assert len(problem.message) < 200
+    assert (problem.line, problem.column) == (line, column)
+
+
+@each("rule", [rule for rule in builtin_rules() if rule.form])
+def test_every_expression_of_a_built_in_form_can_be_tried_by_itself(rule, database) -> None:
+    for expression, sql in trials(rule.form):
+        names = {parameter.name for parameter in parameters(sql)}
+        values = {**rule.params, "now": EPOCH}
+        database.run(sql, {name: values[name] for name in names})
+        assert expression in rule.marks or expression == "true" or "coverage_percent" in expression
+
+
+def test_a_threshold_that_begins_and_ends_an_alert_is_noted() -> None:
+    (rule,) = parse(FORM.format(**GOOD), "r.yaml")
+    assert gaps([rule]) == []
+    (rule,) = parse(FORM.format(**GOOD | {"keep": "0s"}), "r.yaml")
+    (gap,) = gaps([rule])
+    assert (gap.line, "give `until` or `keep_firing_for`" in gap.message) == (11, True)
+    assert gaps(builtin_rules()) == []

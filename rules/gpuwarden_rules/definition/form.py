@@ -483,7 +483,7 @@ class FormReader:
         if unknown:
             place = re.search(rf"\b{unknown[0]}\b", text)
             hint = nearest(unknown[0], known)
-            message = f"{unknown[0]!r} is no column of a {subject.name}; {hint}"
+            message = f"{unknown[0]!r} is no column of a {subject.name}; {_owned(unknown[0], subject) or hint}"
             self._reader.note(node, message, place.start() if place else 0)
         else:
             both = ", ".join(sorted(names))
@@ -539,8 +539,8 @@ class FormReader:
 
     def _shown_column(self, name: str) -> str | None:
         inventory = self._subject.inventory
-        if name in HOLDER_COLUMNS and self._is_in("gpus"):
-            return f"holder.{name}"
+        if name in (*HOLDER_COLUMNS, "owner") and self._is_in("gpus"):
+            return "holder.username" if name == "owner" else f"holder.{name}"
         if inventory is not None and name in TABLES[inventory].names:
             return f"{inventory}.{name}"
         return None
@@ -559,6 +559,16 @@ def _having(by: Sequence[str], subject: Subject) -> Subject:
         table if table and has_all(table) else None for table in (subject.minutes, subject.hours)
     )
     return replace(subject, tables=tables, minutes=minutes, hours=hours)
+
+
+def _owned(column: str, subject: Subject) -> str:
+    """A hint for a column that GPUs have, of which the subject has some; empty: it is not one."""
+    of_gpu = SUBJECTS["gpu"]
+    tables = (*of_gpu.tables, *filter(None, (of_gpu.minutes, of_gpu.hours)))
+    if "gpu_uuid" in subject.labels or not any(column in TABLES[table].names for table in tables):
+        return ""
+    key = {"job": ", let: {job: holder.job}", "user": ", let: {username: holder.username}"}
+    return f"a GPU has it: measure it in `each: {{of: gpu{key.get(subject.name, '')}}}`"
 
 
 def _plain(text: str) -> set[str]:

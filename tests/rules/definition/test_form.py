@@ -679,3 +679,29 @@ def test_what_a_rule_requires_follows_from_its_condition(measure, when, required
         form_of("of: gpu", "window: 3m", f"measure: {measure}", f"when: {when}", "covered: true")
     )
     assert rule.requires == tuple(("gpu_samples", name) for name in required)
+
+
+def test_the_gpus_of_a_job_are_its_parts(database) -> None:
+    lines = [
+        "of: job",
+        "window: 3m",
+        "each:",
+        "  of: gpu",
+        "  measure: {watts: avg(power_watts)}",
+        "  let: {job: holder.job}",
+        "measure: {watts: sum(watts), gpus: count(*)}",
+        "when: job is not null and watts > 300",
+    ]
+    rule = rule_of(form_of(*lines))
+    for uuid, job in (("GPU-a", "7"), ("GPU-b", "7"), ("GPU-c", "8"), ("GPU-free", None)):
+        samples(database, uuid, power_watts=200)
+        process = {"node": "n1", "gpu": 0, "gpu_uuid": uuid, "ts": NOW, "simulated": False}
+        database.insert("process_samples", [process | {"pid": 1, "job": job}] if job else [])
+    rows = database.run(rule.sql, rule.bindings(NOW)).records()
+    assert [(row["job"], row["watts"], row["gpus"]) for row in rows if row["holds"]] == [
+        ("7", 400, 2)
+    ]
+    (problem, *_) = problems_of(
+        form_of("of: job", "window: 3m", "measure: {w: avg(power_watts)}", "when: w > 3")
+    )
+    assert "a GPU has it: measure it in `each: {of: gpu, let: {job: holder.job}}`" in problem

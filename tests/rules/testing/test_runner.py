@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from gpuwarden_rules.backtest import query
+from gpuwarden_rules.definition.language import parse
 from gpuwarden_rules.testing import run_file
 
 RULES = """\
@@ -100,9 +101,10 @@ def test_a_rule_that_fails_fails_the_case(tmp_path: Path) -> None:
 
 def test_the_example_of_the_documentation_works(tmp_path: Path) -> None:
     page = (Path(__file__).parents[3] / "docs" / "rules.md").read_text()
-    _, first, *_, last = page.split("```yaml\n")
-    rules, cases = (part.split("```")[0] for part in (first, last))
+    rules, cases, of_job, *_ = (part.split("```")[0] for part in page.split("```yaml\n")[1:])
     (tmp_path / "gpu_memory_hot.yaml").write_text(rules)
     (tmp_path / "gpu_memory_hot.test.yaml").write_text(cases)
     (result,) = run_file(tmp_path / "gpu_memory_hot.test.yaml")
     assert result.difference == ""
+    (rule,) = parse(of_job, "rules.md")
+    assert (rule.name, rule.labels) == ("job_wastes_power", ("job",))

@@ -160,14 +160,29 @@ class Rule:
     doc: str | None
     chart: Mapping[str, str | None]
     """Metrics to draw, each with the parameter or column that has its threshold."""
-    promql: PromqlCondition | None
-    """Its condition in PromQL, or why there is none; None: nobody wrote either."""
+    written_promql: PromqlCondition | None
+    """What its `promql` says; None: it has none."""
     path: str
     line: int
     parameters: frozenset[str]
     """Names of the SQL's parameters, with `now`."""
     marks: Mapping[str, tuple[int, int]] = field(repr=False, compare=False)
     """Line and column of `name`, `sql`, `labels.column`, `caused_by.rule`, `summary@offset`, and of an expression of a form by its SQL."""
+
+    @property
+    def promql(self) -> PromqlCondition | None:
+        """Its condition in PromQL, or why there is none; None: it has no form and nobody wrote either.
+
+        That of a form is made here and not with the rule: only exports and pages read it.
+        """
+        if self.written_promql is not None or self.form is None:
+            return self.written_promql
+        return made_of(self.form, self.params, self.summary, self.title)
+
+    @property
+    def title(self) -> str:
+        """That of its page, or its name."""
+        return self.page.title if self.page else self.name
 
     def bindings(self, now: datetime) -> dict[str, Any]:
         """Values of the SQL's parameters."""
@@ -288,8 +303,14 @@ def _rule(reader: YamlReader, node: Node) -> Rule | None:
         reader.note(nodes["params"], f"parameter {key!r} is used neither in sql nor in a text")
     if not can_be_bound:
         return None
-    title = page.title if page else name
-    made = made_of(condition.form, params, summary, title) if condition.form else None
+    written_promql = None
+    if "promql" in nodes:
+        made = (
+            made_of(condition.form, params, summary, page.title if page else name)
+            if condition.form
+            else None
+        )
+        written_promql = promql_of(reader, nodes["promql"], labels, params, summary, made)
     return Rule(
         name=name,
         severity=severity or Severity.INFO,
@@ -315,7 +336,7 @@ def _rule(reader: YamlReader, node: Node) -> Rule | None:
         page=page,
         doc=reader.text(nodes.get("doc")),
         chart=_chart(reader, nodes.get("chart")),
-        promql=promql_of(reader, nodes.get("promql"), labels, params, summary, made),
+        written_promql=written_promql,
         path=reader.path,
         line=node.start_mark.line + 1,
         parameters=condition.parameters,

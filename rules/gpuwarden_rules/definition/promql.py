@@ -47,15 +47,14 @@ class PromqlCondition:
 
 def promql_of(
     reader: YamlReader,
-    node: Node | None,
+    node: Node,
     labels: tuple[str, ...],
     params: Mapping[str, Scalar],
     summary: templates.Template,
-    made: PromqlCondition | None = None,
-) -> PromqlCondition | None:
-    """The condition that a rule's `promql` has, or that was made from its form; problems are noted in the reader."""
-    if node is None:
-        return made
+    made: PromqlCondition | None,
+) -> PromqlCondition:
+    """The condition that a rule's `promql` has. `made`: that of its form, which it replaces or completes; problems are
+    noted in the reader."""
     nodes = reader.fields(node, optional=KEYS)
     texts = {
         key: " ".join((reader.text(nodes.get(key)) or "").split()) for key in ("differs", "reason")

@@ -24,6 +24,11 @@ _Value = Callable[[RuleStatistics], float | None]
 
 _COUNTERS: tuple[tuple[str, str, _Value], ...] = (
     ("evaluations", "Evaluations, failed ones included.", lambda s: s.evaluations),
+    (
+        "evaluations_skipped",
+        "Turns without an evaluation, because no event of the rule had come since it found nothing.",
+        lambda s: s.skipped,
+    ),
     ("evaluation_failures", "Evaluations that failed.", lambda s: s.failures),
     ("evaluation_seconds", "Time spent evaluating.", lambda s: s.seconds_total),
     ("alerts_dropped", "Alerts that were not saved because the store failed.", lambda s: s.dropped),

@@ -26,12 +26,13 @@ def series(stats: dict[str, RuleStatistics]) -> dict[tuple[str, ...], float]:
 
 def test_a_rule_has_all_its_figures() -> None:
     stats = RuleStatistics(
-        evaluations=7, failures=2, seconds_total=1.75, last_seconds=0.25,
+        evaluations=7, skipped=9, failures=2, seconds_total=1.75, last_seconds=0.25,
         last_error="no", last_success_at=NOW - timedelta(seconds=90), pending=1, firing=3, dropped=4,
         unknown=5, muted=2, cannot_run="no column",
     )  # fmt: skip
     assert series({"hot": stats}) == {
         ("evaluations_total", "hot"): 7,
+        ("evaluations_skipped_total", "hot"): 9,
         ("evaluation_failures_total", "hot"): 2,
         ("evaluation_seconds_total", "hot"): 1.75,
         ("alerts_dropped_total", "hot"): 4,

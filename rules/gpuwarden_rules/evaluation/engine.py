@@ -4,6 +4,8 @@ Invariants
 - Evaluations run in one TaskGroup: after a stop none runs. Wake-ups during an evaluation coalesce into one.
 - An evaluation that fails (SQL error, timeout, two rows with the same labels) changes no alert and stops no
   other rule. After a minute the failure is an alert itself.
+- Rules about events that found nothing are not evaluated before one of their events is stored. Any other rule is, also
+  where no row came: time alone moves its window, and absence is what some are about.
 - A rule that needs rows of the lake is not judged while the lake cannot be read. One alert names all of these.
 """
 
@@ -21,6 +23,7 @@ from gpuwarden.alert import Alert, AlertState, AlertStore, Severity, Silence
 from gpuwarden.clock import Clock, from_ms, to_ms
 from gpuwarden.judgement import Judgement
 from gpuwarden.query import ExpectedQuery, LakeAwayError, Querier, QueryError
+from gpuwarden.wire import AHEAD_S_MAX
 from gpuwarden_rules.definition.language import Rule
 from gpuwarden_rules.definition.overrides import Locations, Override
 from gpuwarden_rules.evaluation import fleet, schedule
@@ -285,6 +288,7 @@ class RuleEngine:
         """Evaluate the rules that wait for events of these kinds, which are now stored."""
         for group in self._groups:
             if not group.on_events.isdisjoint(kinds):
+                self._unsettle(group)
                 group.due.set()
 
     async def silence(self, silence: Silence) -> None:
@@ -307,6 +311,8 @@ class RuleEngine:
     async def leave(self, nodes: frozenset[str]) -> None:
         """Stop judging these nodes, which send to another collector, and end their alerts."""
         self._elsewhere = nodes
+        for group in self._groups:
+            self._unsettle(group)
         for runtime in self._all:
             if nodes and runtime.leave(nodes, self._now()):
                 runtime.count()
@@ -316,6 +322,8 @@ class RuleEngine:
         """Continue firing alerts of nodes that came from another collector: their conditions are unknown until rows have
         them, at most ADOPTED_FOR."""
         now = self._now()
+        for group in self._groups:
+            self._unsettle(group)
         for alert in alerts:
             runtime = self._runtimes.get(alert.rule)
             if runtime is not None:
@@ -333,6 +341,21 @@ class RuleEngine:
         """Evaluate one rule now; failures are counted and logged, never raised."""
         return await self.evaluate_group(RuleGroup([self._runtimes[name]]))
 
+    async def turn(self, group: RuleGroup) -> list[Transition]:
+        """Evaluate the rules of a group, unless none of their events was stored since they found nothing."""
+        if not group.is_settled or group.has_alerts:
+            return await self.evaluate_group(group)
+        now = self._clock.now()
+        for runtime in group.runtimes:
+            runtime.stats.skipped += 1
+            if is_fresh(self._lag_s(), now - self._started_at):
+                runtime.stats.judged_at = now
+        return []
+
+    def _unsettle(self, group: RuleGroup) -> None:
+        """Evaluate a group at each of its turns again."""
+        group.woken_s, group.is_settled = self._clock.monotonic(), False
+
     async def evaluate_group(self, group: RuleGroup) -> list[Transition]:
         """Evaluate the rules of a group now, by one query where they can be one."""
         started, began_at = self._clock.monotonic(), self._clock.now()
@@ -349,6 +372,10 @@ class RuleEngine:
         for runtime in ready:
             found = failure or rows[runtime.rule.name]
             transitions += await self._judge(runtime, found, now, began_at, tells_of_now)
+        # An event may be ahead of this clock: until then time alone can begin its alert.
+        is_late = started - group.woken_s >= AHEAD_S_MAX
+        is_silent = failure is None and not any(rows.values()) and not group.has_alerts
+        group.is_settled = group.is_of_events and is_late and is_silent
         group.last_seconds = self._clock.monotonic() - started
         is_slow = group.last_seconds > group.interval_s
         for runtime in group.runtimes:
@@ -471,6 +498,7 @@ class RuleEngine:
         if self._tasks is None or self._timer is None:
             return
         for group in sorted(self._groups, key=_urgency):
+            self._unsettle(group)
             group.task = self._tasks.create_task(
                 self._keep_evaluating(group), name=f"rule {group.name}"
             )
@@ -497,7 +525,7 @@ class RuleEngine:
             group.due.clear()
             async with self._slots.of(group):
                 if not group.is_over:
-                    await self.evaluate_group(group)
+                    await self.turn(group)
             for runtime in new:
                 if not runtime.is_replayed:
                     self._unreplayed.put_nowait((runtime, group, self._now()))

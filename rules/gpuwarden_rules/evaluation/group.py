@@ -6,6 +6,7 @@ in it is evaluated alone from then on, so that it is named and the others go on.
 
 import asyncio
 import logging
+import math
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -38,6 +39,10 @@ class RuleGroup:
     last_seconds: float | None = None
     alone: set[str] = field(default_factory=set)
     """Rules that failed in the SELECT of all."""
+    woken_s: float = -math.inf
+    """When an event last woke it, on the monotonic clock, or it began."""
+    is_settled: bool = False
+    """Its rules say nothing until an event of theirs is stored."""
     _compiled: tuple[Sequence[Member], GroupSelect] | None = None
 
     @property
@@ -55,6 +60,25 @@ class RuleGroup:
     def on_events(self) -> frozenset[str]:
         """Kinds of events that wake it."""
         return frozenset(kind for runtime in self.runtimes for kind in runtime.rule.on_events)
+
+    @property
+    def is_of_events(self) -> bool:
+        """Whether only an event can begin an alert of its rules."""
+        return all(
+            one.rule.form is not None
+            and one.rule.form.kinds
+            and not one.rule.form.expected
+            and not one.overrides
+            for one in self.runtimes
+        )
+
+    @property
+    def has_alerts(self) -> bool:
+        """Whether its rules have alerts, or any that are not saved or not replayed."""
+        return any(
+            one.state.alerts or one.unsaved or one.past is not None or not one.is_replayed
+            for one in self.runtimes
+        )
 
     def select(self, members: Sequence[Member]) -> GroupSelect:
         """The SELECT of its members, compiled once."""

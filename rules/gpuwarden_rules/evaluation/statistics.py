@@ -16,6 +16,8 @@ class RuleStatistics:
     """Counts and times of a rule's evaluations since the engine was made."""
 
     evaluations: int = 0
+    skipped: int = 0
+    """Turns without an evaluation, because no event had come that could change its result."""
     failures: int = 0
     seconds_total: float = 0.0
     last_seconds: float | None = None

@@ -1,11 +1,17 @@
 """Rules of one kind are one SELECT a round; one that fails leaves the others alone."""
 
-from datetime import timedelta
+import asyncio
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from gpuwarden.alert import AlertState
+from gpuwarden.clock import ManualClock
 from gpuwarden.query import QueryError
+from gpuwarden.wire import AHEAD_S_MAX
 from gpuwarden_rules.definition.language import Rule, parse
 from gpuwarden_rules.definition.overrides import parse_overrides
 from gpuwarden_rules.evaluation.engine import RuleEngine
@@ -34,8 +40,20 @@ rules:
     measure: {{load: max(load_1m)}}
     when: load > 90
 """
-WRONG = "max(error('it is wrong')::INT + util_percent)"
-FAILING = GOOD.replace("max(util_percent)", WRONG)
+WRONG = {
+    "when it runs": ("max(error('it is wrong')::INT + util_percent)", "it is wrong"),
+    "when it is planned": ("max(no_function(util_percent))", "no_function"),
+}
+EVENTS = f"""
+rules:
+  - name: fell
+{HEAD}    of: gpu
+    events: [xid]
+  - name: hot
+{HEAD}    of: gpu
+    measure: {{hottest: max(temperature_celsius)}}
+    when: hottest > 85
+"""
 
 
 class CountingQuerier:
@@ -111,14 +129,18 @@ async def test_a_group_is_one_query_a_round(database, store, clock) -> None:
     assert sum("gpu_samples" in sql and "holds" in sql for sql in querier.queries) == 1
 
 
-async def test_a_rule_that_fails_is_named_and_the_others_go_on(database, store, clock) -> None:
+@pytest.mark.parametrize(("measure", "message"), WRONG.values(), ids=WRONG)
+async def test_a_rule_that_fails_is_named_and_the_others_go_on(
+    database, store, clock, measure: str, message: str
+) -> None:
     querier = CountingQuerier(database)
-    engine = RuleEngine(rules_of(FAILING), querier, store, clock)
+    rules = rules_of(GOOD.replace("max(util_percent)", measure))
+    engine = RuleEngine(rules, querier, store, clock)
     samples(database, clock, "GPU-a", temperature_celsius=90, util_percent=95)
     for _ in range(2):
         await round_of(engine)
         assert firing(engine) == {("hot", "GPU-a"), ("busy", "GPU-a")}
-        assert "it is wrong" in (engine.stats["odd"].last_error or "")
+        assert message in (engine.stats["odd"].last_error or "")
         assert engine.stats["hot"].last_error is None
         clock.advance(30)
     querier.queries.clear()
@@ -165,3 +187,74 @@ async def test_parts_of_the_fleet_with_other_parameters_stay_in_the_group(
     hot = {gpu for rule, gpu in firing(engine) if rule == "hot"}
     assert hot == ({"GPU-a", "GPU-b", "GPU-c"} if most == 70 else {"GPU-a"})
     assert sum("holds" in sql and "gpu_samples" in sql for sql in querier.queries) == 1
+
+
+def event(database, at: datetime) -> None:
+    row = {"ts": at, "node": "n1", "gpu": 0, "gpu_uuid": "GPU-a", "kind": "xid", "severity": "info"}
+    database.insert("events", [{**row, "message": "m", "details": "{}", "simulated": False}])
+
+
+async def turns(engine: RuleEngine) -> tuple[int, int]:
+    """Give each group its turn; how often rules about events and about samples have been evaluated."""
+    for group in engine.groups:
+        await engine.turn(group)
+    return engine.stats["fell"].evaluations, engine.stats["hot"].evaluations
+
+
+async def test_rules_about_events_rest_until_one_is_stored(database, store, clock) -> None:
+    engine = RuleEngine(rules_of(EVENTS), database, store, clock)
+    assert await turns(engine) == (1, 1)
+    clock.advance(30)
+    # Absence of samples may be news, and time moves their window.
+    assert await turns(engine) == (1, 2)
+    assert engine.stats["fell"].skipped == 1
+    assert engine.stats["fell"].judged_at == engine.stats["hot"].judged_at
+    event(database, clock.now())
+    engine.wake(["port_down"])
+    assert await turns(engine) == (1, 3)
+    engine.wake(["xid"])
+    assert await turns(engine) == (2, 4)
+    assert firing(engine) == {("fell", "GPU-a")}
+    clock.advance(240)  # no event ends it, time does
+    assert await turns(engine) == (3, 5)
+    assert firing(engine) == set()
+
+
+async def test_an_event_ahead_of_the_clock_is_judged_when_its_time_comes(
+    database, store, clock
+) -> None:
+    engine = RuleEngine(rules_of(EVENTS), database, store, clock)
+    await turns(engine)
+    event(database, clock.now() + timedelta(seconds=AHEAD_S_MAX))
+    engine.wake(["xid"])
+    for _ in range(AHEAD_S_MAX // 30):
+        await turns(engine)
+        assert firing(engine) == set()
+        clock.advance(30)
+    await turns(engine)
+    assert firing(engine) == {("fell", "GPU-a")}
+
+
+@given(st.lists(st.sampled_from(["event", "event ahead", "turn", "turn", "long"]), max_size=30))
+@settings(max_examples=30, deadline=None)
+def test_alerts_are_those_of_an_engine_that_never_rests(store_type, steps: Sequence[str]) -> None:
+    async def compare() -> None:
+        database, clock = MemoryDatabase(), ManualClock(datetime(2026, 1, 1, 12, tzinfo=UTC))
+        resting, restless = (
+            RuleEngine(rules_of(EVENTS), database, store_type(), clock) for _ in range(2)
+        )
+        try:
+            for step in steps:
+                if step.startswith("event"):
+                    ahead = timedelta(seconds=AHEAD_S_MAX - 20 if "ahead" in step else 0)
+                    event(database, clock.now() + ahead)
+                    resting.wake(["xid"])
+                clock.advance(400 if step == "long" else 30)
+                for group in resting.groups:
+                    await resting.turn(group)
+                await round_of(restless)
+                assert firing(resting) == firing(restless)
+        finally:
+            database.close()
+
+    asyncio.run(compare())

@@ -303,14 +303,7 @@ def _rule(reader: YamlReader, node: Node) -> Rule | None:
         reader.note(nodes["params"], f"parameter {key!r} is used neither in sql nor in a text")
     if not can_be_bound:
         return None
-    written_promql = None
-    if "promql" in nodes:
-        made = (
-            made_of(condition.form, params, summary, page.title if page else name)
-            if condition.form
-            else None
-        )
-        written_promql = promql_of(reader, nodes["promql"], labels, params, summary, made)
+    title = page.title if page else name
     return Rule(
         name=name,
         severity=severity or Severity.INFO,
@@ -336,12 +329,26 @@ def _rule(reader: YamlReader, node: Node) -> Rule | None:
         page=page,
         doc=reader.text(nodes.get("doc")),
         chart=_chart(reader, nodes.get("chart")),
-        written_promql=written_promql,
+        written_promql=_written_promql(reader, nodes, condition, params, summary, title),
         path=reader.path,
         line=node.start_mark.line + 1,
         parameters=condition.parameters,
         marks=marks,
     )
+
+
+def _written_promql(
+    reader: YamlReader,
+    nodes: Mapping[str, Node],
+    condition: "_Condition",
+    params: Mapping[str, Scalar],
+    summary: templates.Template,
+    title: str,
+) -> PromqlCondition | None:
+    if "promql" not in nodes:
+        return None
+    made = made_of(condition.form, params, summary, title) if condition.form else None
+    return promql_of(reader, nodes["promql"], condition.labels, params, summary, made)
 
 
 class _Condition(NamedTuple):

@@ -29,6 +29,7 @@ TEXTS = "It reads texts, which no series can have as a value."
 ROLLUPS = "It judges minutes (rollups), which the exporter does not have."
 
 _CALL = re.compile(r"(?P<function>[a-z]\w*)\((?P<inner>.*)\)\Z", re.DOTALL | re.IGNORECASE)
+_COALESCED = re.compile(r"coalesce\(([\w\s,]+)\)", re.IGNORECASE)
 _OVER_TIME = {
     "avg": "avg_over_time",
     "max": "max_over_time",
@@ -195,6 +196,9 @@ class _Condition:
         if kind == "FUNCTION" and node["function_name"] == "nullif":
             value, other = map(self._value, node["children"])
             return f"({value} != {other})"
+        if kind == "CASE_EXPR" and (limits := _clamped(node)) is not None:
+            value, low, high = map(self._value, limits)
+            return f"clamp({value}, {low}, {high})"
         if kind == "WINDOW_AGGREGATE" or node["class"] == "WINDOW":
             raise UnsayableError(PEERS)
         raise UnsayableError(f"PromQL has no word for {_described(node)}.")
@@ -242,15 +246,27 @@ class _Condition:
         if function in ("delta", "rate"):
             metric, scale = self._metric(measure, inner)
             grown = f"last_over_time({metric}[{{window}}]) - min_over_time({metric}[{{window}}])"
-            of_window = "" if function == "delta" else f" / {self._window_s(measure):g}"
-            return scale(f"({self._over(grown, measure)}{of_window})")
+            if function == "rate":
+                # Over the time between its readings; from its lowest value where it was reset.
+                a_second = f"({grown}) / {self._window_s(measure):g}"
+                reset = f"resets({metric}[{{window}}]) > 0"
+                grown = f"rate({metric}[{{window}}]) unless {reset} or {a_second}"
+            return scale(f"({self._over(grown, measure)})")
         if function == "share":
             return f"(100 * {self._over(f'avg_over_time(({self._of_row(measure, inner)})[{{window}}:{STEP_S}s])', measure)})"
         if function == "coverage":
-            metric, _ = self._metric(measure, inner)
-            count = self._over(f"count_over_time({metric}[{{window}}:{STEP_S}s])", measure)
-            return f"(100 * {count} * {STEP_S} / {self._window_s(measure):g})"
+            columns = _COALESCED.fullmatch(inner)
+            names = re.split(r"\s*,\s*", columns[1]) if columns else [inner]
+            counts = " or ".join(self._counted(measure, name) for name in names)
+            return f"(100 * ({counts}) * {STEP_S} / {self._window_s(measure):g})"
+        if function == "count":
+            return self._counted(measure, inner)
         raise UnsayableError(f"PromQL has no word for `{function}` over time.")
+
+    def _counted(self, measure: Measure, column: str) -> str:
+        """How often a column has a reading, at the steps of a scrape."""
+        metric, _ = self._metric(measure, column)
+        return self._over(f"count_over_time({metric}[{{window}}:{STEP_S}s])", measure)
 
     def _of_row(self, measure: Measure, text: str) -> str:
         """A comparison of readings as 0 or 1."""
@@ -295,6 +311,17 @@ class _Condition:
     def _window_s(self, measure: Measure) -> float:
         window = self._with_values(measure.source.window)
         return float(window)
+
+
+def _clamped(node: Mapping[str, Any]) -> tuple[Any, Any, Any] | None:
+    """Value, lowest and highest of `clamp`, which is a CASE in SQL; None: it is another one."""
+    if len(node["case_checks"]) != 2:
+        return None
+    below, above = node["case_checks"]
+    types = (below["when_expr"]["type"], above["when_expr"]["type"])
+    if types != ("COMPARE_LESSTHAN", "COMPARE_GREATERTHAN"):
+        return None
+    return node["else_expr"], below["then_expr"], above["then_expr"]
 
 
 def _scaled(times: int, over: int) -> Callable[[str], str]:

@@ -79,6 +79,12 @@ WHERE severity = 'critical' AND ts > now() - INTERVAL 1 DAY ORDER BY ts DESC""",
 SELECT node, gpu, serial, remap_pending, remap_failed FROM gpu_health_now
 WHERE remap_pending OR remap_failed ORDER BY node, gpu""",
     ),
+    "idle_1m": (
+        "every GPU and minute: since when it is idle, who holds it, to whom it is given. What has been idle the longest?",
+        """\
+SELECT node, gpu, arg_max(idle_since, ts) AS since, arg_max(holder_username, ts) AS holder FROM idle_1m
+WHERE ts > now() - INTERVAL 10 MINUTE GROUP BY ALL HAVING since IS NOT NULL ORDER BY since""",
+    ),
     "gpu_samples": (
         "every GPU by the second. What did one do in the last ten minutes?",
         """\

@@ -54,7 +54,7 @@ class Metric:
     limits: tuple[float, float] | None = None
     """Smallest and largest possible value; the collector refuses rows outside."""
     rollup: tuple[str, ...] = ()
-    """Aggregates that the rollups have of it: avg, min, max, p95 or last of a gauge, delta of a counter. Each is a column of
+    """Aggregates that the rollups have of it: avg, min, max, p95 or last of a gauge, delta or last of a counter. Each is a column of
     each minute that is stored: name what somebody reads."""
 
 
@@ -97,7 +97,7 @@ GPU_METRICS: tuple[Metric, ...] = (
            "Power limit in force.", limits=NOT_NEGATIVE, rollup=LAST),
     Metric("energy_joules_total", F64, "joules", COUNTER, "FI 83, else nvmlDeviceGetTotalEnergyConsumption",
            "Energy since the driver was loaded.",
-           "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION", "DCGM_FI_DEV_GPU_ENERGY_JOULES_TOTAL", limits=NOT_NEGATIVE, rollup=DELTA),
+           "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION", "DCGM_FI_DEV_GPU_ENERGY_JOULES_TOTAL", limits=NOT_NEGATIVE, rollup=("delta", "last")),
     Metric("temperature_celsius", F32, "celsius", GAUGE, "nvmlDeviceGetTemperatureV, else nvmlDeviceGetTemperature",
            "Core temperature.", "DCGM_FI_DEV_GPU_TEMP", "DCGM_FI_DEV_GPU_TEMP_CELSIUS", limits=CELSIUS, rollup=AVG_MAX),
     Metric("memory_temperature_celsius", F32, "celsius", GAUGE, "FI 82",

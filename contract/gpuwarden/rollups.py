@@ -153,6 +153,7 @@ _OWNER = (
     Column("container_id", Type.STRING, "Container that the process runs in."),
     Column("pod", Type.STRING, "Kubernetes namespace/pod that the process runs in."),
     Column("started_at", Type.TIMESTAMP, "Start of the process."),
+    Column("command", Type.STRING, "Program and script, as in process_samples."),
     Column("process_type", Type.STRING, "compute, graphics or mps (a client of MPS)."),
 )
 

@@ -14,6 +14,7 @@ from gpuwarden.audit import AUDIT
 from gpuwarden.budgets import BUDGETS, budgets_view_sql
 from gpuwarden.collector_samples import COLLECTOR_SAMPLES
 from gpuwarden.gpu_test import GPU_TESTS
+from gpuwarden.idleness import IDLE_1M
 from gpuwarden.metrics import METRICS, Metric, Type
 from gpuwarden.offers import GPU_OFFERS
 from gpuwarden.query_log import QUERY_LOG
@@ -460,6 +461,7 @@ POLICY_CASES = Table("policy_cases", "case of a policy: an alert, and what was d
 TABLES: dict[str, Table] = {
     **WIRE_TABLES,
     **{name: rollup.table for name, rollup in ROLLUPS.items()},
+    IDLE_1M.name: IDLE_1M,
     WASTE_1H.table.name: WASTE_1H.table,
     **{
         table.name: table

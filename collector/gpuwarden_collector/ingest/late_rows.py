@@ -8,9 +8,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from gpuwarden.rollups import ROLLUPS
+from gpuwarden.schema import ALLOCATION_SAMPLES
 
 LATE_SCHEMA = pa.schema([("node", pa.string()), ("ts", pa.timestamp("ms"))])
-_SAMPLES = frozenset(part.table for rollup in ROLLUPS.values() for part in rollup.parts)
+_SAMPLES = frozenset(part.table for rollup in ROLLUPS.values() for part in rollup.parts) | {
+    ALLOCATION_SAMPLES.name
+}
 _COVERAGE = "coverage"
 _MILLISECOND = pa.scalar(1, pa.duration("ms"))
 

@@ -47,6 +47,7 @@ def counters_of(part: RollupPart, rollup: Rollup) -> tuple[str, ...]:
 
 
 def _counters(part: RollupPart) -> tuple[str, ...]:
+    """Columns that only grow: those of which the increase is summarised."""
     return tuple(summary.source for summary in part.summaries if summary.how == "delta")
 
 
@@ -551,10 +552,14 @@ class _Computation:
             is_known = counter.last.is_known
             earlier = self._before if is_known.all() else groups.earlier(is_known)
             for summary in self._part.summaries:
-                if summary.source == name and summary.how == "delta":
-                    total, is_sure = counter.gained(earlier)
-                    made = self._made[summary.column.name] = _Made(len(groups), total.dtype)
-                    made.values, made.is_known = total, is_sure
+                if summary.source != name:
+                    continue
+                if summary.how == "last":
+                    self._made[summary.column.name] = counter.last
+                    continue
+                total, is_sure = counter.gained(earlier)
+                made = self._made[summary.column.name] = _Made(len(groups), total.dtype)
+                made.values, made.is_known = total, is_sure
             rows.append(counter.last_row[groups.newest(is_known)])
         self._reading_rows = np.unique(np.concatenate(rows))
 

@@ -18,7 +18,7 @@ from gpuwarden.gpu_test import GPU_TESTS
 from gpuwarden.query_log import QUERY_LOG
 from gpuwarden.wire import AHEAD_S_MAX
 
-ROLLUPS_BY_MINUTE = frozenset({"gpu_1m", "host_1m", "process_1m"})
+ROLLUPS_BY_MINUTE = frozenset({"gpu_1m", "host_1m", "idle_1m", "process_1m"})
 ROLLUPS_BY_HOUR = frozenset({"gpu_1h", "waste_1h"})
 EVENTS = frozenset({"events", AUDIT.name, GPU_TESTS.name})
 

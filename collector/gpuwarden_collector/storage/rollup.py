@@ -6,9 +6,9 @@ holds the rows that they replace. A window of a node (a unit) is always computed
 repeating it changes nothing.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -17,11 +17,20 @@ import numpy as np
 import pyarrow as pa
 
 from gpuwarden.clock import EPOCH
+from gpuwarden.idleness import IDLE_1M
 from gpuwarden.rollups import LOOKBACK_MINUTES, ROLLUPS, Rollup
 from gpuwarden.schema import ALLOCATION_SAMPLES
 from gpuwarden.waste import FORGOTTEN_AFTER_DAYS, WASTE_1H
 from gpuwarden_collector.storage.address import METADATA
 from gpuwarden_collector.storage.errors import translating
+from gpuwarden_collector.storage.idle_minutes import (
+    ALLOCATION_COLUMNS,
+    Advanced,
+    States,
+    advance_minutes,
+    remake,
+    states_at,
+)
 from gpuwarden_collector.storage.lake_files import durable_transaction
 from gpuwarden_collector.storage.minutes import (
     COVERAGE_COLUMNS,
@@ -37,7 +46,7 @@ from gpuwarden_collector.storage.views import hot_table
 
 MINUTE = timedelta(minutes=1)
 HOUR = timedelta(hours=1)
-ROLLUP_TABLES = (*ROLLUPS, WASTE_1H.table.name)
+ROLLUP_TABLES = (*ROLLUPS, IDLE_1M.name, WASTE_1H.table.name)
 ROWS_MAX = 1_000_000
 """Most samples of one table in one step; they bound its memory."""
 WINDOWS_MAX = 60
@@ -70,6 +79,8 @@ class Rolled:
     """Progress of rollups with these rows."""
     readings: "Readings | None" = None
     """Readings that the next minutes look back at."""
+    states: States | None = None
+    """Idleness of GPUs, from which the next minutes go on; None: not read yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,10 +101,11 @@ def roll_minutes(
     hot: Mapping[str, Any],
     progress: Progress,
     readings: Readings | None = None,
+    states: States | None = None,
 ) -> Rolled:
     """Compute the first closed minutes that are not rolled up yet. `hot`: Arrow tables of the rows behind
-    the lake, which the cursor sees too. `readings`: of the last call, if no late rows came since then. Raises
-    StoreUnavailableError."""
+    the lake, which the cursor sees too. `readings`: of the last call, if no late rows came since then; `states`:
+    idleness before these minutes; None: it is read. Raises StoreUnavailableError."""
     closed_until = progress.closed_until
     assert closed_until is not None
     with translating():
@@ -102,7 +114,7 @@ def roll_minutes(
             found = (_first(cursor, name, begin, closed_until) for name in _SAMPLES)
             begin = min((ts for ts in found if ts is not None), default=closed_until)
         if begin >= closed_until:
-            return Rolled({}, {"minutes_until": closed_until})
+            return Rolled({}, {"minutes_until": closed_until}, states=states)
         begin = begin.replace(second=0, microsecond=0)
         end, shares = _next_chunk(cursor, begin, closed_until)
         is_hot = _is_hot(cursor, begin)
@@ -116,9 +128,28 @@ def roll_minutes(
             )
             for rollup in _MINUTES
         }
+        before = states_at(cursor, begin) if states is None else states
+        idleness = _idleness(source, tables, spans, before)
+        tables[IDLE_1M.name] = idleness.rows
     hours_until = progress.hours_until or begin.replace(minute=0)
     until = {"minutes_until": end, "hours_until": hours_until}
-    return Rolled(tables, until, Readings(end, kept))
+    return Rolled(tables, until, Readings(end, kept), idleness.states)
+
+
+def _idleness(
+    source: "_Source", tables: Mapping[str, Any], spans: Sequence[WindowSpan], states: States
+) -> Advanced:
+    """Idleness in the minutes of spans, of which `tables` has the rollups."""
+    begin, end = spans[0].begin, spans[0].end
+    allocations = pa.concat_tables(
+        [
+            source.read(ALLOCATION_SAMPLES.name, ALLOCATION_COLUMNS, begin, end, span)
+            for span in spans
+        ]
+    )
+    return advance_minutes(
+        source.cursor, tables["gpu_1m"], tables["process_1m"], allocations, begin, states
+    )
 
 
 def roll_hour(cursor: duckdb.DuckDBPyConnection, progress: Progress) -> Rolled:
@@ -145,6 +176,8 @@ class Mended:
 
     windows: int
     left: int
+    states: States = field(default_factory=dict)
+    """Idleness that is another one now at the end of the minutes that are rolled up."""
 
 
 def mendable_before(cursor: duckdb.DuckDBPyConnection) -> datetime | None:
@@ -152,7 +185,7 @@ def mendable_before(cursor: duckdb.DuckDBPyConnection) -> datetime | None:
 
     Raises StoreUnavailableError.
     """
-    minutes = [hot_table(rollup.table.name) for rollup in _MINUTES]
+    minutes = [hot_table(name) for name in (*(r.table.name for r in _MINUTES), IDLE_1M.name)]
     hours = [hot_table(rollup.table.name) for rollup in _HOURS]
     with translating():
         minute, hour = (
@@ -168,10 +201,14 @@ def _ts_of(names: Iterable[str]) -> Iterator[str]:
 
 
 def mend(
-    cursor: duckdb.DuckDBPyConnection, late: Any, progress: Progress, lake_root: str
+    cursor: duckdb.DuckDBPyConnection,
+    late: Any,
+    progress: Progress,
+    lake_root: str,
+    note: Callable[[Any], None],
 ) -> Mended:
     """Compute windows with late rows again, in one transaction. `late`: Arrow table of `node` and `ts`, of one
-    hour. Raises StoreUnavailableError; the next call repeats it."""
+    hour. `note`: as for `remake`. Raises StoreUnavailableError; the next call repeats it."""
     with translating():
         cursor.register("late", late)
         whole_from = _whole_from(cursor)
@@ -196,13 +233,15 @@ def mend(
             [progress.hours_until],
         )
         windows = scalar(cursor, "SELECT count(*) FROM units")
-    if windows:
+    states: States = {}
+    if windows and progress.minutes_until is not None:
         with durable_transaction(cursor, lake_root):
             for rollup in _MINUTES:
                 _replace(cursor, rollup, "units")
+            states = remake(cursor, "units", progress.minutes_until, note)
             for rollup in _HOURS:
                 _replace(cursor, rollup, "hour_units")
-    return Mended(windows, left)
+    return Mended(windows, left, states)
 
 
 def doubles(cursor: duckdb.DuckDBPyConnection) -> Any | None:
@@ -214,10 +253,10 @@ def doubles(cursor: duckdb.DuckDBPyConnection) -> Any | None:
     """
     found = []
     with translating():
-        for rollup in (*ROLLUPS.values(), WASTE_1H):
-            name = rollup.table.name
-            key, is_double = ", ".join(rollup.table.key), "count(*) > 1"
-            if rollup is WASTE_1H:
+        for table in (*(r.table for r in ROLLUPS.values()), IDLE_1M, WASTE_1H.table):
+            name = table.name
+            key, is_double = ", ".join(table.key), "count(*) > 1"
+            if table is WASTE_1H.table:
                 key, is_double = "node, gpu_uuid, ts", "sum(seconds) > 3600.5"
             bounds = cursor.execute(f"SELECT min(ts), max(ts) FROM {hot_table(name)}").fetchone()
             begin, end = bounds or (None, None)
@@ -228,8 +267,8 @@ def doubles(cursor: duckdb.DuckDBPyConnection) -> Any | None:
                 )
         if not found:
             return None
-        table = cursor.execute(" UNION ".join(found)).to_arrow_table()
-    return table if table.num_rows else None
+        windows = cursor.execute(" UNION ".join(found)).to_arrow_table()
+    return windows if windows.num_rows else None
 
 
 def _make_windows(

@@ -18,6 +18,7 @@ from gpuwarden_collector.processes.footprint import free_memory
 from gpuwarden_collector.storage.commit import Changes, UpkeepWriter, WriterStopped
 from gpuwarden_collector.storage.database import Store
 from gpuwarden_collector.storage.errors import RowsRefusedError, StoreUnavailableError
+from gpuwarden_collector.storage.idle_minutes import States, states_at
 from gpuwarden_collector.storage.lake_job import LakeJob
 from gpuwarden_collector.storage.rollup import (
     SOURCES,
@@ -131,6 +132,8 @@ class Roller(LakeJob):
         self._mend_number = 0
         self._late_count = LATE_FIRST
         self._readings: Readings | None = None
+        self._states: States | None = None
+        """Idleness after the minutes that are rolled up; None: not read yet."""
 
     async def run_once(self) -> None:
         """Take all steps that are due.
@@ -171,6 +174,7 @@ class Roller(LakeJob):
                 known, self._readings = self._readings, None
                 rolled = await asyncio.to_thread(self._minutes, progress, known)
                 await self._append(rolled)
+                self._states = rolled.states
                 if not self._store.coordination.is_shared:
                     self._readings = rolled.readings
             case RollHour():
@@ -183,6 +187,7 @@ class Roller(LakeJob):
                     return False
                 # The next minutes look back at the readings, which now lack the late rows.
                 self._readings = None
+                self._states = {**(self._states or {}), **mended.states}
                 self._count_mended(mended)
             case None:
                 return False
@@ -209,7 +214,7 @@ class Roller(LakeJob):
     def _minutes(self, progress: Progress, readings: Readings | None) -> Rolled:
         with self._store.maintaining() as cursor:
             hot = self._store.hot_rows(cursor, SOURCES)
-            rolled = roll_minutes(cursor, hot, progress, readings)
+            rolled = roll_minutes(cursor, hot, progress, readings, self._states)
         free_memory()
         return rolled
 
@@ -220,10 +225,12 @@ class Roller(LakeJob):
         late = state.late(number, mendable_before(cursor), count)
         if not late.num_rows:
             return None
+        if self._states is None and progress.minutes_until is not None:
+            self._states = states_at(cursor, progress.minutes_until)
         # If this step fails for memory or time, a smaller one may succeed.
         self._late_count = max(count // 2, LATE_LEAST)
         # Rows that come meanwhile are noted again, with a higher number.
-        mended = mend(cursor, late, progress, self._store.lake_root)
+        mended = mend(cursor, late, progress, self._store.lake_root, self._note_late)
         for start in range(0, late.num_rows, _FORGET_ROWS):
             # In pieces, so that a commit waits for one of them at most.
             with state.writing() as writing:
@@ -232,6 +239,10 @@ class Roller(LakeJob):
         self._late_count = next_late_count(count, late.num_rows, took_s)
         free_memory()
         return mended
+
+    def _note_late(self, windows: Any) -> None:
+        with self._store.state.writing() as writing:
+            writing.add_late(windows)
 
     async def _in_thread(self, work: Callable[[Any], T]) -> T:
         """Run work in a thread, on a cursor that sees the sources of rollups."""

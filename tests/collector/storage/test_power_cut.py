@@ -177,7 +177,7 @@ def test_windows_that_were_computed_again_are_there(disk: LoopDisk, wire: Any) -
         )
         until = minute + timedelta(hours=2)
         with database.maintaining(SOURCES) as cursor:
-            mend(cursor, late, Progress(until, until, until), database.lake_root)
+            mend(cursor, late, Progress(until, until, until), database.lake_root, lambda _: None)
         rows = counted(database, "gpu_1m")
         assert rows[0] > 0
         found = disk.after_a_power_cut() / "store"

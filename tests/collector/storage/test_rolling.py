@@ -8,13 +8,14 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from tests.collector.made_up_store import move
 from tests.collector.rollup_reference import Row, hours_of, rolled_up
 from tests.collector.rollup_samples import assert_same, samples, tables_of
 
 from gpuwarden.clock import ManualClock
+from gpuwarden.idleness import IDLE_1M, INSTANTS, Idleness, Minute, advanced, minutes_sql
 from gpuwarden.rollups import GPU_1H, GPU_1M, HOST_1M, PROCESS_1M
 from gpuwarden.wire import BatchId
 from gpuwarden_collector.ingest.commit_plan import Batch
@@ -210,6 +211,24 @@ class Fleet:
             assert_same(rows, rolled_up(rollup, self.sent), rollup.table.key)
         minutes = self.read("gpu_1m")
         assert_same(self.read("gpu_1h"), hours_of(GPU_1H, minutes), GPU_1H.table.key)
+        self.check_idleness()
+
+    def check_idleness(self) -> None:
+        """Idleness is that of all minutes, one after the other."""
+        begin = self.start.replace(tzinfo=None, minute=0, second=0)
+        with self.database.reading() as cursor:
+            chosen = [
+                f"(FROM {name} WHERE ts >= '{begin}' AND ts < '{begin + 12 * HOUR}')"
+                for name in ("gpu_1m", "process_1m", "allocation_samples", "idle_1m")
+            ]
+            minutes = cursor.execute(minutes_sql(*chosen[:3])).fetchall()
+            columns = ", ".join(f"epoch_us({n})" if n in INSTANTS else n for n in IDLE_1M.names)
+            stored = cursor.execute(f"SELECT {columns} FROM {chosen[3]} ORDER BY 1, 2, 3")
+            rows = [Idleness._make(row) for row in stored.fetchall()]
+        wanted, _ = advanced({}, map(Minute._make, minutes))
+        assert len(rows) == len(wanted)
+        for row, one in zip(rows, sorted(wanted, key=lambda row: row[:3]), strict=True):
+            assert row == one
 
 
 @pytest.fixture
@@ -243,8 +262,8 @@ def histories(draw: st.DrawFn) -> list[Any]:
 def test_rollups_equal_one_aggregation_whatever_happened(
     database: Database, clock: ManualClock, actions: list[Any]
 ) -> None:
-    """Each example has a day of its own in the same store."""
-    clock.advance(86_400)
+    """Each example has a day of its own in the same store, and one between, after which idleness is forgotten."""
+    clock.advance(2 * 86_400)
     fleet = Fleet(database, clock, clock.now())
 
     async def live() -> None:
@@ -252,6 +271,75 @@ def test_rollups_equal_one_aggregation_whatever_happened(
         await fleet.run([*actions, *end])
 
     asyncio.run(live())
+    fleet.check()
+
+
+@st.composite
+def idle_histories(draw: st.DrawFn) -> list[Any]:
+    """Two hours of a GPU that idles, works, and is away for a while, a sample a minute, much of which comes late."""
+    rows: list[tuple[str, Row]] = []
+    identity = {"node": "a", "gpu": 0, "gpu_uuid": "a0", "simulated": True}
+    minute, joules = 0, 0.0
+    while minute < 100:
+        util, away, watts = draw(
+            st.sampled_from(
+                [(0.0, False, 70.0), (0.0, True, 70.0), (90.0, False, 600.0), (None, False, None)]
+            )
+        )
+        count = draw(st.sampled_from([1, 2, 7, 33]))
+        used = draw(st.sampled_from([None, 1 << 20, 1 << 34]))
+        for at in range(minute, minute + count):
+            joules += 60 * (watts or 0.0)
+            reading = {
+                "util_percent": util,
+                "power_watts": watts,
+                "energy_joules_total": joules if watts else None,
+                "memory_used_bytes": used,
+            }
+            if not away:
+                rows.append(("gpu_samples", identity | {"ts": 60 * at} | reading))
+        minute += count
+        joules *= draw(st.sampled_from([1, 1, 1, 0]))
+    actions: list[Any] = []
+    late = []
+    while rows:
+        count = draw(st.integers(1, 40))
+        batch, rows = rows[:count], rows[count:]
+        if draw(st.booleans()):
+            late.append(batch)
+        else:
+            actions.append(batch)
+        actions.append(("pass", 60.0 * count))
+        actions += draw(
+            st.lists(
+                st.sampled_from([("roll", 0), ("seal", 0), ("die", 9), ("die", 30)]), max_size=3
+            )
+        )
+        if late and draw(st.booleans()):
+            actions.append(late.pop(0))
+    return [*actions, *late]
+
+
+@pytest.mark.slow
+@given(idle_histories())
+@settings(
+    max_examples=6, deadline=None, suppress_health_check=list(HealthCheck), phases=[Phase.generate]
+)
+def test_idleness_is_that_of_all_minutes_whatever_came_late_and_whatever_died(
+    database: Database, clock: ManualClock, actions: list[Any]
+) -> None:
+    clock.advance(3 * 86_400 - clock.now().timestamp() % 86_400)
+    fleet = Fleet(database, clock, clock.now())
+    end = [
+        ("roll", 0),
+        ("seal", 0),
+        ("roll", 0),
+        ("pass", 7200.0),
+        ("roll", 0),
+        ("seal", 0),
+        ("roll", 0),
+    ]
+    asyncio.run(fleet.run([*actions, *end]))
     fleet.check()
 
 

@@ -131,6 +131,7 @@ class Week:
     def alerts(self) -> dict[str, Alert]:
         """Alerts of the rules about idle GPUs now, by GPU; saved, too."""
 
+        self.database.advance_idleness()
         clock = ManualClock(self.now)
         writer: Any = AlertsWriter(self.database)
         rules = [

@@ -106,7 +106,7 @@ class Idleness(NamedTuple):
 IDLE_1M = Table("idle_1m", "GPU whose utilization is known, and minute", ("node", "gpu_uuid", "ts"), (
     Column("ts", Type.TIMESTAMP, "Start of the minute, UTC.", required=True),
     NODE, GPU_UUID, GPU, MIG, SIMULATED,
-    Column("known_until", Type.TIMESTAMP, "End of the last minute whose utilization is known.", required=True),
+    Column("known_until", Type.TIMESTAMP, "End of the last minute whose utilization is known."),
     Column("idle_since", Type.TIMESTAMP, "Begin of the idle time that the GPU is in; NULL: it works, or nobody knows."),
     Column("quiet_since", Type.TIMESTAMP, "End of the last work that no idle time forgives; an idle time begins with it when five minutes without work follow.", required=True),
     Column("gap_seconds", Type.INT64, "Time since quiet_since that has no samples.", required=True),

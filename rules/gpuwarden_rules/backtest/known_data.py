@@ -6,6 +6,7 @@ computed yet, as in the minutes after an import.
 
 from datetime import datetime, timedelta
 
+from gpuwarden.idleness import IDLE_1M
 from gpuwarden.query import Querier
 from gpuwarden.rollups import ROLLUPS
 from gpuwarden.schema import TABLES
@@ -81,7 +82,7 @@ class KnownData:
 
 def reads_rollups(rule: Rule) -> bool:
     """Whether the rule requires anything that is rolled up from samples."""
-    return any(table in ROLLUPS for table, _ in rule.requires)
+    return any(table in ROLLUPS or table == IDLE_1M.name for table, _ in rule.requires)
 
 
 def _text(at: datetime) -> str:

@@ -29,6 +29,7 @@ _DRAWN = frozenset(
 _SHOWN_BY = {
     "idle_seconds": ("util_percent", IDLE_BELOW_PERCENT),
     "busy_seconds": ("util_percent", IDLE_BELOW_PERCENT),
+    "known_until": ("util_percent", IDLE_BELOW_PERCENT),
     "clocks_event_reasons": ("sm_clock_mhz", None),
 }
 """Metric and threshold to draw for columns that cannot be drawn themselves."""

@@ -83,7 +83,7 @@ _OF_NODE = {"host_samples": "node", "coverage": "node"}
 _OF_GPU = {"gpu_samples": "gpu_uuid", "gpu_1m": "gpu_uuid", **_OF_NODE}
 # fmt: off
 SUBJECTS: Mapping[str, Subject] = {
-    "gpu": Subject("GPU", ("gpu_uuid",), _GPU, ("gpu_samples", "gpu_detail_samples", "gpu_health_samples", "process_1m", "events"), "gpu_1m", "gpu_1h", "gpus", _OF_NODE),
+    "gpu": Subject("GPU", ("gpu_uuid",), _GPU, ("gpu_samples", "gpu_detail_samples", "gpu_health_samples", "process_1m", "events", "idle_1m"), "gpu_1m", "gpu_1h", "gpus", _OF_NODE),
     "link": Subject("link", ("gpu_uuid", "link"), (*_GPU, "link"), ("link_samples",), inventory="gpus", around=_OF_GPU),
     "process": Subject("process", ("gpu_uuid", "pid"), (*_GPU, "pid"), ("process_samples",), "process_1m", inventory="gpus", around=_OF_GPU),
     "node": Subject("node", ("node",), ("node",), ("host_samples", "coverage", "events"), "host_1m", inventory="nodes"),

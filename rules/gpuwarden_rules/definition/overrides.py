@@ -3,7 +3,7 @@
     overrides:
       - rules: [gpu_idle_held, "gpu_power_*"]       names or patterns
         match: {model: "H100*", node: "dgx-*", team: vision}   none: the whole fleet
-        params: {window: 1h}
+        params: {idle_for: 1h}
         severity: info
         enabled: false
 

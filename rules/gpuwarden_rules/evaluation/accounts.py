@@ -15,6 +15,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from gpuwarden.alert import Alert
+from gpuwarden.idleness import IDLE_1M
 from gpuwarden.query import Querier, QueryError
 from gpuwarden.waste import (
     COSTS,
@@ -153,8 +154,12 @@ def _span(
     if before is None:
         began_at = min((holding and instant_of(holding[1], "began_at")) or now, now)
         looked_back = rule.params.get("lookback", rule.params.get("window"))
-        is_limit = isinstance(looked_back, int | float) and (
-            began_at <= now - timedelta(seconds=looked_back) + LOOKBACK_SLACK
+        # Since when a GPU is idle is a fact; other rules look back as far as their window.
+        is_fact = any(table == IDLE_1M.name for table, _ in rule.requires)
+        is_limit = (
+            not is_fact
+            and isinstance(looked_back, int | float)
+            and (began_at <= now - timedelta(seconds=looked_back) + LOOKBACK_SLACK)
         )
         whole = _whole(rule, key, labels, began_at, until)
         return replace(whole, may_begin_earlier=is_limit and whole.gpu_uuid is not None)

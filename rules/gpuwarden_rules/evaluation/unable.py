@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from gpuwarden.idleness import IDLE_1M
 from gpuwarden.query import Querier, query_all
 from gpuwarden.rollups import REASONS, ROLLUPS
 from gpuwarden.schema import TABLES
@@ -78,6 +79,8 @@ def _is_of_device(table: str, name: str) -> bool:
 def _of_samples(column: tuple[str, str]) -> tuple[str, str]:
     """The column of samples that a column of rollups is made of."""
     table, name = column
+    if table == IDLE_1M.name:
+        return SAMPLES, "memory_used_bytes" if name.startswith("held") else "util_percent"
     if table not in ROLLUPS:
         return column
     if name in _REASONS:

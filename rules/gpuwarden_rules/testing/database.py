@@ -10,6 +10,7 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 
+from gpuwarden.idleness import IDLE_1M, INSTANTS, Minute, advanced, minutes_sql
 from gpuwarden.query import QueryError, Result
 from gpuwarden.schema import TABLES, create_sql, parsed_sql, views_sql
 
@@ -53,6 +54,20 @@ class MemoryDatabase:
         self.connection.execute(
             f"INSERT INTO {into or table} ({names}) SELECT {parsed} FROM _batch"
         )
+        self.connection.unregister("_batch")
+
+    def advance_idleness(self) -> None:
+        """Compute `idle_1m` from the minutes that are there, as the collector does."""
+        self.connection.execute("DELETE FROM idle_1m")
+        sql = minutes_sql("gpu_1m", "process_1m", "allocation_samples")
+        minutes = self.connection.execute(sql).fetchall()
+        rows, _ = advanced({}, map(Minute._make, minutes))
+        if not rows:
+            return
+        columns = zip(IDLE_1M.names, zip(*rows, strict=True), strict=True)
+        self.connection.register("_batch", pa.table({name: [*values] for name, values in columns}))
+        instants = ", ".join(f"make_timestamp({name}) AS {name}" for name in INSTANTS)
+        self.connection.execute(f"INSERT INTO idle_1m SELECT * REPLACE ({instants}) FROM _batch")
         self.connection.unregister("_batch")
 
     def execute(self, sql: str) -> None:

@@ -17,6 +17,7 @@ from typing import Any
 from gpuwarden.alert import Alert
 from gpuwarden.clock import SystemClock
 from gpuwarden.durations import readable
+from gpuwarden.idleness import IDLE_1M
 from gpuwarden.query import QueryError
 from gpuwarden_rules.backtest.query import BacktestQuery, Rows
 from gpuwarden_rules.definition.language import Rule
@@ -59,12 +60,10 @@ def run_file(path: Path) -> list[CaseResult]:
 def run_case(case: Case) -> CaseResult:
     """Run one case."""
     started = time.perf_counter()
-    database = MemoryDatabase()
+    database = _database(case)
     failures: list[str] = []
     evaluations = 0
     try:
-        for table, rows in case.rows.items():
-            database.insert(table, rows)
         for name in dict.fromkeys(e.rule for e in case.expectations):
             wanted = {e.at_s: e for e in case.expectations if e.rule == name}
             found, count = _evaluate(case.rules[name], database, wanted, case.evaluate_s)
@@ -76,12 +75,20 @@ def run_case(case: Case) -> CaseResult:
     return CaseResult(case.path, case.line, case.name, tuple(failures), evaluations, seconds)
 
 
+def _database(case: Case) -> MemoryDatabase:
+    """The rows of a case, and what follows from them."""
+    database = MemoryDatabase()
+    for table, rows in case.rows.items():
+        database.insert(table, rows)
+    if IDLE_1M.name not in case.rows:
+        database.advance_idleness()
+    return database
+
+
 def alerts_in(case: Case, name: str) -> dict[float, list[Alert]]:
     """The alerts of a rule at the times at which the case expects some, as its SQL finds them."""
-    database = MemoryDatabase()
+    database = _database(case)
     try:
-        for table, rows in case.rows.items():
-            database.insert(table, rows)
         wanted = {e.at_s for e in case.expectations if e.rule == name}
         states = _states(case.rules[name], database, wanted, case.evaluate_s)
         return {at_s: [*state.values()] for at_s, state in states if at_s in wanted}

@@ -32,6 +32,7 @@ def imported(database):
         "gpu_1m",
         [minute(m, **ROLLED, util_percent_avg=3.0, util_percent_p95=3.0) for m in range(120)],
     )
+    database.advance_idleness()
     database.insert("gpus", [{**GPU, "last_seen_at": START, "model": "NVIDIA H100"}])
     return database
 
@@ -45,7 +46,7 @@ async def test_a_rule_whose_data_is_missing_cannot_say(imported) -> None:
     assert await lacking(imported, "gpu_idle_held") is None
     assert await lacking(imported, "low_utilization") == f"no process_samples {SPAN}"
     assert await lacking(imported, "gpu_allocated_idle") == (
-        f"no allocation_samples, no gpu_1m.memory_used_bytes_max {SPAN}"
+        f"no idle_1m.allocated_processes {SPAN}"
     )
     assert await lacking(imported, "xid_critical") == f"no events {SPAN}"
     assert await lacking(imported, "node_down") == f"no nodes, no host_1m {SPAN}"

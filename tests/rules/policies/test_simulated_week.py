@@ -37,6 +37,7 @@ def test_each_planted_idle_time_is_found_with_its_cost_and_the_wrong_acts() -> N
             ends = until - timedelta(hours=5)
             planted.append((gpu, ends - timedelta(minutes=minutes), ends))
             until = ends - timedelta(minutes=minutes)
+    database.advance_idleness()
     done = _tried(database, week)
     database.close()
 

@@ -81,9 +81,9 @@ async def rows_with_holders(
     if sought is None:
         return rows
     try:
-        found = await querier.query(HOLDERS_SQL, sought.bindings, row_limit=ROWS_MAX)
+        answer = await querier.query(HOLDERS_SQL, sought.bindings, row_limit=ROWS_MAX)
     except QueryError as error:
         # An alert does not wait for the name of a person.
         log.warning("holders of GPUs are not read", extra={"rule": rule.name, "reason": str(error)})
         return rows
-    return with_holders(rows, sought, found.records())
+    return with_holders(rows, sought, answer.records())

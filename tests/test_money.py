@@ -42,8 +42,12 @@ KINDS = {
     "hot": (0, 60, 99, HELD, 400.0),
     "starved": (30, 30, 35, HELD, 300.0),
     "slow": (10, 50, 60, HELD, 350.0),
+    "given": (60, 0, 0, 0, 90.0),
+    "serving": (57, 3, 4, HELD, 120.0),
+    "poked": (58, 2, 2, HELD, 120.0),
+    "asleep": (60, 0, 0, HELD, 90.0),
 }
-"""Minutes of a GPU; `lost`: there are none."""
+"""Minutes of a GPU; `given`: to a job; `lost`: there are none; `gap`: nor has its node any."""
 Span = tuple[str, int]
 PAGE_TEMPLATES = Templates(load_assets())
 PAGE = MoneyPage(PAGE_TEMPLATES, cast(Querier, None), SystemClock())
@@ -68,12 +72,13 @@ class Week:
     def __init__(self, database: MemoryDatabase) -> None:
         self.database = database
         self.now = datetime.now(UTC)
-        end = self.now.replace(second=0, microsecond=0) - 2 * MINUTE
-        self.end = end - end.minute % COUNTED_MINUTES * MINUTE
+        self.closed_until = self.now.replace(second=0, microsecond=0)
+        self.end = self.closed_until - self.closed_until.minute % COUNTED_MINUTES * MINUTE
+        """Until when the view `waste` counts; minutes that are closed go on after it."""
         self.begin = self.end - WEEK
         self.jobs: dict[int, str] = {}
         """Job of a GPU; of others 55."""
-        for name in ("gpus", "nodes", "gpu_1m", "host_1m", "process_1m", "alerts", "diagnoses", "waste_1h"):  # fmt: skip
+        for name in ("gpus", "nodes", "gpu_1m", "host_1m", "process_1m", "idle_1m", "allocation_samples", "alerts", "diagnoses", "waste_1h"):  # fmt: skip
             database.execute(f"DELETE FROM {name}")
 
     def lived(self, gpu: int, spans: list[Span]) -> datetime:
@@ -88,7 +93,7 @@ class Week:
         for kind, minutes in reversed(spans):
             since = max(self.begin, until - minutes * MINUTE)
             if since < until:
-                self._fill(gpu, kind, since, until)
+                self._fill(gpu, kind, since, self.closed_until if until == self.end else until)
                 began_at, until = since, since
         return began_at if len(spans) == 1 else self.end - spans[-1][1] * MINUTE
 
@@ -97,16 +102,24 @@ class Week:
         ts = f"TIMESTAMP '{since.replace(tzinfo=None)}' + to_minutes(m)"
         key = f"{ts} AS ts, 'n{gpu}' AS node, false AS simulated, 60 AS samples"
         source = f"FROM range({minutes}) r(m)"
+        if kind == "gap":
+            return
         self.database.execute(f"INSERT INTO host_1m BY NAME SELECT {key} {source}")
         if kind == "lost":
             return
+        if kind == "given":
+            self.database.execute(f"""
+                INSERT INTO allocation_samples BY NAME SELECT {ts} + to_seconds(s) AS ts, 'n{gpu}' AS node,
+                'GPU-{gpu}' AS gpu_uuid, {gpu} AS gpu, false AS simulated, 'slurm' AS scheduler, '56' AS job,
+                'bob' AS username, 0 AS processes {source}, range(0, 60, 10) q(s)""")
         idle, busy, util, used, watts = KINDS[kind]
         hot = 30 if kind == "hot" else 0
         self.database.execute(f"""
             INSERT INTO gpu_1m BY NAME SELECT {key}, 'GPU-{gpu}' AS gpu_uuid, {gpu} AS gpu, 6 AS detail_samples,
             1 AS health_samples, {idle} AS idle_seconds, {busy} AS busy_seconds, 0 AS unknown_seconds,
             {util} AS util_percent_avg, {util} AS util_percent_p95, {used} AS memory_used_bytes_max,
-            {"NULL" if watts is None else watts} AS power_watts_avg, 1500 AS sm_clock_mhz_avg,
+            {"NULL" if watts is None else watts} AS power_watts_avg, power_watts_avg * epoch(ts) AS energy_joules_total_last,
+            1500 AS sm_clock_mhz_avg,
             {hot} AS hw_thermal_seconds_delta {source}""")
         if used:
             self.database.execute(f"""
@@ -134,9 +147,8 @@ class Week:
         self.database.advance_idleness()
         clock = ManualClock(self.now)
         writer: Any = AlertsWriter(self.database)
-        rules = [
-            rule for rule in builtin_rules() if rule.name in ("gpu_idle_free", "gpu_idle_held")
-        ]
+        names = ("gpu_idle_held", "gpu_allocated_idle", "gpu_idle_free")
+        rules = [rule for rule in builtin_rules() if rule.name in names]
         store = SqlAlertStore(writer, self.database, clock)
         engine = RuleEngine(rules, self.database, store, clock)
 

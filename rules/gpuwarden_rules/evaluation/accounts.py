@@ -38,6 +38,12 @@ LOOKBACK_SLACK = timedelta(minutes=6)
 QUERY_TIMEOUT_S = 60.0
 ROWS_MAX = 100_000
 HOUR = timedelta(hours=1)
+ENDED_WITHIN = timedelta(days=2)
+"""An idle time outlives a gap of a day in the data."""
+_ENDED_AT = (
+    "SELECT fingerprint, max(resolved_at) FROM alerts WHERE rule = $rule AND resolved_at > $since::TIMESTAMP "
+    "AND fired_at IS NOT NULL GROUP BY fingerprint"
+)
 HOURS_AT_ONCE = 6
 """Hours whose minutes one query reads."""
 
@@ -102,6 +108,10 @@ async def accounts_of(
             is_counted = before is not None and before.accounted_until == until
             if span is not None and not is_counted:
                 spans.append(span)
+        if not spans:
+            return {}
+        ended_at = await _ended_at(rule, querier, now)
+        spans = [_after(span, ended_at.get(span.key, span.since)) for span in spans]
         return await accounts_of_spans(querier, spans, bounds.rolled_until)
     except QueryError as error:
         # An alert does not wait for its cost.
@@ -111,20 +121,39 @@ async def accounts_of(
         return {}
 
 
+async def _ended_at(rule: Rule, querier: Querier, now: datetime) -> dict[str, datetime]:
+    """When the last alert of each fingerprint ended: what it cost is counted."""
+    params = {"rule": rule.name, "since": now - ENDED_WITHIN}
+    result = await querier.query(_ENDED_AT, params, timeout_s=QUERY_TIMEOUT_S, row_limit=ROWS_MAX)
+    return {row[0]: row[1] for row in result.rows}
+
+
+def _after(span: CostSpan, ended_at: datetime) -> CostSpan:
+    """The span without what the alert before it cost."""
+    if ended_at <= span.since:
+        return span
+    return replace(span, since=ended_at, may_begin_earlier=False)
+
+
 async def billed(
     rule: Rule, episodes: Sequence[Alert], querier: Querier, until: datetime
 ) -> Sequence[Alert]:
-    """Alerts of the past with their cost, from their begin until they were resolved, or `until`. Raises QueryError."""
+    """Alerts of the past with their cost, from their begin until they were resolved, or `until`; one that began before the
+    one before it ended, as after a gap in the data, costs what came after that. Raises QueryError."""
     if rule.name not in COSTS or not episodes:
         return episodes
     bounds = await _bounds(querier)
-    spans = [
-        _whole(rule, str(number), alert.labels, alert.began_at, min(ends_at, bounds.closed_until))
-        for number, alert in enumerate(episodes)
-        if "node" in alert.labels
-        and (ends_at := alert.resolved_at or until) > alert.began_at
-        and alert.began_at < bounds.closed_until
-    ]
+    spans = []
+    ended_at: dict[str, datetime] = {}
+    for number, alert in enumerate(episodes):
+        if alert.resolved_at is not None:
+            ends_at = min(alert.resolved_at, bounds.closed_until)
+        else:
+            ends_at = min(until, bounds.counted_until)
+        since = max(alert.began_at, ended_at.get(alert.fingerprint, alert.began_at))
+        ended_at[alert.fingerprint] = ends_at
+        if "node" in alert.labels and since < ends_at:
+            spans.append(_whole(rule, str(number), alert.labels, since, ends_at))
     accounts = await accounts_of_spans(querier, spans, bounds.rolled_until)
     return [
         replace(alert, accounted_usd=account.usd, accounted_until=account.until)

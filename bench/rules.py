@@ -30,6 +30,7 @@ import duckdb
 
 from gpuwarden.rollups import ROLLUPS
 from gpuwarden.schema import TABLES, create_sql, views_sql
+from gpuwarden_collector.storage.idle_minutes import States, advance_minutes
 from gpuwarden_collector.storage.rollup import minutes
 from gpuwarden_rules.definition.form_group import Member
 from gpuwarden_rules.definition.language import builtin_rules
@@ -41,7 +42,7 @@ NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 SECONDS = 900
 """Span of `gpu_samples`, `host_samples` and `process_samples`: no rule looks further back than ten minutes."""
 MINUTES = 160
-"""Span of rollups: `gpu_idle_held` looks furthest back."""
+"""Span of rollups."""
 
 CAUSES = {"gpu_idle_held": "gpu % 4 = 0", "gpu_data_loader_bound": "gpu % 4 = 1"}
 """Rules that fire, and the GPUs for which they do."""
@@ -210,6 +211,18 @@ def roll_up(db: duckdb.DuckDBPyConnection) -> None:
                     f"INSERT INTO {name} BY NAME"
                     f" SELECT * REPLACE (ts - INTERVAL {back} MINUTE AS ts) FROM minute"
                 )
+    states: States = {}
+    for back in reversed(range(MINUTES)):
+        begin = end - timedelta(minutes=back + 1)
+        span = f"ts >= '{begin}' AND ts < '{begin + timedelta(minutes=1)}'"
+        gpus, processes, allocations = (
+            db.execute(f"FROM {name} WHERE {span}").to_arrow_table()
+            for name in ("gpu_1m", "process_1m", "allocation_samples")
+        )
+        advanced = advance_minutes(db, gpus, processes, allocations, begin, states)
+        states = advanced.states
+        db.register("computed", advanced.rows)
+        db.execute("INSERT INTO idle_1m BY NAME FROM computed")
 
 
 @dataclass(frozen=True, slots=True)

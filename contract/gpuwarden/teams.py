@@ -71,6 +71,8 @@ _VISIBLE: Mapping[str, str] = {
     "gpu_1m": _READING,
     "gpu_1h": _NODE,
     "host_1m": _NODE,
+    # A row says what others did in the hours before it.
+    "idle_1m": _NODE,
     "process_1m": _POD,
     "waste_1h": "{node} OR {username} OR {pod} OR {team}",
     "alerts": "{node} OR {owner}",

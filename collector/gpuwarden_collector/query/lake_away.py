@@ -3,12 +3,13 @@
 from collections.abc import Collection
 from datetime import datetime
 
+from gpuwarden.idleness import IDLE_1M
 from gpuwarden.query import LakeAwayError
 from gpuwarden.rollups import ROLLUPS
 from gpuwarden.waste import WASTE_1H
 
 _AWAY = "the lake's catalogue cannot be read now, and the query needs {}, which only the lake has"
-_ROLLED_UP = {*ROLLUPS, WASTE_1H.table.name}
+_ROLLED_UP = {*ROLLUPS, IDLE_1M.name, WASTE_1H.table.name}
 
 
 def refuse_rollups(names: Collection[str]) -> None:

@@ -216,6 +216,8 @@ def _whole(
 async def accounts_of_spans(
     querier: Querier, spans: Sequence[CostSpan], rolled_until: datetime
 ) -> dict[str, Account]:
+    """The cost of spans by key; those of whose GPUs nothing is known are left out. `rolled_until`: end of the hours in `waste_1h`,
+    a whole hour. Raises QueryError."""
     earlier = await _by_key(querier, run_begin_sql(), [s for s in spans if s.may_begin_earlier])
     spans = [
         replace(s, since=earlier[s.key].replace(tzinfo=UTC)) if s.key in earlier else s

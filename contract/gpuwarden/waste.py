@@ -767,21 +767,20 @@ def spent_sql(begin: datetime, end: datetime) -> str:
     """
     nodes = "node IN (SELECT node FROM asked)"
     rows = waste_sql(WasteScope(begin, end, nodes, by_minute=True))
-    return _spent(f"({rows})", "0 SECOND")
+    return _spent(f"({rows})", "w.ts < a.until")
 
 
 def spent_hours_sql(begin: datetime, end: datetime) -> str:
     """As `spent_sql`, for rolled-up hours; the hours in which a span began and ended do not count."""
     scope = WasteScope(begin, end)
-    return _spent(f"(SELECT * FROM waste_1h WHERE {scope.when})", "1 HOUR")
+    return _spent(f"(SELECT * FROM waste_1h WHERE {scope.when})", "w.ts + INTERVAL 1 HOUR <= a.until")
 
 
-def _spent(rows: str, whole: str) -> str:
-    """`whole`: how long before its end a span has the last rows; the minute in which it ends counts."""
-    is_before_end = f"coalesce(w.ts + INTERVAL {whole} <= a.until, true)"
+def _spent(rows: str, is_before_end: str) -> str:
+    """`is_before_end`: a condition on rows `w` of spans `a` that end; the minute in which a span ends counts."""
     return (
         f"WITH {_ASKED} SELECT a.key, coalesce(sum(w.usd) FILTER (list_contains(a.categories, w.category)), 0) AS usd "
-        f"FROM asked a JOIN {rows} w ON w.node = a.node AND {_IS_THEIRS} AND {is_before_end} "
+        f"FROM asked a JOIN {rows} w ON w.node = a.node AND {_IS_THEIRS} AND coalesce({is_before_end}, true) "
         "GROUP BY a.key HAVING count(w.usd) > 0"
     )
 

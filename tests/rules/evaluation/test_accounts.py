@@ -48,7 +48,7 @@ def usd_of_minutes(span: CostSpan) -> float:
     return len(free) * (3.0 + GPUS.index(span.gpu_uuid or "")) / 60
 
 
-_SECONDS = st.integers(0, 60 * MINUTES)
+_SECONDS = st.integers(0, 60 * MINUTES) | st.integers(0, MINUTES).map(lambda minute: 60 * minute)
 _SPANS = st.lists(st.tuples(st.sampled_from(GPUS), _SECONDS, _SECONDS), min_size=3, max_size=8)
 
 

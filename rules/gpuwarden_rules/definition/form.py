@@ -151,6 +151,9 @@ class FormReader:
         where = self._expression("where", self._scope_of_rows(subject.tables[0], {}))
         expected = self._read_expected()
         measures = self._measures()
+        for table in dict.fromkeys(one.source.table for one in measures if one.source.is_own):
+            for column in sorted(_plain(where) & {*TABLES[table].names} - {"ts"}):
+                self._read_column(table, column)
         named, names = self._lets(measures, self.labels)
         scope = self._scope_of_subjects(names)
         when, until = (self._expression(key, scope) for key in ("when", "until"))

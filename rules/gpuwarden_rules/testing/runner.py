@@ -19,6 +19,7 @@ from gpuwarden.clock import SystemClock
 from gpuwarden.durations import readable
 from gpuwarden.idleness import IDLE_1M
 from gpuwarden.query import QueryError
+from gpuwarden.rollups import ROLLUPS
 from gpuwarden_rules.backtest.query import BacktestQuery, Rows
 from gpuwarden_rules.definition.language import Rule
 from gpuwarden_rules.evaluation.holders import HOLDERS_SQL, sought_by, with_holders
@@ -65,6 +66,9 @@ def run_case(case: Case) -> CaseResult:
     evaluations = 0
     try:
         for name in dict.fromkeys(e.rule for e in case.expectations):
+            if unseen := _unseen(case.rules[name], case.rows.keys()):
+                failures.append(f"{name} {unseen}")
+                continue
             wanted = {e.at_s: e for e in case.expectations if e.rule == name}
             found, count = _evaluate(case.rules[name], database, wanted, case.evaluate_s)
             failures += found
@@ -73,6 +77,22 @@ def run_case(case: Case) -> CaseResult:
         database.close()
     seconds = time.perf_counter() - started
     return CaseResult(case.path, case.line, case.name, tuple(failures), evaluations, seconds)
+
+
+def _unseen(rule: Rule, tables: Collection[str]) -> str | None:
+    """Why the rule sees none of a case's samples: it reads their rollup, of which the case has no rows."""
+    columns = [*rule.requires, *rule.one_of, *rule.optional]
+    read = {table for table, _ in columns}
+    for name, rollup in ROLLUPS.items():
+        samples = [part.table for part in rollup.parts if part.table in tables]
+        if name not in read or name in tables or not samples or read & {*samples}:
+            continue
+        wanted = [column for table, column in columns if table == name]
+        return (
+            f"reads {name}, as windows of ten minutes and more do, and the case has rows of {samples[0]} alone: "
+            f"give it rows of {name} with {', '.join(dict.fromkeys(wanted))}, one a minute"
+        )
+    return None
 
 
 def _database(case: Case) -> MemoryDatabase:

@@ -35,7 +35,7 @@ def test_a_new_rule_is_valid_passes_its_test_and_prints_its_sql(tmp_path, capsys
     assert main(["rules", "test", str(tmp_path / "ours")]) == 0
     assert "1 passed, 0 failed" in capsys.readouterr().out
     assert main(["rules", "sql", "gpu_warm", str(tmp_path / "ours")]) == 0
-    assert "max(memory_temperature_celsius) AS hottest" in capsys.readouterr().out
+    assert "min(memory_temperature_celsius) AS coolest" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("name", ["Gpu warm", "../gpu_warm"])

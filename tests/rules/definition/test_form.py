@@ -591,6 +591,16 @@ PARTS = form_of(
 )
 
 
+def test_a_rule_reads_the_columns_of_its_where() -> None:
+    rule = rule_of(
+        form_of(
+            "of: port", "window: 5m", "where: link_layer = 'InfiniBand'",
+            "measure: {drops: delta(link_downed_total)}", "when: drops > 3",
+        )
+    )  # fmt: skip
+    assert ("infiniband_samples", "link_layer") in rule.optional
+
+
 def test_each_measures_the_parts_of_a_subject_before_the_subject(database) -> None:
     rule = rule_of(PARTS)
     for uuid, link, grows in (("GPU-a", 0, 0), ("GPU-a", 1, 3), ("GPU-b", 0, 0)):

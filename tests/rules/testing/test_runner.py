@@ -32,6 +32,20 @@ cases:
 """
 
 
+FORM = """\
+rules:
+  - name: hot
+    severity: warning
+    of: gpu
+    window: WINDOW
+    measure: {celsius: avg(temperature_celsius)}
+    when: celsius > 90 C
+    until: celsius < 80 C
+    summary: GPU {gpu} is at {celsius:.0f}
+    remedy: cool it
+"""
+
+
 @pytest.fixture
 def run(tmp_path: Path):
     (tmp_path / "hot.yaml").write_text(RULES)
@@ -97,6 +111,21 @@ def test_a_rule_that_fails_fails_the_case(tmp_path: Path) -> None:
     assert not result.passed
     assert "hot fails: " in result.failures[0]
     assert "oops" in result.failures[0]
+
+
+def test_samples_whose_rollup_the_rule_reads_fail_the_case_and_say_what_it_lacks(
+    tmp_path: Path,
+) -> None:
+    rule = FORM.replace("WINDOW", "10m")
+    (tmp_path / "hot.yaml").write_text(rule)
+    case = tmp_path / "hot.test.yaml"
+    case.write_text(CASE + "      - {at: 9m, rule: hot, quiet: true}\n")
+    (result,) = run_file(case)
+    (failure,) = result.failures
+    assert "reads gpu_1m" in failure and "temperature_celsius_avg" in failure
+    (tmp_path / "hot.yaml").write_text(FORM.replace("WINDOW", "5m"))
+    (result,) = run_file(case)
+    assert "reads" not in str(result.failures)
 
 
 def test_the_example_of_the_documentation_works(tmp_path: Path) -> None:

@@ -773,7 +773,9 @@ def spent_sql(begin: datetime, end: datetime) -> str:
 def spent_hours_sql(begin: datetime, end: datetime) -> str:
     """As `spent_sql`, for rolled-up hours; the hours in which a span began and ended do not count."""
     scope = WasteScope(begin, end)
-    return _spent(f"(SELECT * FROM waste_1h WHERE {scope.when})", "w.ts + INTERVAL 1 HOUR <= a.until")
+    return _spent(
+        f"(SELECT * FROM waste_1h WHERE {scope.when})", "w.ts + INTERVAL 1 HOUR <= a.until"
+    )
 
 
 def _spent(rows: str, is_before_end: str) -> str:

@@ -216,7 +216,7 @@ async def test_a_backtest_replays_what_the_collectors_configuration_names(
     lines = [json.loads(line) for line in found.out.splitlines()]
     (unable,) = [line for line in lines if "cannot_say" in line]
     assert unable["rule"] == "gpu_allocated_idle"
-    assert unable["cannot_say"].startswith("no allocation_samples, no gpu_1m between ")
+    assert unable["cannot_say"].startswith("no idle_1m between ")
     episodes = {line["labels"]["node"]: line for line in lines if line is not unable}
     assert {node: line["severity"] for node, line in episodes.items()} == {
         "n1": "info",

@@ -180,7 +180,7 @@ ALL = RolledUntil(END_MS, END_MS // HOUR_MS * HOUR_MS)
         (POWER, MINUTE_MS, ALL, {"gpu_1m"}),
         (POWER, MINUTE_MS, RolledUntil(END_MS - 3 * MINUTE_MS), {"gpu_1m", "gpu_samples"}),
         (POWER, HOUR_MS, ALL, {"gpu_1h", "gpu_1m"}),
-        (ENERGY, MINUTE_MS, ALL, {"gpu_samples"}),
+        (ENERGY, MINUTE_MS, ALL, {"gpu_1m"}),
         (f"rate({ENERGY}[5m])", MINUTE_MS, ALL, {"gpu_1m"}),
         (f"rate({ENERGY}[2m])", MINUTE_MS, ALL, {"gpu_samples"}),
         (f"stddev_over_time({POWER}[5m])", MINUTE_MS, ALL, {"gpu_samples"}),

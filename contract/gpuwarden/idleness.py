@@ -27,9 +27,9 @@ GAP_MINUTES = 5
 FORGOTTEN_AFTER_MINUTES = 24 * 60
 """A GPU that has been without samples for so long begins anew."""
 HELD_BYTES = 500_000_000
-"""More memory in use is held: a CUDA context takes 300 to 500 MB."""
+"""More memory in use is held, by a process that may not be visible: a CUDA context takes 300 to 500 MB."""
 CONTEXT_BYTES = 52_428_800
-"""Less than any CUDA context."""
+"""Less than any CUDA context uses: utilization above 0 then comes from the driver."""
 _FORGIVEN_AT_FIRST = 90, 3
 _FORGIVEN = 270, 9
 """Seconds of work, and minutes with work, within the window."""

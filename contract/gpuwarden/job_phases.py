@@ -11,6 +11,7 @@ from enum import StrEnum
 from itertools import groupby
 from typing import TypeVar
 
+from gpuwarden.idleness import HELD_BYTES
 from gpuwarden.rollups import IDLE_BELOW_PERCENT
 
 _K = TypeVar("_K")
@@ -57,7 +58,6 @@ READS_FROM = 1e6
 MAIN_BUSY_PERCENT = 50.0
 """Of a main thread in a pause. The diagnosis asks for 80 % from one that is the limit while kernels run."""
 TREE_IDLE_PERCENT = 10.0
-HELD_BYTES = 500e6
 WARM_UP_MAX_S = 600.0
 HUNG_FROM_S = 900.0
 SPIN_FROM_S = 300.0

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from gpuwarden.diagnosis import INPUT_BOUND, Bottleneck
+from gpuwarden.idleness import CONTEXT_BYTES, HELD_BYTES
 from gpuwarden.metrics import Type
 from gpuwarden.query import timestamp_sql
 from gpuwarden.rollups import IDLE_BELOW_PERCENT, Rollup
@@ -55,10 +56,6 @@ RUN_DAYS_MAX = 30
 """How far back the begin of an alert's condition is searched."""
 FRESH_HOURS = 3
 """The view `waste` computes at most this many past hours that are not rolled up."""
-HELD_BYTES_MIN = 500_000_000
-"""Memory in use that implies a process if processes are not visible."""
-CONTEXT_BYTES_MIN = 50 * 1024**2
-"""Less than any CUDA context uses: utilization above 0 then comes from the driver."""
 
 LOST_RULES = ("gpu_lost", "driver_down", "node_down")
 HUNG_RULES = ("gpu_hung",)
@@ -545,7 +542,7 @@ def _grid_sql() -> str:
 
 
 _IS_IDLE = f"graphics_active_percent_avg < {IDLE_BELOW_PERCENT:g}"
-_NO_WORK = f"holder IS NULL AND memory_used_bytes_max < {CONTEXT_BYTES_MIN}"
+_NO_WORK = f"holder IS NULL AND memory_used_bytes_max < {CONTEXT_BYTES}"
 _BUSY = "coalesce(busy_seconds, 0)"
 _BLIND = "coalesce(unknown_seconds, 0)"
 _IS_CUT = "mig_instance IS NOT NULL"
@@ -562,7 +559,7 @@ _FACTS: tuple[dict[str, str], ...] = (
     },
     {
         "is_held": "coalesce(holder IS NOT NULL OR has_process "
-        f"OR memory_used_bytes_max > {HELD_BYTES_MIN}, false)",
+        f"OR memory_used_bytes_max > {HELD_BYTES}, false)",
         "idle_s": f"coalesce(idle_seconds, 0) + if({_NO_WORK}, {_BUSY}, 0) + if(is_blind_idle, {_BLIND}, 0)",
         "busy_s": f"if({_NO_WORK}, 0, {_BUSY}) + if(NOT {_IS_IDLE}, {_BLIND}, 0)",
         "unknown_s": f"if(graphics_active_percent_avg IS NULL AND NOT is_blind_idle, {_BLIND}, 0)",

@@ -196,8 +196,7 @@ def episodes_of(
                         for row in extended
                     ],
                 )
-        if "idle_1m" not in case.rows:
-            database.advance_idleness()
+        database.advance_idleness()
         state = RuleState()
         happened: dict[tuple[str, ...], list[str]] = {}
         first = START + timedelta(seconds=max(0.0, at_s - rule.for_s - 2 * step_s))

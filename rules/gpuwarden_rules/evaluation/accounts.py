@@ -26,7 +26,7 @@ from gpuwarden.waste import (
 )
 from gpuwarden_rules.definition.language import Rule
 from gpuwarden_rules.definition.sql_text import timestamp_text
-from gpuwarden_rules.evaluation.state import Account, fingerprints_in, found_rows, instant_of
+from gpuwarden_rules.evaluation.state import Account, holding_and_unknown, instant_of
 
 log = logging.getLogger(__name__)
 
@@ -93,10 +93,9 @@ async def accounts_of(
     Raises RowsError as `step` does."""
     if rule.name not in COSTS:
         return {}
-    holding = found_rows(rows, rule, now)
+    holding, unknown = holding_and_unknown(rows, rule, now)
     if not holding and not state:
         return {}
-    _, unknown = fingerprints_in(rows, rule, now)
     try:
         bounds = await _bounds(querier)
         spans = []
@@ -150,10 +149,10 @@ async def billed(
             ends_at = min(alert.resolved_at, bounds.closed_until)
         else:
             ends_at = min(until, bounds.counted_until)
-        since = max(alert.began_at, ended_at.get(alert.fingerprint, alert.began_at))
+        if "node" in alert.labels:
+            span = _whole(rule, str(number), alert.labels, alert.began_at, ends_at)
+            spans.append(_after(span, ended_at.get(alert.fingerprint, span.since)))
         ended_at[alert.fingerprint] = ends_at
-        if "node" in alert.labels and since < ends_at:
-            spans.append(_whole(rule, str(number), alert.labels, since, ends_at))
     accounts = await accounts_of_spans(querier, spans, bounds.rolled_until)
     return [
         replace(alert, accounted_usd=account.usd, accounted_until=account.until)

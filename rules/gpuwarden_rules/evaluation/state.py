@@ -125,7 +125,7 @@ def step(
     that failed: the state stays. Raises RowsError.
     """
     silent = () if rule.judges_silent_nodes else silent
-    found, unknown = _found(rows, rule, now, silent)
+    found, unknown = holding_and_unknown(rows, rule, now, silent)
     unknown |= {key for key in unread if key not in found}
     state = _with_accounts(state, accounts)
     changes = _recent(state, now)
@@ -226,7 +226,7 @@ def _ended(alert: Alert, now: datetime, reason: str | None = None) -> Alert:
     )
 
 
-def _found(
+def holding_and_unknown(
     rows: Sequence[Mapping[str, Any]], rule: Rule, now: datetime, silent: Collection[str] = ()
 ) -> tuple[dict[str, tuple[dict[str, str], Mapping[str, Any]]], set[str]]:
     """Rows whose condition holds, by fingerprint, and fingerprints whose condition is unknown."""
@@ -254,14 +254,14 @@ def found_rows(
     rows: Sequence[Mapping[str, Any]], rule: Rule, now: datetime
 ) -> dict[str, tuple[dict[str, str], Mapping[str, Any]]]:
     """Rows whose condition holds, with their labels, by fingerprint. Raises RowsError."""
-    return _found(rows, rule, now)[0]
+    return holding_and_unknown(rows, rule, now)[0]
 
 
 def fingerprints_in(
     rows: Sequence[Mapping[str, Any]], rule: Rule, now: datetime
 ) -> tuple[frozenset[str], frozenset[str]]:
     """Fingerprints whose condition holds, and those whose condition is unknown. Raises RowsError."""
-    found, unknown = _found(rows, rule, now)
+    found, unknown = holding_and_unknown(rows, rule, now)
     return frozenset(found), frozenset(unknown)
 
 

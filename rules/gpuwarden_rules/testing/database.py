@@ -57,7 +57,9 @@ class MemoryDatabase:
         self.connection.unregister("_batch")
 
     def advance_idleness(self) -> None:
-        """Compute `idle_1m` from the minutes that are there, as the collector does."""
+        """Compute `idle_1m` from the minutes that are there, as the collector does, unless it has rows."""
+        if self.connection.execute("SELECT 1 FROM idle_1m LIMIT 1").fetchall():
+            return
         self.connection.execute("DELETE FROM idle_1m")
         sql = minutes_sql("gpu_1m", "process_1m", "allocation_samples")
         minutes = self.connection.execute(sql).fetchall()

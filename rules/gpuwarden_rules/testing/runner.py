@@ -17,7 +17,6 @@ from typing import Any
 from gpuwarden.alert import Alert
 from gpuwarden.clock import SystemClock
 from gpuwarden.durations import readable
-from gpuwarden.idleness import IDLE_1M
 from gpuwarden.query import QueryError
 from gpuwarden.rollups import ROLLUPS
 from gpuwarden_rules.backtest.query import BacktestQuery, Rows
@@ -100,8 +99,7 @@ def _database(case: Case) -> MemoryDatabase:
     database = MemoryDatabase()
     for table, rows in case.rows.items():
         database.insert(table, rows)
-    if IDLE_1M.name not in case.rows:
-        database.advance_idleness()
+    database.advance_idleness()
     return database
 
 

@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuwarden.access import Scope, Token, allows, read_token
@@ -23,6 +23,7 @@ def test_its_representation_shows_no_secret() -> None:
     assert token.text.rpartition("_")[2] not in f"{token} {token!r}"
 
 
+@settings(max_examples=40)
 @given(
     st.text()
     | st.from_regex(r"gw_(ingest|root)_[a-z0-9]{11,12}_[A-Za-z0-9]{42,44}", fullmatch=True)

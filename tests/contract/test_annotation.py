@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuwarden.annotation import AnnotationError, annotation_of
@@ -56,6 +56,7 @@ def test_what_is_wrong_is_one_line(document: Any, said: str) -> None:
         made(**document)
 
 
+@settings(max_examples=40)
 @given(
     st.recursive(st.none() | st.integers() | st.text(max_size=5), lambda inner: st.lists(inner) | st.dictionaries(st.sampled_from(["text", "at", "node", "gpu", "tags", "x"]), inner))
 )  # fmt: skip

@@ -6,7 +6,6 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from gpuwarden.doctor import FAIL, OK, WARN, Check, check_life, check_unit, worst
-from gpuwarden.sizes import size_text
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
 WELL = {
@@ -38,12 +37,6 @@ def test_what_ends_is_told_three_weeks_before(days: int, status: str, says: str)
     check = check_life("certificate", "that of x", NOW + timedelta(days=days), NOW, "renew it")
     assert (check.status, says in check.finding) == (status, True)
     assert check.remedy == ("" if status is OK else "renew it")
-
-
-def test_a_size_is_written_in_its_largest_unit() -> None:
-    sizes = (0, 1536, 5 * 2**20, 1.5 * 2**30, -(2**40))
-    said = ["0 B", "1.5 KiB", "5.0 MiB", "1.5 GiB", "-1.0 TiB"]
-    assert [size_text(size) for size in sizes] == said
 
 
 @pytest.mark.parametrize(

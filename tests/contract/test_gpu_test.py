@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.each import each
 
@@ -77,6 +77,7 @@ def test_what_is_wrong_with_a_run_is_one_line(key: str, value: Any) -> None:
         run_of({**document(), key: value}, NOW)
 
 
+@settings(max_examples=40)
 @given(st.recursive(st.none() | st.booleans() | st.floats() | st.text(max_size=5), lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from([*document(), *document()["results"][0]]), inner)))  # fmt: skip
 def test_any_json_is_a_run_or_one_error(found: Any) -> None:
     for body in (found, {**document(), "results": found}, {**document(), "results": [found]}):

@@ -84,7 +84,7 @@ HISTORIES = st.lists(
 
 
 @given(HISTORIES)
-@settings(max_examples=300)
+@settings(max_examples=100)
 def test_no_idle_time_holds_more_work_than_it_forgives(work: list[int | None]) -> None:
     rows, _ = advanced({}, minutes_of(work))
     for row in rows:
@@ -102,7 +102,7 @@ def test_no_idle_time_holds_more_work_than_it_forgives(work: list[int | None]) -
 
 
 @given(HISTORIES)
-@settings(max_examples=300)
+@settings(max_examples=100)
 def test_what_works_all_the_time_is_not_idle_and_what_never_works_is(
     work: list[int | None],
 ) -> None:
@@ -115,7 +115,7 @@ def test_what_works_all_the_time_is_not_idle_and_what_never_works_is(
 
 
 @given(HISTORIES, st.data())
-@settings(max_examples=200)
+@settings(max_examples=100)
 def test_a_state_is_all_that_the_next_minutes_need(
     work: list[int | None], data: st.DataObject
 ) -> None:

@@ -4,7 +4,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuwarden import job_phases
@@ -143,6 +143,7 @@ reading = st.builds(
 )  # fmt: skip
 
 
+@settings(max_examples=50)
 @given(
     st.lists(reading, max_size=40),
     st.integers(0, 200),

@@ -13,7 +13,7 @@ BEGIN = datetime(2026, 3, 2, 12, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def db() -> Iterator[MemoryDatabase]:
     made = MemoryDatabase()
     yield made
@@ -33,17 +33,15 @@ async def test_processes_without_counters_of_bytes_have_no_rate(db: MemoryDataba
     assert "what its processes wrote" in missing_readings(found)
 
 
-@pytest.mark.parametrize("length", [timedelta(hours=5), timedelta(days=5)])
-async def test_a_job_that_begins_within_a_minute_is_read_from_there(
-    db: MemoryDatabase, length: timedelta
-) -> None:
-    begin, end = BEGIN + timedelta(seconds=20), BEGIN + length
+async def test_a_job_that_begins_within_a_minute_is_read_from_there(db: MemoryDatabase) -> None:
     db.insert("gpu_1m", [
         {"ts": BEGIN + number * MINUTE, "node": "n1", "gpu": 0, "gpu_uuid": "GPU-0", "simulated": False, "samples": 60,
          "detail_samples": 0, "health_samples": 0, "util_percent_avg": 90.0, "util_percent_min": 80.0}
         for number in (-1, 0, 1)
     ])  # fmt: skip
-    found = (await read_job_readings(db, "7", ["GPU-0"], begin, end)).readings
-    assert [one.begin for one in found] == [BEGIN, BEGIN + MINUTE]
-    first = phases_of(found, begin, end, is_over=False)[0]
-    assert (first.begin, first.end) == (begin, BEGIN + 2 * MINUTE)
+    for length in (timedelta(hours=5), timedelta(days=5)):
+        begin, end = BEGIN + timedelta(seconds=20), BEGIN + length
+        found = (await read_job_readings(db, "8", ["GPU-0"], begin, end)).readings
+        assert [one.begin for one in found] == [BEGIN, BEGIN + MINUTE]
+        first = phases_of(found, begin, end, is_over=False)[0]
+        assert (first.begin, first.end) == (begin, BEGIN + 2 * MINUTE)

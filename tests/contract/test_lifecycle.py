@@ -6,7 +6,6 @@ import signal
 import socket
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -35,9 +34,10 @@ from gpuwarden import lifecycle
 
 async def main():
     stop = asyncio.Event()
+    lifecycle.IMPATIENT_AFTER_S = float(sys.argv[1])
     lifecycle.stop_on_signals(stop)
-    for pause in map(float, sys.argv[1:]):
-        await asyncio.sleep(pause)
+    for _ in range(2):
+        await asyncio.sleep(0)
         os.kill(os.getpid(), signal.SIGINT)
     await asyncio.sleep(0.1)
     assert stop.is_set()
@@ -46,9 +46,9 @@ asyncio.run(main())
 """
 
 
-@pytest.mark.parametrize(("pauses", "code"), [(("0", "0"), 0), (("0", "1.1"), 130)])
-def test_only_a_later_ctrl_c_ends_at_once(pauses, code) -> None:
-    done = subprocess.run([sys.executable, "-c", IMPATIENT, *pauses], check=False)
+@pytest.mark.parametrize(("after_s", "code"), [("60", 0), ("0", 130)])
+def test_only_a_later_ctrl_c_ends_at_once(after_s: str, code: int) -> None:
+    done = subprocess.run([sys.executable, "-c", IMPATIENT, after_s], check=False)
     assert done.returncode == code
 
 
@@ -73,12 +73,6 @@ def test_a_stop_that_takes_too_long_ends_the_process_with_one_line() -> None:
     )
     assert done.returncode == 1
     assert done.stderr.count("\n") == 1 and "the stop took more than 0.2 s" in done.stderr
-
-
-def test_the_boot_id_is_the_kernels() -> None:
-    kernel = Path("/proc/sys/kernel/random/boot_id")
-    expected = kernel.read_text().strip() if kernel.exists() else f"process-{os.getpid()}"
-    assert lifecycle.boot_id() == expected == lifecycle.boot_id()
 
 
 @pytest.fixture

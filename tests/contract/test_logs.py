@@ -22,16 +22,11 @@ def record(**extra) -> logging.LogRecord:
     return made
 
 
-def test_text_names_the_part_and_quotes_what_needs_it() -> None:
-    line = TextFormatter(with_time=False).format(record(node="n 1", batches=3))
-    assert line == 'warning agent: late node="n 1" batches=3'
-
-
-def test_json_is_one_object_with_every_field() -> None:
-    entry = json.loads(JsonFormatter().format(record(batches=3)))
-    assert entry["message"] == "late"
-    assert entry["batches"] == 3
-    assert entry["level"] == "warning"
+def test_text_quotes_what_needs_it_and_json_has_every_field() -> None:
+    one = record(node="n 1", batches=3)
+    assert TextFormatter(with_time=False).format(one) == 'warning agent: late node="n 1" batches=3'
+    entry = json.loads(JsonFormatter().format(one))
+    assert (entry["message"], entry["batches"], entry["level"]) == ("late", 3, "warning")
 
 
 def test_journald_gets_the_priority_of_each_line() -> None:

@@ -9,14 +9,11 @@ from tests.each import each
 
 from gpuwarden.metrics import (
     CLOCKS_EVENT_REASONS,
-    F32,
-    GAUGE,
     METRICS,
     Kind,
     Metric,
     reason_names,
 )
-from gpuwarden.rollups import GPU_1M
 
 TABLES_OF_GPUS = ("gpu_samples", "gpu_detail_samples", "gpu_health_samples")
 ALL = [(table, metric) for table, metrics in METRICS.items() for metric in metrics]
@@ -24,7 +21,11 @@ UNITS = {"percent", "bytes", "watts", "joules", "celsius", "mhz", "seconds", "vo
 
 
 @each(("table", "metric"), ALL)
-def test_a_metric_says_its_unit_and_kind_in_its_name(table: str, metric: Metric) -> None:
+def test_a_metric_says_its_unit_and_kind_in_its_name_and_has_source_and_meaning(
+    table: str, metric: Metric
+) -> None:
+    assert metric.source and metric.meaning.endswith(".")
+    assert metric.limits is None or metric.limits[0] < metric.limits[1]
     assert re.fullmatch(r"[a-z][a-z0-9_]*", metric.name)
     assert (
         metric.name.endswith("_total")
@@ -36,31 +37,12 @@ def test_a_metric_says_its_unit_and_kind_in_its_name(table: str, metric: Metric)
         assert stem.endswith(f"_{metric.unit}"), f"{table}.{metric.name} is in {metric.unit}"
 
 
-@each(("table", "metric"), ALL)
-def test_a_metric_has_a_source_and_a_meaning(table: str, metric: Metric) -> None:
-    assert metric.source
-    assert metric.meaning.endswith(".")
-    assert metric.limits is None or metric.limits[0] < metric.limits[1]
-
-
-def test_names_are_unique_within_a_table() -> None:
-    for table, metrics in METRICS.items():
-        names = [m.name for m in metrics]
-        assert len(names) == len(set(names)), table
-
-
 @given(st.integers(min_value=0, max_value=2**63 - 1))
 def test_every_bit_of_a_mask_is_named_once(bits: int) -> None:
     names = list(reason_names(bits))
     assert len(names) == bits.bit_count() == len(set(names))
     known = [name for name in names if not name.startswith("unknown 0x")]
     assert known == [n for bit, n in sorted(CLOCKS_EVENT_REASONS.items()) if bits & bit]
-
-
-def test_a_metric_that_chooses_no_aggregate_is_in_no_rollup() -> None:
-    metric = Metric("a_percent", F32, "percent", GAUGE, "source", "Meaning.")
-    assert metric.rollup == ()
-    assert not [name for name in GPU_1M.table.names if name.startswith("encoder_util_percent")]
 
 
 def constants(prefix: str) -> set[int]:
@@ -77,6 +59,7 @@ def test_sources_of_gpus_are_fields_and_calls_of_nvml(metric: Metric) -> None:
         assert hasattr(pynvml, call) or hasattr(pynvml, call.removesuffix("_v2")), call
 
 
-def test_no_metric_stands_twice_in_the_tables_of_a_gpu() -> None:
-    names = [metric.name for table in TABLES_OF_GPUS for metric in METRICS[table]]
-    assert len(names) == len(set(names))
+def test_no_metric_stands_twice_in_a_table_or_the_tables_of_a_gpu() -> None:
+    of_gpus = [metric.name for table in TABLES_OF_GPUS for metric in METRICS[table]]
+    for names in (of_gpus, *([m.name for m in metrics] for metrics in METRICS.values())):
+        assert len(names) == len(set(names))

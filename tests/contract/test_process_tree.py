@@ -1,7 +1,5 @@
 """Ancestors as one text and back; remarks on signals."""
 
-import re
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,7 +9,6 @@ from gpuwarden.process_tree import (
     ancestors_of,
     ancestors_text,
     signal_remarks,
-    signals_of,
 )
 
 ANCESTORS = st.lists(st.builds(Ancestor, st.integers(1, 2**22), st.text(max_size=15)))
@@ -61,9 +58,3 @@ def test_a_name_cannot_add_an_ancestor_nor_a_line() -> None:
 )
 def test_what_matters_of_signals_is_said(process: dict[str, str], remarks: list[str]) -> None:
     assert signal_remarks(process) == remarks
-
-
-def test_signals_are_words() -> None:
-    assert signals_of("SIGINT, SIGTERM") == ["SIGINT", "SIGTERM"]
-    assert signals_of("none") == signals_of(None) == []
-    assert all(re.fullmatch(r"SIG\w+", name) for name in signals_of("SIGHUP, SIG32"))

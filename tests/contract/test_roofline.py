@@ -23,18 +23,9 @@ def percents(reading: RoofReading, host: HostMeanwhile = HOST) -> dict[str, floa
 
 
 def test_each_roof_in_percent_of_its_peak() -> None:
-    found = roofline(READING, HOST)
     # 45 of 18 x 25 GB/s; 6.3 of 16 x 3.938 GB/s.
     assert percents(READING) == {"compute": 60, "memory": 40, "link": 10, "host": 2}
-    compute, memory, link, host = (roof.words for roof in found.roofs)
-    assert compute == "active time: tensor cores 60 %, FP32 5 %; SMs had work 90 %"
-    assert memory == "device memory used 40 % of its bandwidth, 1,341 of 3,352 GB/s"
-    assert link == "NVLink 45.0 of 450 GB/s, PCIe 6.3 of 63 GB/s"
-    assert (
-        host
-        == "no kernel ran 2 % of the time, main thread 40 % of a core, CPUs of its nodes waited for I/O 1 %"
-    )
-    assert found.bound == "compute"
+    assert roofline(READING, HOST).bound == "compute"
 
 
 def test_the_place_below_the_roof() -> None:

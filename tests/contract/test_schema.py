@@ -6,7 +6,6 @@ from pathlib import Path
 import duckdb
 import pytest
 
-from gpuwarden.metrics import METRICS
 from gpuwarden.schema import (
     INVENTORY_EXTRA,
     TABLES,
@@ -35,26 +34,6 @@ def test_duckdb_has_exactly_the_promised_columns() -> None:
 
 def keys_of(table: Table) -> tuple[str, ...]:
     return table.key if table.name in UPSERTED else ()
-
-
-@pytest.mark.parametrize("table", TABLES.values(), ids=lambda t: t.name)
-def test_keys_are_required_columns(table: Table) -> None:
-    # An event may be about no GPU; two with the same rest of the key are then the same event.
-    # Time may be nobody's.
-    optional = {
-        "events": {"gpu_uuid"},
-        "allocation_samples": {"container"},
-        # Some tests are of all GPUs of a node.
-        "gpu_tests": {"gpu_uuid"},
-        "waste_1h": {"username", "job", "pod", "split_by"},
-    }.get(table.name, set())
-    assert all(table.column(name).required or name in optional for name in table.key)
-    assert len(set(table.names)) == len(table.names)
-
-
-def test_every_metric_is_a_column() -> None:
-    for name, metrics in METRICS.items():
-        assert {m.name for m in metrics} <= set(WIRE_TABLES[name].names)
 
 
 def test_agents_cannot_send_what_the_collector_adds() -> None:

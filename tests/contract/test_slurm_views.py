@@ -12,13 +12,19 @@ from gpuwarden.schema import TABLES, create_sql, views_sql
 BEGIN = datetime(2026, 11, 23, 8, 0, tzinfo=UTC).replace(tzinfo=None)
 
 
-@pytest.fixture
-def db() -> Iterator[duckdb.DuckDBPyConnection]:
-    with duckdb.connect() as made:
+@pytest.fixture(scope="module")
+def made() -> Iterator[duckdb.DuckDBPyConnection]:
+    with duckdb.connect() as connection:
         for table in TABLES.values():
-            made.execute(create_sql(table))
-        made.execute(views_sql())
-        yield made
+            connection.execute(create_sql(table))
+        connection.execute(views_sql())
+        yield connection
+
+
+@pytest.fixture
+def db(made: duckdb.DuckDBPyConnection) -> duckdb.DuckDBPyConnection:
+    made.execute("DELETE FROM slurm_job_samples")
+    return made
 
 
 def at(seconds: float) -> datetime:
@@ -27,106 +33,56 @@ def at(seconds: float) -> datetime:
 
 def said(db: duckdb.DuckDBPyConnection, second: float, node: str, **more: Any) -> None:
     """A row of job 7, by default of its node."""
-    row = {
-        "ts": at(second),
-        "node": node,
-        "simulated": False,
-        "source": "node",
-        "job": "7",
-        **more,
-    }
+    row = {"ts": at(second), "node": node, "simulated": False, "source": "node", "job": "7", **more}
     names, holes = ", ".join(f'"{name}"' for name in row), ", ".join("?" * len(row))
     db.execute(f"INSERT INTO slurm_job_samples ({names}) VALUES ({holes})", list(row.values()))
 
 
-def job(db: duckdb.DuckDBPyConnection) -> dict[str, Any]:
-    found = db.execute("SELECT * FROM slurm_jobs WHERE job = '7'")
-    names = [column[0] for column in found.description or ()]
-    (row,) = found.fetchall()
-    return dict(zip(names, row, strict=True))
+def job(db: duckdb.DuckDBPyConnection, *names: str) -> tuple[Any, ...]:
+    """These columns of job 7."""
+    (row,) = db.execute(f"SELECT {', '.join(names)} FROM slurm_jobs WHERE job = '7'").fetchall()
+    return row
 
 
 def began(db: duckdb.DuckDBPyConnection, node: str, second: float = 0) -> None:
-    said(
-        db,
-        second + 1,
-        node,
-        state="running",
-        started_at=at(second),
-        gpus=2,
-        cpus=8,
-        gpu_uuids=f"{node}-0,{node}-1",
-    )
+    held = {"gpus": 2, "cpus": 8, "gpu_uuids": f"{node}-0,{node}-1"}
+    said(db, second + 1, node, state="running", started_at=at(second), **held)
 
 
-def ended(
-    db: duckdb.DuckDBPyConnection, node: str, second: float, since: float = 0, **more: Any
-) -> None:
-    said(
-        db,
-        second + 1,
-        node,
-        state="ended",
-        started_at=at(since),
-        ended_at=at(second),
-        gpus=2,
-        cpus=8,
-        **more,
-    )
+def ended(db: duckdb.DuckDBPyConnection, node: str, second: float, **more: Any) -> None:
+    held = {"started_at": at(0), "ended_at": at(second), "gpus": 2, "cpus": 8}
+    said(db, second + 1, node, state="ended", **held, **more)
 
 
 def test_a_job_of_two_nodes_ends_when_both_have(db: duckdb.DuckDBPyConnection) -> None:
     began(db, "a")
     began(db, "b")
     ended(db, "b", 60, cpu_seconds_total=10.0)
-    found = job(db)
-    assert (found["state"], found["ended_at"], found["nodes"], found["gpus"], found["cpus"]) == (
-        "running",
-        None,
-        2,
-        4,
-        16,
-    )
-    assert found["gpu_uuids"] == "a-0,a-1,b-0,b-1" and found["node_list"] == "a,b"
+    assert job(db, "state", "ended_at", "nodes", "gpus", "cpus") == ("running", None, 2, 4, 16)
+    assert job(db, "gpu_uuids", "node_list") == ("a-0,a-1,b-0,b-1", "a,b")
     ended(db, "a", 61, cpu_seconds_total=5.0)
-    found = job(db)
-    assert (found["state"], found["ended_at"], found["cpu_seconds"]) == ("ended", at(61), 15.0)
+    assert job(db, "state", "ended_at", "cpu_seconds") == ("ended", at(61), 15.0)
 
 
 def test_the_controller_has_the_last_word(db: duckdb.DuckDBPyConnection) -> None:
     began(db, "a")
-    of = {
-        "source": "controller",
-        "started_at": at(0),
-        "qos": "high",
-        "time_limit_seconds": 600,
-        "nodes": 1,
-        "cpus": 9,
-    }
+    of = {"source": "controller", "started_at": at(0), "qos": "high", "time_limit_seconds": 600}
+    of |= {"nodes": 1, "cpus": 9}
     said(db, 5, "head", **of, state="running")
-    assert job(db)["state"] == "running"
+    assert job(db, "state") == ("running",)
     said(db, 70, "head", **of, state="node_fail", ended_at=at(65))
-    found = job(db)
-    assert (found["state"], found["ended_at"]) == ("node_fail", at(65)), (
-        "a node that died has no epilog"
-    )
-    assert (found["qos"], found["time_limit_seconds"], found["cpus"], found["gpus"]) == (
-        "high",
-        600,
-        9,
-        2,
-    )
+    assert job(db, "state", "ended_at") == ("node_fail", at(65)), "a dead node has no epilog"
+    assert job(db, "qos", "time_limit_seconds", "cpus", "gpus") == ("high", 600, 9, 2)
 
 
 def test_a_requeued_job_is_its_last_run(db: duckdb.DuckDBPyConnection) -> None:
     began(db, "a")
     ended(db, "a", 60, exit_code=1)
     began(db, "b", 300)
-    found = job(db)
-    assert (found["state"], found["ended_at"], found["started_at"]) == ("running", None, at(300))
-    assert (found["node_list"], found["gpus"], found["exit_code"]) == ("b", 2, None)
+    assert job(db, "state", "ended_at", "started_at") == ("running", None, at(300))
+    assert job(db, "node_list", "gpus", "exit_code") == ("b", 2, None)
     began(db, "b", 600)
-    assert job(db)["started_at"] == at(600)
+    assert job(db, "started_at") == (at(600),)
 
 
 def test_nodes_are_as_they_were_last_told(db: duckdb.DuckDBPyConnection) -> None:

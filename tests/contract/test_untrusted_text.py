@@ -5,9 +5,9 @@ import logging
 from typing import Any
 
 import pyarrow as pa
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.each import each
 
 from gpuwarden.logs import JsonFormatter, TextFormatter
 from gpuwarden.untrusted_text import escaped_json, printable, without_formula
@@ -44,15 +44,15 @@ def test_escaped_json_says_the_same(value: Any) -> None:
     assert all(c.isprintable() or c == "\n" for c in text)
 
 
-@pytest.mark.parametrize("attack", ATTACKS)
-@pytest.mark.parametrize("form", ["table", "json", "ndjson", "markdown", "csv"])
+@each("attack", ATTACKS)
+@each("form", ["table", "json", "ndjson", "markdown", "csv"])
 def test_no_form_of_output_has_control_characters(form: str, attack: str) -> None:
     text = render(["a", "b"], [[attack, 1]], form)
     assert all(c.isprintable() or c in "\n\r\t" for c in text), text
 
 
-@pytest.mark.parametrize("attack", ATTACKS)
-@pytest.mark.parametrize("formatter", [TextFormatter(with_time=False), JsonFormatter()])
+@each("attack", ATTACKS)
+@each("formatter", [TextFormatter(with_time=False), JsonFormatter()])
 def test_no_line_of_a_log_has_control_characters(formatter: logging.Formatter, attack: str) -> None:
     record = logging.makeLogRecord(
         {"name": "x", "levelname": "INFO", "msg": attack, "node": attack}
@@ -60,7 +60,7 @@ def test_no_line_of_a_log_has_control_characters(formatter: logging.Formatter, a
     assert formatter.format(record).isprintable()
 
 
-@pytest.mark.parametrize("cell", FORMULAS)
+@each("cell", FORMULAS)
 def test_a_formula_is_a_text_in_csv(cell: str) -> None:
     assert without_formula(cell) == f"'{cell}"
     told = csv_rows(pa.table({"a": [cell], "b": ["x"]}), ("VARCHAR", "VARCHAR"))
@@ -68,9 +68,7 @@ def test_a_formula_is_a_text_in_csv(cell: str) -> None:
     assert render(["a"], [[cell]], "csv").splitlines()[1].lstrip('"').startswith("'")
 
 
-@pytest.mark.parametrize(
-    "cell", ["-1", "+1.5e-3", "-.5", "a=b", "x@y", "", "1-2", "-", "@", "--port", "-p"]
-)
+@each("cell", ["-1", "+1.5e-3", "-.5", "a=b", "x@y", "", "1-2", "-", "@", "--port", "-p"])
 def test_numbers_and_plain_texts_stay_as_they_are_in_csv(cell: str) -> None:
     assert without_formula(cell) == cell
     told = csv_rows(pa.table({"a": [cell], "b": ["x"]}), ("VARCHAR", "VARCHAR"))

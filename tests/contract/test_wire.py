@@ -25,8 +25,16 @@ names = st.from_regex(r"[A-Za-z0-9._-]{1,64}", fullmatch=True)
 @given(names, names, st.integers(1, 10**18 - 1), st.data())
 def test_identity_survives_the_headers(agent, boot, sequence, data) -> None:
     oldest = data.draw(st.integers(0, sequence))
-    batch = BatchId(agent, boot, sequence, oldest, data.draw(st.booleans()))
+    is_sent_before, is_import = data.draw(st.booleans()), data.draw(st.booleans())
+    batch = BatchId(
+        agent, boot, sequence, oldest, is_sent_before=is_sent_before, is_import=is_import
+    )
     assert batch_id_of(headers_of(batch)) == batch
+
+
+def test_a_batch_that_says_0_is_neither_sent_before_nor_history() -> None:
+    found = batch_id_of(GOOD | {"Gpuwarden-Sent-Before": "0", "Gpuwarden-Import": "0"})
+    assert (found.is_sent_before, found.is_import) == (False, False)
 
 
 @pytest.mark.parametrize(
@@ -63,14 +71,6 @@ def test_any_instant_that_a_header_can_hold_is_read(now: datetime) -> None:
     assert now_ms_of({}) is None
 
 
-def test_a_batch_that_was_sent_before_says_so() -> None:
-    batch = BatchId("agent-1", "boot-1", 7, is_sent_before=True)
-    assert headers_of(batch)["Gpuwarden-Sent-Before"] == "1"
-    assert batch_id_of(headers_of(batch)).is_sent_before
-    assert not batch_id_of(GOOD | {"Gpuwarden-Sent-Before": "0"}).is_sent_before
-    assert not batch_id_of(GOOD | {"Gpuwarden-Import": "0"}).is_import
-
-
 @pytest.mark.parametrize(
     ("body", "sentence"),
     [
@@ -92,13 +92,6 @@ def test_the_sentence_of_an_error_has_its_hint_and_position(
     body: str | bytes, sentence: str | None
 ) -> None:
     assert error_sentence(body) == sentence
-
-
-def test_history_says_that_it_is() -> None:
-    batch = BatchId("import", "0f", 1, is_import=True)
-    assert headers_of(batch)["Gpuwarden-Import"] == "1"
-    assert batch_id_of(headers_of(batch)) == batch
-    assert not batch_id_of(headers_of(BatchId("a", "b", 1))).is_import
 
 
 @given(st.none() | st.text(max_size=20) | st.integers(-5, 10**20).map(str))

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuwarden.xids import ACTIONS, CRITICAL, INFO, WARNING, XIDS, xid_info
+from gpuwarden.xids import ACTIONS, CRITICAL, WARNING, XIDS, xid_info
 
 ROOT = Path(__file__).parents[2]
 NOT_IN_GPUDS = {133, *range(174, 183), 185}
@@ -41,34 +41,13 @@ def test_gpuds_wrong_severities_are_not_ours(catalogue) -> None:
     assert [code for code in wrong if XIDS[code].severity == CRITICAL] == []
 
 
-@pytest.mark.parametrize(
-    "code", [48, 54, 62, 64, 74, 79, 95, 109, 110, 119, 120, 136, 140, 143, 175, 179, 182]
-)
-def test_what_stops_the_gpu_is_critical(code: int) -> None:
-    assert XIDS[code].severity == CRITICAL
-
-
-@pytest.mark.parametrize("code", [13, 31, 69, 78, 92, 94, 121, 133, 137, 151, 160, 161])
-def test_what_stops_an_application_or_wants_a_look_is_a_warning(code: int) -> None:
-    assert XIDS[code].severity == WARNING
-
-
-@pytest.mark.parametrize("code", [43, 45, 63, 162, 177])
-def test_what_follows_another_error_is_information(code: int) -> None:
-    assert XIDS[code].severity == INFO
-
-
 def test_whoever_is_told_to_reset_or_reboot_is_told_so_in_words() -> None:
     for row in XIDS.values():
-        assert row.meaning
-        assert row.remedy
+        assert row.meaning and row.remedy
+        assert row.action is None or row.action in ACTIONS
         if row.action in ("RESET_GPU", "RESTART_BM"):
             assert row.severity == CRITICAL
             assert "reset" in row.remedy or "reboot" in row.remedy
-
-
-def test_every_action_is_explained() -> None:
-    assert {row.action for row in XIDS.values()} - {None} <= set(ACTIONS)
 
 
 def test_a_code_that_nobody_knows_is_a_warning_that_says_so() -> None:

@@ -13,9 +13,8 @@ import pytest
 HERE = Path(__file__).parent
 MIB = 1024 * 1024
 
-# One read of everything in a process of its own, because a process loads a library once.
 READ = """
-import json, os
+import os
 from gpuwarden.clock import SystemClock
 from gpuwarden.lifecycle import StartError
 from gpuwarden_agent.collect.discovery import discover
@@ -23,10 +22,28 @@ from gpuwarden_agent.once import read_once
 try:
     found = discover("nvml")
 except StartError as error:
-    print(json.dumps({"error": str(error)}))
+    say({"error": str(error)})
 else:
     once = read_once(found.probes, SystemClock(), between_s=float(os.environ.get("BETWEEN_S", 0)))
-    print(json.dumps({"message": found.message, "tables": once.tables, "problems": once.problems}))
+    say({"message": found.message, "tables": once.tables, "problems": once.problems})
+"""
+"""One read of everything."""
+
+# Modules are loaded once. A process loads a library once, and so each script has one of its own.
+EACH = """
+import json, os, sys
+import gpuwarden_agent.collect.discovery, gpuwarden_agent.once
+from gpuwarden_agent.collect.nvidia import device, gpu, query
+
+def say(answer):
+    print(json.dumps(answer), flush=True)
+
+for script, env in json.load(sys.stdin):
+    if (child := os.fork()) == 0:
+        os.environ.update(env)
+        exec(script)
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0, env
 """
 
 
@@ -45,17 +62,18 @@ def compiled(folder: Path, *, is_old: bool = False) -> Path:
     return folder
 
 
-def run(library: Path, script: str = READ, **env: str) -> Any:
-    """What a script prints as JSON, run with that library in a process of its own."""
+def run(library: Path, *cases: tuple[str, dict[str, str]]) -> list[Any]:
+    """What each script says with that library and its environment."""
     parts = ("contract", "agent")
     paths = os.pathsep.join(str(HERE.parents[3] / part) for part in parts)
     done = subprocess.run(
-        [sys.executable, "-c", script],
-        env={**os.environ, "LD_LIBRARY_PATH": str(library), "PYTHONPATH": paths, **env},
+        [sys.executable, "-c", EACH],
+        env={**os.environ, "LD_LIBRARY_PATH": str(library), "PYTHONPATH": paths},
+        input=json.dumps(cases),
         capture_output=True,
         text=True,
         check=False,
         timeout=60,
     )
     assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+    return [json.loads(line) for line in done.stdout.splitlines()]

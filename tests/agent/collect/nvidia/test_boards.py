@@ -1,11 +1,10 @@
 """The binding's calls with the driver's real structures, for boards of eight kinds."""
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.agent.collect.nvidia.fake_library import MIB, compiled, run
+from tests.agent.collect.nvidia.fake_library import MIB, READ, compiled, run
 
 Tables = dict[str, list[dict[str, Any]]]
 Read = Callable[[str], Tables]
@@ -25,18 +24,51 @@ GPM_SHARES = {
 """The metrics that the library has, by the number that it gives them: their id."""
 
 
+BOARDS = ("h100", "gh200", "gb10", "gb200", "a100", "geforce", "mig", "b200")
+
+PROCESSES = """
+from gpuwarden.clock import SystemClock
+from gpuwarden_agent.collect.nvidia.device import open_driver
+from gpuwarden_agent.collect.nvidia.metrics import ROWS
+from gpuwarden_agent.collect.nvidia.query import Query
+device = open_driver().devices()[0]
+device.open()
+query = Query(device, SystemClock())
+newest = query.ask(ROWS["process_utilization"], given=(0,))
+say([
+    [(p.pid, p.gpu_instance, p.compute_instance) for p in device.ask(ROWS["compute_processes_v3"])],
+    [(s.pid, s.at_us, s.sm_percent, s.memory_percent, s.encoder_percent, s.decoder_percent)
+     for s in newest],
+    len(query.ask(ROWS["process_utilization"], given=(newest[-1].at_us,))),
+    len(device.ask(ROWS["graphics_processes"])) + len(device.ask(ROWS["mps_processes"])),
+])
+"""
+
+CALLS = """
+import time
+from gpuwarden.clock import SystemClock
+from gpuwarden_agent.collect.nvidia.gpu import GpuProbe
+from gpuwarden_agent.collect.nvidia.device import open_driver
+probe = GpuProbe(open_driver().devices()[0], SystemClock())
+probe.read(0)
+time.sleep(0.12)
+probe.read(0)
+say({call.reading: call.call for call in probe.calls()})
+"""
+
+
 @pytest.fixture(scope="module")
-def read(tmp_path_factory: pytest.TempPathFactory) -> Read:
-    library = compiled(tmp_path_factory.mktemp("nvml-boards"))
-    read: dict[str, Tables] = {}
+def answers(tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
+    cases = [(READ, {"FAKE_NVML_BOARD": board, "BETWEEN_S": "0.12"}) for board in BOARDS]
+    cases.append((PROCESSES, {"FAKE_NVML_BOARD": "mig"}))
+    cases += [(CALLS, {"FAKE_NVML_BOARD": board}) for board in ("h100", "mig")]
+    return run(compiled(tmp_path_factory.mktemp("nvml-boards")), *cases)
 
-    def tables(board: str) -> Tables:
-        if board not in read:
-            answer = run(library, FAKE_NVML_BOARD=board, BETWEEN_S="0.12")
-            read[board] = answer["tables"]
-        return read[board]
 
-    return tables
+@pytest.fixture(scope="module")
+def read(answers: list[Any]) -> Read:
+    tables = dict(zip(BOARDS, (answer["tables"] for answer in answers[:8]), strict=True))
+    return tables.__getitem__
 
 
 def one(rows: list[dict[str, Any]]) -> dict[str, Any]:
@@ -245,71 +277,26 @@ def test_blackwell_has_the_counters_of_nvlink_5_and_a_link_to_the_cpu(read: Read
     }
 
 
-PROCESSES = """
-import json
-from gpuwarden.clock import SystemClock
-from gpuwarden_agent.collect.nvidia.device import open_driver
-from gpuwarden_agent.collect.nvidia.metrics import ROWS
-from gpuwarden_agent.collect.nvidia.query import Query
-device = open_driver().devices()[0]
-device.open()
-query = Query(device, SystemClock())
-newest = query.ask(ROWS["process_utilization"], given=(0,))
-print(json.dumps([
-    [(p.pid, p.gpu_instance, p.compute_instance) for p in device.ask(ROWS["compute_processes_v3"])],
-    [(s.pid, s.at_us, s.sm_percent, s.memory_percent, s.encoder_percent, s.decoder_percent)
-     for s in newest],
-    len(query.ask(ROWS["process_utilization"], given=(newest[-1].at_us,))),
-    len(device.ask(ROWS["graphics_processes"])) + len(device.ask(ROWS["mps_processes"])),
-]))
-"""
-
-
-def test_processes_are_told_with_mig_device_and_utilization_since(
-    tmp_path_factory: pytest.TempPathFactory,
-) -> None:
-    library: Path = compiled(tmp_path_factory.mktemp("nvml-processes"))
-    processes, samples, later, others = run(library, PROCESSES, FAKE_NVML_BOARD="mig")
+def test_processes_are_told_with_mig_device_and_utilization_since(answers: list[Any]) -> None:
+    processes, samples, later, others = answers[8]
     assert processes == [[4194200, 9, 0], [4194201, None, None]]
     # The place of the buffer that the driver left zero is not a sample.
     assert samples == [[4194200, 1_700_000_000_000_000, 55, 21, 3, 4]]
     assert (later, others) == (0, 0)
 
 
-CALLS = """
-import json, time
-from gpuwarden.clock import SystemClock
-from gpuwarden_agent.collect.nvidia.gpu import GpuProbe
-from gpuwarden_agent.collect.nvidia.device import open_driver
-probe = GpuProbe(open_driver().devices()[0], SystemClock())
-probe.read(0)
-time.sleep(0.12)
-probe.read(0)
-print(json.dumps({call.reading: call.call for call in probe.calls()}))
-"""
-
-
-@pytest.mark.parametrize(
-    ("board", "calls"),
-    [
-        (
-            "h100",
-            {
-                "memory_v2": "nvmlDeviceGetMemoryInfo",
-                "fast_fields": "nvmlDeviceGetFieldValues",
-                "power_watts": "nvmlDeviceGetFieldValues(185)",
-                "gpm_sample": "nvmlGpmSampleAlloc",
-                "gpm_take": "nvmlGpmSampleGet",
-                "gpm_metrics": "nvmlGpmMetricsGet",
-                "sm_active_percent": "nvmlGpmMetricsGet(2)",
-                "nvlink_errors": "nvmlDeviceGetNvLinkErrorCounter",
-                "validate_inforom": "nvmlDeviceValidateInforom",
-            },
-        ),
-        ("mig", {"mig_device": "nvmlDeviceGetMigDeviceHandleByIndex"}),
-        ("mig", {"mig_memory": "nvmlDeviceGetMemoryInfo"}),
-    ],
-)
-def test_reports_name_calls_as_nvml_does(board: str, calls: dict[str, str], tmp_path: Path) -> None:
-    told = run(compiled(tmp_path), CALLS, FAKE_NVML_BOARD=board)
-    assert calls.items() <= told.items()
+def test_reports_name_calls_as_nvml_does(answers: list[Any]) -> None:
+    h100, mig = answers[9:]
+    assert {
+        "memory_v2": "nvmlDeviceGetMemoryInfo",
+        "fast_fields": "nvmlDeviceGetFieldValues",
+        "power_watts": "nvmlDeviceGetFieldValues(185)",
+        "gpm_sample": "nvmlGpmSampleAlloc",
+        "gpm_take": "nvmlGpmSampleGet",
+        "gpm_metrics": "nvmlGpmMetricsGet",
+        "sm_active_percent": "nvmlGpmMetricsGet(2)",
+        "nvlink_errors": "nvmlDeviceGetNvLinkErrorCounter",
+        "validate_inforom": "nvmlDeviceValidateInforom",
+    }.items() <= h100.items()
+    assert mig["mig_device"] == "nvmlDeviceGetMigDeviceHandleByIndex"
+    assert mig["mig_memory"] == "nvmlDeviceGetMemoryInfo"

@@ -8,47 +8,49 @@ from typing import Any
 
 import pynvml
 import pytest
-from tests.agent.collect.nvidia.fake_library import MIB, compiled, run
+from tests.agent.collect.nvidia.fake_library import MIB, READ, compiled, run
 
 from gpuwarden_agent.collect.nvidia import nvml
 from gpuwarden_agent.collect.nvidia.device import decode, open_driver
-from gpuwarden_agent.collect.nvidia.nvml import FieldValue, NvmlError, NvmlUnavailable
+from gpuwarden_agent.collect.nvidia.nvml import FieldValue, NvmlUnavailable
+
+WHY_UNUSABLE = {
+    nvml.DRIVER_NOT_LOADED: "kernel module is not loaded",
+    nvml.LIB_RM_VERSION_MISMATCH: "different versions",
+    nvml.NO_PERMISSION: "no permission",
+    nvml.UNKNOWN: "in a container",
+    nvml.TIMEOUT: "nvmlInit: TIMEOUT",
+}
+OF_VERSION: dict[str, dict[str, Any]] = {
+    "old": {
+        "util_percent": 97.0,
+        "memory_util_percent": 31.0,
+        "clocks_event_reasons": 4,
+        "temperature_celsius": 61.0,
+        "memory_used_bytes": 40 * MIB,
+    },
+    "new": {
+        # The mean of the last second's five samples.
+        "util_percent": 40.0,
+        "memory_util_percent": 8.0,
+        "clocks_event_reasons": 0x24,
+        "temperature_celsius": 62.0,
+        "memory_used_bytes": 30 * MIB,
+        "memory_reserved_bytes": 10 * MIB,
+    },
+}
 
 
-@pytest.fixture(scope="module", params=["new", "old"])
-def library(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return compiled(tmp_path_factory.mktemp(f"nvml-{request.param}"), is_old=request.param == "old")
-
-
-def is_old(library: Path) -> bool:
-    return library.name.startswith("nvml-old")
-
-
-def test_the_binding_reads_every_call_and_value_type(library: Path) -> None:
-    answer = run(library)
+@pytest.mark.parametrize("version", ["new", "old"])
+def test_the_binding_reads_every_call_and_tells_what_is_wrong(version: str, tmp_path: Path) -> None:
+    library = compiled(tmp_path, is_old=version == "old")
+    unusable = [(READ, {"FAKE_NVML_INIT": str(code)}) for code in WHY_UNUSABLE]
+    answer, *errors = run(library, (READ, {"BETWEEN_S": "0.12"}), *unusable)
     assert answer["message"] == "2 GPUs, NVIDIA driver 590.48.01"
-    (row,) = answer["tables"]["gpu_samples"]
+    tables = answer["tables"]
+    (row,) = tables["gpu_samples"]
     for stamped in ("ts", "node", "simulated"):
         del row[stamped]
-    versions = (
-        {
-            "util_percent": 97.0,
-            "memory_util_percent": 31.0,
-            "clocks_event_reasons": 4,
-            "temperature_celsius": 61.0,
-            "memory_used_bytes": 40 * MIB,
-        }
-        if is_old(library)
-        else {
-            # The mean of the last second's five samples.
-            "util_percent": 40.0,
-            "memory_util_percent": 8.0,
-            "clocks_event_reasons": 0x24,
-            "temperature_celsius": 62.0,
-            "memory_used_bytes": 30 * MIB,
-            "memory_reserved_bytes": 10 * MIB,
-        }
-    )
     assert row == {
         "gpu": 0,
         "gpu_uuid": "GPU-5ca1ab1e-0000-0000-0000-000000000000",
@@ -67,59 +69,38 @@ def test_the_binding_reads_every_call_and_value_type(library: Path) -> None:
         "thermal_violation_seconds_total": 3.0,
         "pstate": 0,
         "nvlink_tx_bytes_total": 10 * 1024,
-        **versions,
+        **OF_VERSION[version],
     }
-
-
-def test_a_dead_gpu_and_failed_readings_are_problems_of_their_own(library: Path) -> None:
     lost = "nvmlDeviceGetHandleByIndex: GPU_IS_LOST"
-    assert run(library)["problems"] == [
+    assert answer["problems"] == [
         f"gpu1: GPU 1 is lost: it fell off the bus; drain the node and reboot it ({lost})",
         "gpu0: nvmlDeviceGetSerial: UNKNOWN",
         "gpu0: nvmlDeviceGetFieldValues(197): UNKNOWN",
+        *(["gpu0: nvmlGpmMetricsGet(11): untrue value"] if version == "new" else []),
         f"processes: GPU 1: {lost}",
     ]
-
-
-def test_the_binding_reads_the_inventory(library: Path) -> None:
-    tables = run(library)["tables"]
     (gpu,) = tables["gpus"]
-    assert gpu["pci_bus_id"] == "0001:3b:00.0"
-    assert gpu["nvlinks"] == 4
-    assert (gpu["sm_clock_max_mhz"], gpu["memory_clock_max_mhz"]) == (1981, 2620)
-    assert (gpu["power_limit_min_watts"], gpu["power_limit_max_watts"]) == (200.0, 700.0)
-    assert (gpu["temperature_slowdown_celsius"], gpu["temperature_shutdown_celsius"]) == (97, 100)
+    inventory = {
+        "pci_bus_id": "0001:3b:00.0",
+        "nvlinks": 4,
+        "sm_clock_max_mhz": 1981,
+        "memory_clock_max_mhz": 2620,
+        "power_limit_min_watts": 200.0,
+        "power_limit_max_watts": 700.0,
+        "temperature_slowdown_celsius": 97,
+        "temperature_shutdown_celsius": 100,
+    }
+    assert inventory.items() <= gpu.items()
     # The serial number's bytes are not text, MIG is not supported.
     assert not {"serial", "mig_mode"} & gpu.keys()
     (node,) = tables["nodes"]
     assert (node["driver_version"], node["cuda_version"], node["gpus"]) == ("590.48.01", "13.1", 2)
-
-
-def test_the_binding_reads_processes_and_knows_unavailable_memory(library: Path) -> None:
-    rows = run(library)["tables"]["process_samples"]
-    assert [(row["pid"], row.get("gpu_memory_bytes")) for row in rows] == [
-        (4194200, 3 * MIB),
-        (4194201, None),
-    ]
-
-
-@pytest.mark.parametrize(
-    ("code", "words"),
-    [
-        (nvml.DRIVER_NOT_LOADED, "kernel module is not loaded"),
-        (nvml.LIB_RM_VERSION_MISMATCH, "different versions"),
-        (nvml.NO_PERMISSION, "no permission"),
-        (nvml.UNKNOWN, "in a container"),
-        (nvml.TIMEOUT, "nvmlInit: TIMEOUT"),
-    ],
-)
-def test_why_nvml_cannot_be_used_is_one_line_for_people(
-    library: Path, code: int, words: str
-) -> None:
-    error = run(library, FAKE_NVML_INIT=str(code))["error"]
-    assert error.startswith("backend nvml: ")
-    assert words in error
-    assert "\n" not in error
+    processes = [(row["pid"], row.get("gpu_memory_bytes")) for row in tables["process_samples"]]
+    assert processes == [(4194200, 3 * MIB), (4194201, None)]
+    for (told,), words in zip(map(dict.values, errors), WHY_UNUSABLE.values(), strict=True):
+        assert told.startswith("backend nvml: ")
+        assert words in told
+        assert "\n" not in told
 
 
 def test_without_a_library_there_is_no_driver(tmp_path: Path) -> None:
@@ -160,11 +141,6 @@ def test_a_field_is_decoded_by_its_own_code_and_type(field: Any, answer: FieldVa
     assert decode(field) == answer
 
 
-def test_an_error_names_call_and_code() -> None:
-    assert str(NvmlError(nvml.GPU_IS_LOST, "nvmlX")) == "nvmlX: GPU_IS_LOST"
-    assert str(NvmlError(12345, "nvmlX")) == "nvmlX: code 12345"
-
-
 SMI = {
     "uuid": "gpu_uuid",
     "memory.total": "memory_total_bytes",
@@ -182,7 +158,7 @@ def test_a_real_gpu_reads_as_nvidia_smi_prints_it() -> None:
     smi = shutil.which("nvidia-smi")
     if smi is None:
         pytest.skip("no nvidia-smi: no NVIDIA driver on this host")
-    answer = run(Path(os.environ.get("LD_LIBRARY_PATH", "")))
+    (answer,) = run(Path(os.environ.get("LD_LIBRARY_PATH", "")), (READ, {}))
     printed = subprocess.run(
         [smi, f"--query-gpu={','.join(SMI)}", "--format=csv,noheader,nounits"],
         capture_output=True,

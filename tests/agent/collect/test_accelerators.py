@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -145,8 +146,23 @@ def test_a_module_is_loaded_only_where_its_sign_is(clock: ManualClock) -> None:
 
 
 def test_a_host_without_devices_has_no_vendors_probe(clock: ManualClock, tmp_path: object) -> None:
-    empty = Host(clock, "n1", which=lambda name: None, sys=tmp_path, dev=tmp_path, proc=tmp_path)  # type: ignore[arg-type]
+    empty = Host(
+        clock, "n1", which=lambda name: "/bin/false", sys=tmp_path, dev=tmp_path, proc=tmp_path
+    )  # type: ignore[arg-type]
     assert find_accelerators(empty, 0, VENDORS) == []
+
+
+def test_a_device_whose_vendors_tool_is_not_there_has_no_probe(
+    clock: ManualClock, tmp_path: Path
+) -> None:
+    for name in ("davinci0", "neuron0", "cambricon_dev0", "mtgpu.0", "rbln0"):
+        (tmp_path / "dev" / name).mkdir(parents=True)
+    (tmp_path / "sys/class/rngd_mgmt/rngd!npu0mgmt").mkdir(parents=True)
+    (tmp_path / "sys/class/accel/accel0/device").mkdir(parents=True)
+    (tmp_path / "sys/class/accel/accel0/device/vendor").write_text("0x1da3\n")
+    host = Host(clock, "n1", lambda name: None, tmp_path / "sys", tmp_path / "dev", tmp_path)
+    assert sum(vendor.has_sign(host) for vendor in VENDORS) == 7
+    assert find_accelerators(host, 0, VENDORS) == []
 
 
 def test_a_host_names_and_counts_vendors_devices(clock: ManualClock) -> None:

@@ -1,19 +1,16 @@
 """FuriosaAI cards, by a tool that prints what its guide shows, with values of ours."""
 
 import contextlib
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-from tests.agent.collect.vendor_host import VendorHost, is_what_the_simulator_tells
+from hypothesis import given, settings
+from tests.agent.collect.vendor_host import VendorHost, is_what_the_simulator_tells, texts_with
 
 from gpuwarden.clock import ManualClock
 from gpuwarden_agent.collect.accelerators import AcceleratorProbe
 from gpuwarden_agent.collect.furiosa.reports import parse_npus
-from gpuwarden_agent.collect.furiosa.source import find
 from gpuwarden_agent.collect.vendors import find_accelerators
 from gpuwarden_agent.probe import ProbeError
 
@@ -119,11 +116,10 @@ def test_what_is_absent_is_no_value(machine: VendorHost, probe: AcceleratorProbe
     assert probe.read(0)["gpu_samples"] == [{"gpu": 0, "gpu_uuid": "FURIOSA-n1-npu0"}]
 
 
-@pytest.mark.parametrize("rubbish", ["", "{", "null", "5", "[{", json.dumps(ANSWERS)[:90]])
 def test_rubbish_is_an_error_that_names_the_tool(
-    rubbish: str, machine: VendorHost, probe: AcceleratorProbe
+    machine: VendorHost, probe: AcceleratorProbe
 ) -> None:
-    machine.answers(rubbish)
+    machine.answers("null")
     with pytest.raises(ProbeError, match="the output of furiosa-smi cannot be read"):
         probe.read(0)
 
@@ -134,23 +130,11 @@ def test_a_tool_without_cards_is_an_error(machine: VendorHost, probe: Accelerato
         probe.describe()
 
 
-def test_without_tool_or_card_there_is_no_source(machine: VendorHost) -> None:
-    (machine.folder / "bin/furiosa-smi").unlink()
-    assert find(machine.host) is None
-
-
 KEYS = ("dev_name", "device", "memory", "DRAM", "total_size", "pe_utilizations", "power")
-JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
-    lambda inner: (
-        st.lists(inner, max_size=3)
-        | st.dictionaries(st.sampled_from([*KEYS, "pe_utilization", "used_size"]), inner)
-    ),
-    max_leaves=20,
-)
-TEXTS = JSON.map(json.dumps) | st.text(max_size=200)
+TEXTS = texts_with(*KEYS, "pe_utilization", "used_size")
 
 
+@settings(max_examples=40)
 @given(TEXTS, TEXTS)
 def test_no_text_breaks_the_parser(first: str, second: str) -> None:
     with contextlib.suppress(ValueError):

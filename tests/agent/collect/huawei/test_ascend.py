@@ -1,6 +1,5 @@
 """Ascend NPUs, by a tool that prints what Huawei's command reference shows, with values of ours."""
 
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,11 +8,10 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.agent.collect.vendor_host import is_what_the_simulator_tells
+from tests.agent.collect.vendor_host import VendorHost, is_what_the_simulator_tells
 
 from gpuwarden.clock import ManualClock
-from gpuwarden_agent.collect.accelerators import AcceleratorProbe, Host
-from gpuwarden_agent.collect.discovery import discover
+from gpuwarden_agent.collect.accelerators import AcceleratorProbe
 from gpuwarden_agent.collect.huawei.reports import (
     die_of,
     fields_by_chip,
@@ -22,9 +20,6 @@ from gpuwarden_agent.collect.huawei.reports import (
     model_of,
     parse_table,
 )
-from gpuwarden_agent.collect.huawei.source import find
-from gpuwarden_agent.collect.nvidia import nvml
-from gpuwarden_agent.collect.nvidia.nvml import NvmlUnavailable
 from gpuwarden_agent.collect.vendors import find_accelerators
 from gpuwarden_agent.probe import ProbeError, Reading
 
@@ -98,52 +93,35 @@ ECC = """\
 """
 FIRST = {"gpu": 0, "gpu_uuid": "ASCEND-1a2b3c4d-00000000-4a10c8d4-14cc040a-00000000"}
 TOOL = """\
-import sys
-arguments = sys.argv[1:]
-name = "-".join(arguments).replace("--", "-")
+name = "-".join(sys.argv[1:]).replace("--", "-")
 try:
-    print(open(FOLDER + "/" + name).read())
+    print(said(name))
 except FileNotFoundError:
     sys.exit("This device does not support querying " + name)
 """
 
 
-class Machine:
-    """A host whose npu-smi prints the contents of files."""
-
-    def __init__(self, folder: Path, clock: ManualClock) -> None:
-        self.folder = folder
-        for name in ("davinci0", "davinci5", "davinci_manager"):
-            (folder / "dev" / name).parent.mkdir(exist_ok=True)
-            (folder / "dev" / name).touch()
-        path = folder / "bin/npu-smi"
-        path.parent.mkdir()
-        path.write_text(f"#!{sys.executable}\nFOLDER = {str(folder)!r}\n{TOOL}")
-        path.chmod(0o755)
-        self.prints("info", A2)
-        self.prints("info-t-ecc-i-0", ECC)
-        self.prints("info-t-board-i-0", BOARD.format(npu=0))
-        self.prints("info-t-board-i-0-c-0", CHIP.format(npu=0, chip=0))
-        node = folder / "sys/bus/pci/devices/0000:c1:00.0/numa_node"
-        node.parent.mkdir(parents=True)
-        node.write_text("6\n")
-        self.host = Host(clock, "n1", self.which, folder / "sys", folder / "dev", folder / "proc")
-
-    def which(self, name: str) -> str | None:
-        path = self.folder / "bin" / name
-        return str(path) if path.exists() else None
-
-    def prints(self, name: str, text: str) -> None:
-        (self.folder / name.replace("--", "-")).write_text(text)
+@pytest.fixture
+def machine(tmp_path: Path, clock: ManualClock) -> VendorHost:
+    made = VendorHost(tmp_path, clock)
+    made.device("davinci0", "davinci5", "davinci_manager")
+    made.tool("npu-smi", TOOL)
+    for name, text in {
+        "answer": "",
+        "info": A2,
+        "info-t-ecc-i-0": ECC,
+        "info-t-board-i-0": BOARD.format(npu=0),
+        "info-t-board-i-0-c-0": CHIP.format(npu=0, chip=0),
+    }.items():
+        made.answers(text, name)
+    device = tmp_path / "sys/bus/pci/devices/0000:c1:00.0"
+    device.mkdir(parents=True)
+    (device / "numa_node").write_text("6\n")
+    return made
 
 
 @pytest.fixture
-def machine(tmp_path: Path, clock: ManualClock) -> Machine:
-    return Machine(tmp_path, clock)
-
-
-@pytest.fixture
-def probe(machine: Machine) -> Iterator[AcceleratorProbe]:
+def probe(machine: VendorHost) -> Iterator[AcceleratorProbe]:
     (made,) = find_accelerators(machine.host, 0)
     yield made
     made.close()
@@ -283,9 +261,9 @@ def test_a_table_that_cannot_be_read_is_an_error(text: str, why: str) -> None:
         parse_table(text)
 
 
-def test_an_unreadable_table_names_the_tool(machine: Machine) -> None:
-    machine.prints(
-        "info", "dcmi model initialized failed, because the device is used. ret is -8020"
+def test_an_unreadable_table_names_the_tool(machine: VendorHost) -> None:
+    machine.answers(
+        "dcmi model initialized failed, because the device is used. ret is -8020", "info"
     )
     (probe,) = find_accelerators(machine.host, 0)
     with pytest.raises(
@@ -313,30 +291,6 @@ def test_fields_of_pages() -> None:
         model_of("Ascend910", {"Chip Name": "Ascend910", "NPU Name": "9392"}) == "Ascend 910_9392"
     )
     assert model_of("910B4", {}) == "Ascend 910B4"
-
-
-def test_without_tool_or_device_files_there_is_no_source(machine: Machine) -> None:
-    (machine.folder / "bin/npu-smi").unlink()
-    assert find(machine.host) is None
-    for name in ("davinci0", "davinci5"):
-        (machine.folder / "dev" / name).unlink()
-    assert find_accelerators(machine.host, 0) == []
-
-
-def test_a_host_of_npus_has_their_processes(machine: Machine, clock: ManualClock) -> None:
-    missing = NvmlUnavailable("libnvidia-ml.so.1 not found", nvml.LIBRARY_NOT_FOUND)
-    found = discover(
-        "auto",
-        clock,
-        lambda: missing,
-        accelerators=lambda host, first: find_accelerators(machine.host, first),
-    )
-    try:
-        assert (found.message, found.gpus) == ("2 Ascend NPUs", 2)
-        assert [p.name for p in found.probes] == ["ascend", "accelerator_processes", "host"]
-    finally:
-        for each in found.probes:
-            each.close()
 
 
 WORDS = st.sampled_from(

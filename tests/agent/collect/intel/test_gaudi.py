@@ -1,6 +1,5 @@
 """Gaudi accelerators, by a tool that prints CSV as captures of hl-smi have it, with values of ours."""
 
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,11 +7,10 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.agent.collect.vendor_host import is_what_the_simulator_tells
+from tests.agent.collect.vendor_host import VendorHost, is_what_the_simulator_tells
 
 from gpuwarden.clock import ManualClock
-from gpuwarden_agent.collect.accelerators import AcceleratorProbe, Host
-from gpuwarden_agent.collect.intel.gaudi import find
+from gpuwarden_agent.collect.accelerators import AcceleratorProbe
 from gpuwarden_agent.collect.intel.hl_smi import (
     ERRORS,
     IDENTITY,
@@ -47,48 +45,32 @@ ecc.errors.corrected.aggregate.total, ecc.errors.uncorrected.aggregate.total
 FIRST = {"gpu": 0, "gpu_uuid": "GAUDI-01P0-HL2080A0-15-TNBS12-04-07-03"}
 SECOND = {"gpu": 1, "gpu_uuid": "GAUDI-01P0-HL2080A0-15-TNBS12-09-02-01"}
 TOOL = """\
-import sys
 assert sys.argv[1] == "-Q" and sys.argv[3:] == ["-f", "csv"], sys.argv
-name = "errors" if "ecc." in sys.argv[2] else "samples"
 try:
-    print(open(FOLDER + "/" + name).read(), end="")
+    print(said("errors") if "ecc." in sys.argv[2] else ANSWER, end="")
 except FileNotFoundError:
-    sys.exit("Invalid query: " + name)
+    sys.exit("Invalid query: errors")
 """
 
 
-class Machine:
-    """A host whose hl-smi prints the contents of files."""
-
-    def __init__(self, folder: Path, clock: ManualClock) -> None:
-        self.folder = folder
-        for index, vendor in enumerate(("0x1da3", "0x1da3", "0x1022")):
-            device = folder / f"sys/class/accel/accel{index}/device"
-            device.mkdir(parents=True)
-            (device / "vendor").write_text(f"{vendor}\n")
-        node = folder / "sys/bus/pci/devices/0000:4d:00.0/numa_node"
-        node.parent.mkdir(parents=True)
-        node.write_text("1\n")
-        path = folder / "bin/hl-smi"
-        path.parent.mkdir()
-        path.write_text(f"#!{sys.executable}\nFOLDER = {str(folder)!r}\n{TOOL}")
-        path.chmod(0o755)
-        (folder / "samples").write_text(SAMPLES)
-        (folder / "errors").write_text(ECC)
-        self.host = Host(clock, "n1", self.which, folder / "sys", folder / "dev", folder / "proc")
-
-    def which(self, name: str) -> str | None:
-        path = self.folder / "bin" / name
-        return str(path) if path.exists() else None
+@pytest.fixture
+def machine(tmp_path: Path, clock: ManualClock) -> VendorHost:
+    made = VendorHost(tmp_path, clock)
+    for index, vendor in enumerate(("0x1da3", "0x1da3", "0x1022")):
+        device = tmp_path / f"sys/class/accel/accel{index}/device"
+        device.mkdir(parents=True)
+        (device / "vendor").write_text(f"{vendor}\n")
+    node = tmp_path / "sys/bus/pci/devices/0000:4d:00.0/numa_node"
+    node.parent.mkdir(parents=True)
+    node.write_text("1\n")
+    made.tool("hl-smi", TOOL)
+    made.answers(SAMPLES)
+    made.answers(ECC, "errors")
+    return made
 
 
 @pytest.fixture
-def machine(tmp_path: Path, clock: ManualClock) -> Machine:
-    return Machine(tmp_path, clock)
-
-
-@pytest.fixture
-def probe(machine: Machine) -> Iterator[AcceleratorProbe]:
+def probe(machine: VendorHost) -> Iterator[AcceleratorProbe]:
     (made,) = find_accelerators(machine.host, 0)
     yield made
     made.close()
@@ -158,7 +140,7 @@ def test_each_value_is_in_its_column(probe: AcceleratorProbe) -> None:
     ]
 
 
-def test_a_release_without_error_counters_tells_the_rest(machine: Machine) -> None:
+def test_a_release_without_error_counters_tells_the_rest(machine: VendorHost) -> None:
     (machine.folder / "errors").unlink()
     (probe,) = find_accelerators(machine.host, 0)
     reading = reading_of(probe)
@@ -168,8 +150,8 @@ def test_a_release_without_error_counters_tells_the_rest(machine: Machine) -> No
     probe.close()
 
 
-def test_an_unreadable_answer_names_the_tool(machine: Machine) -> None:
-    (machine.folder / "samples").write_text("No devices found\n")
+def test_an_unreadable_answer_names_the_tool(machine: VendorHost) -> None:
+    machine.answers("No devices found\n")
     (probe,) = find_accelerators(machine.host, 0)
     with pytest.raises(ProbeError, match="hl-smi -Q cannot be read.*No devices found"):
         reading_of(probe)
@@ -216,14 +198,6 @@ def test_a_warning_before_the_names_is_passed_over() -> None:
 )
 def test_the_board_names_the_generation(name: str | None, model: str) -> None:
     assert model_of(name) == model
-
-
-def test_without_tool_or_device_there_is_no_source(machine: Machine) -> None:
-    (machine.folder / "bin/hl-smi").unlink()
-    assert find(machine.host) is None
-    for index in (0, 1):
-        (machine.folder / f"sys/class/accel/accel{index}/device/vendor").write_text("0x8086\n")
-    assert find_accelerators(machine.host, 0) == []
 
 
 WORDS = st.sampled_from(

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.agent.collect.vendor_host import is_what_the_simulator_tells
 
@@ -171,6 +171,7 @@ def test_a_host_with_an_integrated_gpu_alone_has_no_source(tmp_path: Path) -> No
     assert find_accelerators(machine.host, 0) == []
 
 
+@settings(max_examples=50)
 @given(
     st.dictionaries(st.sampled_from("abc"), st.integers(0, 10**12)),
     st.dictionaries(st.sampled_from("abc"), st.integers(0, 10**12)),

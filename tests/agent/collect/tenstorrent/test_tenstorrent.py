@@ -142,7 +142,3 @@ def test_a_chip_that_is_reset_has_no_row_and_none_at_all_is_an_error(machine: Ma
             assert [row["gpu"] for row in probe.read(0)["gpu_samples"]] == [1]
     with pytest.raises(ProbeError, match="is tt-kmd loaded"):
         probe.read(0)
-
-
-def test_without_the_driver_there_is_no_source(tmp_path: Path) -> None:
-    assert find_accelerators(Machine(tmp_path).host, 0) == []

@@ -3,13 +3,16 @@
 from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import grpc
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
-from gpuwarden_agent.collect.schedulers.kubelet import ContainerDevices
+from gpuwarden_agent.collect.schedulers import allocations
+from gpuwarden_agent.collect.schedulers.kubelet import ContainerDevices, list_devices
 
 _STRING, _INT64, _MESSAGE = 9, 3, 11
 _FIELDS = {
@@ -91,14 +94,16 @@ def encoded(given: Sequence[ContainerDevices], claims: Collection[str] = ()) -> 
 
 @contextmanager
 def kubelet(path: Path, answer: Callable[[Any], bytes], name: str = "List") -> Iterator[None]:
-    """Serve `answer` at the socket; it gets gRPC's context."""
+    """Serve `answer` at the socket; it gets gRPC's context. Probes wait longer for it than for a real one."""
     handler = grpc.unary_unary_rpc_method_handler(lambda request, context: answer(context))
     service = grpc.method_handlers_generic_handler("v1.PodResourcesLister", {name: handler})
     server = grpc.server(ThreadPoolExecutor(1), options=[("grpc.max_send_message_length", -1)])
     server.add_generic_rpc_handlers((service,))
     server.add_insecure_port(f"unix:{path}")
     server.start()
+    patiently = partial(list_devices, timeout_s=20.0)
     try:
-        yield
+        with patch.object(allocations, "list_devices", patiently):
+            yield
     finally:
         server.stop(None).wait(5)

@@ -1,8 +1,6 @@
 """The client of the kubelet's socket against a real gRPC server, and against what is none."""
 
 import socket
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -13,7 +11,7 @@ import grpc
 import pytest
 from google.protobuf.struct_pb2 import Struct
 from google.protobuf.wrappers_pb2 import DoubleValue, FloatValue, StringValue, UInt64Value
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.agent.collect.schedulers.fake_kubelet import encoded, kubelet
 
@@ -150,6 +148,7 @@ def test_one_who_drips_gets_no_more_time(path: Path) -> None:
 _NAMES = st.text(st.characters(codec="utf-8"), max_size=8)
 
 
+@settings(max_examples=40)
 @given(st.lists(st.builds(ContainerDevices, _NAMES, _NAMES, _NAMES, _NAMES, st.tuples(_NAMES))))
 def test_any_answer_is_read_as_it_was_written(given_: list[ContainerDevices]) -> None:
     assert parse_list(encoded(given_)) == given_
@@ -161,14 +160,6 @@ def test_rubbish_is_refused_or_read(data: bytes) -> None:
         parse_list(data)
     except ValueError:
         return
-
-
-def test_a_host_without_kubernetes_does_not_load_http_2() -> None:
-    code = (
-        "import sys, gpuwarden_agent.collect.schedulers.kubelet, gpuwarden_agent.daemon\n"
-        "assert not {'h2', 'hpack', 'grpc', 'google.protobuf'} & sys.modules.keys()"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 @given(st.integers(0, 2**64 - 1))

@@ -162,7 +162,7 @@ async def test_a_shipper_that_is_redirected_loses_nothing_and_sends_nothing_twic
             sealed=sealed, on_refused=lambda _: None,
         )  # fmt: skip
         task = group.create_task(shipper.run())
-        put(200)
+        put(60)
         await until_true(lambda: counters.batches_acknowledged > 10)
         await shipper.redirect([two])
         at_first = len(stub_collector.requests)
@@ -174,7 +174,7 @@ async def test_a_shipper_that_is_redirected_loses_nothing_and_sends_nothing_twic
     sequences = [
         int(h["Gpuwarden-Sequence"]) for s in (stub_collector, other) for h, _ in s.requests
     ]
-    assert sorted(sequences) == list(range(1, 206))
+    assert sorted(sequences) == list(range(1, 66))
 
 
 async def test_after_a_redirection_the_next_try_does_not_wait(

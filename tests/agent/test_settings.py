@@ -1,19 +1,11 @@
 """Settings of the agent."""
 
-import socket
 from dataclasses import fields
 
 import pytest
 
 from gpuwarden.settings import SettingsError, load
 from gpuwarden_agent.settings import AgentSettings
-
-
-def test_defaults_watch_this_host_and_ship_to_a_local_collector() -> None:
-    settings = load(AgentSettings, "agent", env={}).settings
-    assert settings.node_name == socket.gethostname()
-    assert settings.collectors == ("http://127.0.0.1:8750",)
-    assert (settings.interval_ms, settings.batch_ms) == (1000, 5000)
 
 
 def test_environment_names_node_and_labels() -> None:

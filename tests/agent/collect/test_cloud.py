@@ -3,7 +3,6 @@
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -228,10 +227,3 @@ def test_without_permission_only_the_firmware_is_read(tmp_path: Path) -> None:
     assert host
     assert host.row() == {"cloud": "aws", "instance_type": "p5.48xlarge"}
     assert host._thread is None
-
-
-def test_facts_that_are_not_told_are_absent() -> None:
-    assert replace(FACTS["oci"], region=None).row() == {
-        "cloud": "oci",
-        "instance_type": "BM.GPU.H100.8",
-    }

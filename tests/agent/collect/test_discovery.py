@@ -13,7 +13,6 @@ from gpuwarden.clock import ManualClock, SystemClock
 from gpuwarden.lifecycle import StartError
 from gpuwarden_agent.collect.discovery import discover
 from gpuwarden_agent.collect.nvidia import nvml
-from gpuwarden_agent.collect.nvidia.discovery import Signs
 from gpuwarden_agent.collect.nvidia.nvml import GpuProcess, NvmlError, NvmlUnavailable
 from gpuwarden_agent.once import read_once
 from gpuwarden_agent.queue.rows import impossible_columns
@@ -129,12 +128,6 @@ def test_a_broken_nvidia_driver_is_named_beside_amd_gpus(
         "NVIDIA driver not usable (library and module differ: reboot)"
     )
     assert found.gpus == 1
-
-
-def test_an_nvidia_driver_without_gpus_leaves_amd_alone(tmp_path: Path, clock: ManualClock) -> None:
-    found = discover("auto", clock, FakeDriver, sys=plant_amd(tmp_path, "0000:83:00.0"))
-    assert [probe.name for probe in found.probes] == ["gpu0", "host"]
-    assert found.message == "1 AMD GPU, amdgpu driver 6.10.5"
 
 
 @pytest.mark.parametrize("backend", ["nvml", "none"])
@@ -253,19 +246,6 @@ def test_amd_gpus_that_come_to_a_node_without_any_bring_its_driver(
     first, second = found.rediscover()
     assert [first.name, second.name] == ["gpu0", "gpu1"]
     assert first.describe()["nodes"] == [{"driver_version": "6.10.5"}]
-
-
-def test_a_gpu_of_nvidia_that_comes_after_one_of_amd_has_another_index(
-    tmp_path: Path, clock: ManualClock
-) -> None:
-    sys, driver = tmp_path / "sys", FakeDriver()
-    signs = [Signs("580")]
-    found = discover("auto", clock, lambda: driver, node="n1", sys=sys, signs=lambda: signs[0])
-    plant_amd(sys, "0000:83:00.0")
-    assert [probe.name for probe in found.rediscover() if probe.name != "nvml"] == ["gpu0"]
-    driver.listed = [FakeDevice(index=0)]
-    signs[0] = Signs("580", frozenset({"0000:01:00.0"}))
-    assert "gpu1" in [probe.name for probe in found.rediscover()]
 
 
 @pytest.mark.parametrize("backend", ["auto", "none"])

@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuwarden_agent.collect.printed import (
@@ -74,6 +74,7 @@ JSON = st.recursive(
 )
 
 
+@settings(max_examples=50)
 @given(JSON, st.text(max_size=2))
 def test_nothing_breaks_them(value: object, name: str) -> None:
     for units in (PERCENT, MIB, CELSIUS, WATTS):

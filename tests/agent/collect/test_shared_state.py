@@ -3,11 +3,6 @@
 from gpuwarden_agent.collect.shared_state import KEPT_S, SharedReading, SharedState
 
 
-def test_nothing_is_known_before_a_look() -> None:
-    assert SharedState().processes_on("GPU-1", 0) is None
-    assert SharedState().only_pod_on("GPU-1", 0) is None
-
-
 def test_a_look_counts_for_a_while() -> None:
     seen = SharedState()
     seen.processes = SharedReading(100.0, {"GPU-1": 0})

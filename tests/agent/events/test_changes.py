@@ -212,10 +212,6 @@ def test_a_counter_is_compared_with_that_of_the_same_gpu(watch: Watch) -> None:
         assert watch.health(gpu_uuid=uuid, ecc_uncorrected_volatile_total=total) == []
 
 
-def test_a_change_in_another_table_makes_no_event(watch: Watch) -> None:
-    assert watch.look("host_samples", {"load_1m": 9.0}) == []
-
-
 @given(st.lists(st.tuples(st.integers(1, 30), st.booleans()), max_size=120))
 def test_slowdowns_begin_and_end_in_turn_and_never_overlap(looks: list[tuple[int, bool]]) -> None:
     watch, second = Watch(), 0

@@ -2,12 +2,12 @@
 
 from typing import Any
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuwarden.clock import ManualClock, from_ms, to_ms
 from gpuwarden.prometheus_names import KEEP_S
-from gpuwarden_agent.exporter.latest import INVENTORY_MAX, KINDS_MAX, Latest
+from gpuwarden_agent.exporter.latest import INVENTORY_MAX, Latest
 
 START_MS = 1_767_225_600_000
 
@@ -28,14 +28,6 @@ def test_the_newest_row_of_each_key_is_kept_with_what_came_before(node: Any) -> 
     }
     assert cached["GPU-1b0a"].rate(("pcie_tx_bytes_total",)) == 1.0
     assert cached["GPU-2"].rate(("pcie_tx_bytes_total",)) is None
-
-
-def test_a_row_older_than_what_is_there_is_ignored(node: Any) -> None:
-    now_ms = to_ms(node.clock.now())
-    node.latest.take("host_samples", [host_row(now_ms, load_1m=2.0)])
-    node.latest.take("host_samples", [host_row(now_ms - 1000, load_1m=1.0)])
-    (cached,) = node.latest.samples("host_samples")
-    assert cached.row["load_1m"] == 2.0
 
 
 def test_a_row_is_forgotten_after_a_minute_and_its_age_goes_on(node: Any) -> None:
@@ -60,23 +52,6 @@ def test_a_row_is_there_until_the_next_tick_of_a_slow_agent(manual_clock: Manual
     latest.take("host_samples", [host_row(to_ms(manual_clock.now()))])
     manual_clock.advance(61)
     assert len(latest.samples("host_samples")) == 1
-
-
-def test_slow_columns_are_filled_in_and_go_when_they_are_too_old(node: Any) -> None:
-    node.host(shm_used_bytes=7)
-    seen = []
-    for _ in range(26):
-        node.clock.advance(1)
-        node.host(load_1m=1.0)
-        (cached,) = node.latest.samples("host_samples")
-        seen.append(cached.row.get("shm_used_bytes"))
-    assert seen == [7] * 25 + [None]
-
-
-def test_a_past_that_is_produced_afterwards_is_not_shown(node: Any) -> None:
-    old_ms = to_ms(node.clock.now()) - 3_600_000
-    node.latest.take("host_samples", [host_row(old_ms, load_1m=1.0)])
-    assert node.latest.samples("host_samples") == []
 
 
 def test_a_clock_that_was_far_ahead_does_not_hide_what_comes_after(node: Any) -> None:
@@ -129,12 +104,6 @@ def test_a_clock_that_is_set_back_after_the_start_hides_no_xid(node: Any) -> Non
     assert [kind.code for kind in node.latest.xids.last.values()] == [79]
 
 
-def test_xids_that_have_no_room_are_counted(node: Any) -> None:
-    for code in range(KINDS_MAX + 1):
-        node.xid(code)
-    assert node.latest.rows_dropped == 1
-
-
 def test_rows_beyond_the_bound_are_counted_and_room_is_made_by_age(
     manual_clock: ManualClock,
 ) -> None:
@@ -170,6 +139,7 @@ def test_the_oldest_gpu_leaves_a_full_inventory(node: Any) -> None:
     assert node.latest.gpu("GPU-1") and node.latest.gpu(f"GPU-{INVENTORY_MAX}")
 
 
+@settings(max_examples=50)
 @given(
     st.lists(
         st.tuples(st.sampled_from("abc"), st.integers(-90_000, 90_000), st.integers(0, 30_000)),

@@ -303,29 +303,6 @@ def test_promtool_finds_nothing_wrong_with_any_name_of_ours(node: Any) -> None:
     assert [name for name in exported if not series(everything, name)] == []
 
 
-@promtool
-def test_promtool_finds_nothing_wrong_with_our_own_names(
-    node: Any, simulate: Any, manual_clock: Any
-) -> None:
-    simulate(node.latest, manual_clock)
-    counters = Counters()
-    for name in ("readings", "readings_late", "probe_errors", "values_impossible", "rows"):
-        getattr(counters, name).update(["x"])
-    text = metrics_page("n1", node.latest, counters)
-    assert text.count("# TYPE gpuwarden_") > 50
-    assert check(text) == (0, [])
-
-
-@promtool
-def test_promtool_reads_all_sets_and_only_dcgms_names_displease_it(
-    node: Any, simulate: Any, manual_clock: Any
-) -> None:
-    simulate(node.latest, manual_clock)
-    status, complaints = check(metrics_page("n1", node.latest, Counters(), NAME_SETS))
-    assert status == 3, "3: it reads, and the style of names could be better"
-    assert complaints and all(line.startswith(("DCGM_FI_", "nvidia_gpu_")) for line in complaints)
-
-
 def test_an_empty_agent_has_a_page(manual_clock: Any) -> None:
     text = metrics_page("n1", Latest(manual_clock), Counters(), NAME_SETS)
     assert 'gpuwarden_agent_ticks_total{node="n1"} 0\n' in text and "age_seconds" not in text

@@ -61,27 +61,3 @@ async def test_an_agents_page_shows_xids_as_they_come(
     assert re.findall(LAST_XID, before, flags=re.MULTILINE) == ["0"]
     assert re.findall(LAST_XID, after, flags=re.MULTILINE) == ["79"]
     assert re.search(r'^gpuwarden_gpu_xids_total\{.*xid="79"\} 1$', after, flags=re.MULTILINE)
-
-
-async def test_an_agent_that_nobody_tells_of_xids_does_not_say_that_there_are_none(
-    stub_collector: Any, tmp_path: Path, fake_probe: Any
-) -> None:
-    gpu = fake_probe("gpu0", gpu_uuid="GPU-1")
-    gpu.inventory = {"gpus": [{"gpu_uuid": "GPU-1", "gpu": 0, "vendor": "nvidia", "model": "M"}]}
-    gpu.answer = lambda ts_ms: {
-        "gpu_samples": [{"gpu": 0, "gpu_uuid": "GPU-1", "power_watts": 1.0}]
-    }
-    settings = AgentSettings(
-        node="n1",
-        collector_url=(stub_collector.url,),
-        state_dir=tmp_path,
-        interval_s=0.1,
-        exporter_listen=f"127.0.0.1:{(port := free_port())}",
-        exporter_names=("dcgm",),
-    )
-    stop = asyncio.Event()
-    async with asyncio.TaskGroup() as group:
-        group.create_task(run(settings, SystemClock(), stop, probes=[gpu]))
-        text = await page_with(f"http://127.0.0.1:{port}", r"^DCGM_FI_DEV_POWER_USAGE.*modelName=")
-        stop.set()
-    assert "XID" not in text

@@ -6,11 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuwarden.metrics import METRICS
 from gpuwarden_agent.exporter.sample_cache import (
     KEEP_S,
     PERIOD_MAX_MS,
-    RATED,
     CachedSample,
     followed,
     keep_ms,
@@ -33,30 +31,9 @@ def shown(held: CachedSample, column: str, at_s: float) -> Any:
     return held.at(round(at_s * 1000)).row.get(column)
 
 
-@pytest.mark.parametrize(
-    ("table", "seconds"),
-    [
-        ("gpu_samples", 60),
-        ("host_samples", 60),
-        ("gpu_detail_samples", 60),
-        ("link_samples", 60),
-        ("gpu_health_samples", 150),
-    ],
-)
-def test_a_sample_is_kept_a_minute_or_two_and_a_half_of_its_tables_periods(
-    table: str, seconds: int
-) -> None:
-    assert keep_ms(table) == seconds * 1000
-
-
 def test_rows_that_an_agent_seldom_takes_are_kept_for_two_and_a_half_of_its_ticks() -> None:
     assert keep_ms("gpu_samples", 0.1) == keep_ms("gpu_samples", 24.0) == 60_000
     assert keep_ms("gpu_samples", 60.0) == keep_ms("gpu_health_samples", 60.0) == 150_000
-
-
-def test_rated_counters_are_columns_of_their_table() -> None:
-    for table, columns in RATED.items():
-        assert set(columns) <= {m.name for m in METRICS[table]}
 
 
 def test_a_column_slow_by_the_catalogue_stays_between_its_readings_and_not_longer() -> None:

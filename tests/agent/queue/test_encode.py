@@ -55,7 +55,7 @@ BATCHES = st.fixed_dictionaries({}, optional={name: rows_of(name) for name in WI
 
 
 @given(batch=BATCHES)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=12, deadline=None)
 def test_what_goes_in_comes_out_with_the_contracts_schema(
     decode_body: Callable[[bytes], dict[str, pa.Table]], batch: dict[str, list[dict[str, Any]]]
 ) -> None:

@@ -28,7 +28,6 @@ from gpuwarden_agent.daemon import close_spool
 from gpuwarden_agent.queue.spool import (
     REFUSED_SHARE,
     RESERVE_BYTES,
-    Reserve,
     SealedBatch,
     Spool,
     SpoolError,
@@ -90,17 +89,6 @@ def test_a_refused_batch_that_is_sent_again_has_an_identity_of_its_own(tmp_path:
     assert after.boot_id != before.boot_id
 
 
-def test_a_sequence_is_never_used_again_after_its_batch_is_gone(tmp_path: Path) -> None:
-    spool = opened(tmp_path)
-    assert spool.last_sequence == 0
-    assert spool.put(b"a", 1).sequence == 1
-    assert spool.acknowledge(1)
-    spool.close()
-    spool = opened(tmp_path)
-    assert spool.last_sequence == 1
-    assert spool.put(b"b", 1).sequence == 2
-
-
 def test_acknowledging_twice_says_so_and_changes_nothing(tmp_path: Path) -> None:
     spool = opened(tmp_path)
     spool.put(b"abc", 1)
@@ -117,13 +105,6 @@ def test_a_full_spool_gives_up_the_oldest_and_says_which(tmp_path: Path) -> None
     assert [(d.sequence, d.rows) for d in put.dropped] == [(1, 7)]
     assert [b.sequence for b in spool.oldest(9)] == [2, 3]
     assert spool.size_bytes == 6
-
-
-def test_the_newest_batch_is_kept_even_when_it_is_larger_than_the_spool(tmp_path: Path) -> None:
-    spool = opened(tmp_path, bytes_max=10)
-    spool.put(b"123", 1)
-    assert [d.sequence for d in spool.put(b"x" * 50, 1).dropped] == [1]
-    assert [b.sequence for b in spool.oldest(9)] == [2]
 
 
 def test_the_oldest_sequence_is_that_of_the_same_boot(tmp_path: Path) -> None:
@@ -374,7 +355,7 @@ def test_no_flipped_byte_of_the_header_or_schema_crashes_the_start(tmp_path: Pat
     spool.put(b"a" * 100, 1)
     spool.close()
     good = (tmp_path / "good" / "spool.sqlite").read_bytes()
-    for offset in [*range(16, 100, 3), *range(3000, 4096, 37)]:
+    for offset in [*range(16, 100, 7), *range(3000, 4096, 97)]:
         folder = tmp_path / str(offset)
         folder.mkdir()
         flipped = bytes([*good[:offset], good[offset] ^ 0xC1, *good[offset + 1 :]])
@@ -398,15 +379,9 @@ def test_an_emptied_spool_gives_its_disk_space_back(tmp_path: Path) -> None:
     assert (tmp_path / "spool.sqlite").stat().st_size < 200_000
 
 
-def test_a_spool_in_memory_does_the_same_without_a_file() -> None:
-    spool = Spool(None, bytes_max=10, clock=SystemClock())
-    assert spool.put(b"a", 1).sequence == 1
-    assert spool.acknowledge(1)
-
-
 def test_a_close_beside_a_running_call_is_safe_and_later_calls_are_refused(tmp_path: Path) -> None:
     """A cancelled caller leaves its call running; SQLite alone would crash the process here."""
-    for round_ in range(4):
+    for round_ in range(2):
         spool = opened(tmp_path / str(round_), bytes_max=10**9)
         for _ in range(20):
             spool.put(b"x" * 20_000, 1)
@@ -538,51 +513,7 @@ class SpoolAgainstAList(RuleBasedStateMachine):
 
 
 TestSpoolAgainstAList = SpoolAgainstAList.TestCase
-TestSpoolAgainstAList.settings = settings(max_examples=25, stateful_step_count=25, deadline=None)
-
-
-def test_what_is_held_takes_real_blocks_and_what_is_given_frees_them(tmp_path: Path) -> None:
-    reserve = Reserve(tmp_path / "r", 100_000)
-    assert reserve.hold()
-    assert reserve.hold()
-    assert reserve.is_held
-    assert (tmp_path / "r").stat().st_blocks * 512 >= 100_000
-    assert reserve.give()
-    assert not reserve.is_held
-    assert not (tmp_path / "r").exists()
-    assert not reserve.give()
-
-
-def test_a_disk_without_the_space_is_told_and_left_as_it_was(tmp_path: Path) -> None:
-    reserve = Reserve(tmp_path / "r", 100_000)
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (99_999, hard))
-    try:
-        assert not reserve.hold()
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-    assert list(tmp_path.iterdir()) == []
-    assert reserve.hold()
-
-
-def test_a_folder_that_is_gone_has_nothing_to_hold_or_give(tmp_path: Path) -> None:
-    reserve = Reserve(tmp_path / "gone" / "r")
-    assert not reserve.hold()
-    assert not reserve.give()
-
-
-async def test_a_batch_goes_in_comes_out_and_is_forgotten() -> None:
-    spool, submit = Spool(None, bytes_max=100, clock=SystemClock(), boot="b"), Worker("s").submit
-    put = await submit(spool.put, b"abc", 2, last_ts_ms=1000)
-    assert (spool.count, spool.size_bytes, spool.boot_id, spool.bytes_max) == (1, 3, "b", 100)
-    oldest, newest = await submit(spool.oldest), await submit(spool.newest)
-    assert oldest
-    assert oldest == newest
-    assert await submit(spool.oldest, skip={put.sequence}) == []
-    assert await submit(spool.acknowledge, put.sequence)
-    second = await submit(spool.put, b"d", 1, last_ts_ms=None)
-    assert await submit(spool.refuse, second.sequence, "400: no")
-    assert spool.count == 0
+TestSpoolAgainstAList.settings = settings(max_examples=12, stateful_step_count=25, deadline=None)
 
 
 async def test_closing_waits_for_a_call_whose_caller_gave_up(tmp_path: Path) -> None:
@@ -594,11 +525,3 @@ async def test_closing_waits_for_a_call_whose_caller_gave_up(tmp_path: Path) -> 
     again = open_spool(tmp_path, bytes_max=100, clock=SystemClock())
     assert again.count == 1
     again.close()
-
-
-async def test_sqlite_runs_on_the_workers_thread() -> None:
-    used: list[str] = []
-    spool = Spool(None, bytes_max=100, clock=SystemClock())
-    spool._db.set_trace_callback(lambda _: used.append(threading.current_thread().name))
-    await Worker("spool thread").submit(spool.put, b"a", 1, last_ts_ms=None)
-    assert set(used) == {"spool thread"}

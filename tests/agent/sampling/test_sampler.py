@@ -180,33 +180,6 @@ async def test_events_of_a_probe_are_stamped_and_keep_keys_of_their_own(
     ]
 
 
-async def test_a_hung_gpu_stops_neither_the_other_gpus_nor_the_cadence(
-    fake_probe: Any, until_true: Callable[..., Any]
-) -> None:
-    hung = fake_probe("gpu0", blocking=True, gpu_uuid="GPU-0")
-    fine = fake_probe("gpu1", blocking=True, gpu_uuid="GPU-1")
-    host = fake_probe("host")
-    hung.go_on.clear()
-    rig = Rig(SystemClock(), [hung, fine, host])
-    stop = asyncio.Event()
-    try:
-        async with asyncio.TaskGroup() as group:
-            group.create_task(rig.sampler.run(stop))
-            await until_true(lambda: len(host.read_at) >= 3 and len(fine.read_at) >= 3)
-            stop.set()
-    finally:
-        hung.go_on.set()
-    assert len(hung.read_at) == 1
-    assert rig.counters.ticks_missed == 0
-    assert rig.counters.readings_skipped["gpu0"] >= 1
-    taken = rig.batch.take().by_table
-    assert {row["gpu_uuid"] for row in taken["gpu_samples"]} == {"GPU-1"}
-    stuck = [e for e in taken["events"] if e["kind"] == "probe_stuck"]
-    assert [(e["gpu_uuid"]) for e in stuck] == ["GPU-0"]
-    assert fine.read_at == sorted(set(fine.read_at))
-    assert all(ts_ms % 1000 == 0 for ts_ms in fine.read_at)
-
-
 async def test_the_past_is_made_without_a_gap_to_the_present(
     fake_probe: Any, until_true: Callable[..., Any]
 ) -> None:

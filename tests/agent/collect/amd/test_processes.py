@@ -57,12 +57,6 @@ def test_a_process_is_where_it_has_memory(tmp_path: Path, source: AmdProcesses) 
     assert source.held() == [HeldGpu(42, UUID, "compute", 1024)]
 
 
-def test_a_gpu_in_partitions_has_the_memory_of_all(tmp_path: Path, source: AmdProcesses) -> None:
-    serve(tmp_path, 3, gpu_id=9, bus=0x83, partition=1)
-    use(tmp_path, 42, vram_7=1024, vram_9=2048)
-    assert source.held() == [HeldGpu(42, UUID, "compute", 3072)]
-
-
 def test_a_gpu_that_is_partitioned_meanwhile_is_noticed(
     tmp_path: Path, source: AmdProcesses
 ) -> None:

@@ -9,7 +9,7 @@ import pytest
 from tests.agent.collect.amd.boards import MI300X, T, gpu_metrics, plant, probe_of
 
 from gpuwarden.clock import ManualClock
-from gpuwarden_agent.collect.amd.smi import SmiMetrics, only_numbers
+from gpuwarden_agent.collect.amd.smi import SmiMetrics
 from gpuwarden_agent.collect.files import DeviceFiles
 
 BUS_ID = "0000:83:00.0"
@@ -128,14 +128,3 @@ def test_a_call_that_fails_is_counted_and_made_again(library: Library, call: str
     assert files.failed == {"amdsmi: AmdSmiLibraryException": 1}
     library.fails.clear()
     assert metrics.read()["average_gfx_activity"] == 55
-
-
-def test_only_numbers_are_kept() -> None:
-    assert only_numbers(INFO) == {
-        "common_header.content_revision": 9,
-        "average_gfx_activity": 55,
-        "energy_accumulator": 2 << 16,
-        "xgmi_link_width": 16,
-        "xgmi_link_speed": 32,
-        "xgmi_read_data_acc": [3, None, 0],
-    }

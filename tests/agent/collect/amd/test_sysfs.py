@@ -1,7 +1,7 @@
 """Every documented form of an amdgpu file, and what is none of them."""
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.each import each
 
@@ -90,6 +90,7 @@ def test_garbage_is_an_error_and_no_value(parser, text: str) -> None:  # type: i
         parser(text)
 
 
+@settings(max_examples=50)
 @given(st.text() | st.from_regex(r"(\d+: \d+Mhz \*?\n)+") | st.integers().map(str))
 def test_no_content_does_anything_but_a_value_or_a_value_error(text: str) -> None:
     for parser in PARSERS:
@@ -138,12 +139,6 @@ def test_only_a_pci_devices_folder_has_an_address(
     assert parse.pci_address(folder) == address
 
 
-def test_all_ones_are_a_bus_without_an_answer() -> None:
-    assert parse.is_off_bus(b"\xff\xff")
-    assert not parse.is_off_bus(b"\x02\x10")
-    assert not parse.is_off_bus(b"")
-
-
 def test_the_boards_own_name_goes_before_the_table_and_the_table_before_the_id() -> None:
     assert parse.model("AMD Instinct MI100 32GB", 0x738C) == "AMD Instinct MI100 32GB"
     assert parse.model(None, 0x738C) == "AMD Instinct MI100"
@@ -156,11 +151,6 @@ def test_the_boards_own_name_goes_before_the_table_and_the_table_before_the_id()
 def test_names_of_the_table_are_found_in_the_catalogue_of_models(name: str) -> None:
     named = [found for model in parse.MODELS.values() if (found := find_model(model))]
     assert any(model.name.startswith(name) for model in named)
-
-
-def test_identity_is_the_chips_else_the_place() -> None:
-    assert parse.gpu_uuid("04edfb117a17a07d", "0000:83:00.0", "n") == "AMD-04edfb117a17a07d"
-    assert parse.gpu_uuid(None, "0000:07:00.0", "node-1") == "AMD-0000:07:00.0@node-1"
 
 
 @pytest.mark.parametrize(
@@ -193,6 +183,7 @@ def test_the_worst_error_decides_and_is_said_first(
     assert parse.ras_verdict(grown) == verdict
 
 
+@settings(max_examples=50)
 @given(st.binary() | st.from_regex(r"(0x[0-9a-f]{8} : 0x00001000 : [RPFX]\n)+").map(str.encode))
 def test_no_list_of_bad_pages_does_anything_but_columns_or_a_value_error(data: bytes) -> None:
     try:

@@ -3,7 +3,7 @@
 from itertools import pairwise
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuwarden_agent.collect.amd.throttling import Throttling, passed, reasons_of_status, shares
@@ -122,6 +122,7 @@ def test_seconds_never_fall_and_never_outrun_the_clock(looks: list[dict[str, int
             before[column] = now
 
 
+@settings(max_examples=50)
 @given(LOOKS)
 def test_a_share_of_throttling_is_between_0_and_1(looks: list[dict[str, int]]) -> None:
     for before, after in pairwise(looks):

@@ -7,11 +7,10 @@ from pathlib import Path
 
 import psutil
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuwarden.clock import ManualClock, SystemClock
-from gpuwarden.schema import WIRE_TABLES
 from gpuwarden_agent.collect.host.linux import (
     DiskCounters,
     LinuxReader,
@@ -207,6 +206,7 @@ def test_cpuinfo_names_the_model_and_arm_does_not() -> None:
     assert "model name" not in parse_cpuinfo("processor\t: 0\nBogoMIPS\t: 50.00\n")
 
 
+@settings(max_examples=50)
 @given(st.lists(st.dictionaries(st.sampled_from("abc"), st.integers(0, 1000), min_size=1)))
 def test_a_total_never_falls_and_is_the_sum_while_nothing_restarts(
     looks: list[dict[str, int]],
@@ -221,11 +221,6 @@ def test_a_total_never_falls_and_is_the_sum_while_nothing_restarts(
         assert now >= last
         assert fell or now == sum(previous.values())
         last = now
-
-
-def test_a_counter_that_is_away_for_a_look_counts_once() -> None:
-    total = Total()
-    assert [total.of(x) for x in ({"a": 5, "b": 1}, {"b": 2}, {"a": 6, "b": 3})] == [6, 7, 9]
 
 
 def test_a_total_of_nothing_is_absent_until_there_was_something() -> None:
@@ -457,20 +452,3 @@ def test_without_linux_the_row_has_what_psutil_has_there(
 
 def fail() -> None:
     raise OSError("host_statistics64 failed")
-
-
-@NEEDS_PROC
-def test_this_host_has_all_columns_but_what_its_kernel_lacks() -> None:
-    probe = HostProbe(SystemClock())
-    first(probe)
-    wanted = set(WIRE_TABLES["host_samples"].names) - {"ts", "node", "simulated"}
-    wanted -= {"spool_batches", "spool_bytes"}  # the flusher's
-    optional = {
-        name
-        for name in wanted
-        if name.startswith(
-            ("psi_", "disk_", "network_", "shm_", "nfs_", "power_", "dram_", "host_")
-        )
-    }
-    rates = {name for name in wanted if name.startswith("cpu_")}
-    assert wanted - optional - rates <= first(probe).keys()

@@ -27,9 +27,7 @@ from gpuwarden_agent.collect.kubernetes.directory import (
     AGAIN_AFTER_S,
     KEPT_S,
     NEW_POD_EVERY_S,
-    Asked,
     PodDirectory,
-    is_due,
     pod_directory,
 )
 from gpuwarden_agent.settings import AgentSettings
@@ -280,25 +278,6 @@ def test_a_new_pod_is_asked_for_at_once_and_one_that_nobody_knows_not_again(
 
 
 @pytest.mark.parametrize(
-    ("asked", "missing", "passed_s", "due"),
-    [
-        (Asked(), [], 0, True),
-        (Asked(0.0), [], AGAIN_AFTER_S - 1, False),
-        (Asked(0.0), [], AGAIN_AFTER_S, True),
-        (Asked(0.0), ["a"], NEW_POD_EVERY_S - 1, False),
-        (Asked(0.0), ["a"], NEW_POD_EVERY_S, True),
-        (Asked(0.0, missing=frozenset("a")), ["a"], NEW_POD_EVERY_S, False),
-        (Asked(0.0, is_failing=True), ["a"], AFTER_FAILURE_S - 1, False),
-        (Asked(0.0, is_failing=True), [], AFTER_FAILURE_S, True),
-    ],
-)
-def test_a_new_pod_is_asked_for_sooner_and_a_failure_later(
-    asked: Asked, missing: list[str], passed_s: float, due: bool
-) -> None:
-    assert is_due(asked, missing, passed_s) is due
-
-
-@pytest.mark.parametrize(
     ("text", "shown"),
     [
         ("n1", "https://n1:10250"),
@@ -328,15 +307,3 @@ def test_a_host_without_service_account_asks_nobody(tmp_path: Path, clock: Manua
 def test_names_of_pods_that_are_off_ask_nobody(account: Account, clock: ManualClock) -> None:
     source = AgentSettings(kubernetes="off", node="n")
     assert pod_directory(source, clock, {}, account_dir=account.folder) is None
-
-
-def test_the_environment_of_a_pod_names_the_api_server(
-    account: Account, api: ClusterServer, clock: ManualClock
-) -> None:
-    source = AgentSettings(kubernetes="api", node="gpu-7")
-    directory = pod_directory(source, clock, environ_of(api), account_dir=account.folder)
-    assert directory is not None
-    directory.refresh()
-    assert directory.node_labels == {"rack": "r7"}
-    with pytest.raises(ValueError, match="no KUBERNETES_SERVICE_HOST"):
-        pod_directory(source, clock, {}, account_dir=account.folder)

@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.agent.collect.kubernetes.fake_cluster import UID, answer_of, owner, pod
 
@@ -130,6 +130,7 @@ _JSON = st.recursive(
 )  # fmt: skip
 
 
+@settings(max_examples=30)
 @given(items=st.lists(_JSON))
 def test_pods_that_make_no_sense_are_left_out(items: list[Any]) -> None:
     body = json.dumps({"items": [*items, pod("a")]}).encode()

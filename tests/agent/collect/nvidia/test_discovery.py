@@ -286,18 +286,6 @@ def test_indices_of_amd_gpus_are_not_taken(host: Host) -> None:
     assert [row["gpu_uuid"] for row in rows[1:]] == ["GPU-one", "GPU-two"]
 
 
-def test_amd_gpus_behind_nvidias_keep_theirs_too(host: Host) -> None:
-    plant(host.sys, RX6700XT, "0000:83:00.0", card=0)
-    driver = FakeDriver(gpu(0))
-    host.load(driver, A)
-    assert host.start()[:2] == ["gpu0", "gpu1"]
-    host.read("gpu0")
-    driver.listed = [gpu(0), gpu(1)]
-    host.load(driver, A, B)
-    assert host.look() == ["gpu2"]
-    assert [(row["gpu"], row["gpu_uuid"]) for row in host.read("gpu2")] == [(2, "GPU-1")]
-
-
 def test_the_nodes_driver_is_amds_while_nvidias_has_no_gpu(host: Host) -> None:
     plant(host.sys, RX6700XT, "0000:83:00.0", card=0)
     host.load(FakeDriver())

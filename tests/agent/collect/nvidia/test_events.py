@@ -15,7 +15,7 @@ from gpuwarden_agent.collect.nvidia import nvml
 from gpuwarden_agent.collect.nvidia.events import REGISTER_AGAIN_S, DriverState, NvmlProbe
 from gpuwarden_agent.collect.nvidia.nvml import GpuEvent
 from gpuwarden_agent.events.kinds import KINDS
-from gpuwarden_agent.events.xid_ledger import XidLedger, XidReport
+from gpuwarden_agent.events.xid_ledger import XidLedger
 from gpuwarden_agent.probe import ProbeError, Row
 from gpuwarden_agent.queue.rows import impossible_columns
 
@@ -66,27 +66,6 @@ def test_an_xid_where_there_is_no_log_is_told_with_what_is_known(clock: ManualCl
     assert (details["xid"], details["source"], details["gpu_instance"]) == (31, "nvml", 5)
     assert not {"kmsg_sequence", "text", "pid"} & details.keys()
     assert bench.rows() == []
-
-
-def test_an_xid_of_both_sources_is_the_line(clock: ManualClock) -> None:
-    gpu = FakeDevice()
-    bench = Bench(clock, gpu, has_log=True)
-    bench.tell(gpu, xid(79), xid(79))
-    assert bench.rows() == []
-    at_s = clock.monotonic()
-    line = XidReport("0000:00:09.0", 79, at_s, at_s, {"message": "line"})
-    assert bench.ledger.take_lines([line, line], at_s) == [{"message": "line"}] * 2
-    clock.advance(5)
-    assert bench.rows() == []
-
-
-def test_an_xid_without_a_line_goes_out_alone(clock: ManualClock) -> None:
-    gpu = FakeDevice()
-    bench = Bench(clock, gpu, has_log=True)
-    bench.tell(gpu, xid(79))
-    assert bench.rows() == []
-    clock.advance(2)
-    assert [json.loads(str(row["details"]))["xid"] for row in bench.rows()] == [79]
 
 
 @pytest.mark.parametrize(

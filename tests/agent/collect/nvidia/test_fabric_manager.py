@@ -11,7 +11,6 @@ from gpuwarden_agent.collect.nvidia.fabric_manager import (
     kernel_module,
     parse_version,
     run_command,
-    state,
 )
 
 OPEN = (
@@ -141,25 +140,6 @@ def test_a_program_that_was_replaced_is_asked_for_its_version_again(
     (node.root / "usr/bin/nv-fabricmanager").write_text("another one")
     manager.facts()
     assert node.asked == ["nv-fabricmanager"] * 2
-
-
-@pytest.mark.parametrize(
-    ("is_running", "is_installed", "unit_state", "expected"),
-    [
-        (True, False, None, "active"),
-        (True, True, "failed", "active"),
-        (False, True, "failed", "failed"),
-        (False, True, "activating", "failed"),
-        (False, True, "inactive", "inactive"),
-        (False, True, "unknown", "inactive"),
-        (False, True, None, "inactive"),
-        (False, False, None, None),
-    ],
-)
-def test_a_running_fabric_manager_is_active_whatever_its_unit_says(
-    is_running: bool, is_installed: bool, unit_state: str | None, expected: str | None
-) -> None:
-    assert state(is_running, is_installed, unit_state) == expected
 
 
 def test_the_kernel_module_is_open_proprietary_or_unknown() -> None:

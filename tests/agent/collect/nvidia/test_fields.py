@@ -19,35 +19,6 @@ from gpuwarden_agent.collect.nvidia.query import (
 ENERGY = asked_once((Field("energy", 83, over=1000), Field("violation", 74, over=NS)))
 
 
-def test_values_come_in_the_columns_units(clock: ManualClock) -> None:
-    device = FakeDevice(fields={83: 1500, 74: 2 * NS})
-    assert read_columns(Query(device, clock), "batch", ENERGY) == {
-        "energy": 1.5,
-        "violation": 2.0,
-    }
-
-
-def test_a_factor_keeps_whole_numbers_whole() -> None:
-    assert Field("bytes", 138, times=1024).value(2**53 + 1) == (2**53 + 1) * 1024
-
-
-def test_a_value_that_is_not_there_is_left_out_of_the_next_batch(clock: ManualClock) -> None:
-    device = FakeDevice(fields={83: 1500, 74: Fails(nvml.INVALID_ARGUMENT)})
-    query = Query(device, clock)
-    for _ in range(2):
-        assert read_columns(query, "batch", ENERGY) == {"energy": 1.5}
-    assert [query.field for query in device.queries] == [83]
-    assert not query.failed
-
-
-def test_a_batch_without_values_is_not_asked(clock: ManualClock) -> None:
-    device = FakeDevice(fields={})
-    query = Query(device, clock)
-    for _ in range(2):
-        assert read_columns(query, "batch", ENERGY) == {}
-    assert device.calls["field_values"] == 1
-
-
 def test_a_batch_that_fails_gives_nothing(clock: ManualClock) -> None:
     device = FakeDevice({"field_values": Fails(nvml.UNKNOWN)}, {83: 1500})
     query = Query(device, clock)

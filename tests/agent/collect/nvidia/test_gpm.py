@@ -18,7 +18,7 @@ from tests.agent.collect.nvidia.fake_driver import (
 from gpuwarden.clock import ManualClock
 from gpuwarden.metrics import METRICS
 from gpuwarden_agent.collect.nvidia import nvml
-from gpuwarden_agent.collect.nvidia.gpm import GAP_S_MAX, GpmReader, Turn, true_value, turn
+from gpuwarden_agent.collect.nvidia.gpm import GAP_S_MAX, GpmReader, true_value
 from gpuwarden_agent.collect.nvidia.metrics import GPM_METRICS, MIB, GpmMetric
 from gpuwarden_agent.collect.nvidia.query import LEARNED_FOR_S, Query
 from gpuwarden_agent.probe import ProbeError
@@ -33,23 +33,6 @@ def reader(device: FakeDevice, clock: ManualClock, instance: int | None = None) 
 def read_after(gpm: GpmReader, clock: ManualClock, seconds: float = 10) -> dict[str, Any]:
     clock.advance(seconds)
     return gpm.read()
-
-
-@pytest.mark.parametrize(
-    ("taken_s", "do"),
-    [
-        (None, Turn.SEED),
-        (100.0, Turn.WAIT),
-        (99.95, Turn.WAIT),
-        (99.8, Turn.READ),
-        (90.0, Turn.READ),
-        (100 - GAP_S_MAX, Turn.READ),
-        (100 - GAP_S_MAX - 1, Turn.SEED),
-        (101.0, Turn.SEED),
-    ],
-)
-def test_what_to_do_depends_on_the_age_of_the_look_before(taken_s: float, do: Turn) -> None:
-    assert turn(taken_s, 100.0) is do
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,6 @@ from tests.agent.collect.nvidia.fake_driver import (
 )
 
 from gpuwarden.clock import ManualClock
-from gpuwarden.schema import WIRE_TABLES
 from gpuwarden_agent.collect.nvidia import nvml
 from gpuwarden_agent.collect.nvidia.gpu import GpuProbe
 from gpuwarden_agent.collect.nvidia.metrics import FIELDS
@@ -200,20 +199,6 @@ def test_an_average_that_fails_once_is_not_replaced_by_the_instant_power(
     device.answers["power_usage_mw"] = Fails(nvml.UNKNOWN)
     row = probe.read(T, FAST)["gpu_samples"][0]
     assert "power_watts" not in row and "power_instant_watts" in row
-
-
-def test_a_device_without_any_field_is_not_asked_for_none(clock: ManualClock) -> None:
-    device = FakeDevice(H100_IDLE, {})
-    probe = GpuProbe(device, clock)
-    rows = [probe.read(T, FAST)["gpu_samples"][0] for _ in range(2)]
-    assert rows[1]["power_watts"] == 69.85
-    assert device.calls["field_values"] == 2  # the count of NVLinks, and one batch
-
-
-def test_memory_version_1_leaves_reserved_absent(clock: ManualClock) -> None:
-    assert "memory_reserved_bytes" not in read(
-        FakeDevice(H100_IDLE | {"memory_v2": MISSING}), clock
-    )
 
 
 def test_what_is_not_supported_is_asked_for_again_after_ten_minutes(clock: ManualClock) -> None:
@@ -403,28 +388,6 @@ def test_every_table_that_is_due_has_its_key_and_no_other(clock: ManualClock) ->
     assert probe.read(T, ()) == {}
 
 
-def test_a_second_with_nothing_else_due_asks_for_nothing_else(clock: ManualClock) -> None:
-    device = FakeDevice()
-    probe = GpuProbe(device, clock)
-    probe.read(T)
-    device.calls.clear()
-    probe.read(T, FAST)
-    assert sum(device.calls.values()) == 10
-    assert "is_nvlink_active" not in device.calls
-
-
-def test_all_rows_of_an_h100_fit_the_tables(clock: ManualClock) -> None:
-    probe = GpuProbe(FakeDevice(H100_BUSY, H100_BUSY_FIELDS), clock)
-    probe.read(T)
-    clock.advance(10)
-    reading = probe.read(T)
-    assert len(reading["link_samples"]) == 18
-    for table, rows in {**reading, **probe.describe()}.items():
-        for row in rows:
-            assert row.keys() <= set(WIRE_TABLES[table].names)
-            assert None not in row.values()
-
-
 def test_mig_devices_are_in_each_table_beside_their_gpu(clock: ManualClock) -> None:
     part = FakeMigDevice(0, 9, 9984)
     answers = H100_IDLE | {"is_mig_enabled": True, "mig_device": {0: part}, "mig_devices_max": 1}
@@ -474,21 +437,6 @@ def test_a_slow_call_is_made_when_the_slower_tables_are_due(clock: ManualClock) 
     assert report.p50_ms == pytest.approx(20, rel=0.01)
 
 
-def test_calls_are_told_with_fields_and_metrics(clock: ManualClock) -> None:
-    device = FakeDevice(L40S_BUSY, L40S_BUSY_FIELDS)
-    probe = GpuProbe(device, clock)
-    probe.describe()
-    probe.read(T)
-    told = {call.reading: call for call in probe.calls()}
-    assert (told["fast_fields"].tier_s, told["detail_fields"].tier_s) == (1, 10)
-    memory = told["memory_temperature_celsius"]
-    assert (memory.call, memory.supported) == ("nvmlDeviceGetFieldValues(82)", False)
-    assert (memory.code, memory.tier_s) == ("NOT_SUPPORTED", 1)
-    assert told["power_watts"].supported
-    assert told["is_mig_enabled"].code == "NOT_SUPPORTED"
-    assert told["ecc_modes"].tier_s == 60
-
-
 def test_power_comes_from_its_own_call_while_a_slow_batch_is_left_out(clock: ManualClock) -> None:
     device = FakeDevice(H100_IDLE | {"field_values": lambda: clock.advance(0.02)})
     probe = GpuProbe(device, clock)
@@ -516,10 +464,3 @@ def test_only_the_slow_field_of_a_slow_batch_is_left_out(clock: ManualClock) -> 
     told = {call.reading: call.tier_s for call in probe.calls()}
     assert (told["fast_fields"], told["fast_fields_slow"]) == (1, 10)
     assert (told["power_watts"], told["energy_joules_total"]) == (1, 10)
-
-
-def test_utilization_is_the_mean_of_the_drivers_samples(clock: ManualClock) -> None:
-    kept = {1: [(T * 1000, 0), (T * 1000 + 200_000, 100), (T * 1000 + 400_000, 26)]}
-    answers = H100_BUSY | {"driver_samples": lambda kind, since_us: kept.get(kind, UNSUPPORTED)}
-    row = read(FakeDevice(answers), clock)
-    assert (row["util_percent"], row["memory_util_percent"]) == (42.0, 11)

@@ -46,7 +46,7 @@ def rubbish(answer: Any) -> st.SearchStrategy[Any]:
     return st.one_of(CODES.map(Fails), other)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(st.data())
 def test_whatever_the_driver_says_rows_fit_or_the_gpu_is_at_its_end(data: st.DataObject) -> None:
     def drawn(answers: Mapping[Any, Any]) -> dict[Any, Any]:

@@ -3,8 +3,6 @@
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from tests.agent.collect.nvidia.fake_driver import (
     A100,
     A100_FIELDS,
@@ -22,8 +20,8 @@ from gpuwarden.clock import ManualClock
 from gpuwarden_agent.collect.coerce import coerce
 from gpuwarden_agent.collect.nvidia import nvml
 from gpuwarden_agent.collect.nvidia.gpu import read_health
-from gpuwarden_agent.collect.nvidia.metrics import FABRIC_FAULTS, fabric_health, recovery_action
-from gpuwarden_agent.collect.nvidia.nvml import FabricInfo, SramErrors
+from gpuwarden_agent.collect.nvidia.metrics import fabric_health, recovery_action
+from gpuwarden_agent.collect.nvidia.nvml import FabricInfo
 from gpuwarden_agent.collect.nvidia.query import Query
 from gpuwarden_agent.probe import Row
 
@@ -42,10 +40,6 @@ def read(
 ) -> Row:
     device = FakeDevice(H100_IDLE | (answers or {}), H100_IDLE_FIELDS | (fields or {}))
     return coerce("gpu_health_samples", read_health(Query(device, clock), architecture, is_mig))
-
-
-def test_an_h100_has_no_retired_pages(clock: ManualClock) -> None:
-    assert not (PAGES | {"retired_pages_pending"}) & read(clock=clock).keys()
 
 
 def test_a_board_without_ecc_has_no_row_remapper_whatever_the_driver_says(
@@ -71,26 +65,6 @@ def test_an_older_call_gives_totals_where_the_fields_are_not_there(clock: Manual
     assert row["ecc_corrected_aggregate_total"] == 10
 
 
-def test_sram_errors_of_both_kinds_are_uncorrected(clock: ManualClock) -> None:
-    row = read({"sram_errors": SramErrors(1, 2, 3, 4, True)}, clock=clock)
-    assert [
-        row[f"sram_{fate}_{since}_total"]
-        for since in ("volatile", "aggregate")
-        for fate in ("corrected", "uncorrected")
-    ] == [1, 2, 3, 4]
-    assert row["sram_threshold_exceeded"] is True
-
-
-def test_an_older_driver_counts_sram_errors_by_place(clock: ManualClock) -> None:
-    def errors(place: int, fate: int, since: int) -> int:
-        return 100 * place + 10 * since + fate
-
-    row = read({"sram_errors": UNSUPPORTED, "memory_errors": errors}, clock=clock)
-    assert row["sram_uncorrected_aggregate_total"] == 711
-    assert row["dram_uncorrected_aggregate_total"] == 211
-    assert "sram_threshold_exceeded" not in row
-
-
 def test_remapped_rows_come_from_the_call_where_the_fields_are_not_there(
     clock: ManualClock,
 ) -> None:
@@ -98,12 +72,6 @@ def test_remapped_rows_come_from_the_call_where_the_fields_are_not_there(
     row = read({"remapped_rows": (5, 2, 1, 0)}, fields, clock=clock)
     assert (row["remapped_rows_corrected_total"], row["remapped_rows_uncorrected_total"]) == (5, 2)
     assert (row["remap_pending"], row["remap_failed"]) == (True, False)
-
-
-def test_in_mig_mode_the_fields_of_remapped_rows_are_not_believed(clock: ManualClock) -> None:
-    row = read({"remapped_rows": UNSUPPORTED}, {144: 0}, clock=clock, is_mig=True)
-    assert "remap_pending" not in row
-    assert row["remap_banks_max"] == 2560
 
 
 def test_a_histogram_without_banks_is_none(clock: ManualClock) -> None:
@@ -161,18 +129,6 @@ def test_a_recovery_action_is_a_word(number: int, words: str, clock: ManualClock
 )
 def test_the_fabrics_health_is_told_in_words(mask: int, words: str | None) -> None:
     assert fabric_health(mask) == words
-
-
-@given(st.sets(st.sampled_from(FABRIC_FAULTS)), st.integers(0, 8))
-def test_every_set_of_faults_is_told(faults: set[tuple[int, str]], configuration: int) -> None:
-    mask = configuration << 8
-    for shift, fault in FABRIC_FAULTS:
-        mask |= (1 if (shift, fault) in faults else 2) << shift
-    told = set((fabric_health(mask) or "").split(","))
-    wrong = {fault for _, fault in faults}
-    if configuration > 1:
-        wrong.add("incorrect_configuration")
-    assert told == (wrong or {"healthy"})
 
 
 @pytest.mark.parametrize(

@@ -23,15 +23,13 @@ from tests.agent.collect.nvidia.fake_driver import (
     L40S_BUSY_FIELDS,
     MIB,
     UNSUPPORTED,
-    Fails,
     FakeDevice,
 )
 
 from gpuwarden.clock import ManualClock
-from gpuwarden_agent.collect.nvidia import nvml
 from gpuwarden_agent.collect.nvidia.gpu import GpuProbe
 from gpuwarden_agent.collect.nvidia.inventory import InventoryReader, numa_node, way_to
-from gpuwarden_agent.collect.nvidia.metrics import cpu_list, signed, threshold
+from gpuwarden_agent.collect.nvidia.metrics import cpu_list, threshold
 from gpuwarden_agent.collect.nvidia.nvml import FabricInfo, PlatformInfo
 from gpuwarden_agent.collect.nvidia.query import Query
 from gpuwarden_agent.probe import Row
@@ -142,14 +140,6 @@ def test_a_device_that_was_opened_again_is_asked_again(clock: ManualClock) -> No
     assert (row["vbios_version"], row["architecture"]) == ("96.00.A5.00.02", "blackwell")
 
 
-def test_what_failed_is_asked_again(clock: ManualClock) -> None:
-    device = FakeDevice(H100_IDLE | {"serial": Fails(nvml.UNKNOWN)})
-    reader = inventory(device, clock)
-    assert "serial" not in reader.read({}, [])
-    device.answers["serial"] = "1"
-    assert reader.read({}, [])["serial"] == "1"
-
-
 def test_a_changed_mode_is_in_the_next_inventory(clock: ManualClock) -> None:
     device = FakeDevice()
     reader = inventory(device, clock)
@@ -174,13 +164,6 @@ def test_an_architecture_that_has_no_name_is_unknown(number: Any, clock: ManualC
     reader = inventory(FakeDevice(H100_IDLE | {"architecture": number}), clock)
     assert reader.architecture() is None
     assert "architecture" not in reader.read({}, [])
-
-
-def test_blank_sentinels_are_absent(clock: ManualClock) -> None:
-    answers = {"slowdown_celsius": 0xFFFFFFFE, "pcie_width_max": 0xFFFFFFFF, "serial": ""}
-    row = inventory(FakeDevice(H100_IDLE | answers), clock).read({}, [])
-    assert not answers.keys() & row.keys()
-    assert "temperature_slowdown_celsius" not in row
 
 
 def test_other_gpus_are_told_with_the_way_to_them(clock: ManualClock) -> None:
@@ -218,21 +201,6 @@ def test_the_way_is_told_in_the_words_of_nvidia_smi(
     assert way_to(OTHER, level, ways) == way
 
 
-@pytest.mark.parametrize(
-    ("words", "text"),
-    [
-        ([], None),
-        ([0, 0], None),
-        ([1], "0"),
-        ([0b1011], "0-1,3"),
-        ([(1 << 64) - 1, 1], "0-64"),
-        ([0xFF, 0xFF], "0-7,64-71"),
-    ],
-)
-def test_cpus_are_listed_as_the_kernel_does(words: list[int], text: str | None) -> None:
-    assert cpu_list(words) == text
-
-
 @given(st.sets(st.integers(0, 255), min_size=1))
 def test_a_list_of_cpus_names_each_of_them_once(cpus: set[int]) -> None:
     words = [sum(1 << cpu % 64 for cpu in cpus if cpu // 64 == n) for n in range(4)]
@@ -248,13 +216,6 @@ def test_a_list_of_cpus_names_each_of_them_once(cpus: set[int]) -> None:
 )
 def test_only_what_can_be_a_threshold_is_one(celsius: int | None, known: float | None) -> None:
     assert threshold(celsius) == known
-
-
-@pytest.mark.parametrize(
-    ("raw", "margin"), [(0, 0), (5, 5), (-8, -8), (0xFFFF_FFF8, -8), (0x8000_0000, -(2**31))]
-)
-def test_a_margin_below_zero_is_one_however_it_is_handed_over(raw: int, margin: int) -> None:
-    assert signed(raw) == margin
 
 
 @pytest.mark.parametrize(

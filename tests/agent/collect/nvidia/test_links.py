@@ -10,7 +10,6 @@ from tests.agent.collect.nvidia.fake_driver import (
     A100_FIELDS,
     B200,
     B200_FIELDS,
-    GB200_FIELDS,
     H100_IDLE,
     H100_IDLE_FIELDS,
     L40S_BUSY,
@@ -37,26 +36,6 @@ def links_of(device: FakeDevice, clock: ManualClock) -> LinkReader:
 def rows_of(answers: dict[str, Any], fields: dict[Any, Any], clock: ManualClock) -> list[Row]:
     rows = links_of(FakeDevice(answers, fields), clock).rows()
     return [{column: v for column, v in row.items() if v is not None} for row in rows]
-
-
-def test_an_h100_has_18_links_to_a_switch(clock: ManualClock) -> None:
-    rows = rows_of(H100_IDLE, H100_IDLE_FIELDS, clock)
-    assert [row["link"] for row in rows] == list(range(18))
-    assert rows[5] == {
-        "link_type": "nvlink",
-        "link": 5,
-        "active": True,
-        "version": 4,
-        "remote_type": "switch",
-        "remote_pci_bus_id": "0000:01:00.0",
-        "tx_bytes_total": 1_024_000,
-        "rx_bytes_total": 2_048_000,
-        "speed_bytes_per_second": 26_562e6,
-        "replay_errors_total": 0,
-        "recovery_errors_total": 0,
-        "crc_flit_errors_total": 0,
-        "crc_data_errors_total": 0,
-    }
 
 
 def test_older_error_fields_are_never_asked(clock: ManualClock) -> None:
@@ -124,15 +103,6 @@ def test_blackwell_counts_by_fields_of_its_own(clock: ManualClock) -> None:
     # Link 0 has no KiB under the older ids, and bytes under the new ones.
     assert (first["tx_bytes_total"], first["rx_bytes_total"]) == (7_000, 9_000)
     assert (second["tx_bytes_total"], second["rx_bytes_total"]) == (1_024_000, 2_048_000)
-
-
-def test_a_grace_cpu_is_at_the_end_of_c2c_links(clock: ManualClock) -> None:
-    rows = rows_of(B200, GB200_FIELDS, clock)[18:]
-    known = {"link_type": "c2c", "remote_type": "cpu", "speed_bytes_per_second": 44_712e6}
-    assert rows == [
-        {**known, "link": 0, "active": 1, "replay_errors_total": 3},
-        {**known, "link": 1, "active": 0, "replay_errors_total": 3},
-    ]
 
 
 def test_what_a_link_is_is_asked_rarely(clock: ManualClock) -> None:

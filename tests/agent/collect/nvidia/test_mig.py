@@ -10,13 +10,10 @@ from tests.agent.collect.nvidia.fake_driver import (
 )
 
 from gpuwarden.clock import ManualClock
-from gpuwarden.models import find_model
 from gpuwarden_agent.collect.nvidia import nvml
 from gpuwarden_agent.collect.nvidia.mig import MigReader
 from gpuwarden_agent.collect.nvidia.query import Query
 from gpuwarden_agent.probe import ProbeError
-
-MIB = 1024 * 1024
 
 
 class Cut:
@@ -40,60 +37,6 @@ class Cut:
 @pytest.fixture
 def parts() -> tuple[FakeMigDevice, FakeMigDevice]:
     return FakeMigDevice(0, 2, 40448), FakeMigDevice(1, 9, 9984)
-
-
-def test_each_part_has_memory_of_its_own(
-    clock: ManualClock, parts: tuple[FakeMigDevice, ...]
-) -> None:
-    cut = Cut(clock, *parts)
-    assert cut.reader.samples() == [
-        {
-            "gpu": 0,
-            "gpu_uuid": part.uuid,
-            "mig_instance": instance,
-            "memory_total_bytes": mib * MIB,
-            "memory_used_bytes": 10 * MIB,
-            "memory_free_bytes": (mib - 10) * MIB,
-            "memory_reserved_bytes": 0,
-        }
-        for part, instance, mib in zip(parts, ["2/0", "9/0"], [40448, 9984], strict=True)
-    ]
-    assert not cut.query.failed
-
-
-def test_the_inventory_names_the_whole_gpu(
-    clock: ManualClock, parts: tuple[FakeMigDevice, ...]
-) -> None:
-    cut = Cut(clock, *parts)
-    cut.reader.learn(is_mig=True)
-    first, _ = cut.reader.inventory()
-    assert first == {
-        "gpu": 0,
-        "gpu_uuid": parts[0].uuid,
-        "mig_instance": "2/0",
-        "model": "NVIDIA H100 80GB HBM3 MIG 4g.40gb",
-        "vendor": "nvidia",
-        "kind": "gpu",
-        "memory_total_bytes": 40448 * MIB,
-        "parent_gpu_uuid": cut.device.uuid,
-    }
-    assert find_model(str(first["model"])) is None
-    assert find_model("NVIDIA H100 80GB HBM3") is not None
-
-
-def test_activity_is_that_of_the_gpu_instance(
-    clock: ManualClock, parts: tuple[FakeMigDevice, ...]
-) -> None:
-    cut = Cut(clock, *parts)
-    cut.reader.learn(is_mig=True)
-    assert cut.reader.details() == []
-    clock.advance(10)
-    rows = cut.reader.details()
-    assert [(row["mig_instance"], row["sm_active_percent"]) for row in rows] == [
-        ("2/0", 87.25),
-        ("9/0", 87.25),
-    ]
-    assert {sample.instance for sample in cut.device.gpm_samples} == {2, 9}
 
 
 def test_compute_instances_that_share_a_gpu_instance_have_no_activity(clock: ManualClock) -> None:

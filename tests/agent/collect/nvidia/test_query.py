@@ -11,7 +11,6 @@ from gpuwarden_agent.collect.nvidia.metrics import ROWS
 from gpuwarden_agent.collect.nvidia.nvml import Call
 from gpuwarden_agent.collect.nvidia.query import LEARNED_FOR_S, Query
 from gpuwarden_agent.collect.nvidia.timing import TRIAL_CALLS
-from gpuwarden_agent.probe import ProbeError
 
 NEW, OLD = Call((), "nvmlNew", reading="new"), Call((), "nvmlOld", reading="old")
 TEMPERATURE = Call((), "nvmlDeviceGetTemperature", reading="temperature")
@@ -68,40 +67,6 @@ def test_forgetting_asks_for_everything_again(clock: ManualClock) -> None:
     assert device.calls["new"] == 2
 
 
-def test_a_failure_is_counted_each_time_and_logged_once(
-    clock: ManualClock, caplog: pytest.LogCaptureFixture
-) -> None:
-    device = calls_of(nvml.NO_PERMISSION, index=2)
-    query = Query(device, clock)
-    assert [query.ask(NEW) for _ in range(3)] == [None, None, None]
-    assert query.failed == {"nvml new: NO_PERMISSION": 3}
-    assert [record.error for record in caplog.records] == ["nvml new: NO_PERMISSION"]  # type: ignore[attr-defined]
-
-
-def test_an_answer_that_ends_everything_is_raised_at_once(clock: ManualClock) -> None:
-    device = calls_of(nvml.GPU_IS_LOST, index=2)
-    query = Query(device, clock)
-    with pytest.raises(ProbeError, match="GPU 2 is lost"):
-        query.ask(NEW, OLD)
-    assert (device.calls["new"], device.calls["old"]) == (1, 0)
-
-
-def test_a_slow_call_is_left_out_until_its_new_tier_is_due(
-    clock: ManualClock, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level("INFO")
-    device = timed(clock, takes_ms=40, index=3)
-    query = Query(device, clock)
-    query.begin(1, due_s=1)
-    answers = [query.ask(TEMPERATURE) for _ in range(12)]
-    assert answers == [41] * TRIAL_CALLS + [None, None]
-    query.begin(1, due_s=10)
-    assert query.ask(TEMPERATURE) == 41
-    (record,) = caplog.records
-    assert (record.levelname, record.gpu, record.call) == ("INFO", 3, "nvml temperature")  # type: ignore[attr-defined]
-    assert (record.p50_ms, record.from_s, record.to_s) == (40.0, 1, 10)  # type: ignore[attr-defined]
-
-
 def test_an_older_call_does_not_stand_in_for_one_that_is_only_slow(clock: ManualClock) -> None:
     device = timed(clock, takes_ms=40)
     query = Query(device, clock)
@@ -156,12 +121,4 @@ def test_a_part_that_is_not_there_is_no_failure(clock: ManualClock) -> None:
     assert [query.ask_of(ROWS["fan_percent"], 3) for _ in range(3)] == [None] * 3
     (report,) = query.calls()
     assert (report.count, report.supported) == (1, False)
-    assert not query.failed
-
-
-def test_a_return_code_that_is_an_answer_is_no_failure(clock: ManualClock) -> None:
-    query = Query(gpu({"validate_inforom": Fails(nvml.CORRUPTED_INFOROM)}), clock)
-    assert query.ask(ROWS["validate_inforom"]) is False
-    (report,) = query.calls()
-    assert (report.supported, report.code) == (True, "SUCCESS")
     assert not query.failed

@@ -1,7 +1,7 @@
 """Slow calls are found by their median and move one tier; timings are kept in bounded memory."""
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuwarden_agent.collect.nvidia.timing import (
@@ -35,6 +35,7 @@ def test_too_few_calls_decide_nothing() -> None:
     assert tier_after_trial(1, []) == 1
 
 
+@settings(max_examples=50)
 @given(st.sampled_from(TIERS_S), st.lists(st.floats(0, 100)))
 def test_no_call_becomes_faster(tier_s: int, timings: list[float]) -> None:
     assert tier_after_trial(tier_s, timings) in (tier_s, slower(tier_s))
@@ -53,6 +54,7 @@ def test_no_field_leaves_where_each_call_is_as_slow_as_the_batch() -> None:
     assert slow_fields(20.0, {}) == frozenset()
 
 
+@settings(max_examples=40)
 @given(
     st.floats(0, 100),
     st.dictionaries(st.integers(1, 300), st.lists(st.floats(0, 100), min_size=1, max_size=3)),

@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.agent.collect.nvidia.fake_driver import UNSUPPORTED, Fails, FakeDevice
 
@@ -111,6 +111,7 @@ def test_impossible_samples_are_left_out() -> None:
     assert mean_since([], None) is None
 
 
+@settings(max_examples=40)
 @given(st.lists(st.lists(st.integers(0, 100), min_size=1, max_size=30), min_size=1, max_size=8))
 def test_each_sample_counts_in_one_reading(readings: list[list[int]]) -> None:
     sampling = Sampling()

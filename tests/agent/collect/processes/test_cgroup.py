@@ -13,7 +13,6 @@ from gpuwarden_agent.collect.processes.cgroup import (
     CgroupLimits,
     CgroupMount,
     cpu_max,
-    cpu_quota,
     folders_of,
     keyed,
     limits_of,
@@ -84,20 +83,6 @@ def test_folders_from_a_group_up_to_what_the_mount_shows(
     assert folders_of(path, CgroupMount("/cg", root)) == folders
 
 
-@pytest.mark.parametrize(
-    ("text", "cores"),
-    [("200000 100000\n", 2.0), ("max 100000", None), ("50000 0", None), ("", None), (None, None)],
-)
-def test_cores_of_cpu_max_are_null_without_a_limit(text: str | None, cores: float | None) -> None:
-    assert cpu_max(text) == cores
-
-
-def test_cores_of_a_cfs_quota_are_null_without_a_limit() -> None:
-    assert cpu_quota("150000\n", "100000\n") == 1.5
-    assert cpu_quota("-1\n", "100000\n") is None
-    assert cpu_quota(None, None) is None
-
-
 @given(st.text(max_size=30))
 def test_rubbish_in_a_control_group_is_read_as_null(text: str) -> None:
     value = number(text)
@@ -165,11 +150,6 @@ def test_groups_that_are_gone_or_not_shown_tell_nothing(tmp_path: Path) -> None:
     assert limits_of({V2: "/gone"}, mounts, read_text) == CgroupLimits()
     assert limits_of({V2: "/../x", "cpu": "/y"}, mounts, read_text) == CgroupLimits()
     assert limits_of({}, {}, read_text) == CgroupLimits()
-
-
-def test_a_folder_is_no_text(tmp_path: Path) -> None:
-    assert read_text(str(tmp_path)) is None
-    assert read_text(str(tmp_path / "missing")) is None
 
 
 @pytest.mark.skipif(not Path("/proc/self/cgroup").exists(), reason="no control groups")

@@ -14,7 +14,6 @@ from gpuwarden_agent.collect.processes.owner import (
     cpus_allowed_any,
     launch_of,
     owner_of,
-    parse_environ,
     slurm_job_of,
     user_name,
 )
@@ -90,10 +89,6 @@ MPIRUN = {"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "8"}
 )
 def test_a_launcher_says_which_rank_of_what_it_is(environ: dict[str, str], launch: Launch) -> None:
     assert launch_of(environ, node="gpu-7") == launch
-
-
-def test_environ_is_pairs_and_nothing_else() -> None:
-    assert parse_environ("A=1\0B=x=y\0junk\0") == {"A": "1", "B": "x=y"}
 
 
 PROCESS = Process(42, 1, "pt_main_thread", "S", 0, 10 * TICKS_PER_S, 0, 1, 0)

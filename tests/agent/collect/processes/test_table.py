@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.agent.collect.processes.made_up import MadeUpProc, by, process
 
@@ -41,14 +41,6 @@ def test_strangers_are_not_read_again() -> None:
     assert host.reads.total() < 3 + 2 * len(strangers) / TURNS
 
 
-def test_a_child_that_is_born_between_looks_is_found() -> None:
-    host = Host(process(10), process(99))
-    table = ProcessTable(host)
-    table.trees({10})
-    host.now |= by(process(20, 10), process(21, 20))
-    assert sorted(table.trees({10})) == [10, 20, 21]
-
-
 def test_a_stranger_that_takes_a_gpu_comes_with_its_old_children_as_they_are_now() -> None:
     host = Host(process(10), process(50), process(51, 50), process(52, 51))
     table = ProcessTable(host)
@@ -59,14 +51,6 @@ def test_a_stranger_that_takes_a_gpu_comes_with_its_old_children_as_they_are_now
     found = table.trees({10, 50})
     assert sorted(found) == [10, 50, 52]
     assert found[52].ticks == 7
-
-
-def test_a_child_that_was_given_to_init_has_left_the_tree() -> None:
-    host = Host(process(10), process(11, 10))
-    table = ProcessTable(host)
-    table.trees({10})
-    host.now[11] = host.now[11]._replace(parent=1)
-    assert sorted(table.trees({10})) == [10]
 
 
 def test_a_pid_that_was_used_again_is_found_in_turn() -> None:
@@ -86,6 +70,7 @@ def test_what_ends_while_it_is_read_is_left_out(tmp_path: Path) -> None:
     assert sorted(ProcessTable(ProcFs(tmp_path)).trees({10, 11, 12, 13})) == [10]
 
 
+@settings(max_examples=40)
 @given(
     st.lists(st.dictionaries(st.integers(1, 12), st.integers(0, 12), max_size=10), max_size=4),
     st.sets(st.integers(1, 12)),

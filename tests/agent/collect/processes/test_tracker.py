@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.agent.collect.processes.made_up import MadeUpProc, by, process
 
@@ -60,6 +60,7 @@ def test_sleeping_threads_are_read_in_turns_and_lose_nothing() -> None:
     assert sorted(asked) == list(range(100))
 
 
+@settings(max_examples=40)
 @given(
     st.lists(
         st.dictionaries(st.integers(1, 9), st.tuples(st.integers(0, 3), st.integers(0, 3))),

@@ -1,5 +1,7 @@
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 
@@ -56,8 +58,36 @@ def clock() -> ManualClock:
     return ManualClock(datetime(2026, 1, 1, 12, tzinfo=UTC))
 
 
-@pytest.fixture
-def database():
-    database = MemoryDatabase()
+class SharedDatabase(MemoryDatabase):
+    """A database that many tests use, one after another."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._filled = {"idle_1m"}
+
+    def insert(self, table: str, rows: Sequence[Mapping[str, Any]], into: str = "") -> None:
+        self._filled.add(into or table)
+        super().insert(table, rows, into)
+
+    def execute(self, sql: str) -> None:
+        self._filled |= {*re.findall(r"INSERT INTO (\w+)", sql)}
+        super().execute(sql)
+
+    def clear(self) -> None:
+        """Delete all rows: a copy of the schema takes longer."""
+        for table in self._filled:
+            super().execute(f"DELETE FROM {table}")
+
+
+@pytest.fixture(scope="session")
+def shared_database() -> Iterator[SharedDatabase]:
+    database = SharedDatabase()
     yield database
     database.close()
+
+
+@pytest.fixture
+def database(shared_database: SharedDatabase) -> SharedDatabase:
+    """Without rows; a test leaves its tables as they are."""
+    shared_database.clear()
+    return shared_database

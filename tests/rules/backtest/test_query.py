@@ -54,8 +54,8 @@ def minutes(*numbers: float) -> list[datetime]:
     return [START + timedelta(minutes=number) for number in numbers]
 
 
-@pytest.fixture
-def hosts() -> MemoryDatabase:
+@pytest.fixture(scope="module")
+def hosts() -> Iterator[MemoryDatabase]:
     """n1 is hot in minutes 20 to 29, n2 all the time."""
     database = MemoryDatabase()
     database.insert(
@@ -66,7 +66,8 @@ def hosts() -> MemoryDatabase:
             for node, percent in (("n1", 90 if 20 <= number < 30 else 10), ("n2", 80))
         ],
     )
-    return database
+    yield database
+    database.close()
 
 
 class Counting:
@@ -219,28 +220,31 @@ async def test_each_place_is_asked_with_its_own_parameters(hosts) -> None:
     assert nodes(found) == [[], ["n1"], ["n1"], []]
 
 
-@settings(max_examples=15, deadline=None)
-@given(st.lists(st.integers(0, 5400), min_size=2, max_size=8, unique=True))
-async def test_instants_asked_together_give_what_each_alone_gives(seconds: list[int]) -> None:
+@pytest.fixture(scope="module")
+def changing() -> Iterator[MemoryDatabase]:
+    """Three hosts whose load changes every five minutes."""
     database = MemoryDatabase()
     database.execute(
         "INSERT INTO host_samples BY NAME SELECT TIMESTAMP '2026-01-01' + to_seconds(7 * i) AS ts, 'n' || n AS node, "
         "true AS simulated, hash(n, i // 40) % 100 AS cpu_util_percent FROM range(700) s(i), range(3) t(n)"
     )
-    instants = [START + timedelta(seconds=s) for s in sorted(seconds)]
-    query = BacktestQuery(rule_of(params="{window: 2m, above: 60}"), database, ManualClock(START))
-    alone = [
-        (
-            await BacktestQuery(
-                rule_of(params="{window: 2m, above: 60}"), database, ManualClock(START)
-            ).at([at])
-        )[0]
-        for at in instants
-    ]
-    assert [evaluation.fingerprints for evaluation in await query.at(instants)] == [
-        evaluation.fingerprints for evaluation in alone
-    ]
+    yield database
     database.close()
+
+
+@settings(max_examples=15)
+@given(seconds=st.lists(st.integers(0, 5400), min_size=2, max_size=8, unique=True))
+async def test_instants_asked_together_give_what_each_alone_gives(
+    changing, seconds: list[int]
+) -> None:
+    def query() -> BacktestQuery:
+        rule = rule_of(params="{window: 2m, above: 60}")
+        return BacktestQuery(rule, changing, ManualClock(START))
+
+    instants = [START + timedelta(seconds=s) for s in sorted(seconds)]
+    alone = [(await query().at([at]))[0].fingerprints for at in instants]
+    together = await query().at(instants)
+    assert [evaluation.fingerprints for evaluation in together] == alone
 
 
 NAMED = """
@@ -284,23 +288,6 @@ async def test_what_is_in_a_named_query_is_in_it_at_that_instant(hosts, select: 
         sorted(row for number, *row in found if number == evaluation)
         for evaluation in range(len(instants))
     ] == [sorted(map(list, rows)) for rows in alone]
-
-
-@pytest.fixture(scope="module")
-def empty() -> Iterator[MemoryDatabase]:
-    database = MemoryDatabase()
-    yield database
-    database.close()
-
-
-@pytest.mark.parametrize("rule", builtin_rules(), ids=lambda rule: rule.name)
-async def test_built_in_rules_are_asked_for_many_instants_at_a_time(
-    rule: Rule, empty: MemoryDatabase
-) -> None:
-    """A rule that is not is right as well, and its backtest takes a query for each evaluation."""
-    query = BacktestQuery(rule, empty, ManualClock(START))
-    await query.at(minutes(1, 2))
-    assert query.at_once > 1
 
 
 CASES_A_RULE = 3
@@ -357,10 +344,3 @@ def test_built_in_rules_tell_how_far_back_they_read() -> None:
 )
 def test_a_rule_that_may_read_further_back_is_not_cut_short(sql: str) -> None:
     assert lower_bounds(sql) == []
-
-
-def test_texts_and_comments_mention_no_table() -> None:
-    assert mentioned("SELECT 'from events' -- from gpu_1m\nFROM host_samples JOIN Gpu_1h") == [
-        "host_samples",
-        "gpu_1h",
-    ]

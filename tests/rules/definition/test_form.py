@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.each import each
 
 from gpuwarden_rules.definition.expressions import Scope, rewritten
 from gpuwarden_rules.definition.language import Rule, parse
@@ -14,14 +15,6 @@ from gpuwarden_rules.testing.database import MemoryDatabase
 
 NOW = datetime(2026, 11, 2, 12, tzinfo=UTC)
 COUNTED = {"samples": 60, "detail_samples": 6, "health_samples": 1}
-COLLECTOR_COUNTS = (
-    "batches",
-    "refused_batches",
-    "commit_failures",
-    "task_failures",
-    "queue_bytes",
-    "disk_used_bytes",
-)
 HOT = """
   - name: hot
     severity: warning
@@ -52,13 +45,6 @@ def form_of(*lines: str) -> str:
     return head + "".join(f"    {line}\n" for line in lines)
 
 
-@pytest.fixture
-def database():
-    database = MemoryDatabase()
-    yield database
-    database.close()
-
-
 def samples(
     database: MemoryDatabase,
     uuid: str,
@@ -81,21 +67,21 @@ def samples(
     database.insert(table, rows)
 
 
-def judged(database: MemoryDatabase, rule: Rule, now: datetime = NOW) -> dict[str, Any]:
+def rows_of(database: MemoryDatabase, rule: Rule) -> list[dict[str, Any]]:
+    return database.run(rule.sql, rule.bindings(NOW)).records()
+
+
+def judged(database: MemoryDatabase, rule: Rule) -> dict[str, Any]:
     """What holds, by GPU: True, or None where it is unknown or between the thresholds."""
-    rows = database.run(rule.sql, rule.bindings(now)).records()
-    return {row["gpu_uuid"]: row["holds"] for row in rows}
+    return {row["gpu_uuid"]: row["holds"] for row in rows_of(database, rule)}
 
 
 def test_a_condition_holds_is_between_its_thresholds_or_has_ended(database) -> None:
     rule = rule_of(HOT)
-    for uuid, celsius in (
-        ("GPU-hot", 96),
-        ("GPU-between", 93),
-        ("GPU-cool", 80),
-        ("GPU-mute", None),
-    ):
+    celsius_of = {"GPU-hot": 96, "GPU-between": 93, "GPU-cool": 80, "GPU-mute": None}
+    for uuid, celsius in celsius_of.items():
         samples(database, uuid, temperature_celsius=celsius)
+    samples(database, "MIG-a", temperature_celsius=99, mig_instance="1g.10gb")
     assert judged(database, rule) == {"GPU-hot": True, "GPU-between": None, "GPU-mute": None}
     assert rule.labels == ("node", "gpu", "gpu_uuid")
     assert rule.requires == (("gpu_samples", "temperature_celsius"),)
@@ -115,12 +101,6 @@ def test_a_condition_begins_only_when_three_quarters_of_its_window_are_known(dat
     assert judged(database, rule) == {"GPU-new": None, "GPU-old": True}
     eager = rule_of(f"{HOT}    covered: coverage(temperature_celsius) >= 25 %\n".replace("covered: coverage(temperature_celsius)", "covered: known").replace("measure: {hottest: max(temperature_celsius)}", "measure: {hottest: max(temperature_celsius), known: coverage(temperature_celsius)}"))  # fmt: skip
     assert judged(database, eager) == {"GPU-new": True, "GPU-old": True}
-
-
-def test_mig_devices_are_left_out(database) -> None:
-    samples(database, "GPU-a", temperature_celsius=99)
-    samples(database, "MIG-a", temperature_celsius=99, mig_instance="1g.10gb")
-    assert judged(database, rule_of(HOT)) == {"GPU-a": True}
 
 
 def test_measures_of_two_tables_are_joined_and_one_may_be_absent(database) -> None:
@@ -162,7 +142,7 @@ def test_a_share_is_in_percent_and_a_counter_grows_from_its_lowest_value(databas
         hw_thermal_seconds_total=lambda ago: (59 - ago) if ago < 60 else 1000.0,
         power_watts=lambda ago: float(ago),
     )
-    (row,) = database.run(rule.sql, rule.bindings(NOW)).records()
+    (row,) = rows_of(database, rule)
     assert row["hot"] == pytest.approx(100 * 60 / 180)
     assert row["grown"] == 59
     assert row["pace"] == pytest.approx(59 / 179)
@@ -181,24 +161,17 @@ def test_the_newest_reading_may_be_none_and_then_nothing_is_required(database) -
         ).replace("{node}", "{host}")
     )
     assert rule.requires == ()
-    for host, troubles in {
-        "over": ("it is away", None),
-        "begun": (None, "it is away"),
-        "silent": (None,),
-    }.items():
+    told = {"over": ("it is away", None), "begun": (None, "it is away"), "silent": (None,)}
+    for host, troubles in told.items():
+        counts = ("batches", "refused_batches", "commit_failures", "task_failures")
+        fixed = dict.fromkeys((*counts, "queue_bytes", "disk_used_bytes"), 0)
+        fixed |= {"collector": host, "host": host, "version": "1"}
         rows = [
-            {
-                "ts": NOW - timedelta(seconds=150 - 60 * number),
-                "collector": host,
-                "host": host,
-                "version": "1",
-                **dict.fromkeys(COLLECTOR_COUNTS, 0),
-                "storage_trouble": trouble,
-            }
-            for number, trouble in enumerate(troubles)
+            {"ts": NOW - timedelta(seconds=150 - 60 * n), **fixed, "storage_trouble": trouble}
+            for n, trouble in enumerate(troubles)
         ]
         database.insert("collector_samples", rows)
-    rows = database.run(rule.sql, rule.bindings(NOW)).records()
+    rows = rows_of(database, rule)
     assert {(row["host"], row["trouble"], row["silent"], row["holds"]) for row in rows} == {
         ("begun", "it is away", 90, True),
         ("silent", None, 150, True),
@@ -217,22 +190,10 @@ def test_further_labels_are_of_any_table_of_the_subject(database) -> None:
     )
     assert rule.labels == ("node", "probe")
     counts = {"expected": 60, "taken": 40, "missed": 0, "skipped": 0, "failed": 0}
-    database.insert(
-        "coverage",
-        [
-            {
-                "ts": NOW - timedelta(minutes=1),
-                "node": "n1",
-                "probe": probe,
-                "table_name": "gpu_samples",
-                "simulated": False,
-                "late": late,
-                **counts,
-            }
-            for probe, late in (("gpu0", 20), ("gpu1", 0))
-        ],
-    )
-    rows = database.run(rule.sql, rule.bindings(NOW)).records()
+    row = {"ts": NOW - timedelta(minutes=1), "node": "n1", "simulated": False, **counts}
+    lates = [{"probe": probe, "late": late} for probe, late in (("gpu0", 20), ("gpu1", 0))]
+    database.insert("coverage", [{**row, "table_name": "gpu_samples", **one} for one in lates])
+    rows = rows_of(database, rule)
     assert [(row["probe"], row["late"], row["holds"]) for row in rows] == [("gpu0", 20, True)]
 
 
@@ -253,7 +214,7 @@ def test_a_let_may_be_a_label(database) -> None:
         samples(database, uuid, util_percent=1)
         process = {"node": "n1", "gpu_uuid": uuid, "ts": NOW, "simulated": False, "pid": 9}
         database.insert("process_samples", [process | {"job": job}])
-    rows = database.run(rule.sql, rule.bindings(NOW)).records()
+    rows = rows_of(database, rule)
     assert {(row["gpu_uuid"], row["job"], row["holds"]) for row in rows} == {
         ("GPU-0", "7", True),
         ("GPU-1", "pid 9", True),
@@ -296,7 +257,7 @@ def test_readings_of_a_minute_are_read_themselves_and_a_flag_is_no_value(databas
     total = {"remap_failed": True, "ecc_corrected_volatile_total": lambda ago: 9 if ago < 5 else 2}
     samples(database, "GPU-a", table="gpu_health_samples", **total)
     samples(database, "GPU-b", table="gpu_health_samples", remap_failed=False)
-    (row,) = database.run(rule.sql, rule.bindings(NOW)).records()
+    (row,) = rows_of(database, rule)
     assert (row["gpu_uuid"], row["holds"], row["value"]) == ("GPU-a", True, 7)
 
 
@@ -333,7 +294,7 @@ def test_texts_have_the_inventory_the_price_and_who_holds_the_gpu(database) -> N
             process | {"pid": 2, "username": "ada", "job": "7", "gpu_memory_bytes": 9},
         ],
     )
-    (row,) = database.run(rule.sql, rule.bindings(NOW)).records()
+    (row,) = rows_of(database, rule)
     assert (row["model"], row["serial"], row["usd_per_hour"]) == ("H100", "17", 2.5)
     assert (row["username"], row["job"]) == ("ada", "7")
 
@@ -386,19 +347,11 @@ def test_siblings_are_the_gpus_of_the_model_in_the_node(database) -> None:
 
 def events(database: MemoryDatabase, *rows: tuple[int, str, str, str]) -> None:
     place = {"node": "n1", "gpu": 0, "gpu_uuid": "GPU-a", "message": "m", "simulated": False}
-    database.insert(
-        "events",
-        [
-            {
-                **place,
-                "ts": NOW - timedelta(seconds=ago),
-                "kind": kind,
-                "severity": severity,
-                "details": details,
-            }
-            for ago, kind, severity, details in rows
-        ],
-    )
+    rows = [
+        {**place, "ts": NOW - timedelta(seconds=ago), "kind": kind, "severity": severity, "details": details}
+        for ago, kind, severity, details in rows
+    ]  # fmt: skip
+    database.insert("events", rows)
 
 
 def test_events_are_counted_by_a_key_of_their_details_until_a_reboot(database) -> None:
@@ -424,7 +377,7 @@ def test_events_are_counted_by_a_key_of_their_details_until_a_reboot(database) -
         (100, "xid", "warning", '{"xid": 31, "action": "RESET"}'),
         (90, "xid", "critical", "{not JSON"),
     )
-    rows = database.run(rule.sql, rule.bindings(NOW)).records()
+    rows = rows_of(database, rule)
     assert {(row["xid"], row["value"], row["action"]) for row in rows} == {
         ("48", 1, "RESET"),
         ("79", 2, "RESTART"),
@@ -433,105 +386,43 @@ def test_events_are_counted_by_a_key_of_their_details_until_a_reboot(database) -
     events(
         database, (490, "agent_gap", "info", f'{{"rebooted": "true", "last_ts_ms": {rebooted_ms}}}')
     )
-    rows = database.run(rule.sql, rule.bindings(NOW)).records()
+    rows = rows_of(database, rule)
     assert [(row["xid"], row["value"]) for row in rows] == [("79", 1)]
 
 
-@pytest.mark.parametrize(
-    ("lines", "message"),
+GPU = ("of: gpu", "window: 1m")
+MOST = "measure: {a: max(power_watts)}"
+
+
+@each(
+    "lines, message",
     [
-        (
-            ["of: gpus", "window: 1m"],
-            "r.yaml:6:9: 'gpus' is nothing that an alert can be of; did you mean 'gpu'?",
-        ),
-        (["of: gpu", "measure: {a: max(power_watts)}", "when: a > 1"], "`window` is missing"),
-        (
-            ["of: gpu", "window: 1m", "measure: {left: max(power_watts)}", "when: left > 1"],
-            "r.yaml:8:15: 'left' is a word of SQL",
-        ),
-        (
-            ["of: gpu", "window: 1m", "measure: {a: max(power_watts)}", "when: a > epoch(now())"],
-            "r.yaml:9:21: now reads the clock",
-        ),
-        (["of: gpu", "window: 1m", "when: a > 1"], "`measure` is missing"),
-        (
-            ["of: gpu", "window: 1m", "measure: {minutes: max(power_watts)}", "when: true"],
-            "'minutes' is a word of SQL",
-        ),
-        (["of: gpu", "window: 1m", "measure: {a: max(power_watts)}"], "`when` is missing"),
-        (
-            ["of: gpu", "window: 1m", "measure: {a: max(power_wats)}", "when: a > 1"],
-            "r.yaml:8:22: 'power_wats' is no column of a GPU; did you mean 'power_watts'?",
-        ),
-        (
-            ["of: gpu", "window: 1m", "measure: {watts: max(power_watts)}", "when: 5 > wats"],
-            "r.yaml:9:15: 'wats' is no measure or column of gpus or nodes; did you mean 'watts'?",
-        ),
-        (
-            [
-                "of: gpu",
-                "window: 1m",
-                "measure: {a: max(power_watts)}",
-                "when: a > gpus.power_limit_max_wats",
-            ],
-            "did you mean 'gpus.power_limit_max_watts'?",
-        ),
-        (
-            [
-                "of: gpu",
-                "window: 1m",
-                "measure: {a: max(power_watts) - max(fan_percent)}",
-                "when: a > 1",
-            ],
-            "fan_percent, power_watts are in different tables; measure each by itself",
-        ),
-        (
-            ["of: gpu", "window: 1m", "measure:", "  a: share(power_watts, 5)", "when: a > 1"],
-            "share: it takes one argument",
-        ),
-        (
-            ["of: gpu", "window: 1m", "measure:", "  a: max(power_watts", "when: a > 1"],
-            "r.yaml:9:13: this parenthesis is not closed",
-        ),
-        (
-            ["of: gpu", "window: 1m", "measure: {a: max(power_watts)}", "when: a > $most"],
-            "$most has no value; known: $now, $window",
-        ),
-        (
-            [
-                "of: gpu",
-                "window: 1m",
-                "measure: {a: max(power_watts)}",
-                "when: a > 1",
-                "sql: SELECT $now",
-            ],
-            "a rule has `of` or `sql`",
-        ),
-        (
-            ["of: gpu", "window: 1m", "measure: {hours: max(power_watts)}", "when: hours > 1"],
-            "'hours' is a word of SQL",
-        ),
-        (
-            ["of: gpu", "window: 1m", "measure: {a: f(power_watts, 1)}", "when: a"],
-            "stands in quotes",
-        ),
+        (("of: gpus", "window: 1m"), "r.yaml:6:9: 'gpus' is nothing that an alert can be of; did you mean 'gpu'?"),
+        (("of: gpu", MOST, "when: a > 1"), "`window` is missing"),
+        ((*GPU, "measure: {left: max(power_watts)}", "when: left > 1"), "r.yaml:8:15: 'left' is a word of SQL"),
+        ((*GPU, "measure: {hours: max(power_watts)}", "when: hours > 1"), "'hours' is a word of SQL"),
+        ((*GPU, MOST, "when: a > epoch(now())"), "r.yaml:9:21: now reads the clock"),
+        ((*GPU, "when: a > 1"), "`measure` is missing"),
+        ((*GPU, MOST), "`when` is missing"),
+        ((*GPU, "measure: {a: max(power_wats)}", "when: a > 1"), "r.yaml:8:22: 'power_wats' is no column of a GPU; did you mean 'power_watts'?"),
+        ((*GPU, "measure: {watts: max(power_watts)}", "when: 5 > wats"), "r.yaml:9:15: 'wats' is no measure or column of gpus or nodes; did you mean 'watts'?"),
+        ((*GPU, MOST, "when: a > gpus.power_limit_max_wats"), "did you mean 'gpus.power_limit_max_watts'?"),
+        ((*GPU, "measure: {a: max(power_watts) - max(fan_percent)}", "when: a > 1"), "fan_percent, power_watts are in different tables; measure each by itself"),
+        ((*GPU, "measure:", "  a: share(power_watts, 5)", "when: a > 1"), "share: it takes one argument"),
+        ((*GPU, "measure:", "  a: max(power_watts", "when: a > 1"), "r.yaml:9:13: this parenthesis is not closed"),
+        ((*GPU, MOST, "when: a > $most"), "$most has no value; known: $now, $window"),
+        ((*GPU, MOST, "when: a > 1", "sql: SELECT $now"), "a rule has `of` or `sql`"),
+        ((*GPU, "measure: {a: f(power_watts, 1)}", "when: a"), "stands in quotes"),
     ],
-)
-def test_a_mistake_is_named_with_its_place(lines: list[str], message: str) -> None:
-    assert any(message in problem for problem in problems_of(form_of(*lines))), problems_of(
-        form_of(*lines)
-    )
+)  # fmt: skip
+def test_a_mistake_is_named_with_its_place(lines: tuple[str, ...], message: str) -> None:
+    found = problems_of(form_of(*lines))
+    assert any(message in problem for problem in found), found
 
 
 def test_a_mistake_makes_no_others() -> None:
-    text = form_of(
-        "of: gpu",
-        "window: 1m",
-        "measure: {a: max(power_wats)}",
-        "when: a > 1",
-        "caused_by: {node_down: [node]}",
-    )
-    assert len(problems_of(text)) == 1
+    wrong = (*GPU, "measure: {a: max(power_wats)}", "when: a > 1", "caused_by: {node_down: [node]}")
+    assert len(problems_of(form_of(*wrong))) == 1
 
 
 def test_an_expression_may_name_the_price() -> None:
@@ -545,7 +436,7 @@ def test_an_expression_may_name_the_price() -> None:
     assert ("gpus", "usd_per_hour") in rule_of(text).optional
 
 
-@pytest.mark.parametrize(
+@each(
     ("text", "sql"),
     [
         ("a > 500MB", "a > 500000000"),
@@ -611,13 +502,13 @@ def test_each_measures_the_parts_of_a_subject_before_the_subject(database) -> No
         link_columns = {"link": link, "link_type": "nvlink", "replay_errors_total": errors}
         samples(database, uuid, 120, "link_samples", **link_columns)
     samples(database, "GPU-a", 120, "link_samples", link=7, link_type="c2c", replay_errors_total=9)
-    (row,) = database.run(rule.sql, rule.bindings(NOW)).records()
+    (row,) = rows_of(database, rule)
     assert (row["gpu_uuid"], row["bad"], row["worst"], row["links"]) == ("GPU-a", 1, 1, 2)
     assert rule.labels == ("node", "gpu", "gpu_uuid")
     assert rule.requires == (("link_samples", "replay_errors_total"),)
 
 
-@pytest.mark.parametrize(
+@each(
     ("text", "problem"),
     [
         (
@@ -670,7 +561,7 @@ def test_what_is_expected_is_judged_although_it_sends_nothing(database) -> None:
     assert rule.requires == (("gpus", "last_seen_at"),)
 
 
-@pytest.mark.parametrize(
+@each(
     ("measure", "when", "required"),
     [
         ("{a: avg(power_watts)}", "a > 5", ["power_watts"]),
@@ -707,7 +598,7 @@ def test_the_gpus_of_a_job_are_its_parts(database) -> None:
         samples(database, uuid, power_watts=200)
         process = {"node": "n1", "gpu": 0, "gpu_uuid": uuid, "ts": NOW, "simulated": False}
         database.insert("process_samples", [process | {"pid": 1, "job": job}] if job else [])
-    rows = database.run(rule.sql, rule.bindings(NOW)).records()
+    rows = rows_of(database, rule)
     assert [(row["job"], row["watts"], row["gpus"]) for row in rows if row["holds"]] == [
         ("7", 400, 2)
     ]

@@ -8,7 +8,6 @@ from gpuwarden_rules.definition.overrides import (
     Locations,
     Override,
     OverridePlan,
-    load_overrides,
     parse_overrides,
     variant_at,
 )
@@ -46,11 +45,6 @@ def test_what_matches_counts_and_the_later_one_more() -> None:
     assert at(overrides, model="H100-SXM", team="vision") == (95, "critical", True)
     assert at(overrides, node="lab-1", model="H100-SXM") == (90, None, False)
     assert at(overrides, node="lab-12") == (85, None, True)
-
-
-def test_an_override_without_match_is_for_the_whole_fleet() -> None:
-    overrides = overrides_of("  - {rules: [gpu_hot], params: {window: 5m}}")
-    assert dict(variant_at(RULE, overrides, Location()).params)["window"] == 300.0
 
 
 def test_rows_go_to_the_parameters_of_their_place() -> None:
@@ -92,8 +86,3 @@ def test_a_slip_is_named_with_its_place(text: str, problem: str) -> None:
     with pytest.raises(RuleFileError) as caught:
         overrides_of(text)
     assert any(str(p).startswith(problem) for p in caught.value.problems), str(caught.value)
-
-
-def test_a_file_that_cannot_be_read_is_one_problem(tmp_path) -> None:
-    with pytest.raises(RuleFileError, match="cannot be read: No such file"):
-        load_overrides(tmp_path / "overrides.yaml", RULES)

@@ -54,20 +54,6 @@ def test_every_problem_of_all_files_is_told(tmp_path) -> None:
     assert any("no rule is called 'nothing'" in text for text in texts)
 
 
-def test_a_cycle_through_an_own_rule_is_refused(tmp_path) -> None:
-    write(tmp_path, "aa", "{bb: []}", "aa.yaml")
-    write(tmp_path, "bb", "{aa: []}", "bb.yaml")
-    with pytest.raises(RuleFileError, match="a cycle has no root"):
-        load_rule_set([tmp_path])
-
-
-def test_a_name_stands_once_among_own_rules(tmp_path) -> None:
-    write(tmp_path)
-    write(tmp_path, file="twice.yaml")
-    with pytest.raises(RuleFileError, match="the name is taken by"):
-        load_rule_set([tmp_path])
-
-
 def test_an_own_rule_that_lacks_a_label_others_go_by_is_named_itself(tmp_path) -> None:
     """`node_down` is the cause of many rules by node; one of the whole fleet cannot be."""
     write(tmp_path, "node_down")

@@ -4,20 +4,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuwarden_rules.definition.yaml_positions import FileProblem, RuleFileError, YamlReader
+from gpuwarden_rules.definition.yaml_positions import YamlReader
 
 
 def reader_of(text: str) -> YamlReader:
     return YamlReader("f.yaml", text)
-
-
-def test_a_problem_reads_like_a_compiler_s() -> None:
-    assert str(FileProblem("a.yaml", 3, 7, "is wrong")) == "a.yaml:3:7: is wrong"
-
-
-def test_an_error_has_its_problems_in_file_order() -> None:
-    error = RuleFileError([FileProblem("a", 9, 1, "late"), FileProblem("a", 2, 1, "early")])
-    assert str(error) == "a:2:1: early\na:9:1: late"
 
 
 @pytest.mark.parametrize(
@@ -93,7 +84,7 @@ def test_a_mapping_cannot_be_merged_into_itself_nor_a_number(text: str) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("[" * 2000 + "]" * 2000, "maximum recursion depth"),
+        ("[" * 1100 + "]" * 1100, "maximum recursion depth"),
         ("a:\tb", "that cannot start any token"),
         ("a: *b", "undefined alias 'b'"),
         ("a: \ud800", "special characters are not allowed"),

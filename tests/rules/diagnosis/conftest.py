@@ -1,4 +1,4 @@
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -10,13 +10,6 @@ from gpuwarden_rules.testing import MemoryDatabase
 from gpuwarden_simulator import Fault, Placement, SimulatedNode, Workload
 
 END = datetime(2026, 1, 1, 12, tzinfo=UTC)
-
-
-@pytest.fixture
-def database() -> Iterator[MemoryDatabase]:
-    database = MemoryDatabase()
-    yield database
-    database.close()
 
 
 def insert_node(

@@ -46,7 +46,7 @@ SEEDS = st.integers(0, 2**32)
 
 
 @given(SEEDS)
-@settings(max_examples=300)
+@settings(max_examples=150)
 def test_a_verdict_needs_only_what_was_measured(seed: int) -> None:
     features = any_features(seed)
     verdict = classify(PLACE, features)
@@ -62,14 +62,14 @@ def test_a_verdict_needs_only_what_was_measured(seed: int) -> None:
 
 
 @given(SEEDS, st.floats(0.81, 1.0))
-@settings(max_examples=300)
+@settings(max_examples=150)
 def test_a_loop_that_keeps_up_is_never_input_bound(seed: int, duty: float) -> None:
     healthy = replace(any_features(seed), duty=duty, stall=1 - duty)
     assert classify(PLACE, healthy).bottleneck not in INPUT_BOUND
 
 
 @given(SEEDS)
-@settings(max_examples=200)
+@settings(max_examples=100)
 def test_nothing_measured_of_processes_says_nothing_about_them(seed: int) -> None:
     of_process = {
         name

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from gpuwarden.alert import Alert, AlertState
 from gpuwarden.clock import Clock, ManualClock
 from gpuwarden.judgement import JudgementState
-from gpuwarden.query import LakeAwayError, QueryError, QueryTimeoutError, Result
+from gpuwarden.query import LakeAwayError, QueryError, Result
 from gpuwarden_rules.definition.language import Rule, parse
 from gpuwarden_rules.evaluation import engine as engine_module
 from gpuwarden_rules.evaluation import runtime as runtime_module
@@ -111,7 +111,8 @@ async def test_an_alert_of_another_collector_goes_on_and_is_unknown_until_a_row_
     hold(database, clock.now())
     await engine.evaluate("hot")
     (alert,) = engine.alerts
-    other = RuleEngine([rule_of()], MemoryDatabase(), type(store)(), clock)
+    database.clear()
+    other = RuleEngine([rule_of()], database, type(store)(), clock)
     await other.start()
     earlier = replace(alert, fired_at=clock.now() - timedelta(hours=1))
     await other.adopt([earlier, replace(alert, fingerprint="x", rule="another")])
@@ -193,38 +194,6 @@ async def test_an_event_wakes_the_rules_that_are_about_its_kind(
         await running
     assert engine.stats["hot"].evaluations <= 4
     assert engine.stats["cold"].evaluations == 1
-
-
-async def test_an_alert_that_goes_on_is_saved_once_a_minute(database, store, clock) -> None:
-    engine = RuleEngine([rule_of()], database, store, clock)
-    for _ in range(13):
-        hold(database, clock.now())
-        await engine.evaluate("hot")
-        clock.advance(10)
-    assert len(store.saves) == 3
-    (kept,) = store.kept.values()
-    assert clock.now() - kept.seen_at == timedelta(seconds=10)
-
-
-async def test_a_new_engine_takes_up_the_alerts_of_the_old(database, store, clock) -> None:
-    """A pending alert does not start again, and a firing one does not fire twice."""
-    rules = [rule_of("hot", hold="2m"), rule_of("cold")]
-    old = RuleEngine(rules, database, store, clock)
-    for kind in ("hot", "cold"):
-        hold(database, clock.now(), kind=kind)
-        await old.evaluate(kind)
-    clock.advance(120)
-    told: list[Alert] = []
-    new = RuleEngine(rules, database, store, clock, on_change=told.append)
-    await new.start()
-    assert new.stats["hot"].pending == 1
-    assert new.stats["cold"].firing == 1
-    for kind in ("hot", "cold"):
-        hold(database, clock.now(), kind=kind)
-        await new.evaluate(kind)
-    assert [(alert.rule, alert.state) for alert in told] == [("hot", FIRING)]
-    assert told[0].active_at == clock.now() - timedelta(minutes=2)
-    assert len(store.kept) == 2
 
 
 async def test_alerts_of_a_rule_that_is_gone_are_resolved(database, store, clock) -> None:
@@ -323,21 +292,16 @@ async def test_a_replay_is_bounded(store, clock) -> None:
     engine = RuleEngine([rule_of(hold="1d", keep="7d")], querier, store, clock)
     await engine.warm_up("hot")
     assert len(querier.timeouts) == engine_module.WARM_UP_EVALUATIONS_MAX
-
-
-async def test_a_rule_without_for_has_nothing_to_replay(store, clock) -> None:
-    querier = Scripted()
-    await RuleEngine([rule_of(keep="1h")], querier, store, clock).warm_up("hot")
-    assert querier.timeouts == []
+    nothing = Scripted()
+    await RuleEngine([rule_of(keep="1h")], nothing, store, clock).warm_up("hot")
+    assert nothing.timeouts == []
 
 
 @pytest.mark.parametrize(
     "failure",
     [
         QueryError("Binder Error: no column x\nmore"),
-        QueryTimeoutError("ran longer than 30 s"),
         ["n1", "n1"],
-        TimeoutError(),
         ZeroDivisionError("a bug"),
     ],
 )
@@ -527,14 +491,6 @@ async def test_alerts_of_before_are_read_again_where_the_store_is_slow_or_away(
     assert list(answers) == []
 
 
-async def test_an_engine_without_rules_waits_for_the_stop(database, store, clock) -> None:
-    stop = asyncio.Event()
-    async with asyncio.TaskGroup() as tasks:
-        running = tasks.create_task(RuleEngine([], database, store, clock).run(stop))
-        stop.set()
-        await asyncio.wait_for(running, 5)
-
-
 class Replayed:
     """A Querier that gives the rows of each instant: the same for every caller, at any time."""
 
@@ -548,7 +504,7 @@ class Replayed:
         return Result(["node"], ["VARCHAR"], [(node,) for node in nodes], truncated=False)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=30)
 @given(
     st.lists(st.one_of(st.none(), st.lists(st.sampled_from("ab"), unique=True)), max_size=25),
     st.sampled_from([("0s", "0s"), ("1m", "0s"), ("0s", "2m"), ("1m", "90s")]),
@@ -603,25 +559,6 @@ async def test_a_store_that_fails_at_the_stop_is_named_and_no_crash(
     await engine.close()
     (record,) = [r for r in caplog.records if r.getMessage() == "alerts not saved at stop"]
     assert (record.alerts, record.reason) == (1, "[Errno 28] No space left on device")
-
-
-async def test_rules_go_on_beside_one_whose_query_hangs(store, clock) -> None:
-    stop, never = asyncio.Event(), asyncio.Event()
-
-    class OneHangs(Scripted):
-        async def query(self, sql, params=None, **limits) -> Result:
-            if "slow" in sql:
-                await never.wait()
-            return await super().query(sql, params, **limits)
-
-    rules = [every_second(rule_of("slow", sql="SELECT slow, $now")), every_second(rule_of("hot"))]
-    engine = RuleEngine(rules, OneHangs(), store, clock)
-    async with asyncio.TaskGroup() as tasks:
-        running = tasks.create_task(engine.run(stop))
-        await reached(lambda: engine.stats["hot"].evaluations >= 2)
-        never.set()
-        stop.set()
-        await asyncio.wait_for(running, 10)
 
 
 async def test_a_quick_rule_waits_neither_for_slow_ones_nor_for_replays(store, clock) -> None:
@@ -697,12 +634,3 @@ async def test_alerts_of_a_silent_node_are_stale_then_end_and_none_begins(
         "n1": None,
         "n2": None,
     }, "who was not heard because the collector was away is not silent"
-
-
-async def test_time_since_the_last_success_is_known(store, clock) -> None:
-    engine = RuleEngine([rule_of()], Scripted(["n1"], QueryError("no")), store, clock)
-    await engine.evaluate("hot")
-    succeeded_at = clock.now()
-    clock.advance(30)
-    await engine.evaluate("hot")
-    assert engine.stats["hot"].last_success_at == succeeded_at

@@ -163,14 +163,6 @@ async def test_a_rule_that_fails_for_a_minute_is_an_alert(database, store, clock
     assert {kept.state for kept in store.kept.values()} == {FIRING}
 
 
-async def test_a_store_that_fails_makes_no_rule_fail(database, store, clock) -> None:
-    engine = RuleEngine(rules_of(DOWN), database, store, clock)
-    store.is_full = True
-    event(database, clock, "n1")
-    await engine.evaluate("down")
-    assert {alert.rule for alert in engine.alerts} == {"down"}
-
-
 async def test_rules_that_stay_keep_their_alerts_and_others_are_over(
     database, store, clock
 ) -> None:

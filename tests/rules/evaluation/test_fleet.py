@@ -2,9 +2,9 @@
 
 from datetime import timedelta
 
-from gpuwarden_rules.definition.language import builtin_rules, parse
+from gpuwarden_rules.definition.language import builtin_rules
 from gpuwarden_rules.definition.overrides import Location
-from gpuwarden_rules.evaluation.fleet import absent_columns, cannot_run, is_needed, locations
+from gpuwarden_rules.evaluation.fleet import absent_columns, is_needed, locations
 
 POWER, SM = ("gpu_samples", "power_watts"), ("gpu_detail_samples", "sm_active_percent")
 IDENTITY = {"node": "n1", "gpu": 0, "gpu_uuid": "GPU-a", "simulated": False}
@@ -35,16 +35,6 @@ async def test_events_without_details_say_nothing_about_those_to_come(database, 
     event = {"ts": clock.now(), "node": "n1", "kind": "agent_started", "severity": "info"}
     database.insert("events", [{**event, "message": "", "simulated": False}])
     assert await absent_columns(database, [("events", "details")], clock.now()) == {}
-
-
-def test_a_rule_says_what_it_lacks() -> None:
-    (rule,) = parse(
-        "rules: [{name: a, severity: info, summary: s, remedy: r, sql: SELECT $now,"
-        " requires: [gpu_samples.power_watts, gpu_detail_samples.sm_active_percent]}]",
-        "r.yaml",
-    )
-    assert cannot_run(rule, {}) is None
-    assert cannot_run(rule, {SM: "no SM", ("nodes", "os"): "no os"}) == "no SM"
 
 
 async def test_places_have_model_node_and_labels(database) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gpuwarden.alert import AlertState
@@ -235,26 +235,28 @@ async def test_an_event_ahead_of_the_clock_is_judged_when_its_time_comes(
     assert firing(engine) == {("fell", "GPU-a")}
 
 
-@given(st.lists(st.sampled_from(["event", "event ahead", "turn", "turn", "long"]), max_size=30))
-@settings(max_examples=30, deadline=None)
-def test_alerts_are_those_of_an_engine_that_never_rests(store_type, steps: Sequence[str]) -> None:
+@settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    steps=st.lists(st.sampled_from(["event", "event ahead", "turn", "turn", "long"]), max_size=30)
+)
+def test_alerts_are_those_of_an_engine_that_never_rests(
+    database, store_type, steps: Sequence[str]
+) -> None:
     async def compare() -> None:
-        database, clock = MemoryDatabase(), ManualClock(datetime(2026, 1, 1, 12, tzinfo=UTC))
+        database.clear()
+        clock = ManualClock(datetime(2026, 1, 1, 12, tzinfo=UTC))
         resting, restless = (
             RuleEngine(rules_of(EVENTS), database, store_type(), clock) for _ in range(2)
         )
-        try:
-            for step in steps:
-                if step.startswith("event"):
-                    ahead = timedelta(seconds=AHEAD_S_MAX - 20 if "ahead" in step else 0)
-                    event(database, clock.now() + ahead)
-                    resting.wake(["xid"])
-                clock.advance(400 if step == "long" else 30)
-                for group in resting.groups:
-                    await resting.turn(group)
-                await round_of(restless)
-                assert firing(resting) == firing(restless)
-        finally:
-            database.close()
+        for step in steps:
+            if step.startswith("event"):
+                ahead = timedelta(seconds=AHEAD_S_MAX - 20 if "ahead" in step else 0)
+                event(database, clock.now() + ahead)
+                resting.wake(["xid"])
+            clock.advance(400 if step == "long" else 30)
+            for group in resting.groups:
+                await resting.turn(group)
+            await round_of(restless)
+            assert firing(resting) == firing(restless)
 
     asyncio.run(compare())

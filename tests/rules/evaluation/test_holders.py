@@ -2,12 +2,9 @@
 
 from datetime import UTC, datetime, timedelta
 
-import pytest
-
 from gpuwarden_rules.definition.language import parse
 from gpuwarden_rules.evaluation.holders import rows_with_holders
 from gpuwarden_rules.evaluation.state import step
-from gpuwarden_rules.testing.database import MemoryDatabase
 
 NOW = datetime(2026, 11, 2, 12, tzinfo=UTC)
 (RULE,) = parse(
@@ -18,13 +15,6 @@ NOW = datetime(2026, 11, 2, 12, tzinfo=UTC)
     "r.yaml",
 )
 ROW = {"node": "n1", "gpu_uuid": "GPU-a", "holds": True}
-
-
-@pytest.fixture
-def database():
-    database = MemoryDatabase()
-    yield database
-    database.close()
 
 
 def process(ago_s: float, username: str | None, job: str | None, size: int = 1) -> dict:

@@ -35,10 +35,6 @@ def test_its_text_says_which_rule_since_when_and_why() -> None:
     ]
 
 
-def test_rules_that_work_make_no_rows() -> None:
-    assert failing_rows({"good": RuleStatistics(evaluations=3)}) == []
-
-
 def test_several_slow_rules_are_the_collectors() -> None:
     slow = RuleStatistics(slow_since=NOW, last_seconds=31.25)
     bad = RuleStatistics(failing_since=NOW)

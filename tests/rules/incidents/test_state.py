@@ -262,7 +262,7 @@ def partition(run: Run) -> list[tuple[str, str, str, list[str]]]:
     )
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20)
 @given(st.lists(drawn, min_size=1, max_size=12, unique=True), st.randoms(use_true_random=False))
 def test_the_order_of_arrival_within_the_window_does_not_matter(found, chance) -> None:
     """`began_at` is the same, only when each alert is found differs."""
@@ -323,5 +323,5 @@ class Incidents(RuleBasedStateMachine):
             assert incident.root in incident.members
 
 
-Incidents.TestCase.settings = settings(max_examples=50, stateful_step_count=25, deadline=None)
+Incidents.TestCase.settings = settings(max_examples=25, stateful_step_count=25)
 TestIncidents = Incidents.TestCase

@@ -11,7 +11,6 @@ from gpuwarden_rules.notify.message import (
     MessageReason,
     Waster,
     from_json,
-    message_id,
     to_json,
 )
 
@@ -40,8 +39,3 @@ def test_only_what_says_all_that_an_older_message_said_replaces_it() -> None:
     assert repeat.is_replaceable
     assert not replace(repeat, resolved=MESSAGE.resolved).is_replaceable
     assert not replace(repeat, reason=MessageReason.RESOLVED).is_replaceable
-
-
-def test_ids_differ_where_a_part_does() -> None:
-    assert message_id("a", "b") != message_id("ab", "")
-    assert len(message_id("a")) == 32

@@ -257,4 +257,3 @@ async def test_incidents_that_nobody_is_sent_are_counted(tmp_path) -> None:
     assert 'gpuwarden_notify_sent_total{receiver="a"} 0.0\n' in text
     assert "gpuwarden_notify_unrouted_incidents 1.0\n" in text
     assert "gpuwarden_notify_muted_incidents 1.0\n" in text
-    assert text.count("# TYPE ") == 9

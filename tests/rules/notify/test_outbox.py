@@ -85,16 +85,6 @@ def test_the_same_message_is_stored_once(box) -> None:
     assert drained(box) == ["id1"]
 
 
-def test_a_message_that_fails_holds_up_its_group_and_no_other(box) -> None:
-    box.commit({}, {}, [message(1, group="a"), message(2, group="a"), message(3, group="b")])
-    first = box.head("chat")
-    box.put_back(first.sequence)
-    second = box.head("chat")
-    assert (first.message.id, second.message.id) == ("id1", "id3")
-    box.remove("chat", second.sequence)
-    assert drained(box) == ["id1", "id2"]
-
-
 def test_a_later_message_of_a_group_knows_what_the_receiver_calls_the_first(
     tmp_path, clock
 ) -> None:
@@ -118,13 +108,6 @@ def test_receivers_have_queues_of_their_own(box) -> None:
     assert drained(box, "a") == ["id1"]
 
 
-def test_a_repeat_takes_the_place_of_one_that_nobody_took(box) -> None:
-    box.commit({}, {}, [message(1), message(2, repeat=True)])
-    box.commit({}, {}, [message(3, repeat=True)])
-    assert box.waiting == {"chat": 2}
-    assert drained(box) == ["id1", "id3"]
-
-
 def test_parts_of_one_repeat_leave_each_other_alone(box) -> None:
     part = message(2, repeat=True)
     box.commit({}, {}, [part, replace(part, id="other part")])
@@ -139,13 +122,6 @@ def test_the_oldest_goes_when_too_many_wait_and_is_counted(tmp_path, clock, capl
     assert caplog.records[-1].levelno == logging.ERROR
     assert drained(box) == ["id2", "id3", "id4"]
     box.close()
-
-
-def test_messages_to_a_receiver_that_is_gone_are_counted(box) -> None:
-    box.commit({}, {}, [message(1, receiver="old"), message(2)])
-    assert box.retire({"chat"}) == {"old": 1}
-    assert box.head("old") is None
-    assert box.waiting == {"chat": 1}
 
 
 def test_a_file_of_junk_is_set_aside(tmp_path, clock) -> None:

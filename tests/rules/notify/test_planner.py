@@ -224,17 +224,6 @@ def test_a_receiver_that_wants_no_ends_gets_none(alert_of, start) -> None:
     assert run.state == {}
 
 
-def test_who_was_told_is_told_the_end_though_routes_changed(alert_of, start) -> None:
-    run = Run()
-    run([alert_of()], start)
-    run.policy = RoutingPolicy(
-        {"chat": Recipient(), "mail": Recipient()}, [Route(receivers=("mail",))]
-    )
-    (message,) = run([alert_of()], start + 2 * S)
-    assert message.receiver == "mail"
-    assert {m.receiver for m in run([], start + 60 * S)} == {"chat", "mail"}
-
-
 def test_the_root_decides_on_routes_with_the_severity_of_the_incident(alert_of, start) -> None:
     import re
 
@@ -259,12 +248,6 @@ def test_the_root_decides_on_routes_with_the_severity_of_the_incident(alert_of, 
     run.policy = RoutingPolicy({"chat": Recipient()}, [])
     run([hot, alert_of("gpu_idle")], start + 2 * H)
     assert run.unrouted == 1
-
-
-def test_a_receiver_of_two_routes_is_told_once(alert_of, start) -> None:
-    routes = [Route(receivers=("chat",), continues=True), Route(receivers=("chat",))]
-    run = Run(RoutingPolicy({"chat": Recipient()}, routes))
-    assert told(run([alert_of()], start)) == [("opened", 1, 0)]
 
 
 def test_owners_are_told_of_their_own(alert_of, start) -> None:
@@ -334,21 +317,6 @@ def test_the_end_of_an_incident_that_is_not_known_any_more_is_that_of_what_was_s
     assert (end.incident.resolved_at, end.incident.members) == (start + H, {})
     assert end.resolved_total == 2
     assert [alert.resolved_at for alert in end.resolved] == [start + H] * 2
-
-
-def test_a_receiver_that_is_removed_and_comes_back_is_sent_a_new_message(alert_of, start) -> None:
-    both = RoutingPolicy(
-        {"chat": Recipient(), "mail": Recipient()}, [Route(receivers=("chat", "mail"))]
-    )
-    run = Run(both)
-    first, _ = run([alert_of()], start)
-    run.policy = RoutingPolicy({"mail": Recipient()}, [Route(receivers=("mail",))])
-    for second in (1, 2):
-        assert run([alert_of()], start + second * S) == []
-    run.policy = both
-    (again,) = run([alert_of()], start + 60 * S)
-    assert (again.receiver, again.reason) == ("chat", MessageReason.OPENED)
-    assert (again.group, again.id != first.id) == (first.group, True)
 
 
 def test_a_clock_that_is_set_back_silences_nothing(alert_of, start) -> None:
@@ -435,5 +403,5 @@ class Planner(RuleBasedStateMachine):
             assert self.spoken[key] <= 1 + 2 + log2(4)
 
 
-Planner.TestCase.settings = settings(max_examples=50, stateful_step_count=30, deadline=None)
+Planner.TestCase.settings = settings(max_examples=30, stateful_step_count=30)
 TestPlanner = Planner.TestCase

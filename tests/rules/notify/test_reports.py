@@ -23,7 +23,6 @@ from gpuwarden_rules.notify.receivers import apprise_service, smtp_mail
 from gpuwarden_rules.notify.receivers.apprise_service import AppriseService
 from gpuwarden_rules.notify.receivers.factory import receiver_of
 from gpuwarden_rules.notify.receivers.receiver import (
-    TIMEOUT_S,
     Delivered,
     DeliveryDelayed,
     DeliveryRefused,
@@ -255,12 +254,6 @@ async def test_a_stop_does_not_wait_for_the_mail_server() -> None:
         never.set()
 
 
-def test_only_mail_has_limits_of_its_own() -> None:
-    mail = AppriseService("mailto://127.0.0.1?from=a@example.com&to=b@example.com", "text", Style(UTC))  # fmt: skip
-    other = AppriseService("json://127.0.0.1", "text", Style(UTC))
-    assert (mail.timeout_s, other.timeout_s) == (None, TIMEOUT_S)
-
-
 TEXT = "receivers: [{{name: mail, apprise: '{url}'}}]\nreports: [{{receivers: [mail]}}]"
 
 
@@ -336,17 +329,6 @@ async def test_a_report_comes_once_also_after_a_restart_in_its_minute(tmp_path) 
     assert len(server.taken) == 2
     assert [one.begin for one in later.periods] == [datetime(2026, 3, 23, tzinfo=UTC)]
     assert len({taken.mail["Message-ID"] for taken in server.taken}) == 2
-
-
-async def test_after_a_long_absence_the_last_report_comes_once(tmp_path) -> None:
-    clock = ManualClock(MONDAY - timedelta(days=1))
-    async with smtp_server() as server:
-        await office(tmp_path, server, clock).run([])
-        clock.advance(40 * 86_400)
-        late = office(tmp_path, server, clock)
-        await late.run([0.0, 1.0])
-    assert len(server.taken) == 1
-    assert [one.end for one in late.periods] == [datetime(2026, 4, 27, tzinfo=UTC)]
 
 
 async def test_of_two_collectors_one_sends_it(tmp_path) -> None:

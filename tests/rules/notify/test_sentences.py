@@ -53,10 +53,6 @@ def test_eight_gpus_of_a_node_and_what_follows() -> None:
 def test_the_cost_is_said_once() -> None:
     (message,) = messages(([make_alert()], S))
     assert rendered(message, "text", STYLE).body.count("$2.95/h") == 1
-    (message,) = messages(([make_alert(), make_alert(gpu=1)], S))
-    assert "Cost: $5.90/h" in rendered(message, "text", STYLE).body
-    (message,) = messages(([make_alert(usd_per_hour=None)], S))
-    assert "Cost: unknown." in rendered(message, "text", STYLE).body
 
 
 def test_what_is_over_or_muted_stands_beside_what_still_fires() -> None:
@@ -108,13 +104,6 @@ def test_what_fits_no_screen_is_counted() -> None:
     many = replace(message, firing=(alert, *follows), firing_total=13)
     body = rendered(many, "text", STYLE).body
     assert "rule_7 and 4 other rules." in body
-
-
-@pytest.mark.parametrize("form", FORMS)
-def test_a_usual_message_fits_a_phone(form) -> None:
-    (message,) = messages(([make_alert(gpu=gpu) for gpu in range(8)], S))
-    words = rendered(message, form, STYLE)
-    assert len(words.title) + len(words.body) < SCREEN_CHARACTERS
 
 
 def test_the_short_form_is_one_short_line() -> None:

@@ -131,7 +131,7 @@ _STEP = st.tuples(
 )
 
 
-@settings(max_examples=200)
+@settings(max_examples=60)
 @given(st.lists(_STEP, max_size=40))
 def test_in_the_end_all_have_the_same(steps: list[tuple[int, str, int]]) -> None:
     board, collectors, now = MemoryBoard(), [Here(), Here(), Here()], NOW

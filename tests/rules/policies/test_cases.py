@@ -254,7 +254,7 @@ _MOMENT = st.tuples(
 )
 
 
-@settings(max_examples=200)
+@settings(max_examples=100)
 @given(
     st.lists(_MOMENT, min_size=1, max_size=20), st.sampled_from([None, 1, 2]), st.sampled_from([None, 2, 4]),
     st.sampled_from([ACTS, (PolicyStep(StepKind.ASK_OWNER, 600), *ACTS), (PolicyStep(StepKind.TELL_OWNER, 60), PolicyStep(StepKind.WARN_OWNER, 600), *ACTS)]),

@@ -5,14 +5,8 @@ from datetime import UTC, datetime, timedelta, timezone
 import pytest
 
 from gpuwarden.query import QueryError
-from gpuwarden.schema import TABLES
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
-
-
-def test_it_has_the_public_tables_and_views(database) -> None:
-    for name in (*TABLES, "gpus_now", "nodes_now", "alerts_now"):
-        assert database.run(f"SELECT count(*) FROM {name}").rows == [(0,)]
 
 
 def test_instants_go_in_and_come_out_aware(database) -> None:

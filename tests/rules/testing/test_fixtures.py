@@ -5,6 +5,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.each import each
 
 from gpuwarden_rules.definition.yaml_positions import YamlReader
 from gpuwarden_rules.testing.fixtures import Rows, expand, rows_of
@@ -55,7 +56,7 @@ def test_an_instant_is_an_offset_from_the_start() -> None:
     assert rows["process_samples"][0]["ts"] == START
 
 
-@pytest.mark.parametrize(
+@each(
     ("block", "message"),
     [
         ("every: 1s, util: 0x9", "unknown key 'util'; known: node"),
@@ -82,7 +83,7 @@ def test_a_table_that_does_not_exist_is_refused() -> None:
     assert read("gpu_sample: []")[1][0].startswith("unknown table 'gpu_sample'; known: gpu_samples")
 
 
-@pytest.mark.parametrize(
+@each(
     ("text", "values"),
     [
         ("-2+4x3", [-2, 2, 6, 10]),
@@ -100,7 +101,7 @@ def test_promtool_notation_is_expanded_to_values(text: str, values: list[float |
     assert expand(text) == values
 
 
-@pytest.mark.parametrize("text", ["a", "1x", "x3", "1+x3", "1+2", "1 x 3", "__", "1x-3", "stale"])
+@each("text", ["a", "1x", "x3", "1+x3", "1+2", "1 x 3", "__", "1x-3", "stale"])
 def test_what_is_not_notation_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="notation|no xN"):
         expand(text)

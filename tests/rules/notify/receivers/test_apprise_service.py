@@ -44,14 +44,6 @@ async def test_a_message_arrives_with_its_type() -> None:
     assert "Do: Check the fans" in body["message"]
 
 
-async def test_the_short_form_has_no_title() -> None:
-    async with hook_server() as hook:
-        await send(address(hook), form="short")
-    body = json.loads(hook.got[0].body)
-    assert body["title"] == ""
-    assert body["message"].startswith("CRITICAL dgx-07 GPU 0: gpu_hot. GPU 0")
-
-
 async def test_a_message_goes_to_its_owner() -> None:
     async with hook_server() as hook:
         url = address(hook, "/to/{owner}")

@@ -31,10 +31,3 @@ async def test_each_kind_of_receiver_can_be_made(kind) -> None:
     receiver = receiver_of(plan, Style(UTC), ManualClock(START))
     assert isinstance(receiver, made)
     await receiver.close()
-
-
-def test_another_kind_is_a_bug_with_a_name() -> None:
-    with pytest.raises(ValueError, match="'a' is of an unknown kind 'pigeon'"):
-        receiver_of(
-            ReceiverPlan(name="a", kind="pigeon", target=""), Style(UTC), ManualClock(START)
-        )

@@ -8,7 +8,6 @@ import pytest
 from aiohttp import web
 
 from gpuwarden.clock import SystemClock
-from gpuwarden.judgement import Judgement, JudgementState
 from gpuwarden.query import QueryError
 from gpuwarden_dashboards.pages.page import judged
 from gpuwarden_dashboards.routes import routes
@@ -100,31 +99,6 @@ async def served(querier, port=0, judgement=judged, **limits):
         yield site._server.sockets[0].getsockname()[1]
     finally:
         await runner.cleanup()
-
-
-@pytest.mark.timeout(120)
-async def test_that_nothing_fires_is_said_once_the_rules_have_run(fleet) -> None:
-    fleet.db.execute("DELETE FROM alerts")
-    found = Judgement(JudgementState.NOT_YET, datetime(2026, 1, 1, 12, tzinfo=UTC), 60, 3)
-    async with playwright.async_playwright() as driver:
-        browser = await driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        page = await browser.new_page(viewport={"width": 1000, "height": 800})
-        async with served(fleet, judgement=lambda: found) as port:
-            expect = playwright.expect
-            await page.goto(f"http://127.0.0.1:{port}")
-            trouble = page.locator("#trouble")
-            await expect(trouble).to_contain_text(
-                "Not judged yet, since 2026-01-01 12:00:00 UTC: 3 of 60"
-            )
-            await expect(trouble).not_to_contain_text("No alert fires")
-            await expect(page.locator("#totals")).to_contain_text(
-                "GPUs with an alert–not all judged"
-            )
-            await expect(page).to_have_title("not judged · gpuwarden")
-            found = Judgement(JudgementState.YES, None, 60, 60)
-            await expect(trouble).to_contain_text("No alert fires", timeout=20_000)
-            await expect(trouble).not_to_contain_text("Not judged")
-        await browser.close()
 
 
 @pytest.mark.slow

@@ -85,24 +85,6 @@ async def test_the_readers_zone_is_shown_and_utc_when_it_is_chosen(fleet) -> Non
     assert wrong == []
 
 
-async def test_fields_are_in_the_readers_zone_and_addresses_in_utc(fleet) -> None:
-    async with playwright.async_playwright() as driver, served(fleet) as port:
-        browser = await driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        page = await opened(browser)
-        await page.goto(
-            f"http://127.0.0.1:{port}/money?begin=2026-03-01T12:00&end=2026-03-02T12:00"
-        )
-        begin = page.locator("input[name=begin]")
-        await playwright.expect(begin).to_have_value("2026-03-01T07:00")
-        await begin.fill("2026-03-01T08:00")
-        await page.locator("form.zoned button").click()
-        await page.wait_for_url("**begin=2026-03-01T13**")
-        asked = parse_qs(urlsplit(page.url).query)
-        assert (asked["begin"], asked["end"]) == (["2026-03-01T13:00"], ["2026-03-02T12:00"])
-        await playwright.expect(begin).to_have_value("2026-03-01T08:00")
-        await browser.close()
-
-
 async def test_axes_have_round_times_of_the_readers_clock_where_it_changes(fleet) -> None:
     spans = (
         # The hour that comes twice, alone and within a night; the hour that is left out, too; two weeks on a phone.

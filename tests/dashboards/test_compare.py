@@ -10,25 +10,8 @@ from hypothesis import strategies as st
 from tests.dashboards.test_page import add_gpu, add_node, parsed
 
 from gpuwarden.clock import SystemClock
-from gpuwarden_dashboards.pages.compare import said
 from gpuwarden_dashboards.read.compare import odd_ones, read_compared
 from gpuwarden_dashboards.routes import routes
-
-
-@pytest.mark.parametrize(
-    ("values", "odd"),
-    [
-        ([700, 700, 500], {2}),
-        ([700, 500], {0, 1}),
-        ([700, 700], set()),
-        ([700, None, 700], set()),
-        ([None, None], set()),
-        ([1, 1, 2, 2], {0, 1, 2, 3}),
-        ([], set()),
-    ],
-)
-def test_a_value_is_odd_that_most_do_not_have(values: list[Any], odd: set[int]) -> None:
-    assert odd_ones(values) == odd
 
 
 @given(st.lists(st.sampled_from([None, 1, 2, 3]), max_size=8))
@@ -64,15 +47,6 @@ async def client(querier):
         yield made
 
 
-async def test_the_page_has_a_column_and_a_line_for_each(client) -> None:
-    html = await (await client.get("/compare?of=n1/0&of=a/b/0")).text()
-    page = parsed(html)
-    assert "n1 GPU 0" in page.text and "a/b GPU 0" in page.text
-    assert 'data-gpu-uuids="GPU-n1-0,GPU-a/b-0"' in html
-    assert 'href="?of=a/b/0&amp;"' in html
-    assert "Nothing that is known of their set-up differs." in page.text
-
-
 async def test_rubbish_is_said_in_a_line(client) -> None:
     nothing = parsed(await (await client.get("/compare")).text()).text
     assert "Up to 8 GPUs of any nodes" in nothing
@@ -80,11 +54,3 @@ async def test_rubbish_is_said_in_a_line(client) -> None:
     assert "There is no GPU &lt;script&gt;" in html and "<script>alert" not in html
     many = await client.get("/compare?" + "&of=n1/0" * 9)
     assert many.status == 400 and "names 9 GPUs; at most 8" in await many.text()
-
-
-def test_values_have_their_units_and_what_is_not_known_is_no_zero() -> None:
-    assert said("power_watts", None) == "–"
-    assert said("ecc_mode", False) == "off"
-    assert said("sm_clock_mhz", 1980.4) == "1,980 MHz"
-    assert said("pcie_rx_bytes_per_second", 0.0) == "0.0 MiB/s"
-    assert said("pcie_width", 16) == "16"

@@ -8,7 +8,6 @@ import pytest
 from docs.generate_tables import FIRST
 
 from gpuwarden.cookbook import Question, QuestionParameter, question_named, questions
-from gpuwarden.metrics import METRICS, Kind
 from gpuwarden.schema import TABLES, public_views
 
 NOW = datetime.now(UTC).replace(tzinfo=None)
@@ -188,17 +187,6 @@ async def test_each_example_of_the_page_of_tables_gives_rows(fleet: Any) -> None
         assert name in {*TABLES, *(view.name for view in public_views())}
         assert re.search(rf"FROM {name}\b", sql)
         assert (await fleet.query(sql)).rows, name
-
-
-def test_every_counter_of_errors_of_links_is_among_their_errors() -> None:
-    (view,) = [view for view in public_views() if view.name == "link_errors"]
-    known = {
-        metric.name
-        for metric in METRICS["link_samples"]
-        if metric.kind is Kind.COUNTER and metric.unit in ("errors", "recoveries")
-    } - {"recoveries_successful_total"}
-    assert set(re.findall(r"\b\w+_total\b", view.sql)) == known
-    assert {name for name in known if f"max({name})" not in view.sql} == set()
 
 
 async def test_a_display_server_holds_no_gpu_and_an_allocation_alone_does(fleet: Any) -> None:

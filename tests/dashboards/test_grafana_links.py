@@ -56,10 +56,6 @@ async def test_pages_of_nodes_gpus_and_jobs_link_to_their_dashboards(fleet: Any)
     ]
 
 
-async def test_without_the_setting_there_is_no_link(fleet: Any) -> None:
-    assert await linked(fleet, None, "/nodes/n%201", "/gpus/GPU-1", "/jobs/7") == [[], [], []]
-
-
 @pytest.mark.parametrize("url", ["grafana", "javascript:alert(1)", "https://", "https://g/?a=b"])
 def test_what_is_no_address_is_one_line(url: str, querier: Any) -> None:
     with pytest.raises(StartError, match="grafana_url: .* is not an address: write it as https://"):

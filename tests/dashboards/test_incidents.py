@@ -216,17 +216,3 @@ async def test_alerts_have_lists_and_pages_of_their_own(client, querier) -> None
     before = int(ago(50).replace(tzinfo=UTC).timestamp() * 1000)
     assert "Why it fired" in await get(client, f"/alerts/f3?active_at={before}")
     await get(client, "/alerts/none", 404)
-
-
-async def test_silences_that_hold_can_be_ended_and_those_that_ended_made_again(client) -> None:
-    page = await get(client, "/silences?matcher=node%3Dn1")
-    assert page.count("data-silence=") == page.count("data-again=") == 1
-    assert "node=n1" in page
-
-
-async def test_the_rules_pages_say_how_often_each_fired(client) -> None:
-    assert '"gpu_hot": 3' in await get(client, "/rules")
-    page = await get(client, "/rules/gpu_hot")
-    assert "2 firing" in page
-    assert "3 times in 30 days" in page
-    assert "Nothing of it fires" in await get(client, "/rules/<script>alert(1)<script>")

@@ -18,7 +18,6 @@ from gpuwarden_dashboards.templates import Templates
 
 NOW = datetime(2026, 3, 2, 18, 0, tzinfo=UTC)
 BEGIN, END = datetime(2026, 3, 2, 10, 20, tzinfo=UTC), datetime(2026, 3, 2, 14, 40, tzinfo=UTC)
-MINUTES = 260
 
 
 def _slurm_times(hours: tuple[int, ...]) -> list[datetime]:
@@ -216,21 +215,6 @@ async def test_tensor_cores_have_a_rate_where_model_and_activity_are_known(ran) 
     assert "at most <b>396 TFLOPS</b> a GPU, 40 % of the data sheet's 989" in html.replace(
         "&#39;", "'"
     )
-
-
-async def test_a_running_job_has_its_processes_below_what_started_them(ran) -> None:
-    assert (await life_of(ran)).processes == ()
-    ran.db.execute(
-        "INSERT INTO process_samples (ts, node, gpu, gpu_uuid, simulated, pid, process_name, job, username, ancestors)"
-        " SELECT now()::TIMESTAMP, 'n' || g, g, 'GPU-' || g, false, 7 + g, 'python', '7', 'ada', 'slurmstepd (3) > torchrun (5)'"
-        " FROM range(2) t(g)"
-    )
-    life = await life_of(ran)
-    assert [len(line.above) for line in life.process_lines] == [2, 0, 2, 0]
-    html = JobPages(Templates(load_assets()), None, ManualClock(NOW)).render(
-        life, UsageRange(BEGIN, END)
-    )
-    assert '<a href="/nodes/n1">n1</a> 1' in html and "torchrun (5)" in html
 
 
 async def test_the_page_says_what_bounds_the_job(ran) -> None:

@@ -6,7 +6,6 @@ import pytest
 
 from gpuwarden_dashboards.http import ParameterError
 from gpuwarden_dashboards.read.model_band import (
-    GPUS_READ,
     band_span,
     read_model_band,
 )
@@ -81,17 +80,3 @@ async def test_a_long_span_is_read_by_the_hour_and_a_longer_one_not_at_all(fleet
     assert (
         await read_model_band(fleet, "G0", ["power_watts"], beyond)
     ).reason == "no band beyond 90 days"
-
-
-async def test_of_many_gpus_some_are_read(querier) -> None:
-    querier.db.execute(
-        "INSERT INTO gpus (gpu_uuid, node, gpu, model, simulated) SELECT 'G' || g, 'n', 0, 'H100', false FROM range(2000) t(g)"
-    )
-    querier.db.execute(
-        "INSERT INTO gpu_1m (ts, node, gpu, gpu_uuid, simulated, samples, detail_samples, health_samples, power_watts_avg)"
-        " SELECT $1, 'n', 0, 'G' || g, false, 60, 6, 1, g FROM range(2000) t(g)",
-        [BEGIN],
-    )
-    band = await read_model_band(querier, "G0", ["power_watts"], hour())
-    assert band.gpus == GPUS_READ
-    assert 800 < (band.lines[0].mean[0] or 0) < 1200

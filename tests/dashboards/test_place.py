@@ -201,44 +201,6 @@ async def test_data_of_pages_are_served_and_wrong_questions_refused(querier) -> 
         assert (await client.get("/jobs/none")).status == 404
 
 
-async def test_of_what_never_reported_no_samples_are_read(querier) -> None:
-    class Noting:
-        asked: tuple[str, ...] = ()
-
-        async def query(self, sql, params=None, **more):
-            self.asked += (sql,)
-            return await querier.query(sql, params, **more)
-
-    noting = Noting()
-    assert await read_place(noting, NODE, BEGIN) is None
-    assert await read_place(noting, GPU, BEGIN) is None
-    assert [("FROM nodes" in sql, "FROM gpus" in sql) for sql in noting.asked] == [
-        (True, False),
-        (False, True),
-    ]
-
-
-async def test_what_waits_in_the_spool_of_the_agent_is_said(querier) -> None:
-    now = datetime.now(UTC).replace(tzinfo=None)
-    add_gpu(querier, 0)
-    add_gpu_node = "INSERT INTO nodes (node, agent_id, boot_id, simulated, last_seen_at) VALUES ('n1', 'a', 'b', true, ?)"
-    querier.db.execute(add_gpu_node, [now])
-    app = web.Application()
-    app.add_routes(routes(querier, SystemClock()))
-    async with TestClient(TestServer(app)) as client:
-        for second, batches, said in (
-            (3, None, None),
-            (2, 1, "Nothing waits in the agent's spool"),
-            (1, 12, "12 batches (3.0 MiB) wait in the agent's spool"),
-        ):
-            querier.db.execute(
-                "INSERT INTO host_samples (ts, node, simulated, spool_batches, spool_bytes) VALUES (?, 'n1', true, ?, ?)",
-                [now - timedelta(seconds=second), batches, batches and batches * 2**18],
-            )
-            html = (await (await client.get("/nodes/n1")).text()).replace("&#39;", "'")
-            assert (said in html) if said else ("agent's spool" not in html)
-
-
 async def test_processes_have_their_state_threads_workers_and_what_their_tree_reads(
     querier,
 ) -> None:
@@ -266,19 +228,3 @@ async def test_processes_have_their_state_threads_workers_and_what_their_tree_re
     async with TestClient(TestServer(app)) as client:
         html = await (await client.get("/nodes/n1")).text()
     assert '<td>blocked on I/O</td><td class="number">31</td><td class="number">8</td>' in html
-
-
-async def test_a_gpu_is_shown_beside_those_of_its_node_and_a_single_one_beside_none(
-    querier,
-) -> None:
-    for number, node in enumerate(("n1", "n1", "n2")):
-        add_gpu(querier, number, node=node)
-    app = web.Application()
-    app.add_routes(routes(querier, SystemClock()))
-    async with TestClient(TestServer(app)) as client:
-        pages = [await (await client.get(f"/gpus/GPU-{number}")).text() for number in (1, 3)]
-    assert '<option value="node">GPUs of the node</option>' in pages[0]
-    assert "of the own" not in pages[0]
-    assert 'id="beside"' in pages[0]
-    assert "beside" not in pages[1]
-    assert '<option value="own">its own weeks</option>' in pages[1]

@@ -21,7 +21,6 @@ from gpuwarden_dashboards.read.report import read_report
 from gpuwarden_dashboards.report import (
     budget_parts,
     category_parts,
-    change,
     document,
     range_words,
 )
@@ -121,13 +120,6 @@ async def test_an_unknown_price_is_said_once_and_is_no_zero(spent) -> None:
     assert "$0" not in found.html.replace("$0.", "")
 
 
-async def test_a_time_without_gpus_says_so(querier) -> None:
-    found = await made(querier)
-    assert "No GPU was seen in that time" in found.html
-    assert "No GPU was seen in that time" in found.text
-    assert found.title == "GPUs, 16 to 22 March 2026: none was seen"
-
-
 async def test_the_page_allows_the_style_sheet_of_the_report_alone(spent) -> None:
     page = MoneyPage(TEMPLATES, spent, ManualClock(NOW))
     handlers = {route.path: route.handler for route in page.routes()}
@@ -207,10 +199,3 @@ async def test_each_day_of_a_month_is_one_bar_also_when_clocks_change(
     asked = [at for at in days if at.month == month]
     assert [name for name, _ in bars] == [f"{at:%a %d %b}" for at in asked]
     assert [float(usd) for _, usd in bars] == [hours_of.get(at.day, 24) for at in asked]
-
-
-def test_a_change_is_known_from_two_values() -> None:
-    assert [change(*pair) for pair in ((1.0, None), (None, 1.0), (1.0, 0.0))] == ["", "", ""]
-    assert change(3.0, 2.0) == "+50 % against the time before"
-    assert change(1.0, 2.0) == "-50 % against the time before"
-    assert change(2.0, 2.001) == "as in the time before"

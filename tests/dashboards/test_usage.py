@@ -10,7 +10,7 @@ from gpuwarden_dashboards.assets import load_assets
 from gpuwarden_dashboards.pages.job import JobPages
 from gpuwarden_dashboards.pages.usage import UsagePages, UsageRange
 from gpuwarden_dashboards.read.job import read_job
-from gpuwarden_dashboards.read.subject import evidence_share, read_extent, read_subject
+from gpuwarden_dashboards.read.subject import read_extent, read_subject
 from gpuwarden_dashboards.read.usage import SORTS
 from gpuwarden_dashboards.templates import Templates
 
@@ -106,10 +106,3 @@ async def test_a_job_is_found_by_its_own_time_where_none_is_asked_for(used) -> N
     hour = NOW - timedelta(hours=2)
     assert await read_extent(used, "9", NOW) == (hour, hour + timedelta(hours=1))
     assert await read_extent(used, "nothing", NOW) is None
-
-
-@pytest.mark.parametrize(
-    ("value", "threshold", "share"), [(0.0, 2.0, 0.0), (2.0, 2.0, 0.5), (9.0, 2.0, 1.0), (1.0, 0.0, 1.0)]
-)  # fmt: skip
-def test_evidence_is_drawn_with_its_threshold_in_the_middle(value, threshold, share) -> None:
-    assert evidence_share(value, threshold) == share

@@ -1,6 +1,5 @@
 """What is usual for a GPU at an hour of the week, and what is not."""
 
-import threading
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -10,7 +9,7 @@ from hypothesis import strategies as st
 from tests.dashboards.test_browser import CHROMIUM, playwright, served
 
 from gpuwarden.clock import to_ms
-from gpuwarden.query import QueryError, Result
+from gpuwarden.query import QueryError
 from gpuwarden_dashboards.http import ParameterError
 from gpuwarden_dashboards.read.series import METRICS_MAX
 from gpuwarden_dashboards.read.usual import HOUR_MS, band_of, read_usual, usual
@@ -106,24 +105,6 @@ async def test_a_span_of_31_days_may_begin_at_half_an_hour_and_have_all_metrics_
                 assert answer.status == status, await answer.text()
 
 
-async def test_bands_are_made_outside_of_the_event_loop() -> None:
-    read_in: set[threading.Thread] = set()
-
-    class Row(tuple):
-        def __getitem__(self, at):
-            read_in.add(threading.current_thread())
-            return super().__getitem__(at)
-
-    class Made:
-        async def query(self, sql, params=None, **more):
-            names = ["at_ms", "power_watts_avg"]
-            return Result(names, names, [Row((NOW_MS - HOUR_MS, 400.0))])
-
-    _, (power,) = await read_usual(Made(), "GPU-0", ["power_watts"], NOW - timedelta(hours=3), NOW)
-    assert power.judged == 0
-    assert read_in and threading.current_thread() not in read_in
-
-
 async def test_the_page_asks_for_one_gpu(querier) -> None:
     now = datetime.now(UTC)
     fill(querier.db, now)
@@ -187,34 +168,4 @@ async def test_a_comparison_that_fails_leaves_the_charts_and_one_that_stands_is_
         assert (
             refusing.asked <= asked + 2
         )  # the begin and the end may have come into another minute
-        await browser.close()
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(120)
-@pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed")
-async def test_the_page_draws_the_band_and_says_what_it_is_worth(querier) -> None:
-    now = datetime.now(UTC)
-    fill(querier.db, now)
-    querier.db.execute(
-        "INSERT INTO gpus (gpu_uuid, node, gpu, model, simulated, last_seen_at)"
-        " VALUES ('GPU-0', 'n1', 0, 'H100', true, $1)",
-        [now.replace(tzinfo=None)],
-    )
-    expect = playwright.expect
-    async with playwright.async_playwright() as driver, served(querier) as port:
-        browser = await driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        page = await browser.new_page()
-        url = f"http://127.0.0.1:{port}/gpus/GPU-0?compare=own"
-        await page.goto(f"{url}&last=21600")
-        said = page.locator("#usual")
-        await expect(said).to_contain_text("1 of 7 hourly means here are outside", timeout=15_000)
-        await expect(said).to_contain_text("no alert follows from it")
-        await expect(page.locator("figcaption .legend.band")).to_have_text(["usual"])
-        await page.select_option("#compare", "week")
-        await expect(said).to_be_hidden()
-        before_ms = to_ms(now - timedelta(days=30))
-        await page.goto(f"{url}&begin={before_ms}&end={before_ms + HOUR_MS}")
-        await expect(said).to_contain_text("There is no band here", timeout=15_000)
-        await expect(said.locator("span")).to_be_hidden()
         await browser.close()

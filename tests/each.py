@@ -1,5 +1,6 @@
 """Runs a test over a list of hundreds as one test, which names every case that failed."""
 
+import asyncio
 import functools
 import inspect
 from collections.abc import Callable, Iterable, Sequence
@@ -19,7 +20,9 @@ def each(names: str | Sequence[str], cases: Iterable[Any]) -> Callable[[Callable
             for case in listed:
                 values = case if len(known) > 1 else (case,)
                 try:
-                    test(**fixtures, **dict(zip(known, values, strict=True)))
+                    done = test(**fixtures, **dict(zip(known, values, strict=True)))
+                    if inspect.isawaitable(done):
+                        asyncio.run(done)
                 except Exception as error:  # noqa: BLE001  # in every case the next one is tried
                     error.add_note(f"case: {case!r}")
                     failures.append(error)

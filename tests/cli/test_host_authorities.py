@@ -38,12 +38,6 @@ def test_what_a_person_has_set_stays(tmp_path, name) -> None:
     assert environ == {name: "/mine"}
 
 
-def test_a_host_without_any_is_left_as_it_is(tmp_path) -> None:
-    environ: dict[str, str] = {}
-    use_host_authorities(environ, folder=tmp_path / "none", files=[tmp_path / "none.pem"])
-    assert environ == {}
-
-
 def test_a_context_that_is_made_afterwards_trusts_them(tmp_path) -> None:
     trustme = pytest.importorskip("trustme")
     trustme.CA().cert_pem.write_to_path(tmp_path / "bundle.pem")

@@ -8,9 +8,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from gpuwarden.job_phases import JobPhase, Phase
 from gpuwarden_cli.job_report import JobGpu, JobNode, JobReport, JobVerdict, nodes_of
-from gpuwarden_cli.job_summary import comment, notes, parse_comment, record, screen, summary
+from gpuwarden_cli.job_summary import comment, notes, parse_comment, screen, summary
 
 BEGIN = datetime(2026, 11, 23, 8, 0, tzinfo=UTC)
 FACTS = {"username": "ada", "account": "physics", "qos": "high", "partition": "batch", "state": "completed", "job_name": "train",
@@ -121,19 +120,6 @@ def test_a_job_that_did_well_has_no_note() -> None:
     assert "Notes" not in screen(busy)
 
 
-def test_the_screen_has_a_line_for_each_thing() -> None:
-    said = screen(report())
-    for line in (
-        "            Job: 7", "   User/account: ada/physics", "  QOS/partition: high/batch", "          State: COMPLETED",
-        "       Run time: 2:00:00", "     Time limit: 1-00:00:00", "           Cost: $20.00, of which $3.00 wasted",
-        "    CPU         16:00:00 of CPU time of 16 CPUs (50%)", "    CPU memory  64.0 GiB of 128.0 GiB (50%)",
-        "    GPU 0        90.0 %, memory 20.0 GiB of 80.0 GiB, 300 W",
-    ):  # fmt: skip
-        assert line in said, said
-    assert max(map(len, said.splitlines())) <= 80
-    assert json.loads(json.dumps(record(report()), default=str))["shares"]["gpu"] == 0.8001
-
-
 def test_the_control_group_counts_before_the_processes() -> None:
     noted = [
         {
@@ -151,25 +137,3 @@ def test_the_control_group_counts_before_the_processes() -> None:
     first, second = nodes_of([], noted, trees, 100.0)
     assert (first.cpu_seconds, first.memory_used_bytes) == (30.0, 5)
     assert (second.cpu_seconds, second.cpus, second.memory_used_bytes) == (150.0, None, 7)
-
-
-def test_phases_are_shown_with_their_time_and_evidence() -> None:
-    minute = timedelta(minutes=1)
-    phases = tuple(
-        JobPhase(
-            phase,
-            BEGIN + number * minute,
-            BEGIN + (number + 1) * minute,
-            0.8,
-            "GPUs busy 97 % of the time",
-        )
-        for number, phase in enumerate((Phase.LOADING, *[Phase.TRAINING, Phase.IDLE] * 8))
-    )
-    made = report(phases=phases, missing=("NVLink traffic",))
-    text = screen(made)
-    assert "loading           0:01:00 (6%)" in text
-    assert "training          0:08:00 (47%)" in text
-    assert "11-23 08:00:00  loading: GPUs busy 97 % of the time (80% sure)" in text
-    assert "and 5 more" in text and "Not reported: NVLink traffic." in text
-    assert [one["phase"] for one in record(made)["phases"]] == [str(one.phase) for one in phases]
-    assert "Phases" not in screen(report())

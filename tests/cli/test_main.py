@@ -42,14 +42,15 @@ def commands(top: argparse.ArgumentParser, path: tuple[str, ...] = ()):
 
 
 def test_the_help_of_each_command_ends_with_an_example_that_can_be_typed() -> None:
-    found = dict(commands(parser()))
+    top = parser()
+    found = dict(commands(top))
     assert EXAMPLES.keys() == found.keys()
     for name, sub in found.items():
         example = EXAMPLES[name]
         assert sub.format_help().endswith(f"\nexample:\n  {example}\n"), name
         words = shlex.split(example.partition(" > ")[0])
         assert " ".join(words).startswith(f"gpuwarden {name}"), name
-        parser().parse_args(words[1:])
+        top.parse_args(words[1:])
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuwarden.untrusted_text import printable, without_formula
-from gpuwarden_cli.output import counted, render, without_colour
+from gpuwarden_cli.output import render, without_colour
 
 COLUMNS = ["node", "util_percent", "at"]
 ROWS = [["n1", 97.5, "2026-01-01T00:00:00.500Z"], ["node-2", None, None]]
@@ -97,10 +97,6 @@ def test_colours_are_for_terminals_that_want_them(monkeypatch: pytest.MonkeyPatc
     assert render(["severity", "value", "summary"], rows, "table", width=80) == plain
 
 
-def test_no_rows_are_a_table_with_its_head() -> None:
-    assert render(["count"], [], "table") == "count\n─────\n"
-
-
 def test_control_characters_do_not_reach_the_terminal() -> None:
     assert "\x1b" not in render(["name"], [["\x1b[31mred"]], "table")
 
@@ -123,11 +119,6 @@ def test_csv_gives_back_every_text_but_for_control_characters_and_formulas(rows)
     assert [tuple(r) for r in read[1:]] == told
 
 
-@given(st.lists(st.tuples(cells, cells), max_size=5))
-def test_a_table_has_one_line_a_row(rows) -> None:
-    assert len(render(["a", "b"], rows, "table").split("\n")) == len(rows) + 3
-
-
 def test_a_plan_keeps_its_lines_and_no_other_text_can_pass_for_rows() -> None:
     plan = "┌──┐\n│ 1│\n└──┘\n"
     assert render(["explain_key", "explain_value"], [["plan", plan]], "table").splitlines()[2:] == [
@@ -136,11 +127,3 @@ def test_a_plan_keeps_its_lines_and_no_other_text_can_pass_for_rows() -> None:
         "             └──┘",
     ]
     assert render(["name"], [["a\nb\tc\x1b"]], "table").splitlines()[2:] == ["a b c�"]
-
-
-@pytest.mark.parametrize(
-    ("number", "noun", "says"),
-    [(1, "node", "1 node"), (20, "node", "20 nodes"), (0, "batch", "0 batches")],
-)
-def test_a_count_has_its_noun_in_singular_or_plural(number, noun, says) -> None:
-    assert counted(number, noun) == says

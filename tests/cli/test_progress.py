@@ -5,8 +5,6 @@ import pty
 import subprocess
 import sys
 
-from gpuwarden_cli.progress import ProgressLine
-
 SCRIPT = """
 import time
 from gpuwarden_cli.progress import progress
@@ -17,17 +15,6 @@ with progress("copying", 10) as bar:
         print("one result", flush=True)
 print("done")
 """
-
-
-def test_it_shows_share_text_and_the_time_that_is_left() -> None:
-    now = iter([0.0, 30.0, 30.0, 30.0])
-    made = ProgressLine("importing", 4, clock=lambda: next(now))
-    made.done, made.text = 1, "a.log"
-    assert made.line(80) == "importing  ━━━━━━──────────────────  25 %  1 min left  a.log  30 s"
-    assert len(made.line(20)) == 19
-    assert ProgressLine("backup", clock=lambda: 0.0).line(80) == "backup  0 s"
-    made.done = 9
-    assert "100 %" in made.line(80)
 
 
 def test_a_terminal_sees_it_and_has_it_removed() -> None:

@@ -4,7 +4,6 @@ import csv
 import io
 import json
 import tarfile
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -93,17 +92,6 @@ async def test_nothing_about_people_or_money_is_in_it(database) -> None:
     whole = text(record) + json.dumps(record.document(), default=str)
     assert "eve" not in whole.replace("severity", "").replace("event", "")
     assert "$" not in whole and "usd" not in whole
-
-
-async def test_a_board_without_a_fault_says_so(database) -> None:
-    record = await record_of(database, "GPU-b")
-    assert [one.partition("(")[2] for one in record.reasons] == [
-        f"inforom_invalid, {NOW:%Y-%m-%d %H:%M} UTC)"
-    ]
-    well = replace(record, alerts=[], last_health={"ecc_corrected_aggregate_total": 0})
-    assert "  None in 30 days: row_remap_failed, " in text(well)
-    assert "Counters and flags that are set\n\n  None.\n" in text(well)
-    assert "no health sample" in text(record), text(record)
 
 
 async def test_the_archive_has_all_rows_and_the_files_beside_it(database, tmp_path: Path) -> None:

@@ -11,11 +11,10 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from prompt_toolkit.document import Document
 
 from gpuwarden.schema import TABLES
-from gpuwarden_cli.sql_shell import Quit, Shell, completer, entries, is_whole, watch
-from gpuwarden_client.http import CallError, QueryAnswer, RefusedError
+from gpuwarden_cli.sql_shell import Quit, Shell, entries, is_whole, watch
+from gpuwarden_client.http import CallError, QueryAnswer
 
 
 def shell(asked: list[str] | None = None, rows: int = 1) -> Shell:
@@ -86,22 +85,6 @@ def test_watch_runs_the_query_before_it(capsys) -> None:
     assert capsys.readouterr().out.count("every 3 s") == 2
 
 
-def test_watch_waits_for_a_collector_that_is_away_and_not_for_a_wrong_query(capsys) -> None:
-    answers = iter(
-        [CallError("no collector answers"), QueryAnswer(["n"], [[7]], False), RefusedError("no")]
-    )
-
-    def ask(sql: str) -> QueryAnswer:
-        answer = next(answers)
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
-
-    with pytest.raises(RefusedError):
-        watch(Shell(ask, last="select 7"), 1, lambda seconds: None)
-    assert "gpuwarden: no collector answers\nevery 1 s" in capsys.readouterr().out
-
-
 @pytest.mark.parametrize(
     ("text", "is_done"),
     [
@@ -126,30 +109,6 @@ def test_whatever_is_typed_becomes_entries_and_nothing_is_lost_between(lines: li
 
     for entry in entries(read):
         assert is_whole(entry)
-
-
-def test_a_key_press_of_control_c_drops_what_is_typed() -> None:
-    typed = iter(["select 1,", KeyboardInterrupt(), "select 2;"])
-
-    def read(prompt: str) -> str:
-        for line in typed:
-            if isinstance(line, BaseException):
-                raise line
-            return line
-        raise EOFError
-
-    assert list(entries(read)) == ["select 2;"]
-
-
-def test_tables_columns_and_functions_are_completed_with_their_meaning() -> None:
-    found = {
-        completion.text: completion.display_meta_text
-        for completion in completer().get_completions(Document("select power_w"), None)
-    }
-    assert "Power" in found["power_watts"] or "power" in found["power_watts"]
-    texts = [c.text for c in completer().get_completions(Document("select * from gpu"), None)]
-    assert {"gpu_samples", "gpus_now", "gpu_uuid"} <= set(texts)
-    assert [*completer().get_completions(Document("select * from gpus where "), None)] == []
 
 
 def test_a_query_typed_in_a_terminal_prints_its_rows(answering, tmp_path: Path) -> None:

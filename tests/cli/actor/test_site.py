@@ -13,7 +13,7 @@ from tests.cli.actor.test_actor import NOW, act
 from tests.each import each
 
 from gpuwarden.clock import ManualClock
-from gpuwarden_cli.actor.acts import Act, ActError, Scheduler
+from gpuwarden_cli.actor.acts import Act, Scheduler
 from gpuwarden_cli.actor.journal import Journal
 from gpuwarden_cli.actor.run import Actor, Allowed, Report
 from gpuwarden_cli.actor.site import SiteCommand, SiteWebhook
@@ -114,9 +114,3 @@ def test_what_an_act_needs_is_said_at_the_start(tmp_path: Path, capsys, act_kind
     command = ["actor", "run", "--once", "--journal", str(tmp_path / "acts"), "--allow", act_kind]
     assert main(command) == 2
     assert capsys.readouterr().err.rstrip().endswith(f"--allow {act_kind} needs {option}")
-
-
-def test_a_token_that_cannot_be_read_is_one_line(tmp_path: Path) -> None:
-    hook = SiteWebhook("http://127.0.0.1:1/", tmp_path / "token")
-    with pytest.raises(ActError, match="token cannot be read"):
-        hook.do(act("call_webhook"))

@@ -38,11 +38,6 @@ def test_a_question_is_asked_with_its_defaults_and_what_is_given(
     assert asked[1]["params"] == {"node": "n*=1"}
 
 
-def test_its_query_can_be_printed(capsys: Any) -> None:
-    assert main(["ask", "slow-clocks", "--sql"]) == 0
-    assert "(1 - 10 / 100)" in capsys.readouterr().out
-
-
 def test_what_is_wrong_is_one_line(capsys: Any) -> None:
     for given, said in (
         (["--format", "arrow"], "name a question: the list of them is not made as arrow"),

@@ -28,12 +28,6 @@ def test_it_makes_what_tls_needs_and_writes_the_settings(tmp_path: Path, capsys)
     assert {p: p.read_bytes() for p in (data / "tls").iterdir()} == content
 
 
-def test_without_a_name_it_takes_the_hosts_and_shows_the_lines(tmp_path: Path, capsys) -> None:
-    assert init("--dir", tmp_path / "tls") == 0
-    said = capsys.readouterr().out
-    assert f'tls_cert = "{tmp_path}/tls/server.pem"' in said
-
-
 def test_renewal_keeps_the_authority_and_the_names(tmp_path: Path, capsys) -> None:
     assert init("--dir", tmp_path, "--name", "gpu.example") == 0
     before = {p.name: p.read_bytes() for p in tmp_path.iterdir()}
@@ -41,10 +35,3 @@ def test_renewal_keeps_the_authority_and_the_names(tmp_path: Path, capsys) -> No
     assert "gpu.example" in capsys.readouterr().out
     changed = {p.name for p in tmp_path.iterdir() if p.read_bytes() != before[p.name]}
     assert changed == {"server.pem", "server.key"}
-
-
-def test_what_is_wrong_is_one_line(tmp_path: Path, capsys) -> None:
-    assert init("--dir", tmp_path, "--renew") == 2
-    assert init("--dir", tmp_path, "--name", "a b") == 2
-    lines = capsys.readouterr().err.splitlines()
-    assert len(lines) == 2 and "name the collector's host with --name" in lines[0]

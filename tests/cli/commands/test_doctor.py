@@ -2,8 +2,6 @@
 
 import argparse
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +12,7 @@ from gpuwarden.lifecycle import StartError
 from gpuwarden_agent.collect.nvidia.timing import CallReport
 from gpuwarden_agent.doctor import CallCost
 from gpuwarden_cli.commands.doctor import rendered, run_here
+from gpuwarden_cli.main import main
 
 CALL = CallCost(
     "gpu0", CallReport("nvmlX", "power_usage_mw", False, "NOT_SUPPORTED", 0.0123, None, 9, 10)
@@ -45,24 +44,17 @@ def test_programs_get_both_tables_or_the_calls() -> None:
     assert rendered([CHECK], [CALL], "csv").startswith("call,reading,source,")
 
 
-def test_without_a_collector_it_exits_1_and_says_so(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [Path(sys.executable).with_name("gpuwarden"), "agent", "doctor", "--state-dir", tmp_path,
-         "--backend", "simulator", "--collector-url", "http://127.0.0.1:1", "--format", "json"],
-        check=False, capture_output=True, text=True, timeout=60,
-    )  # fmt: skip
-    checks = {c["name"]: c["status"] for c in json.loads(done.stdout)["checks"]}
-    assert (done.returncode, checks["collector"], checks["host"]) == (1, "fail", "ok")
-
-
-def test_a_collector_that_does_not_run_is_a_line_and_exit_code_1(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [Path(sys.executable).with_name("gpuwarden"), "collector", "doctor", "--data-dir", tmp_path],
-        check=False, capture_output=True, text=True, timeout=60,
-    )  # fmt: skip
-    assert done.returncode == 1
-    assert f"collector   fail    no collector runs on {tmp_path}" in done.stdout
-    assert done.stderr == ""
+def test_a_collector_that_is_away_or_does_not_run_is_exit_code_1(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    away = ("--backend", "simulator", "--collector-url", "http://127.0.0.1:1", "--format", "json")
+    assert main(["agent", "doctor", "--state-dir", str(tmp_path), *away]) == 1
+    checks = {c["name"]: c["status"] for c in json.loads(capsys.readouterr().out)["checks"]}
+    assert (checks["collector"], checks["host"]) == ("fail", "ok")
+    assert main(["collector", "doctor", "--data-dir", str(tmp_path)]) == 1
+    streams = capsys.readouterr()
+    assert f"collector   fail    no collector runs on {tmp_path}" in streams.out
+    assert streams.err == ""
 
 
 def here(folder: Path, form: str) -> int:

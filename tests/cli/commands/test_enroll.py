@@ -100,18 +100,16 @@ async def test_a_node_is_brought_in_and_once_more_changes_nothing(site: Site, ca
     said = capsys.readouterr().out
     assert "was enrolled" in said and "(as it was)" in said
     assert site.content() == first
-
-
-async def test_a_node_with_a_token_asks_nobody_with_if_new(site: Site, capsys: Any) -> None:
-    assert await site.enroll(site.one_time(), "--if-new") == 0
-    first, site.url = site.content(), "https://127.0.0.1:1"
-    capsys.readouterr()
+    # With --if-new nobody is asked.
+    site.url = "https://127.0.0.1:1"
     assert await site.enroll(None, "--if-new") == 0
     assert capsys.readouterr().out == f"n1 has its token: {site.node / 'agent.token'}\n"
     assert site.content() == first
 
 
-async def test_an_answer_that_was_lost_costs_nothing(site: Site) -> None:
+async def test_an_answer_that_was_lost_costs_nothing_and_another_token_is_refused(
+    site: Site, capsys: Any
+) -> None:
     one_time = site.one_time(uses=1)
     assert await site.enroll(one_time) == 0
     # As if the node had died before it put the token in its place.
@@ -119,14 +117,9 @@ async def test_an_answer_that_was_lost_costs_nothing(site: Site) -> None:
     assert await site.enroll(one_time) == 0
     assert "agent.token.new" not in site.content()
     assert [e.node for e in load(site.data / NAME).entries if e.scope is Scope.INGEST] == ["n1"]
-
-
-async def test_a_man_in_between_gets_nothing(site: Site, capsys: Any) -> None:
-    wrong = "sha256:" + "0" * 64
-    assert await site.enroll(site.one_time(), "--ca-fingerprint", wrong) == 2
-    assert "has another authority than --ca-fingerprint names" in capsys.readouterr().err
-    assert not site.node.exists()
-    assert [e.uses_left for e in load(site.data / NAME).entries] == [1]
+    (site.node / "agent.token").unlink()
+    assert await site.enroll(site.one_time()) == 2
+    assert "node n1 has the token" in capsys.readouterr().err
 
 
 Case = tuple[Callable[[Site], Token | None], tuple[str, ...], str]
@@ -140,19 +133,19 @@ WRONG: tuple[Case, ...] = (
 )
 
 
-async def test_what_is_wrong_is_one_line_and_leaves_no_token(site: Site, capsys: Any) -> None:
+async def test_a_man_in_between_gets_nothing_and_what_is_wrong_leaves_no_token(
+    site: Site, capsys: Any
+) -> None:
+    wrong = "sha256:" + "0" * 64
+    assert await site.enroll(site.one_time(), "--ca-fingerprint", wrong) == 2
+    assert "has another authority than --ca-fingerprint names" in capsys.readouterr().err
+    assert not site.node.exists()
+    assert [e.uses_left for e in load(site.data / NAME).entries] == [1]
     for token, more, says in WRONG:
         assert await site.enroll(token(site), *more) == 2, says
         err = capsys.readouterr().err
         assert says in err and err.count("\n") == 1 and "hunter2" not in err
         assert not site.node.exists() or site.content() == {}, says
-
-
-async def test_a_node_that_is_in_with_another_token_stays_so(site: Site, capsys: Any) -> None:
-    assert await site.enroll(site.one_time()) == 0
-    (site.node / "agent.token").unlink()
-    assert await site.enroll(site.one_time()) == 2
-    assert "node n1 has the token" in capsys.readouterr().err
 
 
 async def test_without_tls_it_is_not_done_unless_asked_for(stopped: Site, capsys: Any) -> None:

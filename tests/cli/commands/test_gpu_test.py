@@ -137,14 +137,3 @@ def test_a_gpu_in_use_is_not_tested() -> None:
     command._refuse_busy(gpus[:1], [process])
     with pytest.raises(command.StartError, match=r"GPU 1 is used by process 77 \(python of ada\)"):
         command._refuse_busy(gpus, [process])
-
-
-def test_results_that_no_collector_takes_are_shown_all_the_same(
-    program, capsys, monkeypatch
-) -> None:
-    monkeypatch.setenv("GPUWARDEN_AGENT_COLLECTOR_URL", "http://127.0.0.1:9")
-    words = ["agent", "test-gpus", "0", "--backend", "simulator", "--python", program("kernels", KERNELS_SAY)]  # fmt: skip
-    assert main(words) != 0
-    said = capsys.readouterr()
-    assert "matmul_fp16" in said.out
-    assert "the results are not sent: " in said.err

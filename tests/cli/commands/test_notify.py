@@ -19,14 +19,6 @@ def file(tmp_path):
     return path
 
 
-def test_check_says_what_is_right_and_what_is_perhaps_not_meant(file, capsys) -> None:
-    assert main(["notify", "check", str(file)]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == f"{file} is valid: 2 receivers, 1 route"
-    assert lines[1] == "note: no route leads to 'gone'"
-    assert lines[2].startswith("note: alerts that match no route")
-
-
 def test_a_check_names_line_and_column_of_a_mistake(file, capsys) -> None:
     file.write_text("receivers: [{name: a, stdout: true}]\nroutes: [{receivers: [b]}]\n")
     assert main(["notify", "check", str(file)]) == 1
@@ -50,10 +42,3 @@ def test_a_test_message_goes_to_the_named_receiver_alone(file, capsys) -> None:
     assert "gone" not in capsys.readouterr().out
     assert main(["notify", "test", "--file", str(file), "--receiver", "x"]) == 2
     assert "--receiver x: unknown; known: log, gone" in capsys.readouterr().err
-
-
-def test_the_file_is_that_of_the_collector(file, monkeypatch, capsys) -> None:
-    assert main(["notify", "test"]) == 2
-    assert "no file of receivers: use --file" in capsys.readouterr().err
-    monkeypatch.setenv("GPUWARDEN_COLLECTOR_NOTIFY_FILE", str(file))
-    assert main(["notify", "test", "--receiver", "log"]) == 0

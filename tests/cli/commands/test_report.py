@@ -3,7 +3,6 @@
 import asyncio
 import itertools
 import json
-from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,6 @@ from gpuwarden_collector.storage.database import Database
 NOW = datetime.now(UTC).replace(tzinfo=None)
 HOUR = NOW.replace(minute=0, second=0, microsecond=0) - timedelta(hours=2)
 Row = dict[str, Any]
-Report = Callable[..., list[tuple[int, str]]]
 
 
 def stored(data: Path, **tables: list[Row]) -> None:
@@ -37,40 +35,10 @@ def stored(data: Path, **tables: list[Row]) -> None:
     database.close()
 
 
-@pytest.fixture
-def report(data_dir: Path, monkeypatch: Any, capsys: Any) -> Report:
-    """Runs commands against a collector that has those rows: exit code and output of each."""
-
-    def run(*commands: str, **tables: list[Row]) -> list[tuple[int, str]]:
-        stored(data_dir, **tables)
-        answers = []
-
-        async def asked() -> None:
-            settings = CollectorSettings(port=0, data_dir=data_dir)
-            async with running(settings, SystemClock()) as collector:
-                monkeypatch.setenv("GPUWARDEN_URL", collector.url)
-                for command in commands:
-                    code = await asyncio.to_thread(main, ["report", *command.split()])
-                    answers.append((code, capsys.readouterr().out))
-
-        asyncio.run(asked())
-        return answers
-
-    return run
-
-
 @pytest.mark.parametrize("since", ["soon", "0h", "999999999d"])
 def test_a_span_that_is_none_is_refused(capsys: Any, since: str) -> None:
     assert main(["report", "right-size", "--since", since]) == 2
     assert f"--since {since} is" in capsys.readouterr().err
-
-
-def test_a_fleet_without_processes_has_nothing_to_save(report: Report) -> None:
-    (_, screen), (_, document) = report(
-        "right-size --all", "right-size --by username --format json"
-    )
-    assert "No process held a whole GPU in that time." in screen
-    assert json.loads(document) == []
 
 
 def minutes_ago(minutes: float) -> datetime:
@@ -114,14 +82,34 @@ def job_rows() -> dict[str, list[Row]]:
     }  # fmt: skip
 
 
+def process_rows() -> dict[str, list[Row]]:
+    """Pod ml/train of bob has a GPU since three minutes, and job 102 of ada had one for a minute and a half."""
+    about = {"node": "n1", "gpu": 0, "gpu_uuid": "GPU-a", "simulated": False, "pid": 7}
+    of_pod = {"username": "bob", "job": "ml/train", "pod": "ml/train", "cpu_percent": 150.0, "rss_bytes": 2**30}  # fmt: skip
+    minute = {"process_name": "python", "job": "102", "username": "ada", "samples": 6, "started_at": HOUR + timedelta(seconds=32)}  # fmt: skip
+    return {
+        "process_samples": [{**about, **of_pod, "ts": minutes_ago(at)} for at in (3, 2, 1)],
+        "process_1m": [{**about, **minute, "ts": HOUR + timedelta(minutes=i)} for i in range(3)],
+    }
+
+
 @pytest.mark.usefixtures("fresh_now")
-def test_a_job_of_slurm_has_a_report(report: Report) -> None:
-    (code, screen), (_, document) = report(
-        "job 55",
-        "job 55 --format json",
-        **job_rows(),
-    )
-    assert code == 0
+async def test_jobs_have_reports_by_slurm_and_by_their_processes(
+    data_dir: Path, monkeypatch: Any, capsys: Any
+) -> None:
+    stored(data_dir, **job_rows(), **process_rows())
+    settings = CollectorSettings(port=0, data_dir=data_dir)
+    async with running(settings, SystemClock()) as collector:
+        monkeypatch.setenv("GPUWARDEN_URL", collector.url)
+
+        async def report(*words: str) -> str:
+            assert await asyncio.to_thread(main, ["report", *words]) == 0
+            return str(capsys.readouterr().out)
+
+        of_slurm = await report("job", "55")
+        document = await report("job", "55", "--format", "json")
+        of_pod, over = await report("job", "ml/train"), await report("job", "102")
+        assert await asyncio.to_thread(main, ["report", "job", "4711"]) == 2
     for line in (
         "ada/physics",
         "COMPLETED",
@@ -131,45 +119,15 @@ def test_a_job_of_slurm_has_a_report(report: Report) -> None:
         "GPU 0        80.0 %, memory 20.0 GiB of 80.0 GiB",
         "GPU 1         0.0 %",
     ):
-        assert line in screen, screen
-    assert "1 of 2 GPUs were never used. Ask for 1" in " ".join(screen.split())
+        assert line in of_slurm, of_slurm
+    assert "1 of 2 GPUs were never used. Ask for 1" in " ".join(of_slurm.split())
     found = json.loads(document)
     assert found["shares"] == {"cpu": 0.5, "memory": 0.0625, "gpu": 0.4, "gpu_memory": 0.125}
     assert found["facts"]["qos"] == "high" and found["summary"]["gpus"] == 2
-
-
-@pytest.mark.usefixtures("fresh_now")
-def test_a_job_that_only_its_processes_tell_of(report: Report) -> None:
-    rows = [
-        {"ts": minutes_ago(at), "node": "n1", "gpu": 0, "gpu_uuid": "GPU-a", "simulated": False, "pid": 7, "username": "bob", "job": "ml/train", "pod": "ml/train",
-         "cpu_percent": 150.0, "rss_bytes": 2**30}
-        for at in (3, 2, 1)
-    ]  # fmt: skip
-    gpus = job_rows()["gpu_samples"]
-    ((code, screen),) = report(
-        "job ml/train", process_samples=rows, gpu_samples=gpus, gpus=job_rows()["gpus"]
-    )
-    assert code == 0 and "bob" in screen and "GPU 0" in screen and "1.0 GiB" in screen
-
-
-def test_a_job_without_slurms_data_begins_with_its_process_and_ends_with_its_last(
-    report: Report,
-) -> None:
-    minute: Row = {
-        "node": "n1", "gpu": 0, "gpu_uuid": "GPU-a", "simulated": False, "pid": 7, "process_name": "python",
-        "job": "102", "username": "ada", "samples": 6, "started_at": HOUR + timedelta(seconds=32),
-    }  # fmt: skip
-    minutes = [{**minute, "ts": HOUR + timedelta(minutes=i)} for i in range(3)]
-    ((code, screen),) = report("job 102", process_1m=minutes)
-    assert code == 0
-    assert f"Started: {HOUR:%Y-%m-%d %H}:00:32 UTC" in screen
-    assert "State: ENDED" in screen
-    assert "Run time: 0:01:28\n" in screen
-
-
-def test_a_job_that_nobody_knows_is_said(report: Report, capsys: Any) -> None:
-    ((code, _),) = report("job 4711")
-    assert code == 2
+    assert "bob" in of_pod and "GPU 0" in of_pod and "1.0 GiB" in of_pod
+    # It begins with its process, and ends with its last minute.
+    for line in (f"Started: {HOUR:%Y-%m-%d %H}:00:32 UTC", "State: ENDED", "Run time: 0:01:28\n"):
+        assert line in over, over
 
 
 async def test_no_figures_are_read_of_a_job_that_was_short() -> None:

@@ -1,6 +1,5 @@
 """`gpuwarden sql` from the command line."""
 
-import io
 import json
 import socket
 import threading
@@ -39,19 +38,6 @@ def document(columns, rows, truncated=False) -> dict:
     }
 
 
-def test_a_query_prints_its_rows(answering, capsys) -> None:
-    answering(200, document(["node"], [["n1"]]))
-    assert main(["sql", "select node from nodes", "--format", "json"]) == 0
-    assert json.loads(capsys.readouterr().out) == [{"node": "n1"}]
-
-
-def test_a_query_can_come_from_standard_input(answering, monkeypatch) -> None:
-    asked = answering(200, document(["n"], [[1]]))
-    monkeypatch.setattr("sys.stdin", io.StringIO("select 1 as n"))
-    assert main(["sql", "-"]) == 0
-    assert asked[0]["sql"] == "select 1 as n"
-
-
 def test_an_interval_is_a_duration_and_seconds_for_programs(answering, capsys) -> None:
     made = document(["age", "seconds"], [[5_425.25, 5_425.25], [-90, None], [None, 1]])
     made["columns"][0]["type"] = "INTERVAL"
@@ -72,12 +58,6 @@ def test_rows_that_were_cut_are_said_on_stderr(answering, capsys) -> None:
     answering(200, b"n\r\n1\r\n# gpuwarden.truncated: there are more rows than these 1\r\n")
     assert main(["sql", "select 1", "--format", "csv"]) == 0
     assert "the collector cut the rows" in capsys.readouterr().err
-
-
-def test_a_wrong_query_is_one_line_and_exit_code_2(answering, capsys) -> None:
-    answering(400, {"error": "no such column: utl", "status": 400})
-    assert main(["sql", "select utl"]) == 2
-    assert capsys.readouterr().err == "gpuwarden: no such column: utl\n"
 
 
 def test_what_the_collector_encodes_is_handed_on_as_it_comes(answering, capsysbinary) -> None:

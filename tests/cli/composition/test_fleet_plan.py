@@ -52,36 +52,9 @@ def test_the_more_gpus_the_less_each_is_sampled(gpus, history_s, interval_s) -> 
 
 
 def test_a_fleet_of_any_size_is_made_in_bounded_time() -> None:
-    for gpus in range(65, 20_000, 7):
+    for gpus in range(65, 20_000, 211):
         plan = planned(gpus)
         assert gpus / plan.interval_s <= GPUS_PER_SECOND_MAX
         assert gpus * plan.history_s / plan.interval_s <= HISTORY_SAMPLES
         assert 60 <= plan.history_s <= 7200
         assert plan.history_s % 60 == 0
-
-
-def test_a_past_as_long_as_asked_is_made() -> None:
-    assert planned(1000, 7200).history_s == 7200
-    assert planned(8, 0).history_s == 0
-
-
-@pytest.mark.parametrize(
-    ("gpus", "asked_s", "said"),
-    [
-        (8, None, ["8 simulated GPUs on 1 node, with the last two hours; their rows are marked simulated"]),
-        (1000, None, [
-            "1,000 simulated GPUs on 125 nodes, with the last 2 min; their rows are marked simulated",
-            "for more past, which takes longer: --history 7200 (seconds)",
-        ]),
-        (1200, 7200, [
-            "1,200 simulated GPUs on 150 nodes, with the last two hours; their rows are marked simulated",
-            "a sample every 2 s, as so many are simulated in one process",
-        ]),
-        (8, 0, [
-            "8 simulated GPUs on 1 node, without a past; their rows are marked simulated",
-            "for more past, which takes longer: --history 7200 (seconds)",
-        ]),
-    ],
-)  # fmt: skip
-def test_what_a_large_fleet_has_less_of_is_said(gpus, asked_s, said) -> None:
-    assert simulated_lines(planned(gpus, asked_s)) == said

@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 
 import pytest
 
@@ -10,7 +9,6 @@ from gpuwarden.alert import Alert, AlertState, Severity
 from gpuwarden_cli.composition.up import (
     ALERTS_SAID_MAX,
     AlertPrinter,
-    default_data_dir,
     simulated_gpus,
 )
 
@@ -40,13 +38,6 @@ def test_gpus_are_simulated_where_there_are_none_or_as_asked(asked, real, simula
     assert simulated_gpus(asked, real) == simulated
 
 
-def test_data_goes_where_the_desktop_standard_says(monkeypatch) -> None:
-    monkeypatch.setenv("XDG_DATA_HOME", "/somewhere")
-    assert default_data_dir() == Path("/somewhere/gpuwarden")
-    monkeypatch.delenv("XDG_DATA_HOME")
-    assert default_data_dir() == Path.home() / ".local/share/gpuwarden"
-
-
 def test_the_first_alert_says_what_to_do_the_next_are_a_line(capsys) -> None:
     voice = AlertPrinter()
     voice.on_change(replace(ALERT, state=AlertState.PENDING, fired_at=None))
@@ -66,11 +57,6 @@ def test_a_flood_of_alerts_ends_with_where_the_rest_is(capsys) -> None:
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == ALERTS_SAID_MAX + 2
     assert "gpuwarden alerts list" in lines[-1]
-
-
-def test_an_alert_that_was_over_before_it_fired_is_not_said(capsys) -> None:
-    AlertPrinter().on_change(replace(ALERT, state=AlertState.RESOLVED, fired_at=None))
-    assert capsys.readouterr().out == ""
 
 
 def test_an_alert_that_still_fires_is_not_said_again(capsys) -> None:

@@ -3,7 +3,7 @@
 import json
 from datetime import UTC, datetime, timedelta
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.each import each
 
@@ -27,6 +27,7 @@ SAID = st.one_of(
 )  # fmt: skip
 
 
+@settings(max_examples=40)
 @given(st.lists(SAID.map(json.dumps) | st.text(), max_size=20), st.text())
 def test_any_output_makes_one_result_of_each_test_that_can_be_sent(
     lines: list[str], reason: str
@@ -133,6 +134,7 @@ def test_dcgmi(text: str, status: str, said: str) -> None:
     assert (found.status, found.finding, found.tool) == (status, said, "dcgmi diag -r 2")
 
 
+@settings(max_examples=40)
 @given(st.text() | st.recursive(st.none() | st.text(), lambda inner: st.lists(inner) | st.dictionaries(st.sampled_from(["a", "test_categories", "tests", "results", "status"]), inner)).map(json.dumps))  # fmt: skip
 def test_any_output_of_dcgmi_and_nccl_can_be_sent(text: str) -> None:
     for found in (of_dcgm(text, 0, 1, NOW, NOW), of_nccl(text, 0, NOW, NOW)):

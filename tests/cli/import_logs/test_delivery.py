@@ -7,7 +7,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pyarrow as pa
 import pytest
 
-from gpuwarden_cli.import_logs.delivery import Delivery, keys_of
+from gpuwarden_cli.import_logs.delivery import Delivery
 from gpuwarden_client.http import CallError
 from gpuwarden_importing.batches import ImportBatch
 
@@ -126,7 +126,3 @@ def test_something_else_at_the_address_is_said(server) -> None:
     url, _ = server(sql=[(200, {}, b"<html>")], ingest=[])
     with pytest.raises(CallError, match="does not answer like a gpuwarden collector"):
         Delivery(url).deliver(BATCH)
-
-
-def test_keys_are_those_of_the_table() -> None:
-    assert keys_of(BATCH) == [("GPU-1", 1000)]

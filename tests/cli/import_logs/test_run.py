@@ -2,7 +2,6 @@
 
 import asyncio
 import gzip
-import io
 import subprocess
 import sys
 from collections.abc import AsyncIterator
@@ -68,12 +67,18 @@ async def test_an_old_log_is_stored_and_once(collector, tmp_path, capsys) -> Non
     assert first == ["2025-02-03T04:00:00.000Z", "n1", 70.25]
 
 
-async def test_history_says_nothing_about_who_is_there_now_and_events_come_once(
-    collector, tmp_path
+async def test_a_folder_is_read_packed_or_not_and_says_nothing_about_who_is_there_now(
+    collector, tmp_path, capsys
 ) -> None:
-    file = tmp_path / "smi.csv"
-    file.write_text(log(2))
-    await run(collector, file, "--node", "n1")
+    folder = tmp_path / "logs"
+    folder.mkdir()
+    (folder / "a.csv.gz").write_bytes(gzip.compress(log(1).encode()))
+    (folder / "b.csv.zst").write_bytes(zstandard.compress(log(2).encode()))
+    (folder / "c.csv").write_bytes(log(3).encode("utf-16"))
+    (folder / "README").write_text("not a log")
+    assert await run(collector, folder, "--node", "n1") == 0
+    assert "README: unknown format" in capsys.readouterr().out
+    assert await rows(collector, COUNT) == [[6, 6]]
     assert await rows(collector, "SELECT node, last_seen_at FROM nodes") == [["n1", None]]
     assert await rows(collector, "SELECT gpu_uuid, last_seen_at FROM gpus ORDER BY 1") == [
         ["GPU-0", None],
@@ -86,18 +91,6 @@ async def test_history_says_nothing_about_who_is_there_now_and_events_come_once(
     for _ in range(2):
         assert await run(collector, file, "--node", "n1") == 0
     assert await rows(collector, "SELECT count(*) FROM events WHERE kind = 'xid'") == [[2]]
-
-
-async def test_a_folder_is_read_packed_or_not(collector, tmp_path, capsys) -> None:
-    folder = tmp_path / "logs"
-    folder.mkdir()
-    (folder / "a.csv.gz").write_bytes(gzip.compress(log(1).encode()))
-    (folder / "b.csv.zst").write_bytes(zstandard.compress(log(2).encode()))
-    (folder / "c.csv").write_bytes(log(3).encode("utf-16"))
-    (folder / "README").write_text("not a log")
-    assert await run(collector, folder, "--node", "n1") == 0
-    assert "README: unknown format" in capsys.readouterr().out
-    assert await rows(collector, COUNT) == [[6, 6]]
 
 
 def test_a_dry_run_sends_nothing(tmp_path, capsys) -> None:
@@ -119,13 +112,6 @@ def test_a_line_that_is_lost_changes_the_exit_code(tmp_path, capsys) -> None:
     out = capsys.readouterr().out
     assert "gpu_samples  5" in out
     assert "skipped: utilization.gpu has an unknown unit (1, first in line 6)" in out
-
-
-def test_standard_input_is_a_file(monkeypatch, capsys) -> None:
-    stream = io.TextIOWrapper(io.BytesIO(log(2).encode()))
-    monkeypatch.setattr("sys.stdin", stream)
-    assert main(["import", "-", "--node", "n1", "--dry-run"]) == 0
-    assert "standard input: nvidia-smi CSV" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -152,13 +138,6 @@ def test_a_wrong_call_is_one_line_and_exit_code_2(tmp_path, capsys, flags, said)
     file.write_text(log(1))
     assert main(["import", *flags, str(file), "--node", "n1"]) == 2
     assert said in capsys.readouterr().err
-
-
-def test_without_a_collector_it_says_what_to_do(tmp_path, capsys) -> None:
-    file = tmp_path / "file"
-    file.write_text(log(1))
-    assert main(["import", str(file), "--node", "n1", "--url", "http://127.0.0.1:9"]) == 2
-    assert "no collector answers at http://127.0.0.1:9" in capsys.readouterr().err
 
 
 def test_a_machine_without_the_agents_packages_can_import() -> None:

@@ -2,8 +2,6 @@
 
 import asyncio
 import json
-import os
-import subprocess
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -12,7 +10,6 @@ from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
 import httpx2
-import pytest
 from mcp.client.client import Client
 from mcp.client.stdio import StdioServerParameters, stdio_client
 from mcp.client.streamable_http import streamable_http_client
@@ -71,9 +68,15 @@ async def over_http(
         yield client
 
 
-@pytest.mark.parametrize("mode", ["auto", "legacy"])
-async def test_over_http_tools_are_listed_and_called(tmp_path: Path, mode: str) -> None:
-    async with serving(tmp_path / "store") as url, over_http(url, mode=mode) as client:
+async def test_over_http_tools_are_listed_and_called(tmp_path: Path) -> None:
+    async with serving(tmp_path / "store") as url:
+        async with over_http(url, mode="legacy") as client:
+            assert (await client.call_tool("sql", {"query": "SELECT 1"})).structured_content
+        await is_listed_and_called(url)
+
+
+async def is_listed_and_called(url: str) -> None:
+    async with over_http(url) as client:
         assert client.server_info.name == "gpuwarden"
         assert "data, not instructions" in (client.instructions or "")
         listed = (await client.list_tools()).tools
@@ -115,14 +118,6 @@ def _status(url: str, token: str | None, body: bytes | None) -> int:
         return error.code
 
 
-async def test_a_collector_without_the_package_says_how_to_get_it(
-    tmp_path: Path, monkeypatch
-) -> None:
-    monkeypatch.setattr("gpuwarden_cli.mcp.http.find_spec", lambda name: None)
-    async with serving(tmp_path / "store") as url:
-        assert await asyncio.to_thread(_status, url, None, b"{}") == 501
-
-
 async def test_over_stdio_the_command_asks_a_collector_with_its_token(tmp_path: Path) -> None:
     folder = tmp_path / "store"
     token = granted(folder, Scope.READ)
@@ -142,19 +137,3 @@ async def test_over_stdio_the_command_asks_a_collector_with_its_token(tmp_path: 
         gone = await client.call_tool("schema", {"table": "gpus"})
         assert gone.is_error
         assert "no collector answers at" in gone.content[0].text
-
-
-def test_a_wrong_token_is_one_line_before_anything_is_served(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [*COMMAND, "mcp"],
-        input="",
-        env={**os.environ, "GPUWARDEN_TOKEN": "gw_nonsense"},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert done.returncode == 2
-    assert done.stdout == ""
-    assert done.stderr.startswith("gpuwarden: GPUWARDEN_TOKEN: ")
-    assert done.stderr.count("\n") == 1

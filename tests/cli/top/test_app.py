@@ -31,38 +31,6 @@ async def until(what: Callable[[], bool]) -> None:
             await asyncio.sleep(0.01)
 
 
-async def test_nodes_then_gpus_then_one_gpu_and_back() -> None:
-    source = FakeSource()
-    async with shown(source) as (app, pilot):
-        text = app.lines.text
-        assert "10,000 GPUs, 1,250 nodes: 200 silent, 8,000 busy, 1,000 idle, 10 throttled" in text
-        assert (
-            "util 62 %  5.12 MW  $29,500/h, $2,950 wasted  63 alerts (32 critical)  simulated"
-            in text
-        )
-        assert "> gpu-00000" in text
-        await pilot.press("down", "enter")
-        await until(lambda: app.state.rows is not None and app.state.rows.count == 8)
-        assert "of gpu-00001" in app.lines.text
-        await pilot.press("enter")
-        await until(lambda: app.state.gpu is not None)
-        for said in (
-            "utilization",
-            "⣿⣿⣿",
-            "python train.py",
-            " 16.0 ",
-            "critical",
-            "gpu_hung for 1m, $3.00",
-        ):
-            assert said in app.lines.text, said
-        await pilot.press("escape", "escape")
-        await until(lambda: app.state.rows is not None and app.state.rows.count == 1_250)
-        assert app.state.page.at == 1
-        await pilot.press("q")
-    assert source.ran
-    assert app.return_code in (0, None)
-
-
 async def test_ten_thousand_rows_are_never_asked_for_at_once() -> None:
     source = FakeSource()
     async with shown(source, size=(200, 60)) as (app, pilot):
@@ -108,22 +76,3 @@ async def test_names_of_anybody_cannot_leave_their_cells() -> None:
             assert line.isprintable()
         assert "�" in app.lines.text
         assert " – " in app.lines.text
-
-
-async def test_search_why_and_help_are_over_the_rows() -> None:
-    source = FakeSource(100)
-    async with shown(source) as (app, pilot):
-        await pilot.press("2", "slash", *"00011")
-        await until(lambda: app.state.rows is not None and app.state.rows.count == 8)
-        assert "search: 00011_" in app.lines.text
-        await pilot.press("enter", "w")
-        await until(lambda: app.state.overlay is not None and app.state.overlay.lines is not None)
-        assert "GPU-88: LOADER_WORKERS" in app.lines.text
-        await pilot.press("x", "question_mark")
-        assert "sort by the column before or behind" in app.lines.text
-
-
-async def test_every_line_has_the_width_of_the_screen_when_it_is_drawn() -> None:
-    async with shown(FakeSource(100), size=(61, 17)) as (app, _pilot):
-        for y in range(17):
-            assert app.lines.render_line(y).cell_length == 61

@@ -1,7 +1,6 @@
 """The JSON document: its shape, and that its values are those of SQL."""
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ from gpuwarden_cli.top import document
 from gpuwarden_cli.top.collector import CollectorSource
 from gpuwarden_cli.top.document import KEYS, document_of, document_text
 from gpuwarden_cli.top.document import TOTALS as TOTALS_KEYS
-from gpuwarden_cli.top.request import Answer, Request, RowsAnswer, RowsRequest, SourceError
+from gpuwarden_cli.top.request import SourceError
 from gpuwarden_rules.testing import MemoryDatabase
 
 CLOCK = SystemClock()
@@ -69,19 +68,6 @@ async def test_rows_are_read_in_parts_until_all_are_there(monkeypatch: pytest.Mo
     found = await document_of(FakeSource(gpus=24), None, CLOCK)
     assert [row["gpu_uuid"] for row in found["gpus"]] == [f"GPU-{n}" for n in range(24)]
     assert found["totals"]["gpus"] == TOTALS["gpus"]
-
-
-class Shrinking(FakeSource):
-    """GPUs leave while they are read: the source counts more than it gives."""
-
-    async def ask(self, request: Request) -> Answer:
-        answer = await super().ask(request)
-        assert isinstance(request, RowsRequest) and isinstance(answer, RowsAnswer)
-        return replace(answer, count=answer.count + 1)
-
-
-async def test_rows_that_leave_while_they_are_read_do_not_keep_it_waiting() -> None:
-    assert len((await document_of(Shrinking(gpus=8), None, CLOCK))["gpus"]) == 8
 
 
 async def test_no_answer_is_an_error_and_names_cannot_hold_control_characters() -> None:

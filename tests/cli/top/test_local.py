@@ -17,9 +17,7 @@ from gpuwarden_cli.top.request import (
     NodeRequest,
     RowsAnswer,
     RowsRequest,
-    SourceError,
     TopView,
-    WhyRequest,
 )
 from gpuwarden_simulator import SimulatedNode
 
@@ -92,15 +90,6 @@ async def test_the_graphs_of_this_host_have_its_own_readings_and_of_no_other() -
         other = await source.ask(NodeRequest("n2", "power_watts", 60, 60))
         assert isinstance(other, NodeAnswer)
         assert (list(other.gpus), list(other.processes)) == ([], [])
-
-
-async def test_why_needs_a_collector_and_alerts_are_not_said_to_be_none() -> None:
-    async with running(simulated(1)) as source:
-        with pytest.raises(SourceError, match="gpuwarden up") as error:
-            await source.ask(WhyRequest("n1"))
-        assert error.value.is_refusal
-        alerts = await source.ask(RowsRequest(TopView.ALERTS))
-        assert (alerts.rows, alerts.totals.get("alerts")) == ([], None)
 
 
 class Broken:

@@ -1,20 +1,15 @@
 """The model alone: what is asked for and when, where the selection is, and what a lost collector does."""
 
-from dataclasses import replace
-
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.cli.top.fake_source import TOTALS, gpu
 
 from gpuwarden_cli.output import text_width
-from gpuwarden_cli.top.columns import COLUMNS, columns_of
 from gpuwarden_cli.top.model import (
     AnswerArrived,
     AnswerFailed,
     AskSource,
     Clicked,
-    EndTop,
-    OpenPage,
     Pressed,
     Resized,
     State,
@@ -34,10 +29,8 @@ from gpuwarden_cli.top.request import (
     RowsRequest,
     TopView,
     WhyAnswer,
-    WhyRequest,
 )
 from gpuwarden_cli.top.screen import screen
-from gpuwarden_cli.top.text import sparkline
 
 GPUS = 1_000
 
@@ -86,14 +79,6 @@ def test_a_refresh_asks_for_the_rows_on_screen_and_no_more() -> None:
     assert wait_s(driven.state, driven.now_s) == 2.0
     assert driven.do(Ticked(), after_s=1.9) == []
     assert driven.do(Ticked(), after_s=0.1) == [AskSource(driven.asked[0])]
-
-
-def test_a_source_that_is_slow_is_asked_less_often() -> None:
-    driven = begun()
-    driven.do(Ticked(), after_s=2)
-    driven.now_s += 0.5
-    driven.answer()
-    assert wait_s(driven.state, driven.now_s) == 4.5
 
 
 def test_one_request_is_under_way_and_the_newest_wish_is_asked_next() -> None:
@@ -149,20 +134,6 @@ def test_a_search_is_asked_as_it_is_typed_and_escape_ends_it() -> None:
     assert driven.asked[-1].text == ""
 
 
-def test_sorting_goes_through_the_columns_numbers_largest_first() -> None:
-    driven = begun()
-    for column in COLUMNS[TopView.GPUS]:
-        driven.keys("right")
-        driven.answer()
-        assert (driven.state.page.sort, driven.state.page.is_descending) == (column.key, column.is_right)  # fmt: skip
-        if driven.state.asked is not None:
-            driven.answer()
-    driven.keys("right")
-    assert driven.state.page.sort == ""
-    driven.keys("left", "r")
-    assert driven.state.page.is_descending is not COLUMNS[TopView.GPUS][-1].is_right
-
-
 def test_a_collector_that_does_not_answer_is_asked_again_and_rows_stay() -> None:
     driven = begun()
     driven.do(Ticked(), after_s=2)
@@ -189,29 +160,6 @@ def test_a_refusal_is_shown_and_a_key_asks_again() -> None:
     driven.do(AnswerFailed(driven.state.asked, "this needs a token", is_refusal=True))
     assert "refused: this needs a token" in screen(driven.state, driven.now_s)[0][0].text
     driven.keys("2")
-    assert driven.state.asked is not None
-
-
-def test_why_is_asked_about_what_is_selected_and_any_key_goes_back() -> None:
-    driven = begun()
-    driven.keys("w")
-    assert driven.asked[-1] == WhyRequest("GPU-0")
-    driven.do(AnswerArrived(driven.asked[-1], WhyAnswer(["LOADER_WORKERS"])))
-    assert driven.state.overlay.lines == ["LOADER_WORKERS"]
-    driven.keys("x")
-    assert driven.state.overlay is None
-    driven.keys("w")
-    driven.do(AnswerFailed(WhyRequest("GPU-0"), "it needs a collector", is_refusal=True))
-    assert driven.state.overlay.lines == ["it needs a collector"]
-    assert driven.state.problem is None
-
-
-def test_paused_nothing_is_asked_until_a_key_needs_it() -> None:
-    driven = begun()
-    driven.keys("p")
-    assert wait_s(driven.state, driven.now_s) is None
-    assert driven.do(Ticked(), after_s=60) == []
-    driven.keys("pagedown", "pagedown")
     assert driven.state.asked is not None
 
 
@@ -257,18 +205,6 @@ def test_graphs_of_a_node_have_a_span_and_a_metric_and_a_click_opens_their_gpu()
     assert driven.state.page.has_rows
 
 
-def test_a_page_that_is_longer_than_the_screen_scrolls_to_its_last_line() -> None:
-    driven = begun()
-    driven.keys("g")
-    driven.do(AnswerArrived(driven.asked[-1], node_answer(128)))
-    assert "lines 1-18 of " in "".join(span.text for span in screen(driven.state, 0.0)[3])
-    driven.keys("end")
-    text = ["".join(span.text for span in line) for line in screen(driven.state, 0.0)]
-    assert text[-2] == "no process holds a GPU"
-    driven.keys("up")
-    assert driven.state.page.scrolled == len(driven.state.page_lines or ()) - 19
-
-
 def test_the_tree_is_asked_for_and_rows_of_it_open_and_close() -> None:
     driven = begun()
     driven.keys("3", "t")
@@ -287,24 +223,6 @@ def test_the_tree_is_asked_for_and_rows_of_it_open_and_close() -> None:
     assert not driven.state.is_paused
     driven.keys("t")
     assert not driven.state.request.is_tree
-
-
-def test_the_page_of_what_is_selected_is_shown_and_opened() -> None:
-    driven = begun(address="http://c:8750")
-    assert OpenPage("http://c:8750/gpus/GPU-0") in driven.do(Pressed("o", "o"))
-    assert driven.state.overlay.lines == ("http://c:8750/gpus/GPU-0",)
-    driven.keys("x", "g")
-    assert OpenPage("http://c:8750/nodes/gpu-00000") in driven.do(Pressed("o", "o"))
-    local = begun()
-    assert local.do(Pressed("o", "o")) == []
-    assert "only a collector has pages" in local.state.overlay.lines[0]
-
-
-def test_q_and_control_c_end_it() -> None:
-    driven = begun()
-    assert driven.do(Pressed("q", "q")) == [EndTop()]
-    driven.keys("slash")
-    assert driven.do(Pressed("ctrl+c")) == [EndTop()]
 
 
 KEYS = [
@@ -368,18 +286,3 @@ def test_whatever_happens_the_screen_has_its_size_and_the_selection_is_a_row(
             text = "".join(span.text for span in line)
             assert text_width(text) <= driven.state.width
             assert text.isprintable()
-
-
-def test_each_screen_has_the_column_that_names_its_rows() -> None:
-    for view in TopView:
-        for width in (10, 40, 78, 198):
-            shown = columns_of(view, width)
-            assert sum(w + 1 for _, w in shown) <= max(width + 1, shown[0][1] + 1)
-            assert shown[0][0] is COLUMNS[view][0]
-    assert len(columns_of(TopView.GPUS, 78)) >= 8
-    assert replace(State("x"), width=80).body_height == 18
-
-
-def test_a_sparkline_has_a_bar_for_each_value() -> None:
-    assert sparkline([0, 50, 100, None, 200, -5], 100.0) == "▁▅█ █▁"
-    assert sparkline([None, None]) == "  "

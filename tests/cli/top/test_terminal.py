@@ -14,9 +14,6 @@ import time
 
 import pytest
 
-from gpuwarden_cli.commands.top import THEME_VARIABLE, theme_of
-from gpuwarden_cli.top.theme import THEMES
-
 COMMAND = [
     sys.executable,
     "-c",
@@ -103,33 +100,6 @@ def test_after_a_bug_the_terminal_is_given_back_and_the_error_is_told() -> None:
     assert b"ZeroDivisionError" in terminal.written.rpartition(RESTORED[0])[2]
 
 
-@pytest.mark.slow
-def test_without_colour_nothing_is_coloured() -> None:
-    terminal = OnTerminal([*COMMAND, *LOCAL], NO_COLOR="1")
-    terminal.until(b"busy")
-    os.write(terminal.fd, b"q")
-    assert terminal.ended() == 0
-    for sequence in (b"\x1b[3", b"\x1b[9", b"[38;", b";3"):
-        for part in terminal.written.split(b"\x1b[")[1:]:
-            head = part.split(b"m")[0]
-            if head.replace(b";", b"").isdigit() and b"m" in part[:12]:
-                codes = {int(code) for code in head.split(b";")}
-                assert not codes & {*range(30, 38), *range(40, 48), 38, 48, *range(90, 108)}, (
-                    sequence,
-                    head,
-                )
-
-
-def test_into_a_pipe_it_prints_one_screen_of_plain_text() -> None:
-    done = subprocess.run(
-        [*COMMAND, *LOCAL, "--once"], capture_output=True, text=True, timeout=60, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    assert "8 GPUs, 1 node" in done.stdout
-    assert "/7" in done.stdout
-    assert "\x1b" not in done.stdout
-
-
 def test_json_has_every_list_and_an_absent_collector_is_exit_code_1() -> None:
     def run(*flags: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run([*COMMAND, *flags, "--once", "--json"], capture_output=True, text=True, timeout=60, check=False)  # fmt: skip
@@ -154,56 +124,6 @@ def test_a_reader_that_goes_away_ends_it_without_an_error() -> None:
         process.stdout.close()
         assert process.wait(60) == 0
         assert process.stderr.read() == b""
-
-
-def test_themes_come_from_the_flag_else_the_environment_and_no_color_wins() -> None:
-    assert theme_of(None, {}) == "terminal"
-    assert theme_of(None, {THEME_VARIABLE: "light"}) == "light"
-    assert theme_of("colour-blind", {THEME_VARIABLE: "light"}) == "colour-blind"
-    assert theme_of("light", {"NO_COLOR": "1"}) == "mono"
-    with pytest.raises(
-        ValueError, match="GPUWARDEN_TOP_THEME = pink is not a theme: terminal, light"
-    ):
-        theme_of(None, {THEME_VARIABLE: "pink"})
-    for theme in THEMES.values():
-        assert set(theme) == set(THEMES["mono"]), "every theme has every style"
-    assert all(look.color is None for look in THEMES["mono"].values())
-
-
-def test_a_dumb_terminal_in_ascii_gets_screens_one_after_another() -> None:
-    terminal = OnTerminal(
-        [*COMMAND, *LOCAL, "--every", "500ms"], TERM="dumb", PYTHONIOENCODING="ascii"
-    )
-    terminal.until(b"8 GPUs, 1 node")
-    first = len(terminal.written)
-    while terminal.written[first:].count(b"8 GPUs, 1 node") < 2:
-        assert terminal._read(10)
-    os.kill(terminal.pid, signal.SIGINT)
-    terminal.ended()
-    assert b"\x1b" not in terminal.written
-    assert terminal.written.isascii()
-
-
-@pytest.mark.parametrize(
-    "flags, line",
-    [
-        (["--every", "soon"], "--every soon is not a duration of at least 500ms; write 2s"),
-        (["--every", "1ms"], "--every 1ms is not a duration of at least 500ms; write 2s"),
-        (["--json"], "--json needs --once: it is one document, not a live view"),
-        (["--backend", "nvml"], "--backend chooses what --local reads: give both, or neither"),
-        (
-            ["--url", "collector:8750", "--once"],
-            "url = collector:8750 is not a URL; it must start with http://",
-        ),
-    ],
-)
-def test_a_wrong_call_is_one_line(
-    flags: list[str], line: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    from gpuwarden_cli.main import main
-
-    assert main(["top", *flags]) == 2
-    assert capsys.readouterr().err == f"gpuwarden: {line}\n"
 
 
 def test_without_the_package_it_says_how_to_get_it(monkeypatch, capsys) -> None:

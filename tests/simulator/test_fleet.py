@@ -9,10 +9,9 @@ import pytest
 
 from gpuwarden.clock import SystemClock
 from gpuwarden_agent import supervision
-from gpuwarden_agent.counters import Counters
 from gpuwarden_agent.queue.spool import Spool
 from gpuwarden_agent.settings import AgentSettings
-from gpuwarden_simulator.fleet import missed_share, run_fleet
+from gpuwarden_simulator.fleet import run_fleet
 
 SETTINGS = AgentSettings(backend="simulator", interval_s=0.2, batch_s=1.0)
 
@@ -87,27 +86,6 @@ async def test_history_comes_first_and_without_a_hole(stub_collector: Any, fake_
         assert len(ticks) >= 600
         assert ticks == list(range(ticks[0], ticks[0] + 200 * len(ticks), 200))
     assert len(stub_collector.rows("host_samples")) == sum(len(p.read_at) for _, p in nodes)
-
-
-async def test_stop_ends_it_before_its_time(stub_collector: Any, fake_probe: Any) -> None:
-    stop = asyncio.Event()
-    stop.set()
-    async with asyncio.timeout(5):
-        result = await run_fleet(
-            fleet(fake_probe, 2),
-            collector_url=stub_collector.url,
-            clock=SystemClock(),
-            stop=stop,
-            duration_s=3600,
-        )
-    assert result.spool_batches == 0
-    assert stub_collector.kinds().count("agent_stopped") == 2
-
-
-def test_the_share_of_missed_ticks_is_that_of_the_last_minute() -> None:
-    before = Counters(ticks=1000, ticks_missed=500)
-    assert missed_share(before, Counters(ticks=1090, ticks_missed=510)) == 0.1
-    assert missed_share(before, before) == 0.0
 
 
 async def test_the_last_rows_of_many_nodes_are_stored_however_many_they_are(

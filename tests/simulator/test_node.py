@@ -8,13 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuwarden.models import SIMULATED, GpuModel, find_model, model_named
-from gpuwarden_agent.probe import Probe, Reading, Row
+from gpuwarden_agent.probe import Reading, Row
 from gpuwarden_simulator import (
     Placement,
     SimulatedNode,
     Workload,
-    default_workloads,
-    fleet_nodes,
 )
 
 H100 = model_named("H100-SXM-80GB")
@@ -127,16 +125,6 @@ def test_a_clock_that_is_set_back_does_not_set_back_what_is_simulated(start_ms: 
     assert [node.read(start_ms + at) for at in clock] == wanted
 
 
-def test_slow_columns_of_the_host_come_every_ten_seconds(start_ms: int) -> None:
-    node = SimulatedNode("n", 1, H100, 1)
-    there = [
-        second
-        for second in range(3, 34)
-        if "shm_used_bytes" in node.read(start_ms + 1000 * second)["host_samples"][0]
-    ]
-    assert there == [3, 10, 20, 30]
-
-
 def test_without_host_the_node_leaves_the_machine_to_the_real_probe(start_ms: int) -> None:
     node = SimulatedNode("n", 2, H100, 1, host=False)
     machine = {"host_samples", "infiniband_samples"}
@@ -154,15 +142,6 @@ def test_only_the_tables_that_are_due_are_read(start_ms: int) -> None:
     assert set(node.read(start_ms + 1000, both)) == both
 
 
-def test_it_is_a_probe_that_never_blocks_and_fills_only_the_tables_it_names(
-    start_ms: int,
-) -> None:
-    node: Probe = SimulatedNode("n", 8, H100, 1)
-    assert (node.name, node.blocking, node.simulated) == ("simulator", False, True)
-    assert set(node.read(start_ms)) == set(node.tables)
-    node.close()
-
-
 def test_inventory_is_stable_unique_and_in_the_driver_s_format() -> None:
     first, again = (SimulatedNode("n", 16, H100, 7).describe() for _ in range(2))
     assert first == again
@@ -174,30 +153,6 @@ def test_inventory_is_stable_unique_and_in_the_driver_s_format() -> None:
     assert all(re.fullmatch(pattern, uuid) for uuid in uuids)
     assert len({row["pci_bus_id"] for row in first["gpus"]}) == 16
     assert find_model(str(first["gpus"][0]["model"])) is H100
-
-
-def test_placements_that_miss_a_gpu_are_refused() -> None:
-    with pytest.raises(ValueError, match="each of 2 GPUs once"):
-        SimulatedNode("n", 2, H100, 1, [Placement((0,), Workload.FREE)])
-
-
-def test_a_fleet_has_named_nodes_with_gpus_of_their_own(start_ms: int) -> None:
-    fleet = fleet_nodes([8] * 20, H100, 1)
-    assert [name for name, _ in fleet][:2] == ["sim-0001", "sim-0002"]
-    uuids = {row["gpu_uuid"] for _, node in fleet for row in node.describe()["gpus"]}
-    assert len(uuids) == 160
-    assert all(len(node.read(start_ms)["gpu_samples"]) == 8 for _, node in fleet)
-
-
-def test_a_fleet_of_small_nodes_still_shows_each_required_thing_once() -> None:
-    fixed = [
-        placement.workload
-        for number in range(10)
-        for placement in default_workloads(1, number, required=number)
-        if placement.workload is not None
-    ]
-    assert fixed.count(Workload.IDLE_HELD) == 1
-    assert len(fixed) == 8
 
 
 def test_a_longer_stride_lives_the_same_time_in_fewer_steps(start_ms: int) -> None:

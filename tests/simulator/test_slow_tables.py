@@ -134,14 +134,3 @@ def test_rows_of_a_table_do_not_depend_on_which_others_are_read(start_ms: int) -
         )
         for table in one:
             assert one[table] == all_tables[table]
-
-
-def test_allocations_are_those_of_the_processes(start_ms: int) -> None:
-    reading = SimulatedNode("n", 8, H100, 1).read(start_ms)
-    given_out = {row["gpu"]: row for row in reading["allocation_samples"]}
-    processes = {row["gpu"]: row for row in reading["process_samples"]}
-    assert given_out.keys() == processes.keys()
-    for gpu, row in given_out.items():
-        assert row["job"] == processes[gpu]["job"]
-        assert row.get("pod") == processes[gpu]["pod"]
-        assert row["scheduler"] == ("kubernetes" if processes[gpu]["pod"] else "slurm")

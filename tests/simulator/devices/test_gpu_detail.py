@@ -95,43 +95,6 @@ def test_a_model_gives_what_its_driver_gives(model: str, there: set[str], absent
     assert not absent & set(row)
 
 
-def test_parts_that_idle_in_p8_drop_the_pcie_generation_and_geforce_its_fan() -> None:
-    idle, busy = GpuLoad(), GpuLoad(util_percent=98, power_share=0.9, has_context=True)
-    assert [look("L40S", load)["pcie_generation"] for load in (idle, busy)] == [1, 4]
-    assert [look("H100-SXM", load)["pcie_generation"] for load in (idle, busy)] == [5, 5]
-    resting, blowing = (look("RTX-4090", load)["fan_percent"] for load in (idle, busy))
-    assert resting == 0
-    assert blowing >= 30  # type: ignore[operator]
-
-
-def test_the_margin_is_that_of_real_devices() -> None:
-    """nvidia-smi: an H100 at 41 degrees has 46 left, an H200 at 28 has 59."""
-    row = look("H100-SXM", GpuLoad())
-    assert 55 <= row["temperature_margin_celsius"] <= 62  # type: ignore[operator]
-
-
-@pytest.mark.parametrize(
-    ("model", "total", "busy"),
-    [
-        ("H100-SXM", 128 << 30, 3 << 20),
-        ("A100-SXM-40GB", 64 << 30, 3 << 20),
-        ("T4", 256 << 20, 3 << 20),
-    ],
-)
-def test_the_window_to_the_memory_is_that_of_real_boards(model: str, total: int, busy: int) -> None:
-    """nvidia-smi -q: 131072 MiB of an H100, 65536 MiB of an A100 40GB, 256 MiB of a T4."""
-    idle = look(model, GpuLoad())
-    assert (idle["bar1_total_bytes"], idle["bar1_used_bytes"]) == (total, 1 << 20)
-    at_work = look(model, GpuLoad(util_percent=90, power_share=0.5, has_context=True))
-    assert at_work["bar1_used_bytes"] == busy
-
-
-def test_trouble_of_the_link_lowers_it_and_counts_its_errors() -> None:
-    row = look("H100-SXM", GpuLoad(), pcie=PcieTrouble(3, 8, 40))
-    assert (row["pcie_generation"], row["pcie_width"], row["pcie_replays_total"]) == (3, 8, 40)
-    assert (row["pcie_replay_rollovers_total"], row["pcie_bad_tlps_total"]) == (10, 40)
-
-
 @each("model", SIMULATED)
 def test_traffic_fits_the_link(model: GpuModel, start_ms: int) -> None:
     node = SimulatedNode("n", 2, model, 1, [Placement((0, 1), Workload.TRAINING)])

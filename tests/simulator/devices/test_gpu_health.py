@@ -2,12 +2,10 @@
 
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.each import each
 
-from gpuwarden.models import SIMULATED, GpuModel, model_named
+from gpuwarden.models import model_named
 from gpuwarden_agent.probe import Row
 from gpuwarden_simulator.devices.gpu_health import (
-    SRAM_ERRORS_MAX,
     Errors,
     HealthTrouble,
     MemoryAging,
@@ -70,33 +68,3 @@ def test_volatile_counters_begin_anew_with_the_driver() -> None:
     assert health_row(aged, 1000, 1000)["ecc_corrected_volatile_total"] == 0
     assert health_row(aged, 1000, -1e12)["ecc_corrected_volatile_total"] == 3001
     assert health_row(aged, 1000, 1000)["ecc_corrected_aggregate_total"] == 3008
-
-
-def test_banks_of_the_remapper_are_neither_lost_nor_made() -> None:
-    """2560 on a real H100, 3072 on a real H200."""
-    for model, banks in (("H100-SXM", 2560), ("H200", 3072)):
-        trouble = HealthTrouble(rows_uncorrected=3, has_failed=True)
-        row = health_row(memory(model), 0, 0, trouble)
-        left = {n: v for n, v in row.items() if n.startswith("remap_banks_")}
-        assert sum(left.values()) == banks  # type: ignore[arg-type]
-        assert (left["remap_banks_high"], left["remap_banks_none"]) == (3, 1)
-
-
-def test_too_many_sram_errors_pass_the_threshold() -> None:
-    for errors, is_passed in ((SRAM_ERRORS_MAX - 1, False), (SRAM_ERRORS_MAX, True)):
-        trouble = HealthTrouble(lifetime=Errors(sram_uncorrected=errors))
-        assert health_row(memory("H100-SXM"), 0, 0, trouble)["sram_threshold_exceeded"] is is_passed
-
-
-@each("model", SIMULATED)
-def test_a_model_reports_what_it_has(model: GpuModel) -> None:
-    row = health_row(memory(model.name), 0, -1e12)
-    has_ecc = "ecc_corrected_volatile_total" in row
-    is_geforce = model.name.startswith("RTX-") and model.name[4:].replace("-Ti", "").isdigit()
-    assert has_ecc is not is_geforce
-    is_old = model.name.startswith(("V100", "P100", "T4"))
-    assert ("retired_pages_pending" in row) is is_old
-    is_amd = model.name.startswith("MI")
-    assert ("remap_pending" in row) is not (is_old or is_amd or is_geforce)
-    is_switched = model.name.startswith(("GB", "B200", "B300", "H200-SXM", "H100-SXM"))
-    assert ("fabric_state" in row) is is_switched

@@ -8,7 +8,6 @@ from gpuwarden_simulator.devices.hardware import (
     GIB,
     MIB,
     cpu_model_of,
-    driver_facts,
     generation_of,
     make_device,
     rack_facts,
@@ -35,41 +34,6 @@ def test_memory_is_what_nvidia_smi_prints_for_that_model_within_half_a_percent(
     """Totals from nvidia-smi on the real devices."""
     device = make_device(model_named(name), "s", 0, 1)
     assert device.memory_total_bytes / MIB == pytest.approx(total_mib, rel=0.005)
-
-
-@pytest.mark.parametrize(
-    ("name", "absent"),
-    [
-        ("H100-SXM", set()),
-        ("L40S", {"memory_temperature_celsius", "nvlink_tx_bytes_total", "nvlink_rx_bytes_total"}),
-        ("RTX-3090", {"memory_temperature_celsius"}),
-        ("P100", {"energy_joules_total"}),
-    ],
-)
-def test_columns_that_a_model_cannot_give_are_absent(name: str, absent: set[str]) -> None:
-    assert set(make_device(model_named(name), "s", 0, 1).absent) == absent
-
-
-def test_an_amd_board_has_none_of_nvidia_s_notions() -> None:
-    device = make_device(model_named("MI300X"), "s", 0, 1)
-    assert {"pstate", "clocks_event_reasons", "nvlink_tx_bytes_total"} <= set(device.absent)
-    assert device.describe()["vendor"] == "amd"
-    assert "cuda_version" not in driver_facts(model_named("MI300X"))
-
-
-def test_geforce_has_no_serial_number_and_hopper_no_absolute_thresholds() -> None:
-    assert make_device(model_named("RTX-4090"), "s", 0, 1).serial is None
-    hopper = make_device(model_named("H100-SXM"), "s", 0, 1).describe()
-    assert hopper["temperature_slowdown_celsius"] is None
-    assert hopper["power_limit_min_watts"] == 200.0
-    assert make_device(model_named("A100-SXM-80"), "s", 0, 1).describe()[
-        "temperature_slowdown_celsius"
-    ] == pytest.approx(89)
-
-
-def test_bus_ids_of_a_large_node_differ() -> None:
-    ids = {make_device(model_named("L4-24GB"), "s", i, 64).pci_bus_id for i in range(64)}
-    assert len(ids) == 64
 
 
 def test_eighteen_nodes_of_gb200_share_a_rack() -> None:

@@ -5,12 +5,11 @@ from typing import Any
 import pytest
 
 from gpuwarden.clock import EPOCH, to_ms
-from gpuwarden.models import SIMULATED, SIMULATED_ACCELERATORS, GpuModel, find_model, model_named
+from gpuwarden.models import SIMULATED_ACCELERATORS, GpuModel, find_model
 from gpuwarden.schema import WIRE_TABLES
 from gpuwarden_simulator import SimulatedNode
-from gpuwarden_simulator.devices.vendors import is_nvidia, source_of
+from gpuwarden_simulator.devices.vendors import source_of
 from gpuwarden_simulator.faults.kinds import Fault, FaultKind, misfit
-from gpuwarden_simulator.node import fleet_nodes
 
 START_MS = to_ms(EPOCH) + 1_800_000_000_000
 OF_GPUS = ("gpu_samples", "gpu_detail_samples", "gpu_health_samples", "link_samples")
@@ -57,13 +56,6 @@ def test_devices_are_named_as_their_driver_names_them(model: GpuModel) -> None:
     assert len({row["gpu_uuid"] for row in rows}) == 2
 
 
-def test_the_instance_is_known_where_only_one_cloud_has_such_devices() -> None:
-    (row,) = SimulatedNode("n1", 16, model_named("Trainium"), 7).describe()["nodes"]
-    assert (row["cloud"], row["instance_type"]) == ("aws", "trn1.32xlarge")
-    (row,) = SimulatedNode("n1", 8, model_named("Gaudi3"), 7).describe()["nodes"]
-    assert "cloud" not in row
-
-
 ONE_OF_EACH_SOURCE = [
     *{source_of(model).backend: model for model in SIMULATED_ACCELERATORS}.values()
 ]
@@ -87,23 +79,3 @@ def test_a_fault_that_nothing_shows_is_refused(model: GpuModel) -> None:
         broken = hour(SimulatedNode("n1", 2, model, 7, script=[fault]))
         broken.pop("events", None)
         assert broken != well, kind
-
-
-def test_only_nvidias_have_xids() -> None:
-    assert {m.name for m in SIMULATED if not is_nvidia(m)} == {
-        m.name for m in SIMULATED if m.vendor == "amd"
-    }
-    fault = Fault(FaultKind.XID, 0, None, 0, {"code": 79})
-    for model in SIMULATED_ACCELERATORS:
-        assert "NVIDIA's" in (misfit(fault, model, 4) or "")
-
-
-def test_nodes_of_a_fleet_have_their_models_in_turn() -> None:
-    models = [model_named(name) for name in ("H100-SXM", "TPU-v5p", "M4")]
-    fleet = fleet_nodes([2, 2, 1, 2], models, 1)
-    assert [node.describe()["gpus"][0]["model"] for _, node in fleet] == [
-        "NVIDIA H100-SXM-80GB",
-        "TPU v5p",
-        "Apple M4 Max (40-core GPU)",
-        "NVIDIA H100-SXM-80GB",
-    ]

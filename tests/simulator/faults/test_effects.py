@@ -153,13 +153,6 @@ def test_another_board_has_its_own_name_and_none_of_the_troubles_of_the_one_befo
         assert row(last, table)["gpu_uuid"] == now[1]["gpu_uuid"]
 
 
-def test_a_failed_remap_stays(start_ms: int) -> None:
-    watched = Watched(start_ms, fault(FaultKind.ROW_REMAP_FAILED, 60))
-    assert row(watched.first, "gpu_health_samples")["remap_failed"] is False
-    health = row(watched.at(61), "gpu_health_samples")
-    assert (health["remap_failed"], health["remap_banks_none"]) == (True, 1)
-
-
 def test_an_nvlink_that_is_down_carries_nothing_and_the_others_carry_it_all(start_ms: int) -> None:
     watched = Watched(start_ms, fault(FaultKind.NVLINK_DOWN, 60, 120, link=4))
     before, down, up = watched.at(60), watched.at(119), watched.at(140)
@@ -190,19 +183,6 @@ def test_a_flapping_nvlink_goes_down_once_a_period(start_ms: int) -> None:
     assert sum(a is True and b is False for a, b in itertools.pairwise(states)) == 6
     assert links[-1]["recovery_errors_total"] == 6
     assert states[-1] is True
-
-
-def test_falls_of_a_link_are_counted_since_the_driver_was_loaded(start_ms: int) -> None:
-    watched = Watched(
-        start_ms,
-        fault(FaultKind.NVLINK_DOWN, 60, link=0, flap=20_000),
-        fault(FaultKind.GPU_LOST, 155, 205),
-    )
-    falls = [
-        next(r for r in watched.at(second)["link_samples"] if (r["gpu"], r["link"]) == (1, 0))
-        for second in (150, 210, 245)
-    ]
-    assert [link["recovery_errors_total"] for link in falls] == [5, 0, 2]
 
 
 def test_a_degraded_pcie_link_is_narrow_slow_and_sends_again(start_ms: int) -> None:
@@ -370,14 +350,6 @@ def test_an_infiniband_port_that_is_down_says_so_and_carries_nothing(start_ms: i
     assert [r["state"] for r in down].count("active") == 3
 
 
-def test_a_flapping_port_counts_its_falls(start_ms: int) -> None:
-    flap = of_node(FaultKind.INFINIBAND_DOWN, 60, adapter=0, flap=60_000)
-    watched = Watched(start_ms, flap)
-    states = [r["infiniband_samples"][0]["state"] for r in watched.each(60, 360, 10)]
-    assert states.count("down") == states.count("active") == 15
-    assert watched.at(361)["infiniband_samples"][0]["link_downed_total"] == 6
-
-
 def test_slow_nfs_shows_in_its_latency_and_starves_jobs_with_loaders(start_ms: int) -> None:
     watched = Watched(start_ms, of_node(FaultKind.NFS_SLOW, 60, 660, latency_ms=300))
     first, last = watched.at(100), watched.at(600)
@@ -480,12 +452,3 @@ def test_older_boards_retire_pages_and_fans_stand_still(start_ms: int) -> None:
     )
     assert row(stuck.at(120), "gpu_detail_samples")["fan_percent"] == 0
     assert row(stuck.at(400), "gpu_detail_samples")["fan_percent"] > 0  # type: ignore[operator]
-
-
-def test_cooling_that_does_not_waver_makes_a_gpu_hot_and_does_not_throttle_it(
-    start_ms: int,
-) -> None:
-    watched = Watched(start_ms, fault(FaultKind.THERMAL_THROTTLE, 60, resistance=1.4, swing=0.0))
-    readings = watched.each(600, 900, 20)
-    assert mean(readings, "temperature_celsius") > mean(readings, "temperature_celsius", 2) + 5
-    assert all(row(r, "gpu_samples")["clocks_event_reasons"] & 0x60 == 0 for r in readings)  # type: ignore[operator]

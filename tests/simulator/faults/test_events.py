@@ -1,9 +1,7 @@
 """Scripted events are what the agent would have made of the driver's own words."""
 
 import json
-import re
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -75,14 +73,3 @@ def test_a_tick_that_does_not_ask_for_events_does_not_lose_them(start_ms: int) -
     node.read(start_ms, {"gpu_samples"})
     node.read(start_ms + 8_000, {"gpu_samples"})
     assert len(node.read(start_ms + 9_000)["events"]) == 1
-
-
-def test_a_text_of_the_script_s_own_is_told(start_ms: int) -> None:
-    node = SimulatedNode("n", 2, H100, 1, script=[xid(0, code=74, text="NVLink: my own words")])
-    (row,) = node.read(start_ms)["events"]
-    assert json.loads(str(row["details"]))["text"] == "NVLink: my own words"
-
-
-@pytest.mark.parametrize("code", sorted(TEXTS))
-def test_texts_are_one_line_and_have_no_other_driver_s_pid(code: int) -> None:
-    assert not re.search(r"\n|pid=", TEXTS[code])

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from gpuwarden.models import model_named
 from gpuwarden_simulator import Fault, FaultKind, SimulatedNode, fleet_nodes
 from gpuwarden_simulator.faults.kinds import SPECS
-from gpuwarden_simulator.faults.script import ScriptError, duration_ms, load_script, read_script
+from gpuwarden_simulator.faults.script import ScriptError, read_script
 
 H100 = model_named("H100-SXM-80GB")
 NODES = {"sim-0001": 8, "sim-0002": 8}
@@ -44,17 +44,6 @@ def test_a_fault_without_a_node_is_every_node_s_and_one_with_several_gpus_each_o
     found = read('[[fault]]\nat = "0s"\ngpu = [2, 0, 2]\nfault = "power_brake"')
     assert set(found) == set(NODES)
     assert [fault.gpu for fault in found["sim-0001"]] == [2, 0]
-
-
-def test_an_empty_script_is_a_script() -> None:
-    assert read("") == {}
-
-
-@pytest.mark.parametrize(
-    ("text", "ms"), [("0s", 0), ("250ms", 250), ("+90s", 90_000), ("2m", 120_000), ("1.5h", 5_400_000), ("1d", 86_400_000)]
-)  # fmt: skip
-def test_a_duration_of_any_unit_is_read_as_milliseconds(text: str, ms: int) -> None:
-    assert duration_ms(text) == ms
 
 
 XID = '[[fault]]\nat = "1s"\ngpu = 1\nfault = "xid"\ncode = 79\n'
@@ -99,16 +88,6 @@ def test_what_is_wrong_is_told_in_one_line_with_its_place(text: str, message: st
     with pytest.raises(ScriptError, match=re.escape(message)) as caught:
         read(text)
     assert "\n" not in str(caught.value)
-
-
-def test_a_file_that_cannot_be_read_is_told_by_name(tmp_path: Path) -> None:
-    with pytest.raises(ScriptError, match=r"none\.toml: cannot be read: No such file"):
-        load_script(tmp_path / "none.toml", NODES, H100)
-    (tmp_path / "bytes.toml").write_bytes(b"\xff\xfe")
-    with pytest.raises(ScriptError, match="not UTF-8 text"):
-        load_script(tmp_path / "bytes.toml", NODES, H100)
-    with pytest.raises(ScriptError, match="cannot be read: Is a directory"):
-        load_script(tmp_path, NODES, H100)
 
 
 values = st.one_of(st.integers(-5, 2000), st.text(max_size=8).map(repr), st.sampled_from(['"1s"', '"9h"', "[1]", "true", "nan"]))  # fmt: skip

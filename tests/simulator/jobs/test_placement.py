@@ -33,15 +33,6 @@ def test_eight_gpus_always_show_idle_starved_throttled_and_healthy(seed: int, gp
     assert kinds[Workload.TRAINING] == 2
 
 
-def test_the_smallest_node_has_the_gpu_that_the_idle_alert_needs() -> None:
-    assert default_workloads(1, 0) == (Placement((0,), Workload.IDLE_HELD),)
-
-
-def test_a_node_without_gpus_is_refused() -> None:
-    with pytest.raises(ValueError, match="at least one GPU"):
-        default_workloads(0, 1)
-
-
 def test_a_lasting_job_began_before_the_first_look_and_never_ends(start_ms: int) -> None:
     timeline = Timeline(Placement((0,), Workload.IDLE_HELD), "s")
     job = timeline.job_at(start_ms)
@@ -88,8 +79,3 @@ def test_shares_of_gpu_time_come_out_as_drawn(start_ms: int) -> None:
     )
     for workload, share in SHARES.items():
         assert looks[workload] / looks.total() == pytest.approx(share, abs=0.04)
-
-
-def test_the_shares_add_up_and_a_quarter_is_idle() -> None:
-    assert sum(SHARES.values()) == pytest.approx(1)
-    assert SHARES[Workload.FREE] + SHARES[Workload.IDLE_HELD] == pytest.approx(0.25)

@@ -40,30 +40,6 @@ def test_ranks_of_a_job_have_one_launcher_and_workers_of_their_own() -> None:
     assert [len(some) for some in pids] == [5, 5] and not pids[0] & pids[1]
 
 
-def test_a_process_that_hangs_in_the_kernel_was_sent_sigkill() -> None:
-    hung = TreeLoad(is_stuck=True)
-    gpu = gpu_physics.start(DEVICE, demand(JOB, 1e5, random.Random(0)).gpu, 100, random.Random(0))
-    tree = process_tree.start(JOB, hung, 100)
-    row = process_tree.process_row(DEVICE, gpu, JOB, hung, tree, 24, random.Random(0))
-    assert (row["state"], row["signals_pending"], row["signals_blocked"]) == (
-        "D",
-        "SIGKILL",
-        "none",
-    )
-
-
-def test_ranks_of_a_job_differ_differ_a_little_and_no_thread_exceeds_a_core() -> None:
-    asked = demand(JOB, 100_000, random.Random(0))
-    gpu = gpu_physics.start(DEVICE, asked.gpu, 100, random.Random(0))
-    tree = process_tree.start(JOB, asked.tree, 100)
-    rng = random.Random(0)
-    rows = [
-        process_tree.process_row(DEVICE, gpu, JOB, asked.tree, tree, 24, rng) for _ in range(50)
-    ]
-    assert len({row["main_cpu_percent"] for row in rows}) == 50
-    assert all(row["loader_cpu_percent"] <= 100 for row in rows)  # type: ignore[operator]
-
-
 def test_counters_grow_by_rate_times_time() -> None:
     load = TreeLoad(
         main_cpu_percent=50.0,
@@ -75,8 +51,3 @@ def test_counters_grow_by_rate_times_time() -> None:
     after = process_tree.step(before, load, 20)
     grown = [new - old for old, new in zip(before, after, strict=True)]
     assert grown == pytest.approx([2e7, 6e7, 100, 10])
-
-
-def test_counters_of_an_old_job_start_as_if_it_had_worked_all_along() -> None:
-    load = TreeLoad(read_bytes_per_second=1e6)
-    assert process_tree.start(JOB, load, 1e6).read_bytes > 1e12

@@ -147,11 +147,6 @@ def test_a_file_that_is_no_recording_says_why(tmp_path: Path, first: bytes, says
         list(entries_of(path))
 
 
-def test_a_file_that_is_not_there_says_so(tmp_path: Path) -> None:
-    with pytest.raises(RecordingError, match="cannot be read: No such file"):
-        list(entries_of(tmp_path / "none"))
-
-
 def test_nothing_is_written_for_what_json_cannot_say() -> None:
     with pytest.raises(ValueError, match="not JSON compliant"):
         encode_block([Samples(1, "host", {"host_samples": [{"load_1m": float("nan")}]})])

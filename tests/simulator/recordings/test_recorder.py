@@ -159,13 +159,6 @@ async def test_being_stopped_ends_the_file_cleanly(tmp_path, fake_probe, until_t
     assert isinstance(read(path)[1][-1], Ended)
 
 
-async def test_a_file_without_a_tick_is_not_left_behind(tmp_path, fake_probe) -> None:
-    stop = asyncio.Event()
-    stop.set()
-    await recorder(tmp_path / "r.jsonl.gz", fake_probe()).run(stop)
-    assert not list(tmp_path.iterdir())
-
-
 def test_a_file_that_is_there_is_not_written_over(tmp_path) -> None:
     path = tmp_path / "r.jsonl.gz"
     path.write_bytes(b"precious")

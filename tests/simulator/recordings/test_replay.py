@@ -231,22 +231,6 @@ def test_a_long_pause_is_not_played_out(tmp_path: Path) -> None:
     assert values(probe, [4002], "energy_joules_total")[0] == pytest.approx(3002, abs=0.01)
 
 
-def test_a_coarse_recording_is_not_asked_more_often(tmp_path: Path) -> None:
-    entries = [sample(5 * n, util_percent=float(n)) for n in range(3)]
-    probe = playing(write(tmp_path / "r", [entries], interval_s=5.0))
-    assert probe.tables == {"gpu_samples": 5, "gpu_detail_samples": 10, "events": 5}
-    assert values(probe, range(0, 25, 5), "util_percent") == [0.0, 1.0, 2.0, 0.0, 1.0]
-
-
-def test_of_a_fine_recording_the_newest_counts(tmp_path: Path) -> None:
-    entries = [
-        Samples(FIRST_MS + 200 * n, "gpu0", {"gpu_samples": [{"gpu_uuid": "GPU-1", "gpu": n}]})
-        for n in range(15)
-    ]
-    probe = playing(write(tmp_path / "r", [entries], interval_s=0.2))
-    assert values(probe, range(4), "gpu") == [0, 5, 10, 0]
-
-
 def test_what_a_newer_version_recorded_is_left_out_and_named(tmp_path: Path) -> None:
     row = {"gpu_uuid": "GPU-1", "gpu": 0, "future_column": 1}
     entries = [Samples(FIRST_MS, "gpu0", {"gpu_samples": [row], "future_samples": [{"a": 1}]})]
@@ -269,11 +253,6 @@ def test_a_recording_that_cannot_be_played_says_why(tmp_path: Path) -> None:
         write(path, [entries], *probes)
         with pytest.raises(RecordingError, match=says):
             Recording(path)
-
-
-def test_whether_it_ended_cleanly_is_known(tmp_path: Path) -> None:
-    assert not Recording(write(tmp_path / "r", [[sample(0)]])).is_whole
-    assert Recording(write(tmp_path / "r", [[sample(0), Ended(FIRST_MS, 1, 0)]])).is_whole
 
 
 def test_a_file_that_went_away_fails_the_probe_and_not_the_agent(tmp_path: Path) -> None:

@@ -1,7 +1,6 @@
 """The evidence run, end to end against the simulator, and the judgements in it."""
 
 import csv
-import importlib.util
 import json
 import os
 import subprocess
@@ -12,8 +11,8 @@ import time
 from pathlib import Path
 
 import pytest
-from bench.gpu import agreement, gpm, support
-from bench.gpu.scenes import Workshop, spread
+from bench.gpu import agreement, support
+from bench.gpu.scenes import Workshop
 from bench.gpu.workloads import WORKLOADS
 from tests.agent.collect.nvidia import fake_library
 
@@ -67,12 +66,6 @@ def evidence(tmp_path_factory) -> Path:
     return output
 
 
-@pytest.mark.slow
-def test_it_writes_a_few_small_files(evidence: Path) -> None:
-    assert {path.name for path in evidence.iterdir()} == FILES
-    assert sum(path.stat().st_size for path in evidence.iterdir()) < 2**20
-
-
 def test_every_workload_was_recorded_and_can_be_read(evidence: Path, tmp_path) -> None:
     results = json.loads((evidence / "results.json").read_text())
     scenes = {scene["name"]: scene for scene in results["scenes"]}
@@ -86,11 +79,6 @@ def test_every_workload_was_recorded_and_can_be_read(evidence: Path, tmp_path) -
     assert scenes["idle"]["means"]["util_percent"] < 10 < scenes["matmul"]["means"]["util_percent"]
 
 
-def test_the_agent_itself_was_measured(evidence: Path) -> None:
-    overhead = json.loads((evidence / "results.json").read_text())["overhead"]
-    assert overhead["rss_max_mib"] > 5 and overhead["seconds"] >= 2
-
-
 def test_every_field_id_was_asked(evidence: Path) -> None:
     with (evidence / "support.csv").open() as file:
         rows = list(csv.DictReader(file))
@@ -99,10 +87,6 @@ def test_every_field_id_was_asked(evidence: Path) -> None:
     ]
     (name,) = [row for row in rows if row["kind"] == "port" and row["name"] == "name"]
     assert name["code"] == "SUCCESS" and "H200" in name["value"]
-
-
-def test_no_part_of_the_run_failed(evidence: Path) -> None:
-    assert "during" not in (evidence / "summary.md").read_text()
 
 
 @pytest.mark.slow
@@ -120,16 +104,6 @@ def test_without_a_gpu_it_says_so_in_a_line(tmp_path) -> None:
     assert done.returncode == 2
     assert "no GPU to measure: " in done.stdout.splitlines()[-1]
     assert not (tmp_path / "out").exists()
-
-
-def test_without_torch_every_workload_says_so() -> None:
-    if importlib.util.find_spec("torch") is not None:
-        pytest.skip("torch is installed here")
-    workshop = Workshop(pretend=False)
-    workshop.wait()
-    reasons = [workshop.start(name) for name in ("matmul", "spin")]
-    workshop.close()
-    assert reasons == ["torch cannot be imported: No module named 'torch'"] * 2
 
 
 def is_running(pid: int) -> bool:
@@ -194,40 +168,6 @@ def test_what_identifies_a_board_is_compared_and_not_shown() -> None:
     assert "GPU-1" not in str(one)
     answer = support.timed("call", "nvmlDeviceGetUUID", "", lambda: "GPU-1")
     assert (answer.value, answer.code) == ("hidden", "SUCCESS")
-
-
-def test_columns_that_are_compared_exist() -> None:
-    from gpuwarden.schema import WIRE_TABLES
-
-    for field in agreement.FIELDS:
-        WIRE_TABLES[field.table].column(field.column)
-
-
-def test_a_call_that_fails_has_its_code() -> None:
-    from gpuwarden_agent.collect.nvidia.nvml import NOT_SUPPORTED, NvmlError
-
-    def refuse() -> None:
-        raise NvmlError(NOT_SUPPORTED, "nvmlX")
-
-    answer = support.timed("call", "nvmlX", "", refuse)
-    assert (answer.code, answer.is_supported, answer.times) == (
-        "NOT_SUPPORTED",
-        False,
-        support.TIMES,
-    )
-
-
-def test_full_tensor_cores_are_a_hundred_percent() -> None:
-    peak = 132 * 4096 * 1830e6
-    assert peak == pytest.approx(989e12, rel=0.001)
-    assert gpm.expected_tensor_percent("NVIDIA H200, driver 580", peak, 1830) == pytest.approx(100)
-    assert gpm.expected_tensor_percent("NVIDIA L40S", peak, 1830) is None
-    assert gpm.expected_tensor_percent("NVIDIA H200", peak, 0.0) is None
-
-
-def test_a_spread_of_nothing_is_nothing() -> None:
-    assert spread([]) == {}
-    assert spread([3.0, 1.0, 2.0]) == {"p50": 2.0, "p99": 3.0, "max": 3.0}
 
 
 WALK = """

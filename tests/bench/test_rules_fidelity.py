@@ -6,7 +6,7 @@ from datetime import timedelta
 import pytest
 from bench import rules_fidelity
 from bench.fidelity import scenarios, verdict
-from bench.fidelity.fleet import START_MS, Fleet, Hour, Silence
+from bench.fidelity.fleet import START_MS, Fleet
 from bench.fidelity.scenarios import MINUTE_MS, Order, Scenario, ScriptedFault
 from bench.fidelity.warehouse import HOUR_S, Warehouse
 
@@ -57,54 +57,6 @@ def test_every_scenario_names_rules_that_exist_and_fits_the_models_of_its_nodes(
     for scenario in every:
         assert {*scenario.expects, *scenario.may} <= set(RULES), scenario.name
     Fleet(8, 1, scenarios.plan(8, 30, 1))  # raises where a node cannot have a fault
-
-
-def test_faults_on_one_part_of_a_node_do_not_meet() -> None:
-    planned = scenarios.plan(16, 60, 1)
-    lasting = [i for i in planned if i.scenario.minutes and i.gpus is not None]
-    for number, one in enumerate(lasting):
-        for other in lasting[number + 1 :]:
-            if one.node == other.node and set(one.part) & set(other.part):
-                assert one.end_ms < other.begin_ms or other.end_ms < one.begin_ms
-
-
-def test_boards_that_broke_for_good_are_replaced_when_nothing_else_is_wrong() -> None:
-    planned = scenarios.plan(16, 60, 1)
-    replaced = [i for i in planned if i.scenario is scenarios.MAINTENANCE]
-    assert {i.node for i in replaced} >= {"node-002", "node-006"}
-    for one in replaced:
-        beside = [i for i in planned if i.node == one.node and i is not one and i.scenario.minutes]
-        assert not [i for i in beside if i.begin_ms < one.end_ms and one.begin_ms < i.end_ms]
-    broken = {
-        (i.node, gpu)
-        for i in planned
-        if i.scenario.is_mended and i.begin_ms < 20 * 60 * MINUTE_MS
-        for gpu in i.part[:1]
-    }
-    assert broken <= {(i.node, gpu) for i in replaced for gpu in i.part}
-
-
-def test_a_board_is_in_the_inventory_from_when_it_was_put_in_and_the_one_before_until_then() -> (
-    None
-):
-    order = Order(FaultKind.BOARD_REPLACED, at_min=4)
-    reboot = Order(FaultKind.REBOOT, gpus="none")
-    replaced = incident(Scenario("replaced", 8, (reboot, order), {}), begin_min=20)
-    fleet = Fleet(1, 1, [replaced])
-    warehouse = Warehouse(fleet.describe())
-    warehouse.load(fleet.read(0, HOUR_S), 0)
-
-    def seen(minutes: float) -> dict[str, float]:
-        at = from_ms(START_MS) + timedelta(minutes=minutes)
-        sql = "SELECT gpu_uuid, last_seen_at FROM gpus WHERE gpu = 1 AND $now IS NOT NULL"
-        found = asyncio.run(warehouse.query(sql, {"now": at})).rows
-        return {uuid: (last - from_ms(START_MS)).total_seconds() / 60 for uuid, last in found}
-
-    (old,) = seen(10)
-    assert seen(24) == {old: 19.75}
-    later = seen(40)
-    assert len(later) == 2
-    assert (later.pop(old), [*later.values()]) == (19.75, [40])
 
 
 def test_an_alert_in_time_is_caught_and_one_that_comes_late_or_never_is_said() -> None:
@@ -165,45 +117,3 @@ def test_a_lost_gpu_is_caught_in_time_and_nothing_else_fires(
     assert found.wrong == []
     assert found.figures()["caught"] == 2
     assert "gpu_lost 1" in verdict.table(found)
-
-
-def test_the_inventory_says_when_a_node_was_last_heard_of_at_the_instant_that_is_asked_about() -> (
-    None
-):
-    warehouse = Warehouse(Fleet(2, 1, ()).describe())
-    away = Silence("node-001", START_MS + 600_000, START_MS + 1_200_000)
-    warehouse.load(Hour({}, [away]), 0)
-
-    def unheard_s(minutes: float) -> dict[str, float]:
-        sql = "SELECT node, epoch($now::TIMESTAMP - last_seen_at) AS s FROM nodes ORDER BY node"
-        now = from_ms(START_MS) + timedelta(minutes=minutes)
-        rows = asyncio.run(warehouse.query(sql, {"now": now})).records()
-        return {row["node"]: row["s"] for row in rows}
-
-    assert unheard_s(5) == {"node-000": 0, "node-001": 0}
-    assert unheard_s(15) == {"node-000": 0, "node-001": 300}
-    assert unheard_s(25) == {"node-000": 0, "node-001": 0}
-
-
-def test_a_node_is_silent_a_minute_after_it_was_last_heard_of_until_it_is_heard_again() -> None:
-    warehouse = Warehouse(Fleet(1, 1, ()).describe())
-    away = Silence("node-000", START_MS + 600_000, START_MS + 1_200_000)
-    warehouse.load(Hour({}, [away]), 0)
-    seen = {s: warehouse.silent(from_ms(START_MS + s * 1000)) for s in (659, 660, 1199, 1200)}
-    assert {s for s, silent in seen.items() if silent == {"node-000"}} == {660, 1199}
-
-
-def test_rows_that_no_rule_reads_any_more_are_forgotten_and_their_rollups_are_not() -> None:
-    fleet = Fleet(1, 1, ())
-    warehouse = Warehouse(fleet.describe())
-    for begin_s in (0, HOUR_S):
-        warehouse.load(fleet.read(begin_s, begin_s + 600), begin_s)
-    counted = "SELECT count(*) FROM {} WHERE ts < make_timestamp_ms({})"
-    since_ms = START_MS + HOUR_S * 1000
-
-    def before(table: str) -> int:
-        return int(warehouse.db.run(counted.format(table, since_ms)).rows[0][0])
-
-    assert before("gpu_samples") == 0
-    assert before("gpu_1m") == 8 * 10
-    assert before("gpu_1h") == 8

@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from bench.store import ours, run
+from bench.store import ours
 from bench.store.batches import BATCH_S, GPUS, Fleet, simulated
-from bench.store.load import Tally
 
 from gpuwarden_collector.ingest.decode import Decoded, decode
 from gpuwarden_collector.storage.database import Database
@@ -38,13 +37,6 @@ def test_a_stamped_batch_is_one_that_the_collector_takes(fleet: Fleet) -> None:
     assert decoded.rows == template.rows
 
 
-def test_time_goes_on_when_readings_begin_anew(fleet: Fleet) -> None:
-    longer = simulated(nodes=1, rounds=1, batch_s=10)
-    assert longer.template(0, 0).tables["gpu_samples"].num_rows == GPUS * 10
-    for made, lap_s in ((fleet, fleet.rounds * BATCH_S), (longer, 10)):
-        assert made.shift_ms(made.rounds, 0) - made.shift_ms(0, 0) == lap_s * 1000
-
-
 def test_a_filled_store_holds_sealed_rows_that_can_be_queried(tmp_path: Path) -> None:
     figures = ours.fill(tmp_path, 2_000, 16, datetime.fromisoformat("2026-01-01"), memory="512MiB")
     assert figures["rows"] == 2_000
@@ -56,12 +48,6 @@ def test_a_filled_store_holds_sealed_rows_that_can_be_queried(tmp_path: Path) ->
         ).fetchone()
     database.close()
     assert counted == (2_000, 16, 125)
-
-
-def test_answers_count_as_during_a_seal_when_they_waited_in_one() -> None:
-    tally = Tally(acknowledge_s=[0.1, 0.2, 3.0], ended_s=[10.0, 11.1, 20.0])
-    found = run.while_sealing(tally, [(11.0, 11.05, 5), (18.0, 18.5, 5)])
-    assert found.acknowledge_s == [0.2, 3.0]
 
 
 @pytest.mark.slow

@@ -4,7 +4,6 @@ Rendering and validation need `make test-deploy`; what the plain manifests grant
 """
 
 import importlib.util
-import json
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -270,13 +269,6 @@ def test_selectors_find_the_pods(manifests: list[dict[str, Any]]) -> None:
     assert len(selectors) == 5
     for selector in selectors:
         assert any(selector.items() <= found.items() for found in labels), selector
-
-
-def test_values_and_schema_name_the_same(manifests: list[dict[str, Any]]) -> None:
-    values = yaml.safe_load((CHART / "values.yaml").read_text())
-    schema = json.loads((CHART / "values.schema.json").read_text())
-    for part, its in values.items():
-        assert set(its) == set(schema["properties"][part]["properties"]), part
 
 
 def test_the_chart_has_the_products_version() -> None:

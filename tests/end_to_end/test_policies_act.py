@@ -2,7 +2,6 @@
 
 import json
 import re
-import shutil
 import sqlite3
 import urllib.request
 from contextlib import closing
@@ -17,7 +16,6 @@ from tests.end_to_end.test_alerts import hooked
 from gpuwarden.sqlite_file import NOTIFICATIONS
 
 pytestmark = pytest.mark.slow
-CHROMIUM = shutil.which("chromium")
 
 RULE = """
 rules:
@@ -208,28 +206,3 @@ def test_owners_keep_or_end_their_jobs_and_a_stop_holds_everything(world: Any) -
         assert late
         assert world.run("policies", "start").returncode == 0
         assert scene.slurm.changes == [["scancel", "2"]]
-
-
-@pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed")
-async def test_the_page_shows_cases_and_its_button_stops_all_policies(world: Any) -> None:
-    playwright = pytest.importorskip("playwright.async_api", reason="playwright is not installed")
-    with hooked() as (address, _):
-        scene = Scene(world, address, "1h")
-        scene.look()
-        scene.idle("11")
-        scene.wait("11", "waits")
-        async with playwright.async_playwright() as driver:
-            browser = await driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-            playwright.expect.set_options(timeout=60_000)
-            page = await browser.new_page()
-            await page.goto(f"{world.url}/policies")
-            await playwright.expect(page.locator("#cases")).to_contain_text("job 11")
-            await playwright.expect(page.locator("#policies")).to_contain_text("cancel_job")
-            await page.click("#stop")
-            await playwright.expect(page.locator("#counted")).to_contain_text(
-                "nothing is said or done"
-            )
-            assert scene.call("GET", "/v1/policies")["stopped"] is not None
-            await page.click("#stop")
-            await playwright.expect(page.locator("#counted")).to_contain_text("1 open case")
-            await browser.close()

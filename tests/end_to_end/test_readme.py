@@ -36,7 +36,3 @@ def test_the_parser_accepts_each_command_of_the_readme(words) -> None:
 @pytest.mark.parametrize("target", MAKE)
 def test_make_has_each_target_of_the_readme(target) -> None:
     assert re.search(rf"^{target}:", (ROOT / "Makefile").read_text(), flags=re.MULTILINE)
-
-
-def test_there_are_questions() -> None:
-    assert QUESTIONS

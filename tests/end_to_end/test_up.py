@@ -113,11 +113,6 @@ def test_a_folder_that_cannot_be_written_is_refused_in_one_line(world) -> None:
     assert str(file) in refusal(world, "up", "--port", "0", "--data", str(file / "data"))
 
 
-def test_a_model_that_does_not_exist_is_refused_with_those_that_do(world) -> None:
-    line = refusal(world, "up", "--port", "0", "--data", "data", "--model", "H999")
-    assert "unknown GPU model 'H999'; choose one of" in line
-
-
 @pytest.mark.slow
 def test_on_a_system_that_is_not_linux_it_shows_the_host_and_says_what_it_cannot_read(
     world,

@@ -42,16 +42,6 @@ def test_a_deb_says_what_it_is_and_needs_no_python(archive, tmp_path) -> None:
     ]  # fmt: skip
 
 
-def test_an_rpm_says_what_it_is_and_needs_no_python(archive, tmp_path) -> None:
-    needs("rpm")
-    package = nfpm.package(archive, tmp_path, "rpm")
-    assert package.name == f"gpuwarden-agent-1.2.3-1.{MACHINE}.rpm"
-    fields = output("rpm", "-qp", "--queryformat", "%{NAME} %{VERSION} %{LICENSE}", package)
-    assert fields == "gpuwarden-agent 1.2.3 Apache-2.0"
-    needed = output("rpm", "-qp", "--requires", package).splitlines()
-    assert [x for x in needed if not x.startswith("rpmlib(")] == ["glibc >= 2.31", "systemd"]
-
-
 def test_a_deb_has_the_bundle_unchanged_and_scripts_that_run_it(archive, tmp_path) -> None:
     needs("dpkg-deb")
     root = tmp_path / "root"

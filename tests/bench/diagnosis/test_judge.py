@@ -19,13 +19,6 @@ STARVED = {
 }  # fmt: skip
 
 
-def test_a_run_is_read_with_its_labels_and_at_the_common_end(write_recording: Write) -> None:
-    recording = load(write_recording("main-0.3s-2", ("loader_workers", "healthy"), 40.0, STARVED))
-    assert not recording.run.is_loaded
-    assert sorted(s.name for s in recording.scenarios.values()) == ["healthy", "loader_workers"]
-    assert len(recording.tables["gpu_samples"]) == 256
-
-
 def test_a_right_verdict_and_a_wrong_one_are_told_apart(write_recording: Write) -> None:
     recordings = [
         load(write_recording("main-0.3s-1", ("loader_workers", "healthy"), 40.0, STARVED))

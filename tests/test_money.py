@@ -32,7 +32,7 @@ from gpuwarden_rules.testing.database import MemoryDatabase
 WEEK = timedelta(days=7)
 MINUTE = timedelta(minutes=1)
 PRICES = (2.95, 3.61, 1.37)
-"""USD an hour of each GPU, each on a node of its own."""
+"""USD an hour of each GPU, each on a node of its own; one without costs as the first."""
 HELD = 20 * 2**30
 KINDS = {
     # idle_seconds, busy_seconds, util_percent_avg, memory_used_bytes_max, power_watts_avg
@@ -67,19 +67,18 @@ class AlertsWriter:
 
 
 class Week:
-    """A simulated week of a small fleet that ends now, in a database."""
+    """A simulated week of a small fleet that ends now, in a transaction: SQL's `now()` stands still in it."""
 
     def __init__(self, database: MemoryDatabase) -> None:
         self.database = database
-        self.now = datetime.now(UTC)
+        database.execute("ROLLBACK; BEGIN")
+        self.now: datetime = self.one("SELECT now()::TIMESTAMP")[0]
         self.closed_until = self.now.replace(second=0, microsecond=0)
         self.end = self.closed_until - self.closed_until.minute % COUNTED_MINUTES * MINUTE
         """Until when the view `waste` counts; minutes that are closed go on after it."""
         self.begin = self.end - WEEK
         self.jobs: dict[int, str] = {}
         """Job of a GPU; of others 55."""
-        for name in ("gpus", "nodes", "gpu_1m", "host_1m", "process_1m", "idle_1m", "allocation_samples", "alerts", "diagnoses", "waste_1h"):  # fmt: skip
-            database.execute(f"DELETE FROM {name}")
 
     def lived(self, gpu: int, spans: list[Span]) -> datetime:
         """Write what a GPU did, the last span until now; when that began."""
@@ -87,7 +86,8 @@ class Week:
         one = {"node": node, "simulated": False, "first_seen_at": self.begin}
         self.database.insert("nodes", [{**one, "agent_id": "a", "boot_id": "b", "last_seen_at": self.now, "labels": '{"team": "t"}'}])  # fmt: skip
         board = {"gpu_uuid": uuid, "gpu": gpu, "model": "NVIDIA H100", "sm_clock_max_mhz": 2000}
-        prices = {"usd_per_hour": PRICES[gpu], "usd_per_kwh": 0.2, "co2_g_per_kwh": 400.0}
+        usd_per_hour = PRICES[gpu] if gpu < len(PRICES) else PRICES[0]
+        prices = {"usd_per_hour": usd_per_hour, "usd_per_kwh": 0.2, "co2_g_per_kwh": 400.0}
         self.database.insert("gpus", [{**one, **board, **prices, "last_seen_at": self.now}])
         until = self.end
         for kind, minutes in reversed(spans):
@@ -184,9 +184,10 @@ def cents(usd: float) -> int:
 
 @pytest.fixture(scope="module")
 def database() -> Iterator[MemoryDatabase]:
-    made = MemoryDatabase()
-    yield made
-    made.close()
+    memory = MemoryDatabase()
+    memory.execute("BEGIN")
+    yield memory
+    memory.close()
 
 
 _KIND = st.sampled_from([*KINDS, "lost"])
@@ -198,46 +199,50 @@ def _over_a_week(spans: list[Span], *last: Span) -> list[Span]:
     return [("busy", 7 * 1440), *spans, *last]
 
 
-def report_and_page_say(week: Week, database: MemoryDatabase, usd: float, wasted: float) -> None:
-    """The report, by whatever, and the page have what SQL has."""
-    for by in ("gpu", "job"):
-        since = (week.now - timedelta(days=8)).replace(minute=0, second=0, microsecond=0)
-        rows = database.run(report_sql(by), {"since": since})
-        lines = [
-            one
-            for row in rows.rows
-            if not (one := dict(zip(rows.columns, row, strict=True)))["is_total"]
-        ]
-        assert cents(sum(line["usd"] for line in lines)) == cents(usd)
-        assert cents(sum(line["wasted_usd"] or 0 for line in lines)) == cents(wasted)
-        until = week.now.replace(minute=0, second=0, microsecond=0) + timedelta(hours=1)
-        asked = MoneyRange(MoneyQuestion(since, until, by), "")
-        money = asyncio.run(read_money(database, asked.question, week.now))
-        shown = {one.usage.name or NOBODY: one.usage.wasted_usd or 0 for one in money.lines}
-        # Closer than a cent: half a cent, summed in another order, is rounded up or down.
-        said = {one["name"]: one["wasted_usd"] or 0 for one in lines}
-        assert shown == pytest.approx(said, rel=0, abs=1e-6)
-        assert cents(sum(bar.usd or 0 for bar in money.bars)) == cents(usd)
-        html = PAGE.render(money, asked)
-        assert f"<span>Spent</span><b>{dollars(usd)}</b>" in html
-        assert f"<span>Wasted</span><b>{dollars(wasted)}</b>" in html
-        read_again = asyncio.run(read_report(database, asked.question, week.now))
-        printed = document(read_again, PAGE_TEMPLATES)
-        assert f"Spent<br><b>{dollars(usd)}</b>" in printed.html
-        assert f"Spent: {dollars(usd)} for" in printed.text
-        assert f"Wasted: {dollars(wasted)}, " in printed.text
-        forecast = read_again.money.forecast
-        assert forecast is not None
-        assert cents(forecast.so_far) == cents(week.month_usd())
+def report_and_page_say(week: Week, by: str, usd: float, wasted: float) -> None:
+    """The report and the page have what SQL has."""
+    database = week.database
+    since = (week.now - timedelta(days=8)).replace(minute=0, second=0, microsecond=0)
+    rows = database.run(report_sql(by), {"since": since})
+    lines = [
+        one
+        for row in rows.rows
+        if not (one := dict(zip(rows.columns, row, strict=True)))["is_total"]
+    ]
+    assert cents(sum(line["usd"] for line in lines)) == cents(usd)
+    assert cents(sum(line["wasted_usd"] or 0 for line in lines)) == cents(wasted)
+    until = week.now.replace(minute=0, second=0, microsecond=0) + timedelta(hours=1)
+    asked = MoneyRange(MoneyQuestion(since, until, by), "")
+    money = asyncio.run(read_money(database, asked.question, week.now))
+    shown = {one.usage.name or NOBODY: one.usage.wasted_usd or 0 for one in money.lines}
+    # Closer than a cent: half a cent, summed in another order, is rounded up or down.
+    said = {one["name"]: one["wasted_usd"] or 0 for one in lines}
+    assert shown == pytest.approx(said, rel=0, abs=1e-6)
+    assert cents(sum(bar.usd or 0 for bar in money.bars)) == cents(usd)
+    html = PAGE.render(money, asked)
+    assert f"<span>Spent</span><b>{dollars(usd)}</b>" in html
+    assert f"<span>Wasted</span><b>{dollars(wasted)}</b>" in html
+    read_again = asyncio.run(read_report(database, asked.question, week.now))
+    printed = document(read_again, PAGE_TEMPLATES)
+    assert f"Spent<br><b>{dollars(usd)}</b>" in printed.html
+    assert f"Spent: {dollars(usd)} for" in printed.text
+    assert f"Wasted: {dollars(wasted)}, " in printed.text
+    forecast = read_again.money.forecast
+    assert forecast is not None
+    assert cents(forecast.so_far) == cents(week.month_usd())
 
 
 @pytest.mark.slow
 @settings(
     max_examples=4, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
-@given(spans=st.tuples(_SPANS, _SPANS, _SPANS), last=st.tuples(_LAST, _LAST))
+@given(
+    spans=st.tuples(_SPANS, _SPANS, _SPANS),
+    last=st.tuples(_LAST, _LAST),
+    by=st.sampled_from(["gpu", "job"]),
+)
 def test_all_of_the_time_is_billed_once_and_everything_says_the_same_cents(
-    database: MemoryDatabase, spans: Any, last: tuple[int, int]
+    database: MemoryDatabase, spans: Any, last: tuple[int, int], by: str
 ) -> None:
     week = Week(database)
     # Before it became idle the GPU worked, longer than the hour in which that was.
@@ -255,7 +260,7 @@ def test_all_of_the_time_is_billed_once_and_everything_says_the_same_cents(
     assert hours == pytest.approx(3 * 168)
     assert cents(usd) == cents(168 * sum(PRICES))
 
-    report_and_page_say(week, database, usd, wasted)
+    report_and_page_say(week, by, usd, wasted)
 
     # An alert costs what the report has of its label since it began, however long ago that is.
     alerts = week.alerts()

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 import pytest
@@ -16,6 +16,7 @@ from gpuwarden_dashboards.read.money import MoneyQuestion, read_money
 from gpuwarden_dashboards.read.report import read_report
 from gpuwarden_dashboards.report import document
 from gpuwarden_dashboards.templates import Templates
+from gpuwarden_dashboards.templates import usd as dollars
 from gpuwarden_rules.backtest.replay import Replay, replay
 from gpuwarden_rules.definition.language import builtin_rules
 from gpuwarden_rules.testing.database import MemoryDatabase
@@ -73,65 +74,75 @@ CASES = {
 @pytest.fixture(scope="module")
 def database() -> Iterator[MemoryDatabase]:
     memory = MemoryDatabase()
+    memory.execute("BEGIN")
     yield memory
     memory.close()
 
 
-async def replayed(week: Week, case: MoneyCase, begin: datetime) -> Replay:
-    """A backtest of the case's rule; a gap of hours makes two alerts of one idle time."""
-    (rule,) = (rule for rule in builtin_rules() if rule.name == case.rule)
-    since = begin - timedelta(hours=1)
-    done = await replay(rule, week.database, since, week.now, SystemClock())
-    assert len(done.episodes) == 1 + any(kind == "gap" for kind, _ in case.spans)
-    return done
+async def replayed(week: Week, rule: str, begin: datetime) -> Replay:
+    """A backtest of the rule from before an instant until now."""
+    (one,) = (one for one in builtin_rules() if one.name == rule)
+    return await replay(one, week.database, begin - timedelta(hours=1), week.now, SystemClock())
 
 
-@pytest.mark.parametrize("name", CASES)
 def test_all_that_names_dollars_of_a_case_names_those_counted_by_hand(
-    database: MemoryDatabase, name: str
+    database: MemoryDatabase,
 ) -> None:
-    case = CASES[name]
     week = Week(database)
-    minutes = sum(minutes for _, minutes in case.spans)
-    begin = week.end - timedelta(minutes=minutes)
-    week.lived(0, [("busy", 2 * 1440), *case.spans])
+    # GPUs that all have one price.
+    cases = dict(enumerate(CASES.values(), start=len(PRICES)))
+    for number, case in cases.items():
+        week.lived(number, [("busy", 2 * 1440), *case.spans])
     week.rolled()
-    says: dict[str, float | None] = {}
-
-    says["waste"] = week.one(
-        "SELECT coalesce(sum(usd), 0) FROM waste WHERE category = $p0 AND ts >= date_trunc('hour', $p1::TIMESTAMP)",
-        *(case.category, begin),
-    )[0]
     alerts = week.alerts()
-    if case.rule is None or case.is_over:
-        assert not [one for one in alerts.values() if one.rule in (HELD, FREE, ALLOCATED)]
-    else:
-        alert = alerts["GPU-0"]
-        assert alert.rule == case.rule
-        says["alert"] = alert.usd_so_far(week.now)
-        (listed,) = (
-            one
-            for one in asyncio.run(read_fleet(database, week.now))[0].alerts
-            if one["rule"] == case.rule
-        )
-        says["first page"] = listed["usd_so_far"]
-    if case.rule is not None:
-        says["backtest"] = asyncio.run(replayed(week, case, begin)).usd()
-    asked = MoneyQuestion(
-        begin.replace(minute=0, second=0), week.end + timedelta(hours=1), "category"
-    )
+    page = asyncio.run(read_fleet(database, week.now))[0]
+    # The page has no room for all.
+    listed = {one["node"]: one for one in page.alerts}
+    assert len(listed) > 2
+    backtests = {
+        rule: asyncio.run(replayed(week, rule, week.end - timedelta(hours=6)))
+        for rule in (HELD, FREE, ALLOCATED)
+    }
+
+    asked = MoneyQuestion(week.begin, week.end + timedelta(hours=1), "node")
     money = asyncio.run(read_money(database, asked, week.now))
-    says["page of money"] = money.total.categories.get(case.category, (0, 0.0))[1]
-    printed = document(
-        asyncio.run(read_report(database, asked, week.now)), Templates(load_assets())
+    lines = {line.usage.name: line.usage for line in money.lines}
+    sql = "SELECT node, category, sum(usd) FROM waste GROUP BY ALL"
+    waste = {(node, category): usd for node, category, usd in database.run(sql).rows}
+
+    says: dict[str, dict[str, float | None]] = {}
+    for (name, case), number in zip(CASES.items(), cases, strict=True):
+        uuid, node = f"GPU-{number}", f"n{number}"
+        says[name] = {
+            "waste": waste.get((node, case.category), 0.0),
+            "page of money": lines[node].categories.get(case.category, (0, 0.0))[1],
+        }
+        fires = case.rule is not None and not case.is_over
+        assert (uuid in alerts) == fires
+        if fires:
+            assert alerts[uuid].rule == case.rule
+            says[name]["alert"] = alerts[uuid].usd_so_far(week.now)
+            if (row := listed.get(node)) is not None:
+                says[name]["first page"] = row["usd_so_far"]
+        if case.rule is not None:
+            done = backtests[case.rule]
+            episodes = [one for one in done.episodes if one.labels["gpu_uuid"] == uuid]
+            # A gap of hours makes two alerts of one idle time.
+            assert len(episodes) == 1 + any(kind == "gap" for kind, _ in case.spans)
+            says[name]["backtest"] = replace(done, episodes=tuple(episodes)).usd()
+    by_hand = {name: dict.fromkeys(says[name], cents(case.usd)) for name, case in CASES.items()}
+    assert by_hand == {
+        name: {what: None if usd is None else cents(usd) for what, usd in of_case.items()}
+        for name, of_case in says.items()
+    }
+
+    report = asyncio.run(read_report(database, asked, week.now))
+    assert (
+        f"Spent: {dollars(money.total.usd)} for" in document(report, Templates(load_assets())).text
     )
-    assert f"Spent: ${money.total.usd:,.2f} for" in printed.text
     week_of_page = asyncio.run(read_week(database, week.now))["all"]
-    (of_week,) = week.one("SELECT sum(usd) FROM waste WHERE is_waste")
-    assert cents(week_of_page["wasted_usd"] or 0) == cents(of_week or 0)
-    assert {what: None if usd is None else cents(usd) for what, usd in says.items()} == dict.fromkeys(
-        says, cents(case.usd)
-    )  # fmt: skip
+    (wasted,) = week.one("SELECT sum(usd) FROM waste WHERE is_waste")
+    assert cents(week_of_page["wasted_usd"] or 0) == cents(wasted or 0)
 
 
 def test_an_alert_that_comes_back_after_a_gap_costs_what_the_one_before_it_did_not(
@@ -143,7 +154,7 @@ def test_an_alert_that_comes_back_after_a_gap_costs_what_the_one_before_it_did_n
     week.rolled()
     database.advance_idleness()
     begin = week.end - timedelta(minutes=360)
-    first, second = asyncio.run(replayed(week, case, begin)).episodes
+    first, second = asyncio.run(replayed(week, HELD, begin)).episodes
     assert first.resolved_at is not None
     database.insert("alerts", [{
         "fingerprint": first.fingerprint, "rule": first.rule, "severity": "warning", "consequence": "waste",

@@ -7,14 +7,17 @@ categories. For others only the new time is added. If the rule's SQL looked back
 `waste`.
 """
 
+import asyncio
 import json
 import logging
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from gpuwarden.alert import Alert
+from gpuwarden.clock import Clock
 from gpuwarden.idleness import IDLE_1M
 from gpuwarden.query import Querier, QueryError
 from gpuwarden.waste import (
@@ -44,17 +47,37 @@ _ENDED_AT = (
     "SELECT fingerprint, max(resolved_at) FROM alerts WHERE rule = $rule AND resolved_at > $since::TIMESTAMP "
     "AND fired_at IS NOT NULL GROUP BY fingerprint"
 )
+BOUNDS_KEPT_S = 20.0
 HOURS_AT_ONCE = 6
 """Hours whose minutes one query reads."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Bounds:
+class CostBounds:
     """The times of `waste`: rolled-up hours end at `rolled_until`, the view at `counted_until`, minutes at `closed_until`."""
 
     rolled_until: datetime
     counted_until: datetime
     closed_until: datetime
+
+
+class CostBoundsReader:
+    """Reads the times of `waste` once for all rules that ask within BOUNDS_KEPT_S: they move once a minute."""
+
+    def __init__(self, querier: Querier, clock: Clock) -> None:
+        self._querier = querier
+        self._clock = clock
+        self._bounds: CostBounds | None = None
+        self._read_s = -math.inf
+        self._reading = asyncio.Lock()
+
+    async def read(self) -> CostBounds:
+        """The times as they are. Raises QueryError."""
+        async with self._reading:
+            now_s = self._clock.monotonic()
+            if self._bounds is None or now_s - self._read_s >= BOUNDS_KEPT_S:
+                self._bounds, self._read_s = await _bounds(self._querier), now_s
+            return self._bounds
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +110,7 @@ async def accounts_of(
     rows: Sequence[Mapping[str, Any]],
     state: Mapping[str, Alert],
     querier: Querier,
+    bounds_reader: CostBoundsReader,
     now: datetime,
 ) -> dict[str, Account]:
     """Costs of the alerts that a rule has, or gets from these rows, by fingerprint; unknown costs are left out.
@@ -97,7 +121,7 @@ async def accounts_of(
     if not holding and not state:
         return {}
     try:
-        bounds = await _bounds(querier)
+        bounds = await bounds_reader.read()
         spans = []
         for key in {**holding, **state}:
             goes_on = key in holding or key in unknown
@@ -162,9 +186,9 @@ async def billed(
     ]
 
 
-async def _bounds(querier: Querier) -> _Bounds:
+async def _bounds(querier: Querier) -> CostBounds:
     row = (await querier.query(bounds_sql(), timeout_s=QUERY_TIMEOUT_S)).records()[0]
-    return _Bounds(row["begin_at"], row["end_at"], row["closed_at"])
+    return CostBounds(row["begin_at"], row["end_at"], row["closed_at"])
 
 
 def _span(

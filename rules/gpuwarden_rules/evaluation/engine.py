@@ -27,7 +27,7 @@ from gpuwarden.wire import AHEAD_S_MAX
 from gpuwarden_rules.definition.language import Rule
 from gpuwarden_rules.definition.overrides import Locations, Override
 from gpuwarden_rules.evaluation import fleet, schedule
-from gpuwarden_rules.evaluation.accounts import accounts_of
+from gpuwarden_rules.evaluation.accounts import CostBoundsReader, accounts_of
 from gpuwarden_rules.evaluation.group import Query, Rows, RuleGroup, groups_of, rows_alone
 from gpuwarden_rules.evaluation.holders import rows_with_holders
 from gpuwarden_rules.evaluation.rule_failing import (
@@ -100,6 +100,7 @@ class RuleEngine:
         self._failing = RuleRuntime(failing_rule())
         self._lake_away = RuleRuntime(lake_away_rule())
         self._querier = querier
+        self._cost_bounds = CostBoundsReader(querier, clock)
         self._store = store
         self._clock = clock
         self._on_change = on_change
@@ -601,7 +602,7 @@ class RuleEngine:
         if self._elsewhere:
             rows = [row for row in rows if row.get("node") not in self._elsewhere]
         held = await rows_with_holders(rule, rows, runtime.state, querier, now)
-        accounts = await accounts_of(rule, rows, runtime.state, querier, now)
+        accounts = await accounts_of(rule, rows, runtime.state, querier, self._cost_bounds, now)
         unread = self._unread(runtime, now)
         advance = partial(step, runtime.state, held, rule, now, silent, accounts, unread)
         if len(rows) <= INLINE_ROWS_MAX:

@@ -54,6 +54,15 @@ def pytest_collection() -> Iterator[None]:
         gc.enable()
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Load no module without slow tests where only these are run: all modules are half a minute of each process."""
+    if collection_path.suffix != ".py" or not config.option.markexpr.startswith("slow"):
+        return None
+    texts = (collection_path, collection_path.parent / "conftest.py")
+    has_slow = any(b"mark.slow" in path.read_bytes() for path in texts if path.is_file())
+    return None if has_slow else True
+
+
 def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
     """Name long bytes by their length: packed ones may have the time in them, and workers must find equal names."""
     return f"{argname}-of-{len(val)}-bytes" if isinstance(val, bytes) and len(val) > 40 else None

@@ -4,9 +4,10 @@ from collections.abc import Iterable
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.agent.collect.nvidia.fake_driver import UNSUPPORTED, Fails, FakeDevice
+from tests.agent.fakes import fake_probe
 
 from gpuwarden.clock import ManualClock, SystemClock
 from gpuwarden_agent.burst import (
@@ -123,7 +124,7 @@ def test_a_hung_or_lost_gpu_is_a_failed_reading(clock: ManualClock) -> None:
         list(NvmlBurst(hung, clock).poll(AT_US))
 
 
-def test_a_probe_with_quick_readings_gives_its_own_source(clock: ManualClock, fake_probe) -> None:
+def test_a_probe_with_quick_readings_gives_its_own_source(clock: ManualClock) -> None:
     gpu = GpuProbe(FakeDevice(index=3), clock)
     other = fake_probe("simulator")
     other.tables = {"gpu_samples": 1}
@@ -145,6 +146,7 @@ def test_a_pulse_that_the_mean_hides_is_seen() -> None:
     assert said.renewed_ms == 100.0
 
 
+@settings(max_examples=50)
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 40), st.integers(0, 100)), max_size=60))
 def test_summaries_are_of_all_samples_once(several: list[tuple[int, int, int]]) -> None:
     burst = Burst(

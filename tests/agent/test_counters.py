@@ -3,7 +3,7 @@
 from collections import Counter
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuwarden_agent.counters import Counters, Recent, quantile, total
@@ -37,6 +37,7 @@ def test_the_newest_numbers_are_kept() -> None:
     assert quantile(recent.values, 0.5) == 0.5
 
 
+@settings(max_examples=50)
 @given(st.lists(st.floats(0, 1000), min_size=1), st.floats(0, 1))
 def test_a_quantile_is_a_value_that_its_share_does_not_exceed(
     values: list[float], share: float

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.agent.fakes import fake_probe, until_true
 
 from gpuwarden.clock import ManualClock, SystemClock, to_ms
 from gpuwarden.lifecycle import StartError
@@ -46,9 +47,7 @@ def ts_ms_of(row: dict[str, Any]) -> int:
     return to_ms(row["ts"].replace(tzinfo=UTC))
 
 
-async def run_until(
-    condition: Callable[[], bool], until_true: Any, *args: Any, **more: Any
-) -> Counters:
+async def run_until(condition: Callable[[], bool], *args: Any, **more: Any) -> Counters:
     """Run an agent until the condition holds, then stop it in good order."""
     stop = asyncio.Event()
     async with asyncio.TaskGroup() as group:
@@ -60,13 +59,12 @@ async def run_until(
 
 
 async def test_samples_inventory_and_events_arrive_and_nothing_is_left(
-    stub_collector: Any, tmp_path: Path, fake_probe: Any, until_true: Any
+    stub_collector: Any, tmp_path: Path
 ) -> None:
     probe = fake_probe("host", blocking=True)
     probe.inventory = {"nodes": [{"kernel": "6.1"}]}
     counters = await run_until(
         lambda: len(stub_collector.rows("host_samples")) >= 8,
-        until_true,
         settings(stub_collector.url, tmp_path),
         probes=[probe],
     )
@@ -85,7 +83,7 @@ async def test_samples_inventory_and_events_arrive_and_nothing_is_left(
 
 
 async def test_a_clean_stop_and_start_tells_the_gap_as_information(
-    stub_collector: Any, tmp_path: Path, fake_probe: Any, until_true: Any
+    stub_collector: Any, tmp_path: Path
 ) -> None:
     for runs in (1, 2):
         await run_until(
@@ -93,7 +91,6 @@ async def test_a_clean_stop_and_start_tells_the_gap_as_information(
                 stub_collector.kinds().count("agent_started") == runs
                 and len(stub_collector.rows("host_samples")) >= 3 * runs
             ),
-            until_true,
             settings(stub_collector.url, tmp_path),
             probes=[fake_probe()],
         )
@@ -110,13 +107,12 @@ async def test_a_clean_stop_and_start_tells_the_gap_as_information(
 
 
 async def test_what_could_not_be_sent_waits_for_the_next_start(
-    stub_collector: Any, tmp_path: Path, fake_probe: Any, until_true: Any
+    stub_collector: Any, tmp_path: Path
 ) -> None:
     await stub_collector.stop()
     probe = fake_probe()
     first = await run_until(
         lambda: len(probe.read_at) >= 8,
-        until_true,
         settings(stub_collector.url, tmp_path),
         probes=[probe],
     )
@@ -125,7 +121,6 @@ async def test_what_could_not_be_sent_waits_for_the_next_start(
     again = fake_probe()
     await run_until(
         lambda: len(again.read_at) >= 2,
-        until_true,
         settings(stub_collector.url, tmp_path),
         probes=[again],
     )
@@ -134,13 +129,12 @@ async def test_what_could_not_be_sent_waits_for_the_next_start(
 
 
 async def test_refused_batches_are_told_at_once_and_the_rest_before_the_end(
-    stub_collector: Any, tmp_path: Path, fake_probe: Any, until_true: Any
+    stub_collector: Any, tmp_path: Path
 ) -> None:
     stub_collector.script = [400, 204, 400, 400]
     ready: list[Counters] = []
     counters = await run_until(
         lambda: "batches_refused" in stub_collector.kinds() and ready[0].batches_refused == 3,
-        until_true,
         settings(stub_collector.url, tmp_path),
         probes=[fake_probe()],
         on_ready=ready.append,
@@ -151,13 +145,10 @@ async def test_refused_batches_are_told_at_once_and_the_rest_before_the_end(
     assert stub_collector.kinds()[-1] == "agent_stopped"
 
 
-async def test_a_spool_that_was_set_aside_is_reported(
-    stub_collector: Any, tmp_path: Path, fake_probe: Any, until_true: Any
-) -> None:
+async def test_a_spool_that_was_set_aside_is_reported(stub_collector: Any, tmp_path: Path) -> None:
     (tmp_path / "spool.sqlite").write_bytes(b"junk" * 2000)
     await run_until(
         lambda: "spool_set_aside" in stub_collector.kinds(),
-        until_true,
         settings(stub_collector.url, tmp_path),
         probes=[fake_probe()],
     )
@@ -166,7 +157,7 @@ async def test_a_spool_that_was_set_aside_is_reported(
 
 
 async def test_a_stuck_driver_stops_neither_shipping_nor_the_end(
-    stub_collector: Any, tmp_path: Path, fake_probe: Any, until_true: Any
+    stub_collector: Any, tmp_path: Path
 ) -> None:
     hung = fake_probe("gpu0", blocking=True, gpu_uuid="GPU-0")
     hung.inventory = {"gpus": [{"gpu_uuid": "GPU-0", "gpu": 0}]}
@@ -178,7 +169,6 @@ async def test_a_stuck_driver_stops_neither_shipping_nor_the_end(
                     "probe_stuck" in stub_collector.kinds()
                     and len(stub_collector.rows("host_samples")) >= 5
                 ),
-                until_true,
                 settings(stub_collector.url, tmp_path),
                 timing=Timing(probe_deadline_s=0.2),
                 probes=[hung, fake_probe("host", blocking=True)],
@@ -189,18 +179,13 @@ async def test_a_stuck_driver_stops_neither_shipping_nor_the_end(
 
 
 async def test_a_gpu_that_comes_later_is_watched_and_told(
-    stub_collector: Any,
-    tmp_path: Path,
-    fake_probe: Any,
-    until_true: Any,
-    monkeypatch: pytest.MonkeyPatch,
+    stub_collector: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(keep_rediscovering, "__kwdefaults__", {"every_s": 0.05})
     late = fake_probe("gpu1", blocking=True, gpu_uuid="GPU-1")
     finds = [[], [late]]
     await run_until(
         lambda: len(stub_collector.rows("gpu_samples")) >= 3,
-        until_true,
         settings(stub_collector.url, tmp_path),
         probes=[fake_probe("host", blocking=True)],
         rediscover=lambda: finds.pop(0) if finds else [],
@@ -211,12 +196,7 @@ async def test_a_gpu_that_comes_later_is_watched_and_told(
 
 
 async def test_the_counters_are_logged_once_an_hour_and_at_the_end(
-    stub_collector: Any,
-    tmp_path: Path,
-    fake_probe: Any,
-    until_true: Any,
-    manual_clock: ManualClock,
-    caplog: pytest.LogCaptureFixture,
+    stub_collector: Any, tmp_path: Path, manual_clock: ManualClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")
     probe, stop = fake_probe(), asyncio.Event()
@@ -233,33 +213,14 @@ async def test_the_counters_are_logged_once_an_hour_and_at_the_end(
     assert hourly.node == "n1"  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize(
-    "url",
-    [
-        "collector:8750",
-        "ftp://collector",
-        "http://",
-        "http://host:port",
-        "",
-        "http://rack..example:8750",
-        f"http://{'a' * 64}.example",
-        "http://collector:8750/?tenant=1",
-        "http://collector:8750/#top",
-    ],
-)
-async def test_an_address_that_is_none_is_one_clear_line(
-    url: str, tmp_path: Path, fake_probe: Any
-) -> None:
+async def test_an_address_that_is_none_is_one_clear_line(tmp_path: Path) -> None:
+    settings_ = settings("http://collector:8750/?tenant=1", tmp_path)
     with pytest.raises(StartError, match="collector_url = .*one looks like"):
-        await run(settings(url, tmp_path), SystemClock(), asyncio.Event(), probes=[fake_probe()])
+        await run(settings_, SystemClock(), asyncio.Event(), probes=[fake_probe()])
 
 
 async def test_systemd_hears_ready_watchdog_and_stopping(
-    stub_collector: Any,
-    tmp_path: Path,
-    fake_probe: Any,
-    until_true: Any,
-    monkeypatch: pytest.MonkeyPatch,
+    stub_collector: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     heard: list[bytes] = []
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
@@ -276,7 +237,6 @@ async def test_systemd_hears_ready_watchdog_and_stopping(
 
         await run_until(
             lambda: listen().count(b"WATCHDOG=1") >= 2,
-            until_true,
             settings(stub_collector.url, tmp_path / "state"),
             probes=[fake_probe()],
         )
@@ -286,7 +246,7 @@ async def test_systemd_hears_ready_watchdog_and_stopping(
 
 @pytest.mark.slow
 async def test_a_disk_that_hangs_does_not_keep_the_agent_from_stopping(
-    stub_collector: Any, tmp_path: Path, fake_probe: Any, until_true: Any
+    stub_collector: Any, tmp_path: Path
 ) -> None:
     """As a state folder on a network disk whose server is gone."""
     go_on, hung = threading.Event(), threading.Event()
@@ -302,7 +262,6 @@ async def test_a_disk_that_hangs_does_not_keep_the_agent_from_stopping(
     try:
         await run_until(
             hung.is_set,
-            until_true,
             settings(stub_collector.url, tmp_path),
             timing=Timing(stop_timeout_s=0.2),
             probes=[fake_probe()],
@@ -314,7 +273,7 @@ async def test_a_disk_that_hangs_does_not_keep_the_agent_from_stopping(
 
 
 async def test_an_event_that_the_last_batch_gives_rise_to_is_sealed_as_well(
-    stub_collector: Any, tmp_path: Path, fake_probe: Any, until_true: Any, caplog: Any
+    stub_collector: Any, tmp_path: Path, caplog: Any
 ) -> None:
     await stub_collector.stop()
     spool = Spool(tmp_path / "spool.sqlite", bytes_max=4000, clock=SystemClock())
@@ -322,7 +281,6 @@ async def test_an_event_that_the_last_batch_gives_rise_to_is_sealed_as_well(
     probe = fake_probe()
     counters = await run_until(
         lambda: len(probe.read_at) == 1,
-        until_true,
         settings(stub_collector.url, tmp_path, batch_s=60),
         timing=Timing(stop_timeout_s=0),
         probes=[probe],
@@ -398,7 +356,7 @@ async def test_what_a_shipping_agent_has_loaded_stays_small(
 
 @pytest.mark.slow
 async def test_kill_9_costs_at_most_what_was_not_sealed_and_the_gap_is_told(
-    stub_collector: Any, tmp_path: Path, fake_probe: Any, until_true: Any
+    stub_collector: Any, tmp_path: Path
 ) -> None:
     def start() -> subprocess.Popen[bytes]:
         return subprocess.Popen([sys.executable, "-c", AGENT, stub_collector.url, str(tmp_path)])

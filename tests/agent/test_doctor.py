@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 import trustme
 from tests.agent.collect.kubernetes.fake_cluster import Account, answer_of, served
+from tests.agent.fakes import fake_probe
 
 from gpuwarden.clock import ManualClock, SystemClock
 from gpuwarden.doctor import FAIL, OK, WARN, Check
@@ -81,7 +82,7 @@ def checks_of(root: Path, url: str = "http://127.0.0.1:1", **more: Any) -> dict[
     return {check.name: check for check in found}
 
 
-def test_every_probe_is_read_and_timed_and_one_that_fails_says_why(fake_probe: Any) -> None:
+def test_every_probe_is_read_and_timed_and_one_that_fails_says_why() -> None:
     good, bad = fake_probe("gpu0", gpu_uuid="GPU-0"), fake_probe("gpu1")
 
     def fail(ts_ms: int) -> Any:
@@ -100,7 +101,7 @@ def test_every_probe_is_read_and_timed_and_one_that_fails_says_why(fake_probe: A
     ]
 
 
-def test_a_probe_that_hangs_costs_its_limit_and_nothing_else(fake_probe: Any) -> None:
+def test_a_probe_that_hangs_costs_its_limit_and_nothing_else() -> None:
     hung, good = fake_probe("gpu0"), fake_probe("gpu1")
     hung.go_on.clear()
     try:
@@ -111,7 +112,7 @@ def test_a_probe_that_hangs_costs_its_limit_and_nothing_else(fake_probe: Any) ->
     assert "no answer within 0.2 s" in checks[0].finding
 
 
-def test_no_probe_is_read_before_all_are_described(fake_probe: Any) -> None:
+def test_no_probe_is_read_before_all_are_described() -> None:
     """The first calls about a GPU may take seconds, in which the processes on it cannot be read."""
     sleeping, processes = fake_probe("gpu0"), fake_probe("processes")
     done: list[str] = []
@@ -135,7 +136,7 @@ def gpu_row(gpu: int, **more: Any) -> dict[str, Any]:
     return {"gpu": gpu, "gpu_uuid": f"GPU-{gpu}", **more}
 
 
-def test_why_a_gpu_of_a_virtual_machine_tells_less_is_said(fake_probe: Any) -> None:
+def test_why_a_gpu_of_a_virtual_machine_tells_less_is_said() -> None:
     probe = fake_probe("gpu0")
     probe.describe = lambda: {"gpus": [gpu_row(0, virtualization="vgpu")]}
     _, checks = examine([probe], SystemClock(), reads=1)
@@ -165,11 +166,7 @@ def test_the_rack_of_gpus_is_said_and_one_without_a_domain_is_a_warning() -> Non
     assert check_gpus([gpu_row(0, module_id=1)]) == []
 
 
-def test_simulated_sources_are_not_examined(fake_probe: Any) -> None:
-    assert examine([fake_probe("simulator", simulated=True)], SystemClock()) == ([], [])
-
-
-def test_a_probe_that_times_its_calls_has_them_in_the_table(fake_probe: Any) -> None:
+def test_a_probe_that_times_its_calls_has_them_in_the_table() -> None:
     probe = fake_probe("gpu0")
     probe.calls = lambda: [report(call="nvmlDeviceGetUtilizationRates")]
     calls, _ = examine([probe], SystemClock(), reads=1)

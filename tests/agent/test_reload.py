@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import fields, replace
 from pathlib import Path
@@ -10,14 +10,12 @@ from typing import Any
 
 import pytest
 import trustme
+from tests.agent.fakes import until_true
+from tests.agent.ship.rig import shipping
 
 from gpuwarden.access import Scope, Token
-from gpuwarden.clock import SystemClock
 from gpuwarden.lifecycle import StartError
 from gpuwarden.settings import SettingsError
-from gpuwarden_agent.counters import Counters
-from gpuwarden_agent.queue.encode import encode
-from gpuwarden_agent.queue.spool import Spool
 from gpuwarden_agent.reload import (
     LIVE,
     CollectorTransports,
@@ -27,9 +25,7 @@ from gpuwarden_agent.reload import (
     keep_reloading,
 )
 from gpuwarden_agent.settings import AgentSettings
-from gpuwarden_agent.ship.shipper import Shipper
 from gpuwarden_agent.ship.transport import Transport, open_transport
-from gpuwarden_agent.worker import Worker
 
 BEFORE = AgentSettings()
 
@@ -140,35 +136,17 @@ async def test_token_and_authority_are_read_again_where_the_paths_are_the_same(
 
 
 async def test_a_shipper_that_is_redirected_loses_nothing_and_sends_nothing_twice(
-    stub_collector: Any, until_true: Callable[..., Any]
+    stub_collector: Any,
 ) -> None:
     other = type(stub_collector)()
     await other.start()
-    spool = Spool(None, bytes_max=10**9, clock=SystemClock(), boot="boot-1")
-    sealed, counters = asyncio.Event(), Counters()
-
-    def put(number: int) -> None:
-        for _ in range(number):
-            spool.put(encode({"host_samples": [{"ts": 1, "node": "n", "simulated": False}]}), 1)
-        sealed.set()
-
-    async with (
-        open_transport(stub_collector.url) as one,
-        open_transport(other.url) as two,
-        asyncio.TaskGroup() as group,
-    ):
-        shipper = Shipper(
-            spool, Worker("spool"), [one], clock=SystemClock(), counters=counters,
-            sealed=sealed, on_refused=lambda _: None,
-        )  # fmt: skip
-        task = group.create_task(shipper.run())
-        put(60)
-        await until_true(lambda: counters.batches_acknowledged > 10)
-        await shipper.redirect([two])
+    async with shipping(stub_collector.url) as rig, open_transport(other.url) as second:
+        rig.put(60)
+        await until_true(lambda: rig.counters.batches_acknowledged > 10)
+        await rig.shipper.redirect([second])
         at_first = len(stub_collector.requests)
-        put(5)
-        await until_true(lambda: spool.count == 0)
-        task.cancel()
+        rig.put(5)
+        await until_true(rig.is_done)
     await other.stop()
     assert len(stub_collector.requests) == at_first
     sequences = [
@@ -177,28 +155,17 @@ async def test_a_shipper_that_is_redirected_loses_nothing_and_sends_nothing_twic
     assert sorted(sequences) == list(range(1, 66))
 
 
-async def test_after_a_redirection_the_next_try_does_not_wait(
-    stub_collector: Any, until_true: Callable[..., Any]
-) -> None:
+async def test_after_a_redirection_the_next_try_does_not_wait(stub_collector: Any) -> None:
     """It was waiting for a minute and more after many failures."""
-    spool = Spool(None, bytes_max=10**9, clock=SystemClock(), boot="boot-1")
-    spool.put(encode({"host_samples": [{"ts": 1, "node": "n", "simulated": False}]}), 1)
-    sealed, counters = asyncio.Event(), Counters()
     async with (
-        open_transport("http://127.0.0.1:1") as nobody,
+        shipping("http://127.0.0.1:1", backoff_max_s=3600) as rig,
         open_transport(stub_collector.url) as somebody,
-        asyncio.TaskGroup() as group,
     ):
-        shipper = Shipper(
-            spool, Worker("spool"), [nobody], clock=SystemClock(), counters=counters,
-            sealed=sealed, on_refused=lambda _: None, backoff_max_s=3600,
-        )  # fmt: skip
-        shipper._failures = 20  # so that the pause after the next failure is half an hour or so
-        shipper._is_reachable.clear()
-        task = group.create_task(shipper.run())
-        sealed.set()
-        await until_true(lambda: counters.tries_failed > 20)
-        await shipper.redirect([somebody])
-        await until_true(lambda: spool.count == 0)
-        task.cancel()
-    assert counters.batches_acknowledged == 1
+        # So that the pause after the next failure is half an hour or so.
+        rig.shipper._failures = 20
+        rig.shipper._is_reachable.clear()
+        rig.put()
+        await until_true(lambda: rig.counters.tries_failed > 20)
+        await rig.shipper.redirect([somebody])
+        await until_true(rig.is_done)
+    assert rig.counters.batches_acknowledged == 1

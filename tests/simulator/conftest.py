@@ -2,9 +2,11 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
-from tests.agent.conftest import fake_probe, stub_collector, until_true  # noqa: F401
+from tests.agent import fakes
+from tests.agent.conftest import stub_collector  # noqa: F401
 
 from gpuwarden.metrics import METRICS, Kind
 from gpuwarden.models import model_named
@@ -44,6 +46,16 @@ def _check_row(table_name: str, row: Row) -> None:
     for column in table.columns:
         if column.required and column.name not in STAMPED:
             assert row.get(column.name) is not None, (table_name, column.name)
+
+
+@pytest.fixture(scope="session")
+def fake_probe() -> Callable[..., Any]:
+    return fakes.fake_probe
+
+
+@pytest.fixture(scope="session")
+def until_true() -> Callable[..., Any]:
+    return fakes.until_true
 
 
 @pytest.fixture(scope="session")

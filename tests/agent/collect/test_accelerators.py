@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuwarden.clock import ManualClock
@@ -106,6 +106,7 @@ def test_processes_of_a_device_are_those_of_its_last_reading() -> None:
     ]
 
 
+@settings(max_examples=50)
 @given(st.lists(st.booleans(), min_size=1, max_size=30))
 def test_a_device_that_goes_is_lost_once_and_back_once(seen: list[bool]) -> None:
     source = FakeSource([chip("A"), chip("B")])

@@ -11,11 +11,6 @@ from gpuwarden_agent.collect.coerce import coerce
 from gpuwarden_agent.queue.rows import impossible_columns
 
 
-def test_numbers_take_the_type_of_their_column() -> None:
-    row = coerce("gpu_samples", {"power_watts": 70, "sm_clock_mhz": 345.0})
-    assert [(type(v), v) for v in row.values()] == [(float, 70.0), (int, 345)]
-
-
 def test_absent_leaves_no_cell() -> None:
     values = {"gpu_uuid": "", "power_watts": None, "util_percent": math.nan}
     assert coerce("gpu_samples", values) == {}
@@ -27,11 +22,6 @@ def test_zero_and_false_are_not_absent() -> None:
 
 def test_a_sentinel_beyond_the_type_is_absent_in_the_inventory() -> None:
     assert coerce("gpus", {"pcie_width_max": 0xFFFFFFFF, "nvlinks": 18}) == {"nvlinks": 18}
-
-
-def test_a_driver_says_true_with_a_number() -> None:
-    row = coerce("gpu_health_samples", {"remap_pending": 1, "remap_failed": 0})
-    assert row == {"remap_pending": True, "remap_failed": False}
 
 
 def test_an_impossible_sample_is_left_for_the_sampler_to_report() -> None:

@@ -5,7 +5,7 @@ from itertools import chain
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuwarden_agent.events.changes import NOTHING, ChangeState, observe
@@ -212,6 +212,7 @@ def test_a_counter_is_compared_with_that_of_the_same_gpu(watch: Watch) -> None:
         assert watch.health(gpu_uuid=uuid, ecc_uncorrected_volatile_total=total) == []
 
 
+@settings(max_examples=50)
 @given(st.lists(st.tuples(st.integers(1, 30), st.booleans()), max_size=120))
 def test_slowdowns_begin_and_end_in_turn_and_never_overlap(looks: list[tuple[int, bool]]) -> None:
     watch, second = Watch(), 0

@@ -5,7 +5,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuwarden.clock import ManualClock, to_ms
@@ -79,6 +79,7 @@ def test_what_is_pending_is_told_at_the_end_although_it_is_not_due(recorder: Eve
     assert told == [1, 2]
 
 
+@settings(max_examples=50)
 @given(steps=st.lists(st.tuples(st.integers(0, 5), st.floats(0, 100)), max_size=50))
 def test_a_tally_loses_and_invents_nothing(steps: list[tuple[int, float]]) -> None:
     state, now_s, reports = PendingCount(), 0.0, []

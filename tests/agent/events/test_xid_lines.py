@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuwarden_agent.events.xid_lines import FellOffBus, Sxid, Xid, bus_id, parse, step
@@ -149,6 +149,7 @@ def test_no_line_is_too_odd_to_be_looked_at(line: str) -> None:
     assert found is None or bus_id(found.pci_bus_id) == found.pci_bus_id
 
 
+@settings(max_examples=50)
 @given(
     code=st.integers(1, 999),
     pid=st.integers(0, 2**31),

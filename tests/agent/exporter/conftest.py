@@ -1,15 +1,12 @@
 import json
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from gpuwarden.clock import ManualClock, to_ms
 from gpuwarden.metrics import METRICS, Type
-from gpuwarden.models import model_named
 from gpuwarden.schema import WIRE_TABLES
 from gpuwarden_agent.exporter.latest import Latest
-from gpuwarden_simulator import SimulatedNode
 
 UUID = "GPU-1b0a"
 
@@ -86,22 +83,3 @@ class Node:
 def node(manual_clock: ManualClock) -> Node:
     """A node whose rows the test gives, one call a row."""
     return Node(manual_clock)
-
-
-def _simulate(latest: Latest, clock: Any, *, ticks: int = 2, gpus: int = 2) -> None:
-    probe = SimulatedNode("n1", gpus, model_named("H100-SXM-80GB"), 1)
-    end_ms = to_ms(clock.now()) // 10_000 * 10_000
-    stamp = {"node": "n1", "simulated": True}
-    inventory = probe.describe()
-    for table, rows in inventory.items():
-        latest.take(table, [{**row, **stamp} for row in rows])
-    for tick in range(ticks):
-        ts_ms = end_ms - (ticks - 1 - tick) * 1000
-        for table, rows in probe.read(ts_ms).items():
-            latest.take(table, [{**row, **stamp, "ts": ts_ms} for row in rows])
-
-
-@pytest.fixture(scope="session")
-def simulate() -> Callable[..., None]:
-    """Fill a `Latest` with the ticks of a simulated node that end at the last tenth second."""
-    return _simulate

@@ -41,12 +41,6 @@ def test_a_value_that_is_none_is_no_series_and_a_family_without_series_is_not_th
     assert text_of([made]) == ""
 
 
-def test_zero_is_a_value() -> None:
-    made = Family("a_watts", "gauge", "Power.")
-    made.put("", 0)
-    assert text_of([made]).endswith("\na_watts 0\n")
-
-
 def test_a_flag_is_one_or_zero() -> None:
     made = Family("a", "gauge", "A flag.")
     made.put("", True)

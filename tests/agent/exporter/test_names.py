@@ -214,12 +214,6 @@ def test_a_setting_that_names_another_set_is_told_the_known_ones() -> None:
         check_name_sets(["own", "dcgm5"])
 
 
-def test_an_absent_value_is_none_and_zero_is_zero() -> None:
-    assert value("own", "gpuwarden_gpu_util_ratio") is None
-    assert value("own", "gpuwarden_gpu_util_ratio", util_percent=None) is None
-    assert value("own", "gpuwarden_gpu_util_ratio", util_percent=0.0) == 0.0
-
-
 def kept(before: dict[str, Any], row: dict[str, Any]) -> CachedSample:
     first = followed(None, "gpu_samples", {"ts": 0, **before}, 0)
     return followed(first, "gpu_samples", {"ts": 2000, **row}, 2000)
@@ -242,13 +236,6 @@ def test_nvlink_bandwidth_is_both_ways_added_in_the_unit_of_the_version() -> Non
     assert value_of(new, two) == 2_048_000.0
 
 
-@pytest.mark.parametrize("name_set", ["dcgm", "dcgm49"])
-def test_pcie_bytes_are_a_rate_in_both(name_set: str) -> None:
-    two = kept({"pcie_rx_bytes_total": 100}, {"pcie_rx_bytes_total": 300})
-    assert value_of(named(name_set, "DCGM_FI_PROF_PCIE_RX_BYTES"), two) == 100.0
-    assert value_of(named(name_set, "DCGM_FI_PROF_PCIE_TX_BYTES"), two) is None
-
-
 def test_a_scale_does_not_add_digits() -> None:
     assert [Scale("ratio", over=100)(percent) for percent in (7.0, 14.0, 29.0, 58.0)] == [
         0.07,
@@ -259,14 +246,6 @@ def test_a_scale_does_not_add_digits() -> None:
 
 
 GPU = {"model": "NVIDIA H100", "pci_bus_id": "0000:1b:00.0"}
-
-
-def test_own_labels_name_node_gpu_and_model() -> None:
-    row = {"node": "n1", "gpu": 3, "gpu_uuid": "GPU-1", "simulated": False}
-    labels = {"node": "n1", "gpu": 3, "gpu_uuid": "GPU-1", "mig_instance": None, "model": None}
-    assert own_labels("gpu_samples", row, {}) == labels
-    assert own_labels("gpu_samples", row, GPU) == labels | {"model": "NVIDIA H100"}
-    assert own_labels("host_samples", row, {}) == {"node": "n1"}
 
 
 @pytest.mark.parametrize("table", METRICS)
@@ -281,24 +260,6 @@ def test_own_labels_of_a_process_say_whose_it_is_and_simulated_rows_say_so() -> 
     labels = own_labels("process_samples", row, GPU)
     assert (labels["pid"], labels["pod"], labels["simulated"]) == (7, "a/b", "true")
     assert labels["username"] is None
-
-
-def test_dcgm_labels_are_those_of_their_version() -> None:
-    row = {"node": "n1", "gpu": 3, "gpu_uuid": "GPU-1"}
-    old = {
-        "gpu": 3,
-        "UUID": "GPU-1",
-        "pci_bus_id": "00000000:1B:00.0",
-        "device": "nvidia3",
-        "modelName": "NVIDIA H100",
-        "GPU_I_ID": None,
-        "Hostname": "n1",
-        "DCGM_FI_DRIVER_VERSION": "570.1",
-    }
-    assert dcgm_labels("dcgm", row, GPU, "570.1") == old
-    new = dcgm_labels("dcgm49", row, GPU, "570.1")
-    assert new.pop("hostname") == "n1" and new.pop("DCGM_FI_SYSTEM_DRIVER_VERSION") == "570.1"
-    assert new == {k: v for k, v in old.items() if k not in ("Hostname", "DCGM_FI_DRIVER_VERSION")}
 
 
 def test_dcgm_labels_that_are_not_known_are_absent_and_a_mig_device_names_its_instance() -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import aiohttp
 from bench.this_host import free_port
+from tests.agent.fakes import fake_probe
 
 from gpuwarden.clock import SystemClock
 from gpuwarden_agent.daemon import run
@@ -30,9 +31,7 @@ async def page_with(url: str, pattern: str) -> str:
             await asyncio.sleep(0.05)
 
 
-async def test_an_agents_page_shows_xids_as_they_come(
-    stub_collector: Any, tmp_path: Path, fake_probe: Any
-) -> None:
+async def test_an_agents_page_shows_xids_as_they_come(stub_collector: Any, tmp_path: Path) -> None:
     gpu = fake_probe("gpu0", gpu_uuid="GPU-1")
     gpu.inventory = {"gpus": [{"gpu_uuid": "GPU-1", "gpu": 0, "vendor": "nvidia"}]}
     gpu.answer = lambda ts_ms: {"gpu_samples": [{"gpu": 0, "gpu_uuid": "GPU-1"}]}

@@ -15,29 +15,12 @@ def event(gpu_uuid: str | None = "GPU-1", **details: Any) -> dict[str, Any]:
     return row | {"simulated": False, "details": json.dumps(details)}
 
 
-def test_xids_are_counted_by_gpu_and_code_and_the_last_is_known() -> None:
-    xids = XidCounts()
-    for row in (event(xid=79), event(xid=13), event(xid=13), event("GPU-2", xid=48)):
-        assert xids.take(row)
-    counts = {(k.gpu_uuid, k.code): n for k, n in xids.by_kind.items()}
-    assert counts == {("GPU-1", 79): 1, ("GPU-1", 13): 2, ("GPU-2", 48): 1}
-    assert {uuid: kind.code for uuid, kind in xids.last.items()} == {"GPU-1": 13, "GPU-2": 48}
-
-
 def test_an_event_of_the_kernels_log_is_understood() -> None:
     xids = XidCounts()
     found = Xid(79, "0000:1b:00.0", "NVRM: Xid (PCI:0000:1b:00): 79, GPU has fallen off the bus.")
     row = row_of(found, {"0000:1b:00.0": (3, "GPU-1")}, 7)
     xids.take(row | {"node": "n1", "simulated": False})
     assert xids.last["GPU-1"].code == 79 and xids.last["GPU-1"].gpu == 3
-
-
-def test_an_xid_of_a_gpu_that_nobody_knows_is_counted_by_its_bus_id() -> None:
-    xids = XidCounts()
-    xids.take(event(None, xid=79, pci_bus_id="0000:1b:00.0"))
-    xids.take(event(None, xid=79, pci_bus_id="0000:9b:00.0"))
-    assert {k.pci_bus_id for k in xids.by_kind} == {"0000:1b:00.0", "0000:9b:00.0"}
-    assert xids.last == {}
 
 
 @pytest.mark.parametrize(

@@ -2,13 +2,13 @@
 
 import math
 import struct
-from collections.abc import Callable
 from typing import Any
 
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.agent.fakes import decode_body
 
 from gpuwarden.metrics import Type
 from gpuwarden.schema import WIRE_TABLES
@@ -57,7 +57,7 @@ BATCHES = st.fixed_dictionaries({}, optional={name: rows_of(name) for name in WI
 @given(batch=BATCHES)
 @settings(max_examples=12, deadline=None)
 def test_what_goes_in_comes_out_with_the_contracts_schema(
-    decode_body: Callable[[bytes], dict[str, pa.Table]], batch: dict[str, list[dict[str, Any]]]
+    batch: dict[str, list[dict[str, Any]]],
 ) -> None:
     tables = decode_body(encode(batch))
     assert set(tables) == set(batch)
@@ -93,24 +93,18 @@ def test_a_row_that_no_table_has_is_named(table: str, row: dict[str, Any], named
         encode({table: [row]})
 
 
-def test_tables_without_rows_are_left_out(
-    decode_body: Callable[[bytes], dict[str, pa.Table]],
-) -> None:
+def test_tables_without_rows_are_left_out() -> None:
     assert list(decode_body(encode({"events": [], "host_samples": [HOST]}))) == ["host_samples"]
 
 
-def test_a_flipped_bit_is_noticed_by_the_checksum(
-    decode_body: Callable[[bytes], dict[str, pa.Table]],
-) -> None:
+def test_a_flipped_bit_is_noticed_by_the_checksum() -> None:
     body = bytearray(encode({"host_samples": [{**HOST, "node": "n" * 2000}]}))
     body[-1] ^= 1
     with pytest.raises(Exception, match="(?i)checksum|corrupt"):
         decode_body(bytes(body))
 
 
-def test_float32_columns_keep_float32_precision(
-    decode_body: Callable[[bytes], dict[str, pa.Table]],
-) -> None:
+def test_float32_columns_keep_float32_precision() -> None:
     row = {**HOST, "gpu_uuid": "g", "power_watts": 312.7}
     got = decode_body(encode({"gpu_samples": [row]}))["gpu_samples"]["power_watts"][0].as_py()
     assert got == struct.unpack("f", struct.pack("f", 312.7))[0]

@@ -2,11 +2,10 @@
 
 import asyncio
 import secrets
-from collections.abc import Callable
 from typing import Any
 
-import pyarrow as pa
 import pytest
+from tests.agent.fakes import decode_body, until_true
 
 from gpuwarden.clock import ManualClock
 from gpuwarden_agent.counters import Counters
@@ -16,8 +15,6 @@ from gpuwarden_agent.queue.flusher import Flusher
 from gpuwarden_agent.queue.inventory import AgentFacts, Inventory
 from gpuwarden_agent.queue.spool import Spool
 from gpuwarden_agent.worker import Worker
-
-Decode = Callable[[bytes], dict[str, pa.Table]]
 
 
 class Rig:
@@ -60,9 +57,7 @@ def rig(manual_clock: ManualClock) -> Rig:
     return Rig(manual_clock)
 
 
-async def test_a_batch_holds_samples_events_and_the_inventory_that_changed(
-    rig: Rig, decode_body: Decode
-) -> None:
+async def test_a_batch_holds_samples_events_and_the_inventory_that_changed(rig: Rig) -> None:
     rig.sample(1000)
     rig.recorder.record("agent_started", "m")
     await rig.flusher.seal()
@@ -75,9 +70,7 @@ async def test_a_batch_holds_samples_events_and_the_inventory_that_changed(
     assert rig.sealed.is_set()
 
 
-async def test_the_newest_row_of_the_host_says_what_waits_in_the_spool(
-    rig: Rig, decode_body: Decode
-) -> None:
+async def test_the_newest_row_of_the_host_says_what_waits_in_the_spool(rig: Rig) -> None:
     for at in (1000, 2000):
         rig.sample(at)
     await rig.flusher.seal()
@@ -99,9 +92,7 @@ async def test_nothing_is_sealed_when_there_is_nothing(rig: Rig) -> None:
     assert rig.spool.count == 1  # the inventory
 
 
-async def test_what_is_asked_for_is_sealed_within_a_second(
-    rig: Rig, until_true: Callable[..., Any]
-) -> None:
+async def test_what_is_asked_for_is_sealed_within_a_second(rig: Rig) -> None:
     stop = asyncio.Event()
     async with asyncio.TaskGroup() as group:
         group.create_task(rig.flusher.run(stop))
@@ -112,9 +103,7 @@ async def test_what_is_asked_for_is_sealed_within_a_second(
         rig.flusher.seal_soon()
 
 
-async def test_rows_wait_in_memory_while_the_disk_is_full_and_none_is_lost(
-    rig: Rig, decode_body: Decode
-) -> None:
+async def test_rows_wait_in_memory_while_the_disk_is_full_and_none_is_lost(rig: Rig) -> None:
     await rig.flusher.seal()
     rig.fill_disk(True)
     for ts in range(1, 41):
@@ -157,7 +146,7 @@ async def test_memory_stays_bounded_while_the_disk_is_full_and_the_loss_is_told(
 
 
 async def test_a_spool_that_fails_is_told_once_and_its_recovery_with_its_duration(
-    rig: Rig, manual_clock: ManualClock, decode_body: Decode
+    rig: Rig, manual_clock: ManualClock
 ) -> None:
     await rig.flusher.seal()
     rig.fill_disk(True)
@@ -193,9 +182,7 @@ async def test_a_full_spool_is_told_once_in_a_while_and_not_for_every_batch(
     assert rig.told == ["batches_dropped"] * 2  # in 1000 s, at most once in 600
 
 
-async def test_making_up_the_past_waits_while_half_of_the_spool_is_full(
-    rig: Rig, until_true: Callable[..., Any]
-) -> None:
+async def test_making_up_the_past_waits_while_half_of_the_spool_is_full(rig: Rig) -> None:
     stop = asyncio.Event()
     rig.spool.bytes_max = 100
     rig.spool.put(b"x" * 80, 1)

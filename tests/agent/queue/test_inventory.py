@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from tests.agent.fakes import fake_probe
 
 from gpuwarden_agent.queue.inventory import (
     RESHIP_AFTER_S,
@@ -23,7 +24,7 @@ def gpu(uuid: str, **more: Any) -> dict[str, Any]:
 
 
 @pytest.fixture
-def inventory(fake_probe: Any) -> Inventory:
+def inventory() -> Inventory:
     probes = [fake_probe("gpu0", gpu_uuid="GPU-0"), fake_probe("host")]
     return Inventory(FACTS, probes)
 
@@ -109,7 +110,7 @@ def test_a_fact_that_one_probe_lacks_does_not_hide_anothers(inventory: Inventory
     assert inventory.take_changes(0)[0][1]["kernel"] == "6.1"
 
 
-def test_real_facts_go_before_simulated_ones(fake_probe: Any) -> None:
+def test_real_facts_go_before_simulated_ones() -> None:
     probes = [
         fake_probe("host"),
         fake_probe("simulator", simulated=True, tables={"gpu_samples": 1}),
@@ -129,7 +130,7 @@ def test_a_gpus_index_is_known_once_it_was_described(inventory: Inventory) -> No
     assert inventory.gpu_index(None) is None
 
 
-def test_the_backend_names_every_real_source_of_gpu_readings(fake_probe: Any) -> None:
+def test_the_backend_names_every_real_source_of_gpu_readings() -> None:
     nvidia, simulated = fake_probe("gpu0"), fake_probe("simulator", simulated=True)
     amd = fake_probe("gpu1")
     amd.backend = "amdgpu"
@@ -141,6 +142,6 @@ def test_the_backend_names_every_real_source_of_gpu_readings(fake_probe: Any) ->
     assert backend_of([simulated]) == "simulator"
 
 
-def test_a_host_without_gpus_has_no_backend(fake_probe: Any) -> None:
+def test_a_host_without_gpus_has_no_backend() -> None:
     assert backend_of([fake_probe("host")]) == "none"
     assert not is_simulated([])

@@ -457,7 +457,7 @@ class SpoolAgainstAList(RuleBasedStateMachine):
         self.folder = self.root / "0"
         self.spool = opened(self.folder)
 
-    @rule(body=st.binary(min_size=1, max_size=400))
+    @rule(body=st.binary(min_size=1, max_size=400) | st.just(b"x" * (BYTES_MAX + 1)))
     def put(self, body: bytes) -> None:
         put = self.spool.put(body, 1)
         assert put.sequence > self.last_sequence

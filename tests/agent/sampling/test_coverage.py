@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuwarden_agent.sampling.coverage import Coverage, CoverageTally
@@ -75,6 +75,7 @@ def test_events_are_not_expected_at_any_time() -> None:
     assert coverage.rows() == []
 
 
+@settings(max_examples=50)
 @given(
     st.lists(
         st.tuples(

@@ -3,15 +3,15 @@
 import asyncio
 import threading
 from collections.abc import Sequence
-from typing import Any
 
 import pytest
+from tests.agent.fakes import fake_probe
 
 from gpuwarden_agent.probe import Probe
 from gpuwarden_agent.sampling.rediscovery import keep_rediscovering
 
 
-async def test_what_a_look_finds_is_handed_on(fake_probe: Any) -> None:
+async def test_what_a_look_finds_is_handed_on() -> None:
     stop, taken = asyncio.Event(), []
     finds: list[Sequence[Probe]] = [[], [fake_probe("gpu1")], [fake_probe("gpu2"), fake_probe("x")]]
 

@@ -1,11 +1,12 @@
 """One probe with its thread and its deadline."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
 import pytest
+from tests.agent.fakes import fake_probe, until_true
 
 from gpuwarden.clock import SystemClock
 from gpuwarden_agent.counters import Counters
@@ -61,7 +62,7 @@ def hanging(probe: Any) -> Iterator[None]:
         probe.go_on.set()
 
 
-async def test_a_probe_that_only_computes_is_read_at_once(fake_probe: Any, taken: Taken) -> None:
+async def test_a_probe_that_only_computes_is_read_at_once(taken: Taken) -> None:
     runner = make(fake_probe(), taken)
     runner.tick(1000)
     assert [ts_ms for ts_ms, _ in taken.readings] == [1000]
@@ -70,9 +71,7 @@ async def test_a_probe_that_only_computes_is_read_at_once(fake_probe: Any, taken
     assert len(taken.described) == 1, "and then once a minute"
 
 
-async def test_a_reading_of_a_thread_comes_with_its_tick(
-    fake_probe: Any, taken: Taken, until_true: Callable[..., Any]
-) -> None:
+async def test_a_reading_of_a_thread_comes_with_its_tick(taken: Taken) -> None:
     probe = fake_probe(blocking=True)
     runner = make(probe, taken, deadline_s=10)
     async with running(runner):
@@ -84,7 +83,7 @@ async def test_a_reading_of_a_thread_comes_with_its_tick(
 
 
 async def test_a_stuck_call_is_told_within_the_deadline_and_its_ticks_are_counted(
-    fake_probe: Any, taken: Taken, until_true: Callable[..., Any]
+    taken: Taken,
 ) -> None:
     probe = fake_probe("gpu0", blocking=True)
     runner = make(probe, taken)
@@ -107,9 +106,7 @@ async def test_a_stuck_call_is_told_within_the_deadline_and_its_ticks_are_counte
         assert [ts_ms for ts_ms, _ in taken.readings] == [4000]
 
 
-async def test_leaving_does_not_wait_for_a_stuck_call(
-    fake_probe: Any, taken: Taken, until_true: Callable[..., Any]
-) -> None:
+async def test_leaving_does_not_wait_for_a_stuck_call(taken: Taken) -> None:
     probe = fake_probe(blocking=True)
     runner = make(probe, taken)
     with hanging(probe):
@@ -119,9 +116,7 @@ async def test_leaving_does_not_wait_for_a_stuck_call(
         assert probe.closed == 0, "methods of one probe never run at the same time"
 
 
-async def test_a_source_is_closed_after_the_call_that_leaving_interrupted(
-    fake_probe: Any, taken: Taken, until_true: Callable[..., Any]
-) -> None:
+async def test_a_source_is_closed_after_the_call_that_leaving_interrupted(taken: Taken) -> None:
     probe = fake_probe(blocking=True)
     runner = make(probe, taken, deadline_s=10)
     with hanging(probe):
@@ -139,7 +134,7 @@ async def test_a_source_is_closed_after_the_call_that_leaving_interrupted(
 
 @pytest.mark.parametrize("is_blocking", [False, True])
 async def test_a_failing_source_is_told_once_by_its_kind_and_not_asked_what_it_is(
-    fake_probe: Any, taken: Taken, until_true: Callable[..., Any], is_blocking: bool
+    taken: Taken, is_blocking: bool
 ) -> None:
     probe = fake_probe("gpu0", blocking=is_blocking)
     normal = probe.answer
@@ -164,16 +159,14 @@ async def test_a_failing_source_is_told_once_by_its_kind_and_not_asked_what_it_i
         assert [kind for kind, _ in taken.events] == ["gpu_lost", "probe_recovered"]
 
 
-async def test_a_bug_in_a_probe_fails_that_probe_alone_and_is_named(
-    fake_probe: Any, taken: Taken
-) -> None:
+async def test_a_bug_in_a_probe_fails_that_probe_alone_and_is_named(taken: Taken) -> None:
     probe = fake_probe()
     probe.answer = lambda _: {}["missing"]
     make(probe, taken).tick(1000)
     assert taken.events == [("probe_failed", "host: KeyError: 'missing'")]
 
 
-async def test_rows_that_no_table_has_fail_their_probe_alone(fake_probe: Any, taken: Taken) -> None:
+async def test_rows_that_no_table_has_fail_their_probe_alone(taken: Taken) -> None:
     runner = make(fake_probe(), taken)
 
     def refuse(*_: object) -> None:
@@ -184,7 +177,7 @@ async def test_rows_that_no_table_has_fail_their_probe_alone(fake_probe: Any, ta
     assert taken.events == [("probe_failed", "host: RowError: host_samples has no column 'x'")]
 
 
-async def test_a_slow_cadence_is_read_once_in_its_period(fake_probe: Any, taken: Taken) -> None:
+async def test_a_slow_cadence_is_read_once_in_its_period(taken: Taken) -> None:
     runner = make(fake_probe(tables={"host_samples": 10}), taken)
     for second in range(8, 22):
         runner.tick(second * 1000)

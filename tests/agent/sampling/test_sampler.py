@@ -3,10 +3,10 @@
 import asyncio
 import itertools
 import math
-from collections.abc import Callable
 from typing import Any
 
 import pytest
+from tests.agent.fakes import fake_probe, until_true
 
 from gpuwarden.clock import Clock, ManualClock, SystemClock, to_ms
 from gpuwarden_agent.counters import Counters
@@ -59,7 +59,7 @@ class Rig:
 
 
 async def test_samples_carry_tick_node_and_whether_they_are_simulated(
-    fake_probe: Any, manual_clock: ManualClock
+    manual_clock: ManualClock,
 ) -> None:
     real = fake_probe("gpu0", gpu_uuid="GPU-0")
     made_up = fake_probe("sim", gpu_uuid="GPU-1", simulated=True)
@@ -73,7 +73,7 @@ async def test_samples_carry_tick_node_and_whether_they_are_simulated(
 
 
 async def test_batches_are_as_long_as_the_collector_asks_and_events_go_at_once(
-    fake_probe: Any, manual_clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+    manual_clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     probe = fake_probe("gpu0", gpu_uuid="GPU-0")
     rig = Rig(manual_clock, [probe])
@@ -99,9 +99,7 @@ async def test_batches_are_as_long_as_the_collector_asks_and_events_go_at_once(
     assert 333 in sealed_at
 
 
-async def test_an_event_that_knows_its_time_keeps_it(
-    fake_probe: Any, manual_clock: ManualClock
-) -> None:
+async def test_an_event_that_knows_its_time_keeps_it(manual_clock: ManualClock) -> None:
     probe = fake_probe("kmsg")
     row = {"kind": "xid", "severity": "critical", "message": "m"}
     probe.answer = lambda _: {"events": [{**row, "ts": 4321}, row]}
@@ -111,7 +109,7 @@ async def test_an_event_that_knows_its_time_keeps_it(
 
 
 async def test_a_value_that_cannot_be_true_becomes_absent_and_is_told_once(
-    fake_probe: Any, manual_clock: ManualClock
+    manual_clock: ManualClock,
 ) -> None:
     probe = fake_probe("gpu0", gpu_uuid="GPU-0")
     row = {"gpu_uuid": "GPU-0", "util_percent": 4e9, "power_watts": math.nan, "sm_clock_mhz": 100}
@@ -133,9 +131,7 @@ async def test_a_value_that_cannot_be_true_becomes_absent_and_is_told_once(
     assert any("util_percent" in m and "4000000000.0" in m for m in messages)
 
 
-async def test_a_reading_with_one_wrong_row_gives_no_row_at_all(
-    fake_probe: Any, manual_clock: ManualClock
-) -> None:
+async def test_a_reading_with_one_wrong_row_gives_no_row_at_all(manual_clock: ManualClock) -> None:
     probe = fake_probe()
     probe.answer = lambda _: {"host_samples": [{"load_1m": 1.0}, {"no_such_column": 1}]}
     rig = Rig(manual_clock, [probe])
@@ -146,7 +142,7 @@ async def test_a_reading_with_one_wrong_row_gives_no_row_at_all(
 
 
 async def test_a_key_that_two_probes_make_is_kept_once_and_counted(
-    fake_probe: Any, manual_clock: ManualClock
+    manual_clock: ManualClock,
 ) -> None:
     rig = Rig(manual_clock, [fake_probe("host"), fake_probe("host again")])
     await rig.sampler._tick(1000)
@@ -154,9 +150,7 @@ async def test_a_key_that_two_probes_make_is_kept_once_and_counted(
     assert len(rig.rows("host_samples")) == 1
 
 
-async def test_inventory_with_a_wrong_column_fails_and_names_it(
-    fake_probe: Any, manual_clock: ManualClock
-) -> None:
+async def test_inventory_with_a_wrong_column_fails_and_names_it(manual_clock: ManualClock) -> None:
     probe = fake_probe()
     probe.inventory = {"nodes": [{"cpu_count": 8}]}
     rig = Rig(manual_clock, [probe])
@@ -167,7 +161,7 @@ async def test_inventory_with_a_wrong_column_fails_and_names_it(
 
 
 async def test_events_of_a_probe_are_stamped_and_keep_keys_of_their_own(
-    fake_probe: Any, manual_clock: ManualClock
+    manual_clock: ManualClock,
 ) -> None:
     probe = fake_probe("sim", simulated=True)
     xid = {"kind": "xid", "severity": "critical", "message": "Xid 79"}
@@ -180,9 +174,7 @@ async def test_events_of_a_probe_are_stamped_and_keep_keys_of_their_own(
     ]
 
 
-async def test_the_past_is_made_without_a_gap_to_the_present(
-    fake_probe: Any, until_true: Callable[..., Any]
-) -> None:
+async def test_the_past_is_made_without_a_gap_to_the_present() -> None:
     clock = SystemClock()
     simulator = fake_probe("simulator", simulated=True)
     real = fake_probe("gpu0", gpu_uuid="GPU-0")
@@ -200,9 +192,7 @@ async def test_the_past_is_made_without_a_gap_to_the_present(
     assert rig.spool.count == 3, "sealed every 300 ticks; the rest is in the open batch"
 
 
-async def test_the_past_begins_after_what_was_sealed_before(
-    fake_probe: Any, until_true: Callable[..., Any]
-) -> None:
+async def test_the_past_begins_after_what_was_sealed_before() -> None:
     clock = SystemClock()
     now_ms = to_ms(clock.now()) // 1000 * 1000
     simulator = fake_probe("simulator", simulated=True)
@@ -215,9 +205,7 @@ async def test_the_past_begins_after_what_was_sealed_before(
     assert simulator.read_at[0] == now_ms - 9_000
 
 
-async def test_a_step_of_the_clock_is_an_event_with_its_size(
-    fake_probe: Any, manual_clock: ManualClock, until_true: Callable[..., Any]
-) -> None:
+async def test_a_step_of_the_clock_is_an_event_with_its_size(manual_clock: ManualClock) -> None:
     probe = fake_probe()
     rig = Rig(manual_clock, [probe])
     stop = asyncio.Event()

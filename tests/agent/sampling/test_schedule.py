@@ -24,18 +24,6 @@ def look(*looks: tuple[int, float], last: int | None = None) -> list[TickPlan]:
     return plans
 
 
-def test_ticks_are_the_whole_seconds_of_the_wall_clock() -> None:
-    assert look((700, 0.7), (1001, 1.001), (2000, 2.0)) == [
-        TickPlan(T0),
-        TickPlan(T0 + 1000),
-        TickPlan(T0 + 2000),
-    ]
-
-
-def test_a_timer_that_fires_early_gives_no_second_tick() -> None:
-    assert look((0, 0.0), (999, 0.999), (1000, 1.0))[1:] == [TickPlan(None), TickPlan(T0 + 1000)]
-
-
 def test_a_busy_node_misses_ticks_and_they_are_counted() -> None:
     assert look((0, 0.0), (4300, 4.3))[1] == TickPlan(T0 + 4000, missed=3)
 

@@ -2,7 +2,7 @@
 
 import random
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuwarden_agent.ship.failover import (
@@ -108,6 +108,7 @@ def test_with_one_collector_there_is_always_a_pause() -> None:
         failover = after
 
 
+@settings(max_examples=50)
 @given(
     st.integers(1, 4),
     st.lists(

@@ -1,22 +1,20 @@
 """A shipper with two collectors: what it sends to whom, and how it marks batches sent before."""
 
 import asyncio
-import random
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.agent.fakes import until_true
+from tests.agent.ship import rig
 
 from gpuwarden.clock import SystemClock
-from gpuwarden_agent.counters import Counters
 from gpuwarden_agent.queue.encode import encode
 from gpuwarden_agent.queue.spool import Spool
-from gpuwarden_agent.ship.shipper import Answered, Shipper, TimedOut, Unreachable, may_be_stored
-from gpuwarden_agent.ship.transport import open_transport
-from gpuwarden_agent.worker import Worker
+from gpuwarden_agent.ship.shipper import Answered, TimedOut, Unreachable, may_be_stored
 
 SENT_BEFORE = "Gpuwarden-Sent-Before"
 
@@ -37,54 +35,15 @@ def test_who_may_have_a_batch(outcome: Any, expected: bool) -> None:
     assert may_be_stored(outcome) is expected
 
 
-class Pair:
-    """Two stub collectors in the order in which the agent prefers them, and its shipper."""
-
-    def __init__(
-        self, first: Any, second: Any, shipper: Shipper, spool: Spool, sealed: Any
-    ) -> None:
-        self.first, self.second, self.shipper, self.spool = first, second, shipper, spool
-        self._sealed = sealed
-
-    def put(self, number: int = 1) -> None:
-        for _ in range(number):
-            self.spool.put(
-                encode({"host_samples": [{"ts": 1, "node": "n", "simulated": False}]}), 1
-            )
-        self._sealed.set()
-
-    def is_done(self) -> bool:
-        return self.spool.count == 0 and not self.shipper._in_flight
-
-
 @asynccontextmanager
-async def shipping(
-    stubs: list[Any], spool: Spool | None = None, **more: Any
-) -> AsyncIterator[Pair]:
-    spool = spool or Spool(None, bytes_max=10**9, clock=SystemClock(), boot="boot-1")
-    sealed = asyncio.Event()
-    sealed.set()
-    by_url = {stub.url + "/v1/ingest": stub for stub in stubs}
-    async with (
-        open_transport(stubs[0].url) as one,
-        open_transport(stubs[1].url) as two,
-        asyncio.TaskGroup() as group,
-    ):
-        shipper = Shipper(
-            spool,
-            Worker("spool"),
-            [one, two],
-            clock=SystemClock(),
-            counters=Counters(),
-            sealed=sealed,
-            on_refused=lambda _: None,
-            rng=random.Random(1),
-            **{"request_timeout_s": 5.0, "backoff_max_s": 0.1} | more,
-        )
-        first, second = (by_url[url] for url in shipper._urls)
-        task = group.create_task(shipper.run())
-        yield Pair(first, second, shipper, spool, sealed)
-        task.cancel()
+async def shipping(stubs: list[Any], **more: Any) -> AsyncIterator[Any]:
+    """`first` and `second` are the two in the order in which the agent prefers them."""
+    settings = {"backoff_max_s": 0.1} | more
+    async with rig.shipping(*(stub.url for stub in stubs), **settings) as running:
+        by_url = {stub.url + "/v1/ingest": stub for stub in stubs}
+        pair: Any = running
+        pair.first, pair.second = (by_url[url] for url in pair.shipper._urls)
+        yield pair
 
 
 @pytest.fixture
@@ -100,7 +59,7 @@ def said(stub: Any) -> list[tuple[int, str | None]]:
 
 
 async def test_when_it_is_gone_the_second_gets_the_rest_and_the_log_says_it_once(
-    stubs: list[Any], until_true: Callable[..., Any], caplog: pytest.LogCaptureFixture
+    stubs: list[Any], caplog: pytest.LogCaptureFixture
 ) -> None:
     async with shipping(stubs) as pair:
         pair.put()
@@ -116,7 +75,7 @@ async def test_when_it_is_gone_the_second_gets_the_rest_and_the_log_says_it_once
 
 
 async def test_a_batch_that_the_first_may_have_comes_to_the_second_with_a_word_about_it(
-    stubs: list[Any], until_true: Callable[..., Any]
+    stubs: list[Any],
 ) -> None:
     async with shipping(stubs, request_timeout_s=0.3, backoff_max_s=0.05) as pair:
         pair.first.script = ["hang"] * 10
@@ -130,9 +89,7 @@ async def test_a_batch_that_the_first_may_have_comes_to_the_second_with_a_word_a
         assert said(pair.second)[1] == (2, None), "nobody else has it"
 
 
-async def test_a_batch_that_could_not_be_sent_is_not_called_sent_before(
-    stubs: list[Any], until_true: Callable[..., Any]
-) -> None:
+async def test_a_batch_that_could_not_be_sent_is_not_called_sent_before(stubs: list[Any]) -> None:
     async with shipping(stubs) as pair:
         await pair.first.stop()
         pair.put()
@@ -141,7 +98,7 @@ async def test_a_batch_that_could_not_be_sent_is_not_called_sent_before(
 
 
 async def test_what_waited_when_the_agent_started_may_have_been_sent(
-    stubs: list[Any], until_true: Callable[..., Any], tmp_path: Path
+    stubs: list[Any], tmp_path: Path
 ) -> None:
     path = tmp_path / "spool.sqlite"
     before = Spool(path, bytes_max=10**9, clock=SystemClock(), boot="boot-1")
@@ -149,16 +106,14 @@ async def test_what_waited_when_the_agent_started_may_have_been_sent(
     before.close()
     spool = Spool(path, bytes_max=10**9, clock=SystemClock(), boot="boot-1")
     assert spool.last_sequence == 1
-    async with shipping(stubs, spool) as pair:
+    async with shipping(stubs, spool=spool) as pair:
         pair.put()
         await until_true(pair.is_done)
     assert sorted(said(pair.first)) == [(1, "1"), (2, None)]
     spool.close()
 
 
-async def test_it_goes_back_when_the_first_is_there_again(
-    stubs: list[Any], until_true: Callable[..., Any]
-) -> None:
+async def test_it_goes_back_when_the_first_is_there_again(stubs: list[Any]) -> None:
     async with shipping(stubs) as pair:
         await pair.first.stop()
         pair.put(2)
@@ -190,9 +145,7 @@ async def test_draining_tries_every_collector_before_it_gives_up(stubs: list[Any
         assert pair.spool.count == 1
 
 
-async def test_a_second_try_over_a_fresh_connection_says_that_it_is_one(
-    stubs: list[Any], until_true: Callable[..., Any]
-) -> None:
+async def test_a_second_try_over_a_fresh_connection_says_that_it_is_one(stubs: list[Any]) -> None:
     """A kept connection may lead to another collector than the next one does."""
     async with shipping(stubs) as pair:
         pair.put()

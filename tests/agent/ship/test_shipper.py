@@ -3,19 +3,15 @@
 import asyncio
 import contextlib
 import random
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.agent.fakes import until_true
+from tests.agent.ship.rig import shipping
 
-from gpuwarden.clock import SystemClock
-from gpuwarden_agent.counters import Counters
-from gpuwarden_agent.queue.encode import encode
-from gpuwarden_agent.queue.spool import Spool
 from gpuwarden_agent.ship.shipper import (
     BACKOFF_FIRST_S,
     LANES,
@@ -26,44 +22,16 @@ from gpuwarden_agent.ship.shipper import (
     Discard,
     Outcome,
     RetryAfter,
-    Shipper,
     TimedOut,
     Unreachable,
     next_action,
 )
-from gpuwarden_agent.ship.transport import Transport, open_transport
-from gpuwarden_agent.worker import Worker
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 def action(outcome: Outcome, attempt: int = 0, seed: int = 1) -> Any:
     return next_action(outcome, attempt, NOW, random.Random(seed), backoff_max_s=30)
-
-
-async def test_a_password_in_the_address_is_not_in_the_log(
-    caplog: pytest.LogCaptureFixture, until_true: Callable[..., Any]
-) -> None:
-    spool, counters = Spool(None, bytes_max=10**6, clock=SystemClock()), Counters()
-    spool.put(b"x", 1)
-    url = "http://user:secret@127.0.0.1:1/prefix"
-    async with open_transport(url) as transport:
-        shipper = Shipper(
-            spool,
-            Worker("spool"),
-            [transport],
-            clock=SystemClock(),
-            counters=counters,
-            sealed=asyncio.Event(),
-            on_refused=lambda _: None,
-        )
-        async with asyncio.TaskGroup() as group:
-            task = group.create_task(shipper.run())
-            await until_true(lambda: counters.tries_failed > 0)
-            task.cancel()
-    (shown,) = {getattr(record, "collector", "") for record in caplog.records} - {""}
-    assert shown == "http://127.0.0.1:1/prefix/v1/ingest"
-    assert counters.last_error == f"{shown}: Connection refused"
 
 
 def test_only_204_acknowledges_a_batch() -> None:
@@ -143,46 +111,18 @@ def test_each_failed_try_doubles_the_longest_pause() -> None:
         assert longest_s == pytest.approx(BACKOFF_FIRST_S * 2**attempt, rel=0.1)
 
 
-class Rig:
-    """A shipper between a spool in memory and a real server."""
-
-    def __init__(self, transport: Transport, **more: Any) -> None:
-        self.spool = Spool(None, bytes_max=10**9, clock=SystemClock(), boot="boot-1")
-        self.counters, self.sealed, self.refused = Counters(), asyncio.Event(), list[str]()
-        self.shipper = Shipper(
-            self.spool,
-            Worker("spool"),
-            [transport],
-            clock=SystemClock(),
-            counters=self.counters,
-            sealed=self.sealed,
-            on_refused=self.refused.append,
-            rng=random.Random(1),
-            **{"request_timeout_s": 5.0, "backoff_max_s": 0.2} | more,
-        )
-
-    def is_done(self) -> bool:
-        return self.spool.count == 0 and not self.shipper._in_flight
-
-    def put(self, number: int) -> None:
-        for _ in range(number):
-            row = {"ts": self.spool.count + 1, "node": "n", "simulated": False}
-            self.spool.put(encode({"host_samples": [row]}), 1)
-        self.sealed.set()
-
-
-@asynccontextmanager
-async def shipping(url: str, **more: Any) -> AsyncIterator[Rig]:
-    async with open_transport(url) as transport, asyncio.TaskGroup() as group:
-        rig = Rig(transport, **more)
-        task = group.create_task(rig.shipper.run())
-        yield rig
-        task.cancel()
-
-
-async def test_batches_are_sent_with_their_identity_and_forgotten(
-    stub_collector: Any, until_true: Callable[..., Any]
+async def test_a_password_in_the_address_is_not_in_the_log(
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
+    async with shipping("http://user:secret@127.0.0.1:1/prefix") as rig:
+        rig.put(1)
+        await until_true(lambda: rig.counters.tries_failed > 0)
+    (shown,) = {getattr(record, "collector", "") for record in caplog.records} - {""}
+    assert shown == "http://127.0.0.1:1/prefix/v1/ingest"
+    assert rig.counters.last_error == f"{shown}: Connection refused"
+
+
+async def test_batches_are_sent_with_their_identity_and_forgotten(stub_collector: Any) -> None:
     async with shipping(stub_collector.url + "/") as rig:
         rig.put(3)
         await until_true(rig.is_done)
@@ -198,7 +138,7 @@ async def test_batches_are_sent_with_their_identity_and_forgotten(
 
 
 async def test_the_length_of_batch_that_the_collector_asks_for_is_handed_on(
-    stub_collector: Any, until_true: Callable[..., Any]
+    stub_collector: Any,
 ) -> None:
     asked = list[int]()
     header = {"Gpuwarden-Batch-Seconds": "20"}
@@ -212,9 +152,7 @@ async def test_the_length_of_batch_that_the_collector_asks_for_is_handed_on(
 
 
 @pytest.mark.parametrize("trouble", [429, (503, {"Retry-After": "0"})])
-async def test_after_trouble_the_same_batch_comes_again(
-    stub_collector: Any, until_true: Callable[..., Any], trouble: Any
-) -> None:
+async def test_after_trouble_the_same_batch_comes_again(stub_collector: Any, trouble: Any) -> None:
     stub_collector.script = [trouble, trouble]
     async with shipping(stub_collector.url) as rig:
         rig.put(1)
@@ -225,7 +163,7 @@ async def test_after_trouble_the_same_batch_comes_again(
 
 
 async def test_a_batch_that_was_stored_but_not_answered_is_sent_again_unchanged(
-    stub_collector: Any, until_true: Callable[..., Any]
+    stub_collector: Any,
 ) -> None:
     stub_collector.script = ["stored, then reset"]
     async with shipping(stub_collector.url) as rig:
@@ -236,9 +174,7 @@ async def test_a_batch_that_was_stored_but_not_answered_is_sent_again_unchanged(
     assert len(stub_collector.stored) == 1
 
 
-async def test_a_refused_batch_is_set_apart_and_the_next_ones_go_on(
-    stub_collector: Any, until_true: Callable[..., Any]
-) -> None:
+async def test_a_refused_batch_is_set_apart_and_the_next_ones_go_on(stub_collector: Any) -> None:
     stub_collector.script = [(400, {}, '{"error": "ts is in the\\nfuture", "status": 400}')]
     async with shipping(stub_collector.url) as rig:
         rig.put(2)
@@ -250,7 +186,7 @@ async def test_a_refused_batch_is_set_apart_and_the_next_ones_go_on(
 
 
 async def test_a_batch_that_breaks_the_collector_does_not_hold_up_the_others(
-    stub_collector: Any, until_true: Callable[..., Any]
+    stub_collector: Any,
 ) -> None:
     stub_collector.broken_by = {1}
     async with shipping(stub_collector.url, backoff_max_s=0.3) as rig:
@@ -265,7 +201,7 @@ async def test_a_batch_that_breaks_the_collector_does_not_hold_up_the_others(
 
 
 async def test_a_batch_that_another_lane_failed_to_send_does_not_wait_for_news(
-    stub_collector: Any, until_true: Callable[..., Any]
+    stub_collector: Any,
 ) -> None:
     stub_collector.script = [204, "hang"]
     async with shipping(stub_collector.url, request_timeout_s=0.5) as rig:
@@ -274,7 +210,7 @@ async def test_a_batch_that_another_lane_failed_to_send_does_not_wait_for_news(
 
 
 async def test_while_the_collector_is_away_one_lane_tries_and_the_log_says_it_once(
-    stub_collector: Any, until_true: Callable[..., Any], caplog: pytest.LogCaptureFixture
+    stub_collector: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     await stub_collector.stop()
     async with shipping(stub_collector.url, backoff_max_s=0.05) as rig:
@@ -290,7 +226,7 @@ async def test_while_the_collector_is_away_one_lane_tries_and_the_log_says_it_on
 
 
 async def test_a_collector_that_denies_access_after_an_outage_is_logged_again_once(
-    stub_collector: Any, until_true: Callable[..., Any], caplog: pytest.LogCaptureFixture
+    stub_collector: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     stub_collector.script = [503, 503, 401, 401, 204]
     async with shipping(stub_collector.url) as rig:
@@ -301,7 +237,7 @@ async def test_a_collector_that_denies_access_after_an_outage_is_logged_again_on
 
 
 async def test_a_backlog_goes_out_over_several_lanes_with_the_newest_among_the_first(
-    stub_collector: Any, until_true: Callable[..., Any]
+    stub_collector: Any,
 ) -> None:
     stub_collector.script = ["hang"] * LANES
     async with shipping(stub_collector.url) as rig:
@@ -315,7 +251,7 @@ async def test_a_backlog_goes_out_over_several_lanes_with_the_newest_among_the_f
 
 
 async def test_draining_sends_what_waits_even_in_the_middle_of_a_long_pause(
-    stub_collector: Any, until_true: Callable[..., Any]
+    stub_collector: Any,
 ) -> None:
     stub_collector.script = [(503, {"Retry-After": "120"})]
     async with shipping(stub_collector.url) as rig:
@@ -337,7 +273,7 @@ async def test_draining_gives_up_at_the_first_failure(stub_collector: Any) -> No
 
 
 async def test_a_disk_that_fails_at_the_acknowledgement_costs_nothing_but_a_resend(
-    stub_collector: Any, until_true: Callable[..., Any]
+    stub_collector: Any,
 ) -> None:
     async with shipping(stub_collector.url, backoff_max_s=0.1) as rig:
         rig.spool._db.execute("PRAGMA query_only = ON")

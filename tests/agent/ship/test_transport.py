@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import trustme
 from aiohttp import web
+from tests.agent.fakes import until_true
 
 from gpuwarden.lifecycle import StartError
 from gpuwarden_agent.ship.transport import (
@@ -97,6 +98,42 @@ async def talking(talk: Talk, **more: Any) -> AsyncIterator[tuple[Transport, Raw
         yield transport, server
 
 
+def close(writer: asyncio.StreamWriter) -> None:
+    """Close with FIN."""
+    writer.close()
+
+
+def stay(writer: asyncio.StreamWriter) -> None:
+    """Leave it open."""
+
+
+End = Callable[[asyncio.StreamWriter], None]
+
+
+def says(raw: bytes, end: End = stay) -> Talk:
+    """Answer the first request of a connection with these bytes."""
+
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await read_request(reader)
+        writer.write(raw)
+        end(writer)
+
+    return talk
+
+
+def refuses(end: End) -> Talk:
+    """Answer 413 at the head, before the body is read."""
+
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 413 Too Large\r\nContent-Length: 3\r\n\r\nbig")
+        await writer.drain()
+        await asyncio.sleep(0.05)
+        end(writer)
+
+    return talk
+
+
 async def answer_all(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     while True:
         await read_request(reader)
@@ -132,7 +169,7 @@ async def test_a_real_server_gets_path_headers_and_body_and_is_heard() -> None:
     assert [len(body) for _, _, body in seen] == [0, 10, 3_000_000]
 
 
-async def test_there_are_never_more_connections_than_allowed(until_true: Any) -> None:
+async def test_there_are_never_more_connections_than_allowed() -> None:
     go_on = asyncio.Event()
 
     async def wait(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -151,7 +188,7 @@ async def test_there_are_never_more_connections_than_allowed(until_true: Any) ->
         assert server.connections == 3
 
 
-@pytest.mark.parametrize("end", [reset, lambda writer: writer.close()], ids=["reset", "close"])
+@pytest.mark.parametrize("end", [reset, close])
 async def test_a_server_that_drops_a_kept_connection_costs_one_more_try(end: Any) -> None:
     """It read the second request on the kept connection, and went without a word."""
     bodies: list[bytes] = []
@@ -170,12 +207,7 @@ async def test_a_server_that_drops_a_kept_connection_costs_one_more_try(end: Any
 
 
 async def test_a_connection_that_the_server_closed_while_idle_is_not_used() -> None:
-    async def once(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await read_request(reader)
-        writer.write(NO_CONTENT)
-        writer.close()
-
-    async with talking(once) as (transport, server):
+    async with talking(says(NO_CONTENT, close)) as (transport, server):
         for _ in range(3):
             assert (await post(transport)).status == 204
             await server.gone.wait()
@@ -204,11 +236,7 @@ async def test_a_connection_is_closed_after_a_while_without_a_request_and_not_du
 
 
 async def test_a_fresh_connection_that_breaks_is_not_tried_again() -> None:
-    async def drop(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await read_request(reader)
-        reset(writer)
-
-    async with talking(drop) as (transport, server):
+    async with talking(says(b"", reset)) as (transport, server):
         with pytest.raises(NoAnswerError, match="Connection reset by peer"):
             await post(transport)
     assert server.connections == 1
@@ -248,20 +276,10 @@ async def test_what_was_not_asked_for_ends_an_idle_connection() -> None:
         assert (await post(transport)).status == 204
 
 
-@pytest.mark.parametrize(
-    "end", [reset, lambda writer: writer.close(), lambda _: None], ids=["reset", "close", "stay"]
-)
+@pytest.mark.parametrize("end", [reset, close, stay])
 async def test_an_answer_before_the_body_is_read_counts(end: Any) -> None:
     """A proxy with a limit on bodies answers 413 at the head and cuts the rest off."""
-
-    async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.readuntil(b"\r\n\r\n")
-        writer.write(b"HTTP/1.1 413 Too Large\r\nContent-Length: 3\r\n\r\nbig")
-        await writer.drain()
-        await asyncio.sleep(0.05)
-        end(writer)
-
-    async with talking(refuse) as (transport, server):
+    async with talking(refuses(end)) as (transport, server):
         for _ in range(2):
             answer = await post(transport, bytes(20_000_000))
             assert (answer.status, answer.body) == (413, b"big")
@@ -269,13 +287,8 @@ async def test_an_answer_before_the_body_is_read_counts(end: Any) -> None:
 
 
 async def test_a_redirect_is_an_answer_and_not_followed() -> None:
-    async def move(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await read_request(reader)
-        writer.write(
-            b"HTTP/1.1 307 Moved\r\nLocation: http://192.0.2.1/\r\nContent-Length: 0\r\n\r\n"
-        )
-
-    async with talking(move) as (transport, _):
+    raw = b"HTTP/1.1 307 Moved\r\nLocation: http://192.0.2.1/\r\nContent-Length: 0\r\n\r\n"
+    async with talking(says(raw)) as (transport, _):
         assert (await post(transport)).status == 307
 
 
@@ -284,11 +297,7 @@ async def test_a_redirect_is_an_answer_and_not_followed() -> None:
     [b"", b"HTTP/1.1 100 Continue\r\n\r\n", b"HTTP/1.1 204", b"HTTP/1.1 200 OK\r\n\r\nha"],
 )
 async def test_an_answer_that_never_ends_is_given_up_and_its_connection_closed(raw: bytes) -> None:
-    async def stall(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await read_request(reader)
-        writer.write(raw)
-
-    async with talking(stall) as (transport, server):
+    async with talking(says(raw)) as (transport, server):
         with pytest.raises(TimeoutError):
             await post(transport, timeout_s=0.1)
         await asyncio.wait_for(server.gone.wait(), 5)
@@ -308,7 +317,7 @@ async def test_an_endless_answer_is_cut_off() -> None:
         await asyncio.wait_for(server.gone.wait(), 5)
 
 
-async def test_cancelling_closes_the_connection_and_frees_its_place(until_true: Any) -> None:
+async def test_cancelling_closes_the_connection_and_frees_its_place() -> None:
     is_first = True
 
     async def hang_once(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -328,16 +337,13 @@ async def test_cancelling_closes_the_connection_and_frees_its_place(until_true: 
         assert (await post(transport)).status == 204
 
 
-async def test_closing_the_transport_ends_what_is_under_way(until_true: Any) -> None:
-    async def hang(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await read_request(reader)
-
+async def test_closing_the_transport_ends_what_is_under_way() -> None:
     async def end(transport: Transport, server: RawServer) -> None:
         await until_true(lambda: server.connections == 1)
         await asyncio.sleep(0.01)
         transport.close()
 
-    async with talking(hang) as (transport, server):
+    async with talking(says(b"")) as (transport, server):
         outcome, _ = await asyncio.gather(
             post(transport), end(transport, server), return_exceptions=True
         )
@@ -359,12 +365,7 @@ async def test_closing_the_transport_ends_what_is_under_way(until_true: Any) -> 
     ],
 )
 async def test_half_an_answer_and_garbage_are_none(raw: bytes, why: str) -> None:
-    async def half(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await read_request(reader)
-        writer.write(raw)
-        writer.close()
-
-    async with talking(half) as (transport, server):
+    async with talking(says(raw, close)) as (transport, server):
         with pytest.raises(NoAnswerError, match=why):
             await post(transport)
     assert server.connections == 1
@@ -450,15 +451,10 @@ async def test_addresses_are_tried_one_after_the_other_and_the_good_one_first_ne
 async def test_where_the_name_service_fails_the_last_known_address_serves_on(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async def once(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await read_request(reader)
-        writer.write(NO_CONTENT)
-        writer.close()
-
     def fail(*args: Any, **more: Any) -> Any:
         raise socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution")
 
-    async with talking(once) as (transport, server):
+    async with talking(says(NO_CONTENT, close)) as (transport, server):
         assert (await post(transport)).status == 204
         monkeypatch.setattr(socket, "getaddrinfo", fail)  # the outside world
         assert (await post(transport)).status == 204
@@ -506,14 +502,7 @@ async def test_https_is_kept_open_too(trusted: None, certified: Any) -> None:
 async def test_an_answer_over_tls_before_the_body_is_read_counts(
     trusted: None, certified: Any
 ) -> None:
-    async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.readuntil(b"\r\n\r\n")
-        writer.write(b"HTTP/1.1 413 Too Large\r\nContent-Length: 3\r\n\r\nbig")
-        await writer.drain()
-        await asyncio.sleep(0.05)
-        reset(writer)
-
-    server = RawServer(refuse)
+    server = RawServer(refuses(reset))
     async with (
         server.running(certified("127.0.0.1")) as url,
         open_transport(url) as transport,

@@ -7,7 +7,7 @@ import ctypes
 from collections.abc import Mapping
 from pathlib import Path
 
-from gpuwarden.clock import ManualClock
+from gpuwarden.clock import EPOCH, ManualClock
 from gpuwarden_agent.collect.amd.gpu import AmdGpuProbe, Card
 from gpuwarden_agent.probe import Row
 
@@ -202,9 +202,9 @@ def plant(sys: Path, board: Mapping[str, str], bus_id: str = "0000:83:00.0", car
     return device
 
 
-def probe_of(device: Path, clock: ManualClock, gpu: int = 0) -> AmdGpuProbe:
+def probe_of(device: Path, clock: ManualClock | None = None, gpu: int = 0) -> AmdGpuProbe:
     """A new probe of the GPU whose PCI device that is, on node n1."""
-    return AmdGpuProbe(Card(device, device.name), gpu, clock, "n1")
+    return AmdGpuProbe(Card(device, device.name), gpu, clock or ManualClock(EPOCH), "n1")
 
 
 def read(probe: AmdGpuProbe) -> Row:

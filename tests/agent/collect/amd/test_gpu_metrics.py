@@ -48,6 +48,7 @@ def test_what_the_driver_fills_is_read_and_nothing_else(
     assert parse_gpu_metrics(gpu_metrics(found, **values)) == values
 
 
+@settings(max_examples=50)
 @given(st.sampled_from(((1, 5), (1, 6), (1, 7), (1, 8))), U32, U32)
 def test_naks_sent_and_received_are_not_swapped(
     found: tuple[int, int], sent: int, received: int
@@ -56,6 +57,7 @@ def test_naks_sent_and_received_are_not_swapped(
     assert parse_gpu_metrics(gpu_metrics(found, **values)) == values
 
 
+@settings(max_examples=50)
 @given(st.sampled_from(((1, 6), (1, 7), (1, 8))), U32, U32)
 def test_residencies_of_newer_boards_are_parsed_with_their_counter(
     found: tuple[int, int], cycles: int, held: int
@@ -64,6 +66,7 @@ def test_residencies_of_newer_boards_are_parsed_with_their_counter(
     assert parse_gpu_metrics(gpu_metrics(found, **values)) == values
 
 
+@settings(max_examples=50)
 @given(U64, U16)
 def test_older_boards_say_which_limits_hold(status: int, clock: int) -> None:
     values = {"indep_throttle_status": status, "current_vclk0": clock}

@@ -5,7 +5,6 @@ from pathlib import Path
 import pytest
 from tests.agent.collect.amd.boards import MI100, MI300X, RX6700XT, T, plant, probe_of
 
-from gpuwarden.clock import ManualClock
 from gpuwarden_agent.collect.amd.gpu import AmdGpuProbe
 from gpuwarden_agent.collect.amd.health import error_columns
 from gpuwarden_agent.events.changes import NOTHING, observe
@@ -24,11 +23,9 @@ def minute(probe: AmdGpuProbe) -> tuple[list[Row], list[Row]]:
     return list(reading["gpu_health_samples"]), list(reading["events"])
 
 
-def test_errors_of_dram_and_sram_are_told_apart_and_links_left_out(
-    tmp_path: Path, clock: ManualClock
-) -> None:
+def test_errors_of_dram_and_sram_are_told_apart_and_links_left_out(tmp_path: Path) -> None:
     board = MI300X | {"ras/umc_err_count": "ue: 2\nce: 4\nde: 3"}
-    rows, _ = minute(probe_of(plant(tmp_path, board), clock, gpu=2))
+    rows, _ = minute(probe_of(plant(tmp_path, board), gpu=2))
     assert rows == [
         {
             "gpu": 2,
@@ -45,8 +42,8 @@ def test_errors_of_dram_and_sram_are_told_apart_and_links_left_out(
     ]
 
 
-def test_a_board_without_such_counters_has_no_row(tmp_path: Path, clock: ManualClock) -> None:
-    assert minute(probe_of(plant(tmp_path, RX6700XT), clock)) == ([], [])
+def test_a_board_without_such_counters_has_no_row(tmp_path: Path) -> None:
+    assert minute(probe_of(plant(tmp_path, RX6700XT))) == ([], [])
 
 
 def test_counters_that_cannot_be_asked_for_now_leave_their_sums_out() -> None:
@@ -72,33 +69,31 @@ def test_counters_that_cannot_be_asked_for_now_leave_their_sums_out() -> None:
     ],
 )
 def test_retired_and_pending_pages_are_counted_apart(
-    tmp_path: Path, clock: ManualClock, text: str, retired: int, is_pending: bool
+    tmp_path: Path, text: str, retired: int, is_pending: bool
 ) -> None:
-    probe = probe_of(plant(tmp_path, MI300X | {"ras/gpu_vram_bad_pages": text}), clock)
+    probe = probe_of(plant(tmp_path, MI300X | {"ras/gpu_vram_bad_pages": text}))
     ((row,), _) = minute(probe)
     assert row["retired_pages_uncorrected_total"] == retired
     assert row["retired_pages_pending"] is is_pending
 
 
-def test_more_bad_pages_than_fit_into_a_page_are_all_counted(
-    tmp_path: Path, clock: ManualClock
-) -> None:
+def test_more_bad_pages_than_fit_into_a_page_are_all_counted(tmp_path: Path) -> None:
     text = "".join(f"0x{n:08x} : 0x00001000 : R\n" for n in range(5000))
-    probe = probe_of(plant(tmp_path, MI300X | {"ras/gpu_vram_bad_pages": text}), clock)
+    probe = probe_of(plant(tmp_path, MI300X | {"ras/gpu_vram_bad_pages": text}))
     ((row,), _) = minute(probe)
     assert row["retired_pages_uncorrected_total"] == 5000
 
 
-def test_garbage_for_pages_is_absent_and_counted(tmp_path: Path, clock: ManualClock) -> None:
-    probe = probe_of(plant(tmp_path, MI100 | {"ras/gpu_vram_bad_pages": "garbage"}), clock)
+def test_garbage_for_pages_is_absent_and_counted(tmp_path: Path) -> None:
+    probe = probe_of(plant(tmp_path, MI100 | {"ras/gpu_vram_bad_pages": "garbage"}))
     ((row,), _) = minute(probe)
     assert not [name for name in row if name.startswith("retired_")]
     assert probe.failed == {"gpu_vram_bad_pages: not a list of bad pages": 1}
 
 
-def test_counters_are_read_only_when_they_are_due(tmp_path: Path, clock: ManualClock) -> None:
+def test_counters_are_read_only_when_they_are_due(tmp_path: Path) -> None:
     device = plant(tmp_path, MI300X)
-    probe = probe_of(device, clock)
+    probe = probe_of(device)
     minute(probe)
     (device / "ras/umc_err_count").write_text("ue: 1\nce: 4\nde: 0\n")
     assert probe.read(T, {"gpu_samples", "gpu_detail_samples"}).keys() == {
@@ -109,9 +104,9 @@ def test_counters_are_read_only_when_they_are_due(tmp_path: Path, clock: ManualC
     assert len(events) == 1
 
 
-def test_new_hardware_errors_are_one_event(tmp_path: Path, clock: ManualClock) -> None:
+def test_new_hardware_errors_are_one_event(tmp_path: Path) -> None:
     device = plant(tmp_path, MI300X)
-    probe = probe_of(device, clock, gpu=2)
+    probe = probe_of(device, gpu=2)
     _, events = minute(probe)
     assert events == []  # the four corrected ones are older than the agent
     (device / "ras/umc_err_count").write_text("ue: 1\nce: 7\nde: 0\n")
@@ -132,12 +127,10 @@ def test_new_hardware_errors_are_one_event(tmp_path: Path, clock: ManualClock) -
     assert events == []
 
 
-def test_an_uncorrected_error_is_one_event_also_of_what_compares_samples(
-    tmp_path: Path, clock: ManualClock
-) -> None:
+def test_an_uncorrected_error_is_one_event_also_of_what_compares_samples(tmp_path: Path) -> None:
     """Also where another block cannot be asked for at first, so that the sum comes a minute later."""
     device = plant(tmp_path, MI300X)
-    probe = probe_of(device, clock)
+    probe = probe_of(device)
     seen, found = NOTHING, []
 
     def look() -> None:
@@ -159,11 +152,9 @@ def test_an_uncorrected_error_is_one_event_also_of_what_compares_samples(
     assert [event["kind"] for event in found] == ["ras_errors"] * 2
 
 
-def test_errors_that_cannot_be_asked_for_now_are_reported_later(
-    tmp_path: Path, clock: ManualClock
-) -> None:
+def test_errors_that_cannot_be_asked_for_now_are_reported_later(tmp_path: Path) -> None:
     device = plant(tmp_path, MI300X)
-    probe = probe_of(device, clock)
+    probe = probe_of(device)
     minute(probe)
     (device / "ras/umc_err_count").write_text("Query currently inaccessible\n")
     _, events = minute(probe)

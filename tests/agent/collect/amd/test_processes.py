@@ -39,9 +39,9 @@ def use(sys: Path, pid: int, **memory: int) -> Path:
 
 
 @pytest.fixture
-def source(tmp_path: Path, clock: ManualClock) -> AmdProcesses:
+def source(tmp_path: Path) -> AmdProcesses:
     """An MI300X at 0000:83:00.0, number 7 of KFD, beside a CPU and another GPU."""
-    gpu = probe_of(plant(tmp_path, MI300X), clock, gpu=3)
+    gpu = probe_of(plant(tmp_path, MI300X), gpu=3)
     gpu.read(T)
     serve(tmp_path, 0, gpu_id=0, bus=0)
     serve(tmp_path, 1, gpu_id=7, bus=0x83)
@@ -90,8 +90,8 @@ def test_a_compute_driver_that_lost_the_gpu_is_an_error(
     assert source.held() == []
 
 
-def test_a_gpu_that_never_was_awake_has_nobody(tmp_path: Path, clock: ManualClock) -> None:
-    gpu = probe_of(plant(tmp_path, MI300X | {"power/runtime_status": "suspended"}), clock)
+def test_a_gpu_that_never_was_awake_has_nobody(tmp_path: Path) -> None:
+    gpu = probe_of(plant(tmp_path, MI300X | {"power/runtime_status": "suspended"}))
     serve(tmp_path, 1, gpu_id=7, bus=0x83)
     use(tmp_path, 42, vram_7=1024)
     assert AmdProcesses(gpu, tmp_path).held() == []

@@ -32,11 +32,13 @@ def test_bits_of_the_driver_become_reasons_and_limits_of_current_null(
     assert reasons_of_status(sum(1 << bit for bit in bits)) == reasons
 
 
+@settings(max_examples=50)
 @given(st.integers(1, 2**64 - 1))
 def test_a_limit_in_force_never_reads_as_none(status: int) -> None:
     assert reasons_of_status(status) != 0
 
 
+@settings(max_examples=50)
 @given(st.integers(0, WRAP - 1), st.integers(0, WRAP // 2 - 1))
 def test_a_counter_that_wraps_gains_what_it_gained(before: int, gained: int) -> None:
     assert passed(before, (before + gained) % WRAP) == gained
@@ -109,6 +111,7 @@ LOOKS = st.lists(
 )
 
 
+@settings(max_examples=50)
 @given(LOOKS)
 def test_seconds_never_fall_and_never_outrun_the_clock(looks: list[dict[str, int]]) -> None:
     throttling = Throttling()

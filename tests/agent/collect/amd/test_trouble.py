@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from tests.agent.collect.amd.boards import MI100, PCI, T, describe, plant, probe_of, read
 
-from gpuwarden.clock import ManualClock
 from gpuwarden_agent.collect import files as device_files
 from gpuwarden_agent.collect.files import DeviceFiles
 from gpuwarden_agent.probe import ProbeError
@@ -17,11 +16,9 @@ from gpuwarden_agent.queue.rows import impossible_columns
 
 
 @pytest.mark.parametrize("garbage", ["garbage", "", "-", "9" * 500, "\x00\xff", "4294967201"])
-def test_garbage_in_every_file_is_absent_and_counted(
-    tmp_path: Path, clock: ManualClock, garbage: str
-) -> None:
+def test_garbage_in_every_file_is_absent_and_counted(tmp_path: Path, garbage: str) -> None:
     device = plant(tmp_path, MI100)
-    probe = probe_of(device, clock)
+    probe = probe_of(device)
     read(probe)
     keep = {"vendor", "unique_id", "power/runtime_status", "hwmon/name", "mem_info_vram_used"}
     for file in MI100.keys() - keep:
@@ -36,13 +33,11 @@ def test_garbage_in_every_file_is_absent_and_counted(
     assert impossible_columns("gpus", {"node": "n1", "simulated": False} | describe(probe)) == ()
 
 
-def test_a_file_that_cannot_be_read_is_absent_and_counted(
-    tmp_path: Path, clock: ManualClock
-) -> None:
+def test_a_file_that_cannot_be_read_is_absent_and_counted(tmp_path: Path) -> None:
     device = plant(tmp_path, MI100)
     (device / "gpu_busy_percent").unlink()
     (device / "gpu_busy_percent").mkdir()  # reading a folder is an error of its own: EISDIR
-    probe = probe_of(device, clock)
+    probe = probe_of(device)
     row = read(probe)
     assert "util_percent" not in row
     assert row["memory_util_percent"] == 0.0
@@ -83,10 +78,10 @@ def test_reasons_that_never_end_are_counted_together(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("status", ["suspended", "suspending"])
-def test_a_gpu_that_sleeps_is_not_read(tmp_path: Path, clock: ManualClock, status: str) -> None:
+def test_a_gpu_that_sleeps_is_not_read(tmp_path: Path, status: str) -> None:
     device = plant(tmp_path, MI100 | {"power/runtime_status": status})
     touched = watch(device)
-    probe = probe_of(device, clock)
+    probe = probe_of(device)
     assert probe.read(T) == {table: [] for table in probe.tables}
     assert probe.describe() == {}
     assert touched() == {"runtime_status"}
@@ -108,20 +103,18 @@ def watch(device: Path) -> Callable[[], set[str]]:
     return touched
 
 
-def test_pcie_bandwidth_is_never_read(tmp_path: Path, clock: ManualClock) -> None:
+def test_pcie_bandwidth_is_never_read(tmp_path: Path) -> None:
     device = plant(tmp_path, MI100 | {"pcie_bw": "1 2 256"})
     touched = watch(device)
-    probe = probe_of(device, clock)
+    probe = probe_of(device)
     read(probe), describe(probe)
     assert "gpu_busy_percent" in touched()
     assert "pcie_bw" not in touched()
 
 
-def test_a_gpu_that_fell_asleep_is_still_there_without_readings(
-    tmp_path: Path, clock: ManualClock
-) -> None:
+def test_a_gpu_that_fell_asleep_is_still_there_without_readings(tmp_path: Path) -> None:
     device = plant(tmp_path, MI100)
-    probe = probe_of(device, clock)
+    probe = probe_of(device)
     inventory = describe(probe)
     (device / "power/runtime_status").write_text("suspended\n")
     assert read(probe) == {"gpu": 0, "gpu_uuid": "AMD-79ccd55167a2124a"}
@@ -130,11 +123,9 @@ def test_a_gpu_that_fell_asleep_is_still_there_without_readings(
     assert read(probe)["power_watts"] == 36.0
 
 
-def test_a_gpu_that_vanishes_is_lost_and_comes_back_by_itself(
-    tmp_path: Path, clock: ManualClock
-) -> None:
+def test_a_gpu_that_vanishes_is_lost_and_comes_back_by_itself(tmp_path: Path) -> None:
     device = plant(tmp_path / "sys", MI100)
-    probe = probe_of(device, clock)
+    probe = probe_of(device)
     read(probe)
     device.rename(tmp_path / "away")
     for call in (lambda: probe.read(T), probe.describe):
@@ -145,17 +136,17 @@ def test_a_gpu_that_vanishes_is_lost_and_comes_back_by_itself(
     assert read(probe)["power_watts"] == 36.0
 
 
-def test_a_gpu_that_no_longer_answers_the_bus_is_lost(tmp_path: Path, clock: ManualClock) -> None:
+def test_a_gpu_that_no_longer_answers_the_bus_is_lost(tmp_path: Path) -> None:
     device = plant(tmp_path, MI100)
     (device / "config").write_bytes(b"\xff" * 64)
     with pytest.raises(ProbeError, match="fell off the bus") as caught:
-        probe_of(device, clock).read(T)
+        probe_of(device).read(T)
     assert caught.value.kind == "gpu_lost"
 
 
-def test_a_driver_that_is_unloaded_and_loaded_again(tmp_path: Path, clock: ManualClock) -> None:
+def test_a_driver_that_is_unloaded_and_loaded_again(tmp_path: Path) -> None:
     device = plant(tmp_path, MI100)
-    probe = probe_of(device, clock)
+    probe = probe_of(device)
     read(probe)
     driver = (device / "driver").readlink()
     (device / "driver").unlink()
@@ -175,19 +166,17 @@ def test_a_driver_that_is_unloaded_and_loaded_again(tmp_path: Path, clock: Manua
     assert read(probe)["power_watts"] == 36.0
 
 
-def test_a_gpu_without_any_reading_is_an_error(tmp_path: Path, clock: ManualClock) -> None:
+def test_a_gpu_without_any_reading_is_an_error(tmp_path: Path) -> None:
     device = plant(tmp_path, PCI)
     with pytest.raises(ProbeError, match="no reading at all") as caught:
-        probe_of(device, clock).read(T)
+        probe_of(device).read(T)
     assert caught.value.kind == "probe_failed"
 
 
-def test_an_identity_that_cannot_be_read_now_is_not_replaced(
-    tmp_path: Path, clock: ManualClock
-) -> None:
+def test_an_identity_that_cannot_be_read_now_is_not_replaced(tmp_path: Path) -> None:
     device = plant(tmp_path, MI100)
     (device / "unique_id").write_text("?\n")
-    probe = probe_of(device, clock)
+    probe = probe_of(device)
     with pytest.raises(ProbeError, match="does not tell its unique id"):
         probe.read(T)
     assert probe.gpu_uuid is None

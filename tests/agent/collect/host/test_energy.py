@@ -6,7 +6,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuwarden.clock import SystemClock
@@ -52,6 +52,7 @@ def test_packages_and_memory_are_counted_from_the_first_reading(sys: Path) -> No
     assert found["dram_energy_joules_total"] == {"intel-rapl:0:0": 0.0}
 
 
+@settings(max_examples=50)
 @given(st.lists(st.integers(0, 2_000), min_size=1), st.integers(0, 1999))
 def test_a_counter_that_begins_again_counts_on(steps: list[int], start: int) -> None:
     most, state, counted = 2_000, None, start
@@ -111,6 +112,7 @@ def test_answers_of_ipmitool_are_read() -> None:
     assert parse_supplies(SUPPLIES.splitlines()[0]) is None
 
 
+@settings(max_examples=50)
 @given(st.text() | st.text(alphabet="|10. Presence detected\n"))
 def test_no_text_breaks_the_parsers(text: str) -> None:
     parse_watts(text)

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.agent.collect.vendor_host import VendorHost, is_what_the_simulator_tells
 
@@ -299,6 +299,7 @@ WORDS = st.sampled_from(
 )
 
 
+@settings(max_examples=50)
 @given(st.lists(WORDS, max_size=40).map("".join) | st.text())
 def test_no_text_breaks_the_parsers(text: str) -> None:
     try:

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.agent.collect.vendor_host import VendorHost, is_what_the_simulator_tells
 
@@ -205,6 +205,7 @@ WORDS = st.sampled_from(
 )
 
 
+@settings(max_examples=50)
 @given(st.lists(WORDS, max_size=20).map("".join) | st.text())
 def test_no_text_breaks_the_parser(text: str) -> None:
     for names in (NAMES, (*IDENTITY, *ERRORS)):

@@ -4,7 +4,7 @@ import contextlib
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.agent.collect.vendor_host import is_what_the_simulator_tells
 
@@ -242,6 +242,7 @@ def test_nvml_is_not_opened_beside_it(board: Board, clock: ManualClock) -> None:
             probe.close()
 
 
+@settings(max_examples=50)
 @given(st.text(max_size=40) | st.integers().map(str))
 def test_no_text_breaks_the_parsers(text: str) -> None:
     for parse in (percent_of_load, megahertz, highest_megahertz, celsius, thousandths):

@@ -126,36 +126,23 @@ H100_IDLE_FIELDS: dict[int, Any] = {
     185: 69_850,
     186: 69_620,
     190: 700_000,
-    74: 0,
-    75: 0,
-    269: 0,
-    270: 0,
-    271: 0,
+    **dict.fromkeys((74, 75, 269, 270, 271), 0),
     138: 1_000,
     139: 2_000,
     197: 352_000,
     198: 329_000,
     # Read every ten seconds.
-    76: 0,
-    77: 0,
+    **dict.fromkeys((76, 77, 79, 80, 81), 0),
     78: 5_000_000_000,
-    79: 0,
-    80: 0,
-    81: 0,
     94: 9,
     95: 0,
     169: 2,
     **dict.fromkeys(range(173, 184), 0),
     164: 26_562,
     # Read every minute, and once.
-    **dict.fromkeys(range(3, 7), 0),
-    **dict.fromkeys(range(142, 146), 0),
-    230: 0,
-    170: 0,
+    **dict.fromkeys((*range(3, 7), *range(142, 146), 170, 195, 196, 230), 0),
     193: -8,
     194: -2,
-    195: 0,
-    196: 0,
 }
 """By field id, or by field id and scope where links differ."""
 H100_GPM: dict[int, Any] = {
@@ -220,9 +207,7 @@ L40S_BUSY_FIELDS = H100_IDLE_FIELDS | {
     186: 110_010,
     190: 350_000,
     74: 204_642_816_000,
-    138: UNSUPPORTED,
-    139: UNSUPPORTED,
-    164: UNSUPPORTED,
+    **dict.fromkeys((138, 139, 164), UNSUPPORTED),
 }
 
 GEFORCE = L40S_BUSY | {
@@ -257,12 +242,9 @@ GEFORCE_FIELDS = L40S_BUSY_FIELDS | {
     185: UNSUPPORTED,
     186: 37_620,
     190: 250_000,
-    **dict.fromkeys(range(3, 7), UNSUPPORTED),
     # Answered with success, though the board has no row remapper.
     **dict.fromkeys(range(142, 146), 0),
-    **dict.fromkeys(range(173, 184), UNSUPPORTED),
-    **dict.fromkeys(range(193, 197), UNSUPPORTED),
-    170: UNSUPPORTED,
+    **dict.fromkeys((*range(3, 7), 170, *range(173, 184), *range(193, 197)), UNSUPPORTED),
 }
 
 A100 = H100_IDLE | {
@@ -283,10 +265,7 @@ A100 = H100_IDLE | {
 A100_FIELDS = H100_IDLE_FIELDS | {
     91: 12,
     164: 25_000,
-    230: Fails(nvml.INVALID_ARGUMENT),
-    170: Fails(nvml.INVALID_ARGUMENT),
-    **dict.fromkeys(range(173, 184), Fails(nvml.INVALID_ARGUMENT)),
-    **dict.fromkeys(range(193, 197), Fails(nvml.INVALID_ARGUMENT)),
+    **dict.fromkeys((170, *range(173, 184), *range(193, 197), 230), Fails(nvml.INVALID_ARGUMENT)),
 }
 
 V100 = A100 | {

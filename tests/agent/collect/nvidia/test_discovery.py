@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.agent.collect.amd.boards import RX6700XT, plant
 from tests.agent.collect.nvidia.fake_driver import Fails, FakeDevice
@@ -342,6 +342,7 @@ def test_the_kernels_files_are_read_as_they_are(tmp_path: Path) -> None:
 signs = st.sampled_from([NOTHING, Signs("590", frozenset({A})), Signs("590", frozenset({A, B}))])
 
 
+@settings(max_examples=50)
 @given(st.lists(st.tuples(signs, st.booleans()), min_size=1, max_size=200))
 def test_the_driver_is_never_opened_without_a_reason_or_more_often_than_it_may_be(
     looks: list[tuple[Signs, bool]],

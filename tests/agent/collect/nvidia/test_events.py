@@ -189,13 +189,6 @@ def test_a_driver_in_trouble_is_an_error_and_what_is_new_goes_first(clock: Manua
     assert bench.probe.read(0) == {"events": []}
 
 
-def test_the_nodes_row_has_the_drivers_versions(clock: ManualClock) -> None:
-    bench = Bench(clock)
-    assert bench.probe.describe() == {}
-    bench.state.facts = {"driver_version": "590.48.01", "gpus": 2}
-    assert bench.probe.describe() == {"nodes": [{"driver_version": "590.48.01", "gpus": 2}]}
-
-
 def test_threads_may_tell_news_while_the_probe_reads(clock: ManualClock) -> None:
     bench = Bench(clock)
     told: list[Row] = []

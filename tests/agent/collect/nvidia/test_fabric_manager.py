@@ -98,7 +98,9 @@ def test_one_that_died_is_failed_and_active_again_when_it_is_back(
 def test_systemd_is_asked_again_after_ten_minutes(
     node: Node, manager: FabricManager, clock: ManualClock
 ) -> None:
+    """A unit that restarts repeatedly is "activating" most of the time."""
     node.install()
+    node.unit_state = "activating\n"
     assert manager.facts()["fabric_manager"] == "failed"
     node.unit_state = "inactive\n"
     clock.advance(599)

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.agent.collect.nvidia.fake_driver import (
     A100,
@@ -29,7 +29,7 @@ from tests.agent.collect.nvidia.fake_driver import (
 from gpuwarden.clock import ManualClock
 from gpuwarden_agent.collect.nvidia.gpu import GpuProbe
 from gpuwarden_agent.collect.nvidia.inventory import InventoryReader, numa_node, way_to
-from gpuwarden_agent.collect.nvidia.metrics import cpu_list, threshold
+from gpuwarden_agent.collect.nvidia.metrics import cpu_list, signed, threshold
 from gpuwarden_agent.collect.nvidia.nvml import FabricInfo, PlatformInfo
 from gpuwarden_agent.collect.nvidia.query import Query
 from gpuwarden_agent.probe import Row
@@ -201,6 +201,7 @@ def test_the_way_is_told_in_the_words_of_nvidia_smi(
     assert way_to(OTHER, level, ways) == way
 
 
+@settings(max_examples=50)
 @given(st.sets(st.integers(0, 255), min_size=1))
 def test_a_list_of_cpus_names_each_of_them_once(cpus: set[int]) -> None:
     words = [sum(1 << cpu % 64 for cpu in cpus if cpu // 64 == n) for n in range(4)]
@@ -216,6 +217,13 @@ def test_a_list_of_cpus_names_each_of_them_once(cpus: set[int]) -> None:
 )
 def test_only_what_can_be_a_threshold_is_one(celsius: int | None, known: float | None) -> None:
     assert threshold(celsius) == known
+
+
+@pytest.mark.parametrize(
+    ("raw", "margin"), [(0, 0), (5, 5), (-8, -8), (0xFFFF_FFF8, -8), (0x8000_0000, -(2**31))]
+)
+def test_a_margin_below_zero_is_one_however_it_is_handed_over(raw: int, margin: int) -> None:
+    assert signed(raw) == margin
 
 
 @pytest.mark.parametrize(

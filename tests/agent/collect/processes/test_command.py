@@ -1,7 +1,7 @@
 """Program and script of a process are sent, and no argument."""
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuwarden_agent.collect.processes.command import LENGTH_MAX, program_and_script
@@ -50,6 +50,7 @@ def test_a_command_is_one_printable_line_of_limited_length() -> None:
     assert program_and_script(b"") is program_and_script(b" \0") is None
 
 
+@settings(max_examples=50)
 @given(st.lists(st.text(max_size=8), max_size=5))
 def test_of_other_programs_nothing_but_the_program_is_sent(arguments: list[str]) -> None:
     raw = b"\0".join([b"/usr/bin/tool", *(one.encode(errors="replace") for one in arguments)])

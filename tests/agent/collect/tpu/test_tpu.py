@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.agent.collect.tpu.fake_libtpu import answer_of, libtpu
 from tests.agent.collect.vendor_host import is_what_the_simulator_tells
@@ -239,6 +239,7 @@ def test_another_service_on_the_port_is_none(v5e: Machine) -> None:
     assert values(reading) == [(None, None), (None, None)]
 
 
+@settings(max_examples=50)
 @given(st.dictionaries(st.integers(0, 7), st.integers(0, 1 << 50) | st.floats(0, 1e6)))
 def test_what_libtpu_sends_is_what_is_read(sent: dict[int, int | float]) -> None:
     assert parse_metric(answer_of("name", sent)) == {k: float(v) for k, v in sent.items()}

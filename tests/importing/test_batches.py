@@ -1,13 +1,14 @@
 """Batches hold only what a collector admits, and are the same for the same rows."""
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuwarden.clock import from_ms
 from gpuwarden.metrics import METRICS
 from gpuwarden_collector.ingest.admit import Window, checked
 from gpuwarden_collector.ingest.decode import Decoded, RefusedBody, decode
-from gpuwarden_importing.batches import BATCH_ROWS, Batcher, digest
+from gpuwarden_importing import batches as batches_of
+from gpuwarden_importing.batches import Batcher, digest
 from gpuwarden_importing.model import ImportTally
 
 NOW_MS = 1_780_000_000_000
@@ -87,15 +88,16 @@ def test_two_equal_events_are_both_kept() -> None:
     assert len(rows_of(made)) == 2
 
 
-def test_the_same_rows_make_the_same_batches_however_they_come() -> None:
-    many = [row(ts=1000 * n) for n in range(BATCH_ROWS + 10)]
+def test_the_same_rows_make_the_same_batches_however_they_come(monkeypatch) -> None:
+    monkeypatch.setattr(batches_of, "BATCH_ROWS", 100)
+    many = [row(ts=1000 * n) for n in range(110)]
     together, apart, tally = Batcher(NOW_MS), Batcher(NOW_MS), ImportTally()
     named = [("gpu_samples", each) for each in many]
     first = [*together.add(named, tally), *together.flush()]
-    pieces = [named[:7], named[7:40_000], named[40_000:]]
+    pieces = [named[:7], named[7:60], named[60:]]
     second = [batch for piece in pieces for batch in apart.add(piece, tally)]
     second += apart.flush()
-    assert [b.data.num_rows for b in first] == [BATCH_ROWS, 10]
+    assert [b.data.num_rows for b in first] == [100, 10]
     assert [digest(b.body()) for b in first] == [digest(b.body()) for b in second]
 
 
@@ -104,6 +106,7 @@ ANYTHING = (
 )
 
 
+@settings(max_examples=50)
 @given(st.lists(st.fixed_dictionaries(
     {"ts": ANYTHING, "node": ANYTHING, "gpu_uuid": ANYTHING, "gpu": ANYTHING},
     optional={m.name: ANYTHING for m in METRICS["gpu_samples"][:12]}), min_size=1, max_size=6))  # fmt: skip

@@ -1,14 +1,14 @@
 """Formats are recognised by what is in a file, not by its name."""
 
 import pytest
+from tests.each import each
 
-from gpuwarden_cli.commands.import_logs import FORMATS
-from gpuwarden_importing.detect import READERS, format_of, read
+from gpuwarden_importing.detect import format_of, read
 from gpuwarden_importing.model import ImportTally, Origin, UnreadableError
 from gpuwarden_importing.sources import opened
 
 
-@pytest.mark.parametrize(
+@each(
     ("head", "form"),
     [
         (['<?xml version="1.0" ?>', "<nvidia_smi_log>"], "nvidia-smi XML"),
@@ -21,54 +21,30 @@ from gpuwarden_importing.sources import opened
         (["ts,node,gpu_uuid,util_percent"], "CSV of a table"),
         (["[Sun Feb 23 16:24:18 2025] NVRM: x"], "kernel log"),
         (['{"__REALTIME_TIMESTAMP": "1", "MESSAGE": "x"}'], "kernel log"),
-        (
-            [
-                "Tue Jul 14 09:00:26 2026",
-                "+---+",
-                "| NVIDIA-SMI 590.48.01   Driver Version: 590.48.01   CUDA Version: 13.1 |",
-            ],
-            "nvidia-smi text",
-        ),
+        (["Tue Jul 14 09:00:26 2026", "+---+", "| NVIDIA-SMI 590.48.01   Driver Version: 590.48.01   CUDA Version: 13.1 |"], "nvidia-smi text"),
         (["", "==============NVSMI LOG==============", "Timestamp : x"], "nvidia-smi -q"),
-        (
-            ["GPU 0: NVIDIA A100 (UUID: GPU-5269b708-678a-b1a8-60f0-c90406537486)"],
-            "nvidia-smi text",
-        ),
-        (
-            ["\t\x1b[4mGPU0\tGPU1\tCPU Affinity\tNUMA Affinity\x1b[0m", "GPU0\t X \tNV18"],
-            "nvidia-smi text",
-        ),
+        (["GPU 0: NVIDIA A100 (UUID: GPU-5269b708-678a-b1a8-60f0-c90406537486)"], "nvidia-smi text"),
+        (["\t\x1b[4mGPU0\tGPU1\tCPU Affinity\tNUMA Affinity\x1b[0m", "GPU0\t X \tNV18"], "nvidia-smi text"),
         (["# gpu    pwr  gtemp  mtemp     sm", "# Idx W C C %"], "dmon or pmon"),
         (["#Date Time gpu pwr sm"], "dmon or pmon"),
         (["# gpu         pid   type     sm    mem"], "dmon or pmon"),
         (["#Entity   GPUTL  POWER", "ID"], "dmon or pmon"),
         (['[{"gpu": 0, "usage": {"gfx_activity": "5 %"}}]'], "amd-smi JSON"),
         (["{", '    "gpu_data": [', '        {"gpu": 0, "asic": {}}'], "amd-smi JSON"),
-        (
-            ["[Feb 25 2025 13:59:45] [INFO] [tid 1803] Received an inband message"],
-            "fabric manager log",
-        ),
-        (
-            ["timestamp, gpu_uuid, pid, gpu_utilization [%], max_memory_usage [MiB]"],
-            "nvidia-smi CSV",
-        ),
+        (["[Feb 25 2025 13:59:45] [INFO] [tid 1803] Received an inband message"], "fabric manager log"),
+        (["timestamp, gpu_uuid, pid, gpu_utilization [%], max_memory_usage [MiB]"], "nvidia-smi CSV"),
         (["gpu_uuid, retired_pages.address, retired_pages.cause"], "nvidia-smi CSV"),
+        # Columns that other tools have too.
+        (["timestamp, index, uuid, name, memory.used [MiB], ecc.errors.uncorrected.volatile.total"], "nvidia-smi CSV"),
         (["RAM 16/32MB free"], None),
         (["c0,c1", "55.7,0"], None),
         (["dataset,network,power_limit"], None),
         (["MIT License"], None),
         ([], None),
     ],
-)
+)  # fmt: skip
 def test_a_format_is_recognised_by_its_beginning(head, form) -> None:
     assert format_of(head, Origin()) == form
-
-
-def test_columns_that_other_tools_have_too_make_no_other_tool_of_nvidia_smi() -> None:
-    header = (
-        "timestamp, index, uuid, name, memory.used [MiB], ecc.errors.uncorrected.volatile.total"
-    )
-    assert format_of([header], Origin()) == "nvidia-smi CSV"
 
 
 @pytest.mark.parametrize(
@@ -108,7 +84,3 @@ def test_a_format_that_is_not_taken_is_named_with_what_to_use(tmp_path, text, sa
     path.write_text(text)
     with pytest.raises(UnreadableError, match=said):
         read(opened(path), path, Origin(), ImportTally())
-
-
-def test_the_help_of_import_names_every_format_that_is_read() -> None:
-    assert set(FORMATS) == {*READERS, "Parquet of a table"}

@@ -4,10 +4,8 @@ import pytest
 
 from gpuwarden_importing.model import (
     ImportedInventory,
-    ImportTally,
     Origin,
     UnreadableError,
-    place_uuid,
 )
 
 
@@ -18,18 +16,6 @@ def test_the_call_names_the_node_before_the_file_does() -> None:
         Origin().node_or(None)
     with pytest.raises(UnreadableError, match="--at"):
         Origin().at()
-
-
-def test_a_gpu_is_named_by_bus_id_before_index() -> None:
-    assert place_uuid("0000:3b:00.0", 2, "n1") == "pci-0000:3b:00.0@n1"
-    assert place_uuid(None, 2, "n1") == "gpu-2@n1"
-
-
-def test_the_first_line_of_what_was_left_out_is_kept() -> None:
-    tally = ImportTally()
-    tally.skip("x", 7)
-    tally.skip("x", 9, 4)
-    assert (tally.skipped["x"].count, tally.skipped["x"].line) == (5, 7)
 
 
 def test_the_last_word_counts_and_absence_says_nothing() -> None:

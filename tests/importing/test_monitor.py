@@ -25,7 +25,6 @@ def test_captures_are_read_round_by_round(imported, capture, machine: str) -> No
     assert not pmon.tally.skipped
 
 
-HOST = {"node": "n1"}
 TEXTS = [
     (
         "times, as with -o DT",

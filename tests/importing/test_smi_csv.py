@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuwarden_importing.model import ImportTally, Origin, UnreadableError
-from gpuwarden_importing.smi_csv import layout_of, read
+from gpuwarden_importing.smi_csv import read
 from gpuwarden_importing.smi_fields import CSV_FIELDS
 
 HEADER = "timestamp, index, uuid, utilization.gpu [%], memory.used [MiB], power.draw [W]\n"
@@ -173,17 +173,6 @@ def test_a_gpu_that_is_lost_keeps_its_identity_and_a_line_that_names_none_is_lef
     assert any(note.startswith("some lines have no uuid") for note in found.tally.notes)
 
 
-def test_a_line_is_left_out_for_one_reason(imported) -> None:
-    text = (
-        "timestamp, hostname, index, temperature.gpu\n"
-        "2026/07/14 09:00:44.579, gpu-07, 0, 50\n"
-        "[Unknown Error], [Unknown Error], [Unknown Error], 51\n"
-    )
-    found = imported(read, text, node=None)
-    assert [row["node"] for row in found["gpu_samples"]] == ["gpu-07"]
-    assert [skipped.count for skipped in found.tally.skipped.values()] == [1]
-
-
 def test_processes_are_named_without_arguments(imported) -> None:
     text = (
         "timestamp, gpu_name, gpu_uuid, pid, process_name, used_gpu_memory [MiB]\n"
@@ -257,12 +246,6 @@ def test_rubbish_in_csv_is_unreadable_only_without_a_header(text, has_header) ->
         list(read(iter(whole.splitlines(keepends=True)), Origin(node="n1", at_ms=1), ImportTally()))
     except UnreadableError:
         assert not has_header
-
-
-def test_a_line_of_values_is_no_header() -> None:
-    assert layout_of(HEADER) is not None
-    assert layout_of(LINE) is None
-    assert layout_of("hello, world\n") is None
 
 
 def test_gpus_without_any_identity_stay_apart(imported) -> None:

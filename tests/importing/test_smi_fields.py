@@ -10,7 +10,6 @@ from gpuwarden_importing.smi_fields import (
     CSV_FIELDS,
     XML_FIELDS,
     canonical,
-    sums,
 )
 
 FIELDS = [*CSV_FIELDS.items(), *XML_FIELDS.items(), *APP_FIELDS.items()]
@@ -27,11 +26,6 @@ def test_a_field_has_a_column_of_its_quantity(name, field) -> None:
 def test_second_names_lead_to_first_ones() -> None:
     assert all(canonical(first) == first for first in ALIASES.values())
     assert canonical("clocks_throttle_reasons.active") == "clocks_event_reasons.active"
-
-
-def test_sums_of_fields_fill_columns_that_exist() -> None:
-    for since in ("volatile", "aggregate"):
-        assert WIRE_TABLES["gpu_health_samples"].column(sums(since)[2])
 
 
 def test_the_fields_of_a_real_driver_are_known_or_named(data) -> None:

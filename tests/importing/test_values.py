@@ -10,7 +10,7 @@ from tests.each import each
 from gpuwarden_importing.values import UNITS, bits, bus_id, converter, executable, flag, pstate
 
 
-@pytest.mark.parametrize(
+@each(
     ("quantity", "unit", "cell", "value"),
     [
         ("bytes", "MiB", "81559 MiB", 81559 * 2**20),
@@ -34,23 +34,13 @@ def test_a_value_is_in_the_catalogues_unit(quantity, unit, cell, value) -> None:
     assert converter(quantity, unit)(cell) == value
 
 
-@each(
-    "cell",
-    [
-        "N/A",
-        "[N/A]",
-        "[Not Supported]",
-        "[Unknown Error]",
-        "[GPU is lost]",
-        "ERR!",
-        "",
-        " - ",
-        "Unknown Error",
-        "Requested functionality has been deprecated",
-        "NaN",
-        "nan",
-    ],
+ABSENT = (
+    *("N/A", "[N/A]", "[Not Supported]", "[Unknown Error]", "[GPU is lost]", "ERR!", "", " - "),
+    *("Unknown Error", "Requested functionality has been deprecated", "NaN", "nan"),
 )
+
+
+@each("cell", ABSENT)
 @each("quantity", [*UNITS, "text", "bits", "flag", "pstate", "bus_id"])
 def test_what_the_tool_does_not_know_is_absent(quantity, cell) -> None:
     assert converter(quantity)(cell) is None

@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.collector.conftest import wire_maker  # noqa: F401  a fixture
+from tests.each import each
 from tests.served import Served
 
 from gpuwarden.clock import ManualClock
@@ -78,6 +79,7 @@ def question_of(start_ms: int, steps: int, step_ms: int = MINUTE_MS) -> RangeQue
     return RangeQuestion("reader", "up", Grid(start_ms, step_ms, steps), 300_000)
 
 
+@settings(max_examples=40)
 @given(
     asked=st.lists(
         st.tuples(st.integers(0, 40), st.integers(2, 200), st.sampled_from([7_000, 60_000]), st.integers(0, 90)),
@@ -137,7 +139,7 @@ def test_hours_are_final_when_hours_are_rolled_up() -> None:
     assert question.final_steps(RolledUntil()) < 1
 
 
-@pytest.mark.parametrize(
+@each(
     "query",
     [
         "sum(rate(gpuwarden_gpu_energy_joules_total[5m])) by (model)",
@@ -149,7 +151,7 @@ def test_what_looks_back_alone_may_be_kept(query: str) -> None:
     assert may_be_kept(query)
 
 
-@pytest.mark.parametrize(
+@each(
     "query",
     [
         "gpuwarden_gpu_util_ratio @ end()",

@@ -18,6 +18,7 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
     ExportMetricsServiceRequest,
 )
 from tests.collector.conftest import wire_maker  # noqa: F401  a fixture
+from tests.each import each
 from tests.remote_write import compressed, encode
 from tests.served import Served
 
@@ -285,52 +286,40 @@ ROWS = written(
 )
 
 
-@pytest.mark.parametrize(
+WRITES, OTLP = endpoints.WRITE_PATH, endpoints.OTLP_PATH
+JSON = {"Content-Type": "application/json"}
+ZIPPED = {**JSON, "Content-Encoding": "gzip"}
+UNKNOWN = {**WRITE, "Content-Type": "application/x-protobuf;proto=x.Y"}
+
+
+@each(
     ("path", "body", "headers", "status", "said"),
     [
-        (endpoints.WRITE_PATH, b"rubbish", WRITE, 400, "not a Snappy block"),
-        (endpoints.WRITE_PATH, compressed(b"\xff" * 50), WRITE, 400, "not a protobuf message"),
-        (endpoints.WRITE_PATH, BOMB, WRITE, 400, "send smaller requests"),
-        (endpoints.WRITE_PATH, b"{}", {"Content-Type": "application/json"}, 415, "snappy"),
+        (WRITES, b"rubbish", WRITE, 400, "not a Snappy block"),
+        (WRITES, compressed(b"\xff" * 50), WRITE, 400, "not a protobuf message"),
+        (WRITES, BOMB, WRITE, 400, "send smaller requests"),
+        (WRITES, b"{}", JSON, 415, "snappy"),
+        (WRITES, b"", UNKNOWN, 415, "proto=x.Y is not known"),
+        (OTLP, b"\xff" * 9, PROTOBUF, 400, "no protobuf"),
+        (OTLP, b"[" * 5000, JSON, 400, "no JSON"),
+        (OTLP, b"x", {"Content-Type": "text/plain"}, 415, "must be"),
+        (WRITES, compressed(b"\x0a\x00" * 20_001), WRITE, 400, "20001 series"),
+        (WRITES, compressed(SAMPLES), WRITE, 400, "50001 samples, more than 50000"),
+        (WRITES, encode(ROWS), WRITE, 400, "more than 10000 rows"),
+        (WRITES, encode(LABELS), V2, 400, "520000 labels, more than 500000"),
+        (OTLP, ATTRIBUTES.SerializeToString(), PROTOBUF, 400, "101 attributes"),
+        (OTLP, b"[" + b"{}," * 300_000 + b"{}]", JSON, 400, "500000 values"),
+        (OTLP, b"\x0a\x00" * 50_001, PROTOBUF, 400, "more than 50000 resources"),
         (
-            endpoints.WRITE_PATH,
-            b"",
-            {**WRITE, "Content-Type": "application/x-protobuf;proto=x.Y"},
-            415,
-            "proto=x.Y is not known",
-        ),
-        (endpoints.OTLP_PATH, b"\xff" * 9, {"Content-Type": "application/x-protobuf"}, 400, "no protobuf"),
-        (endpoints.OTLP_PATH, b"[" * 5000, {"Content-Type": "application/json"}, 400, "no JSON"),
-        (endpoints.OTLP_PATH, b"x", {"Content-Type": "text/plain"}, 415, "must be"),
-        (endpoints.WRITE_PATH, compressed(b"\x0a\x00" * 20_001), WRITE, 400, "20001 series"),
-        (endpoints.WRITE_PATH, compressed(SAMPLES), WRITE, 400, "50001 samples, more than 50000"),
-        (endpoints.WRITE_PATH, encode(ROWS), WRITE, 400, "more than 10000 rows"),
-        (endpoints.WRITE_PATH, encode(LABELS), V2, 400, "520000 labels, more than 500000"),
-        (endpoints.OTLP_PATH, ATTRIBUTES.SerializeToString(), PROTOBUF, 400, "101 attributes"),
-        (endpoints.OTLP_PATH, b"[" + b"{}," * 300_000 + b"{}]", {"Content-Type": "application/json"}, 400, "500000 values"),
-        (
-            endpoints.OTLP_PATH,
-            b"\x0a\x00" * 50_001,
-            {"Content-Type": "application/x-protobuf"},
-            400,
-            "more than 50000 resources",
-        ),
-        (
-            endpoints.OTLP_PATH,
+            OTLP,
             gzip.compress(b" " * (endpoints.CONTENT_BYTES_MAX + 1), mtime=0),
-            {"Content-Type": "application/json", "Content-Encoding": "gzip"},
+            ZIPPED,
             400,
             "send smaller requests",
         ),
-        (
-            endpoints.OTLP_PATH,
-            b"\x1f\x8b\x08",
-            {"Content-Type": "application/json", "Content-Encoding": "gzip"},
-            400,
-            "cut off",
-        ),
+        (OTLP, b"\x1f\x8b\x08", ZIPPED, 400, "cut off"),
     ],
-)  # fmt: skip
+)
 def test_bodies_that_cannot_be_read_get_one_line(
     shared: Receiving, path: str, body: bytes, headers: Mapping[str, str], status: int, said: str
 ) -> None:

@@ -300,7 +300,7 @@ TEXTS = st.text(max_size=12) | st.sampled_from(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60)
 @given(
     st.lists(
         st.tuples(

@@ -83,7 +83,7 @@ def test_a_truncated_body_is_refused_or_is_a_shorter_message(series, data) -> No
         assert "\n" not in str(error)
 
 
-@settings(max_examples=300)
+@settings(max_examples=100)
 @given(st.binary(max_size=200), st.sampled_from([1, 2]), st.booleans())
 @example(b"", 1, False)
 @example(b"\xff" * 10, 1, False)
@@ -108,13 +108,6 @@ def test_a_lie_about_the_length_is_refused_without_taking_the_memory() -> None:
         decode(1, b"\xff\xff\xff\xff\x0f", 2**32)
 
 
-def test_text_that_is_not_utf8_is_refused() -> None:
-    with pytest.raises(
-        BadWriteRequestError, match=r"not a protobuf message prometheus\.WriteRequest"
-    ):
-        decode(1, compressed(b"\x0a\x06\x0a\x04\x0a\x02\xff\xfe"), ROOM)
-
-
 def test_references_beyond_the_symbols_and_odd_ones_are_refused() -> None:
     assert [*label_pairs(["", "a", "b"], [1, 2])] == [("a", "b")]
     with pytest.raises(BadWriteRequestError, match="beyond the 2"):
@@ -131,9 +124,3 @@ def test_the_mark_of_an_ended_series_keeps_its_bits() -> None:
     ]
     assert bits[0] == STALE_NAN_BITS
     assert bits[1] != STALE_NAN_BITS
-
-
-def test_an_empty_body_is_refused() -> None:
-    with pytest.raises(BadWriteRequestError, match="Snappy block"):
-        decode(1, b"", ROOM)
-    assert not decode(2, compressed(b""), ROOM).timeseries

@@ -65,7 +65,7 @@ def is_read(query: str, grid: Grid, known: RolledUntil) -> set[str]:
     return {name for name in ("gpu_samples", "gpu_1m", "gpu_1h") if f"FROM {name} " in sql}
 
 
-@settings(max_examples=25)
+@settings(max_examples=12)
 @given(
     query=st.sampled_from(
         [
@@ -100,7 +100,7 @@ def test_an_instant_of_a_metric_without_a_last_value_is_the_mean_of_its_minute(
     assert got == pytest.approx(wanted, rel=1e-5)
 
 
-@settings(max_examples=30)
+@settings(max_examples=15)
 @given(
     query=st.sampled_from(
         [

@@ -26,7 +26,7 @@ from gpuwarden_rules.evaluation.state import RuleState, step
 from gpuwarden_rules.testing import Case, MemoryDatabase
 from gpuwarden_rules.testing.cases import START
 
-NODES = 4
+NODES = 3
 LATE_S = 240.0
 """By how much rollups are late, so how much longer they stay in a window."""
 NUMBERED = re.compile(r"-(\d+)$")
@@ -139,7 +139,7 @@ def renamed(row: Row, number: int) -> Row:
 
 
 def episodes_of(
-    name: str, exceptions: Sequence[Sequence[tuple[float, float]]]
+    database: MemoryDatabase, name: str, exceptions: Sequence[Sequence[tuple[float, float]]]
 ) -> dict[str, dict[str, list[str]]]:
     """The end of each alert, by its labels without the node's number, and by that number.
 
@@ -152,40 +152,36 @@ def episodes_of(
     at = START + timedelta(seconds=at_s)
     until = at + timedelta(seconds=min(max(4 * window_s, 1800.0), 3 * 3600.0))
     step_s = max(rule.interval_s, min(60.0, window_s / 20))
-    database = MemoryDatabase()
-    try:
-        for table, rows in case.rows.items():
-            extended = held(table, rows, at, until)
-            pace_s = pace_of(extended)
-            for number in range(NODES):
-                moments: list[tuple[datetime, datetime]] = []
-                for index, (where, share) in enumerate(exceptions[number - 1] if number else ()):
-                    begin = at + timedelta(seconds=apart_s * (index + where / 2))
-                    if moments:
-                        begin = max(begin, moments[-1][0] + timedelta(seconds=apart_s))
-                    lasts = timedelta(seconds=max(pace_s, share * window_s / 20))
-                    moments.append((begin, begin + lasts))
-                database.insert(
-                    table,
-                    [
-                        renamed(opposite(row) if is_within(row, moments) else row, number)
-                        for row in extended
-                    ],
-                )
-        database.advance_idleness()
-        state = RuleState()
-        happened: dict[tuple[str, ...], list[str]] = {}
-        first = START + timedelta(seconds=max(0.0, at_s - rule.for_s - 2 * step_s))
-        count = math.floor((until - first).total_seconds() / step_s) + 1
-        instants = [first + timedelta(seconds=number * step_s) for number in range(count)]
-        query = BacktestQuery(rule, database, SystemClock())
-        for evaluation in asyncio.run(query.at(instants)):
-            state, transitions = step(state, evaluation.rows, rule, evaluation.at)
-            for alert in (transition.alert for transition in transitions):
-                said = happened.setdefault(tuple(alert.labels.values()), [])
-                said.append(f"{alert.state} at {evaluation.at:%H:%M:%S}")
-    finally:
-        database.close()
+    for table, rows in case.rows.items():
+        extended = held(table, rows, at, until)
+        pace_s = pace_of(extended)
+        for number in range(NODES):
+            moments: list[tuple[datetime, datetime]] = []
+            for index, (where, share) in enumerate(exceptions[number - 1] if number else ()):
+                begin = at + timedelta(seconds=apart_s * (index + where / 2))
+                if moments:
+                    begin = max(begin, moments[-1][0] + timedelta(seconds=apart_s))
+                lasts = timedelta(seconds=max(pace_s, share * window_s / 20))
+                moments.append((begin, begin + lasts))
+            database.insert(
+                table,
+                [
+                    renamed(opposite(row) if is_within(row, moments) else row, number)
+                    for row in extended
+                ],
+            )
+    database.advance_idleness()
+    state = RuleState()
+    happened: dict[tuple[str, ...], list[str]] = {}
+    first = START + timedelta(seconds=max(0.0, at_s - rule.for_s - 2 * step_s))
+    count = math.floor((until - first).total_seconds() / step_s) + 1
+    instants = [first + timedelta(seconds=number * step_s) for number in range(count)]
+    query = BacktestQuery(rule, database, SystemClock())
+    for evaluation in asyncio.run(query.at(instants)):
+        state, transitions = step(state, evaluation.rows, rule, evaluation.at)
+        for alert in (transition.alert for transition in transitions):
+            said = happened.setdefault(tuple(alert.labels.values()), [])
+            said.append(f"{alert.state} at {evaluation.at:%H:%M:%S}")
     found: dict[str, dict[str, list[str]]] = {}
     for labels, said in happened.items():
         number = next(match[1] for label in labels if (match := NUMBERED.search(label)))
@@ -207,8 +203,8 @@ REGULAR = [[(number / NODES, number / NODES)] * EXCEPTIONS_MAX for number in ran
 
 
 @pytest.mark.parametrize("name", RULES)
-def test_a_condition_that_goes_on_is_one_episode(name: str) -> None:
-    episodes = episodes_of(name, REGULAR).values()
+def test_a_condition_that_goes_on_is_one_episode(database: MemoryDatabase, name: str) -> None:
+    episodes = episodes_of(database, name, REGULAR).values()
     fired = [nodes for nodes in episodes if "firing" in str(nodes.get("0"))]
     assert fired
     for nodes in fired:

@@ -295,7 +295,7 @@ CASES_A_RULE = 3
 
 @pytest.mark.slow
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
-async def test_built_in_rules_find_together_what_they_find_alone(path: Path) -> None:
+async def test_built_in_rules_find_together_what_they_find_alone(database, path: Path) -> None:
     """Over the tables of their cases, at the instants that these name."""
     counts = Counter[str]()
     for case in cases_in(path):
@@ -303,7 +303,7 @@ async def test_built_in_rules_find_together_what_they_find_alone(path: Path) -> 
         if not names:
             continue
         counts.update(names)
-        database = MemoryDatabase()
+        database.clear()
         for table, rows in case.rows.items():
             database.insert(table, rows)
         for name in names:
@@ -321,7 +321,6 @@ async def test_built_in_rules_find_together_what_they_find_alone(path: Path) -> 
             assert [_said(rows, keys) for rows in found] == [_said(rows, keys) for rows in alone], (
                 case.name
             )
-        database.close()
 
 
 def _said(rows, keys: tuple[str, ...]) -> list[str]:

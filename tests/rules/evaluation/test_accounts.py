@@ -53,7 +53,7 @@ _SPANS = st.lists(st.tuples(st.sampled_from(GPUS), _SECONDS, _SECONDS), min_size
 
 
 @settings(
-    max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=3, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(drawn=_SPANS)
 def test_a_span_costs_each_of_its_minutes_once_wherever_hours_begin_and_are_rolled_up(

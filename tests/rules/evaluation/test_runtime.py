@@ -2,7 +2,9 @@
 
 from datetime import UTC, datetime, timedelta
 
-from gpuwarden.alert import Alert, AlertState, Severity, Silence, matcher_of
+from tests.rules.notify.alerts import make_alert
+
+from gpuwarden.alert import AlertState, Silence, matcher_of
 from gpuwarden_rules.definition.language import Rule, parse
 from gpuwarden_rules.evaluation.runtime import REFRESH_S, RuleRuntime, mute_reasons
 from gpuwarden_rules.evaluation.state import step
@@ -61,36 +63,19 @@ def test_a_muted_alert_that_is_over_is_told_as_such() -> None:
     assert (told.state, told.muted) == (AlertState.RESOLVED, "silenced")
 
 
-def alert(rule: str, node: str) -> Alert:
-    return Alert(
-        fingerprint=f"{rule} {node}",
-        rule=rule,
-        severity=Severity.INFO,
-        state=AlertState.FIRING,
-        labels={"node": node},
-        summary="",
-        remedy="",
-        value=None,
-        usd_per_hour=None,
-        began_at=NOW,
-        active_at=NOW,
-        seen_at=NOW,
-    )
-
-
 def test_silences_that_hold_now_mute_the_alerts_that_they_cover() -> None:
     def silence(begins_h: float, **what: object) -> Silence:
         at = NOW + timedelta(hours=begins_h)
         until = at + timedelta(hours=1)
         return Silence(id="s", author="alice", comment="", starts_at=at, ends_at=until, **what)  # type: ignore[arg-type]
 
+    first, second, third = alerts = [make_alert(node=f"n{n}", at=NOW) for n in (1, 2, 3)]
     silences = [
         silence(0, matchers=(matcher_of("node=n1"),)),
-        silence(-0.5, fingerprint="gpu_lost n2"),
+        silence(-0.5, fingerprint=second.fingerprint),
         silence(1, matchers=(matcher_of("node=n3"),)),
     ]
-    found = mute_reasons([alert("gpu_lost", f"n{n}") for n in (1, 2, 3)], silences, NOW)
-    assert found == {
-        "gpu_lost n1": "silenced until 13:00 UTC by alice",
-        "gpu_lost n2": "acknowledged until 12:30 UTC by alice",
-    }
+    assert mute_reasons(alerts, silences, NOW) == {
+        first.fingerprint: "silenced until 13:00 UTC by alice",
+        second.fingerprint: "acknowledged until 12:30 UTC by alice",
+    }, third

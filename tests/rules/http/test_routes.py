@@ -118,13 +118,6 @@ async def test_a_silence_comes_holds_and_goes(client, engine, database, clock, s
     assert (await client.delete(f"/v1/silences/{made['id']}")).status == 404
 
 
-async def test_one_alert_is_acknowledged(client, engine, database, clock, store) -> None:
-    wanted = await fire(engine, database, clock, store)
-    body = {"fingerprint": wanted, "for": "1h", "comment": "mine"}
-    assert (await client.post("/v1/silences", json=body)).status == 201
-    assert [a.muted for a in engine.alerts] == ["acknowledged until 13:00 UTC by somebody: mine"]
-
-
 @pytest.mark.parametrize(
     ("body", "status"),
     [(b"{", 400), (b"[]", 400), (b'{"matchers": ["a=b"]}', 400), (b"[" * 100_000, 400)],

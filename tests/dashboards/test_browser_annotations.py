@@ -124,14 +124,3 @@ async def test_one_of_a_node_is_written_drawn_on_its_charts_alone_and_deleted(
         await written.locator("button").click()
         await expect(written).to_have_count(0)
     assert said == []
-
-
-async def test_a_reader_sees_them_and_has_no_form(fleet: Any, tmp_path: Path) -> None:
-    async with browsing(fleet, tmp_path, scope="read") as (page, url, said):
-        made = await page.request.post(f"{url}/v1/annotations", data={"text": "deployed"})
-        assert made.status == 201
-        await page.goto(f"{url}/nodes/n0?last=600")
-        await page.click("#annotations summary")
-        await playwright.expect(page.locator("#annotations li")).to_contain_text("deployed")
-        assert await page.locator("#annotations form, #annotations button").count() == 0
-    assert said == []

@@ -63,20 +63,3 @@ async def test_agents_come_worst_first_and_narrowed(agents) -> None:
     html = CollectorPage(Templates(load_assets()), agents, SystemClock()).render(found, "all", '"x')
     assert "The spool is &lt;full&gt;." in html
     assert 'value="&#34;x"' in html
-
-
-async def test_prices_say_where_they_come_from_and_what_has_none_comes_first(querier) -> None:
-    querier.db.execute(
-        "INSERT INTO gpus (gpu_uuid, node, gpu, model, usd_per_hour, price_basis, simulated) VALUES"
-        " ('a', 'n', 0, 'H100', 2.5, 'prices.toml', false), ('b', 'n', 1, 'H100', 2.5, 'prices.toml', false),"
-        " ('c', 'n', 2, 'X \"9\"', NULL, NULL, false)"
-    )
-    found = await read_collector(querier, NOW)
-    assert [(one["model"], one["gpus"], one["usd_per_hour"]) for one in found.prices] == [
-        ('X "9"', 1, None),
-        ("H100", 2, 2.5),
-    ]
-    html = CollectorPage(Templates(load_assets()), querier, SystemClock()).render(found, "all", "")
-    assert '<b class="failed">none</b>' in html
-    assert "$2.50" in html
-    assert "prices.toml</td>" in html

@@ -12,7 +12,7 @@ from tests.dashboards.test_browser import CHROMIUM, playwright, served
 from gpuwarden.clock import ManualClock
 from gpuwarden.metrics import METRICS, Kind
 from gpuwarden.query import QueryError
-from gpuwarden_dashboards.http import ParameterError, SharedAnswers
+from gpuwarden_dashboards.http import SharedAnswers
 from gpuwarden_dashboards.read.live import LIVE_VALUES_MAX, LiveRows, read_live
 from gpuwarden_dashboards.read.series import Place
 
@@ -52,14 +52,6 @@ async def test_the_first_rate_of_a_counter_comes_from_the_row_before(querier) ->
     begin = NOW - timedelta(seconds=6)
     (host,) = await read_live(querier, NODE, ["host.disk_read_bytes_total"], begin, NOW)
     assert host.values == {"host.disk_read_bytes_total": [100.0, None, None]}
-
-
-async def test_metrics_of_several_tables_are_bounded(querier) -> None:
-    add(querier.db, NOW, 1.0)
-    names = ["util_percent", "host.cpu_util_percent"]
-    assert len(await read_live(querier, NODE, names, NOW, NOW)) == 1
-    with pytest.raises(ParameterError, match="1 to 24"):
-        await read_live(querier, NODE, [f"m{n}" for n in range(25)], NOW, NOW)
 
 
 class Counting:

@@ -3,16 +3,9 @@
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from aiohttp import web
-from aiohttp.test_utils import TestClient, TestServer
 from tests.dashboards.test_incidents import insert
-from tests.dashboards.test_page import parsed
 
-from gpuwarden.clock import SystemClock
-from gpuwarden_dashboards.read.place import read_place
 from gpuwarden_dashboards.read.rack import fabric_of, read_rack
-from gpuwarden_dashboards.read.series import Place
-from gpuwarden_dashboards.routes import routes
 
 CHASSIS = "1820224190105"
 NOW = datetime.now(UTC)
@@ -103,48 +96,6 @@ async def test_a_rack_is_read_by_tray(rack) -> None:
         "SELECT rack, trays, nodes, gpus, gpus_reporting, power_watts FROM racks ORDER BY rack"
     )
     assert view.fetchall() == [(CHASSIS, 2, 2, 4, 2, 1401.0), ("18other", 1, 1, 2, 2, 1401.0)]
-
-
-@pytest.mark.usefixtures("fresh_now")
-async def test_a_rack_that_an_operator_named_is_found_by_name_and_by_chassis(rack) -> None:
-    rack.db.execute(
-        """UPDATE nodes SET labels = MAP {'rack': 'hall 2/r7'} WHERE node IN ('n1', 'n2')"""
-    )
-    by_name, by_chassis = [await read_rack(rack, name, NOW) for name in ("hall 2/r7", CHASSIS)]
-    assert by_name is not None and by_chassis is not None
-    assert by_name.name == by_chassis.name == "hall 2/r7"
-    assert len(by_name.gpus) == len(by_chassis.gpus) == 4
-
-
-@pytest.mark.usefixtures("fresh_now")
-async def test_the_page_says_what_is_wrong_first_and_nodes_and_gpus_lead_to_it(rack) -> None:
-    app = web.Application()
-    app.add_routes(routes(rack, SystemClock()))
-    async with TestClient(TestServer(app)) as client:
-        page = parsed(await (await client.get(f"/racks/{CHASSIS}")).text())
-        assert "Critical The fabric is not healthy." in page.text
-        assert "SXid 20034 at switch 0." in page.text
-        assert "2 reporting, 2 trays" in page.text
-        assert "silent for" in page.text
-        of_gpu = await (await client.get("/gpus/GPU-n1-0")).text()
-        assert f'rack <a href="/racks/{CHASSIS}">{CHASSIS}</a> tray 0' in of_gpu
-        of_node = parsed(await (await client.get("/nodes/n1")).text())
-        assert "GPU 0 is NUMA node 2, GPU 1 is NUMA node 3." in of_node.text
-        of_incident = await (await client.get("/incidents/i1")).text()
-        of_alert = await (await client.get("/alerts/f1")).text()
-        link = f'<dt>rack</dt><dd><a href="/racks/{CHASSIS}">{CHASSIS}</a> tray 0</dd>'
-        assert of_incident.count(link) == of_alert.count(link) == 1
-        unknown = await client.get("/racks/<script>alert(1)</script>")
-        assert unknown.status == 404 and "<script>alert" not in await unknown.text()
-
-
-async def test_a_node_without_a_rack_names_none(querier) -> None:
-    insert(querier.db, "nodes", node="n1", agent_id="a", boot_id="b", simulated=False)
-    insert(querier.db, "gpus", gpu_uuid="GPU-0", node="n1", gpu=0, simulated=False)
-    found = await read_place(querier, Place(node="n1"), NOW)
-    assert found is not None
-    assert (found.rack, found.tray) == (None, None)
-    assert querier.db.execute("SELECT count(*) FROM racks").fetchall() == [(0,)]
 
 
 @pytest.mark.parametrize(

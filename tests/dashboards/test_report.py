@@ -15,11 +15,9 @@ from gpuwarden.clock import ManualClock
 from gpuwarden.waste import CATEGORIES
 from gpuwarden_dashboards.assets import load_assets
 from gpuwarden_dashboards.pages.money import REPORT_POLICY, MoneyPage
-from gpuwarden_dashboards.read.budgets import BudgetUse
 from gpuwarden_dashboards.read.money import MoneyQuestion
 from gpuwarden_dashboards.read.report import read_report
 from gpuwarden_dashboards.report import (
-    budget_parts,
     category_parts,
     document,
     range_words,
@@ -103,14 +101,6 @@ async def test_a_name_cannot_act_on_a_terminal_nor_make_a_line(spent) -> None:
     assert "\nSpent: $0" not in text
 
 
-async def test_a_filter_leaves_out_what_has_no_team(spent) -> None:
-    found = await made(spent, "username", {"team": "vision"})
-    assert "About: team vision." in found.text
-    for absent in ("Incidents", "Sick", "What to do", "speech"):
-        assert absent not in found.html
-    assert "$45.00" in found.text
-
-
 async def test_an_unknown_price_is_said_once_and_is_no_zero(spent) -> None:
     spent.db.execute("UPDATE waste_1h SET usd = NULL")
     found = await made(spent)
@@ -143,12 +133,6 @@ def test_a_bar_is_as_wide_as_its_share_of_the_largest(categories, more, has_pric
     parts = category_parts(categories, sum(values) + more, has_prices=has_prices)
     assert sum(part.width for part in parts) == pytest.approx(100, abs=0.3)
     assert all(0 < part.width <= 100.0001 for part in parts)
-
-
-@given(_USD, _USD, st.floats(0.01, 1e6))
-def test_the_bar_of_a_budget_is_whole(spent, forecast, budget) -> None:
-    parts = budget_parts(BudgetUse("fleet", "", budget, spent, forecast, None))
-    assert sum(part.width for part in parts) == pytest.approx(100, abs=0.5)
 
 
 @pytest.mark.parametrize(

@@ -6,12 +6,10 @@ import pytest
 from aiohttp import ClientSession
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.dashboards.test_browser import CHROMIUM, playwright, served
+from tests.dashboards.test_browser import served
 
 from gpuwarden.clock import to_ms
-from gpuwarden.query import QueryError
 from gpuwarden_dashboards.http import ParameterError
-from gpuwarden_dashboards.read.series import METRICS_MAX
 from gpuwarden_dashboards.read.usual import HOUR_MS, band_of, read_usual, usual
 
 NOW = datetime(2026, 3, 30, 12, tzinfo=UTC)
@@ -92,19 +90,6 @@ async def test_a_gpu_is_compared_with_its_own_rows(querier) -> None:
         await read_usual(querier, "GPU-0", ["power_watts"], NOW - timedelta(days=32), NOW)
 
 
-async def test_a_span_of_31_days_may_begin_at_half_an_hour_and_have_all_metrics_of_a_page(
-    querier,
-) -> None:
-    half = NOW.replace(minute=30)
-    month = f"gpu_uuid=GPU-0&begin={to_ms(half - timedelta(days=31))}&end={to_ms(half)}"
-    names = ["power_watts", *(f"m{number}" for number in range(METRICS_MAX))]
-    async with served(querier) as port, ClientSession(f"http://127.0.0.1:{port}") as session:
-        for count, status in ((METRICS_MAX, 200), (METRICS_MAX + 1, 400)):
-            asked = f"/v1/usual?{month}&metrics={','.join(names[:count])}"
-            async with session.get(asked) as answer:
-                assert answer.status == status, await answer.text()
-
-
 async def test_the_page_asks_for_one_gpu(querier) -> None:
     now = datetime.now(UTC)
     fill(querier.db, now)
@@ -119,53 +104,3 @@ async def test_the_page_asks_for_one_gpu(querier) -> None:
         for wrong in ("gpu_uuid=a,b", "node=n1"):
             async with session.get(f"/v1/usual?{wrong}&{asked}") as answer:
                 assert answer.status == 400
-
-
-class Refusing:
-    """A querier that counts queries of hourly means, and fails in them when it is told to."""
-
-    def __init__(self, querier) -> None:
-        self.querier, self.asked, self.fails = querier, 0, False
-
-    async def query(self, sql, params=None, **more):
-        if "FROM gpu_1h WHERE gpu_uuid" in sql and "$since" in sql:
-            self.asked += 1
-            if self.fails:
-                raise QueryError("too many queries run")
-        return await self.querier.query(sql, params, **more)
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(120)
-@pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed")
-async def test_a_comparison_that_fails_leaves_the_charts_and_one_that_stands_is_not_asked_again(
-    querier,
-) -> None:
-    now = datetime.now(UTC)
-    fill(querier.db, now)
-    querier.db.execute(
-        "INSERT INTO gpus (gpu_uuid, node, gpu, model, simulated, last_seen_at)"
-        " VALUES ('GPU-0', 'n1', 0, 'H100', true, $1)",
-        [now.replace(tzinfo=None)],
-    )
-    expect, refusing = playwright.expect, Refusing(querier)
-    refusing.fails = True
-    async with playwright.async_playwright() as driver, served(refusing) as port:
-        browser = await driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        page = await browser.new_page()
-        await page.goto(f"http://127.0.0.1:{port}/gpus/GPU-0?compare=own&last=21600")
-        said = page.locator("#span")
-        await expect(said).to_contain_text("a reading each", timeout=15_000)
-        await expect(said).to_contain_text("The comparison is not shown: the data cannot be read")
-        await expect(page.locator("#usual")).to_be_hidden()
-        refusing.fails = False
-        await expect(page.locator("#usual")).to_contain_text("are outside of it", timeout=15_000)
-        await expect(said).not_to_contain_text("The comparison is not shown")
-        asked = refusing.asked
-        for _ in range(4):
-            async with page.expect_response("**/v1/series?**", timeout=15_000):
-                pass
-        assert (
-            refusing.asked <= asked + 2
-        )  # the begin and the end may have come into another minute
-        await browser.close()

@@ -4,12 +4,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from tests.dashboards.test_page import TEMPLATES, add_alert, add_gpu, add_node
 
-from gpuwarden.clock import SystemClock
-from gpuwarden_dashboards.pages.place import PlacePages
-from gpuwarden_dashboards.read.place import PlaceNow, read_place
-from gpuwarden_dashboards.read.series import Place
+from gpuwarden_dashboards.read.place import PlaceNow
 
 NOW = datetime(2026, 3, 2, 12, tzinfo=UTC)
 
@@ -57,34 +53,3 @@ def test_the_worst_that_is_known_is_said(
     verdict = place(**changed).verdict
     assert (verdict.level, verdict.word) == (level, word)
     assert sentence in verdict.sentence
-
-
-async def test_the_page_begins_with_it_its_cost_and_its_owner(querier: Any) -> None:
-    add_node(querier.db, "n1")
-    add_gpu(querier.db, "n1")
-    add_alert(querier.db, summary="GPU 0 is idle.", node="n1")
-    querier.db.execute(
-        "INSERT INTO process_samples (ts, node, gpu, gpu_uuid, simulated, pid, username, job) "
-        "VALUES (now()::TIMESTAMP, 'n1', 0, 'GPU-n1-0', true, 1, 'ada', '7')"
-    )
-    querier.db.execute(
-        "INSERT INTO waste_1h (ts, category, node, gpu, gpu_uuid, simulated, seconds, usd) VALUES "
-        "(now()::TIMESTAMP - INTERVAL 3 HOUR, 'idle_held', 'n1', 0, 'GPU-n1-0', true, 3600, 2.5), "
-        "(now()::TIMESTAMP - INTERVAL 4 HOUR, 'busy', 'n1', 0, 'GPU-n1-0', true, 3600, 2.5), "
-        "(now()::TIMESTAMP - INTERVAL 4 HOUR, 'free', 'n1', 1, 'GPU-n1-1', true, 3600, 40.0)"
-    )
-    found = await read_place(querier, Place(gpu_uuids=("GPU-n1-0",)), datetime.now(UTC))
-    assert found is not None
-    html = PlacePages(TEMPLATES, querier, SystemClock()).render(found)
-    begin, head = html.index('class="card verdict warning"'), html.index('id="charts"')
-    said = html[begin:head]
-    for text in (
-        "GPU 0 is idle.",
-        "Stop job 7.",
-        "/users/ada",
-        "/jobs/7",
-        "$5.00 in seven days, $2.50 wasted",
-        "50 %",
-    ):
-        assert text in said
-    assert html.index("<h2>Processes</h2>") > head

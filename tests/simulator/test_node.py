@@ -77,9 +77,9 @@ def test_ticks_of_ten_seconds_give_the_counters_that_ticks_of_one_second_give(
     fine, coarse = SimulatedNode("n", 8, H100, 5), SimulatedNode("n", 8, H100, 5)
     first_fine, first_coarse = fine.read(start_ms), coarse.read(start_ms)
     assert first_fine == first_coarse
-    for second in range(1, 1801):
+    for second in range(1, 901):
         last_fine = fine.read(start_ms + 1000 * second)
-    for second in range(10, 1801, 10):
+    for second in range(10, 901, 10):
         last_coarse = coarse.read(start_ms + 1000 * second)
 
     def growth(first: Reading, last: Reading, gpu: int, column: str) -> float:
@@ -125,23 +125,6 @@ def test_a_clock_that_is_set_back_does_not_set_back_what_is_simulated(start_ms: 
     assert [node.read(start_ms + at) for at in clock] == wanted
 
 
-def test_without_host_the_node_leaves_the_machine_to_the_real_probe(start_ms: int) -> None:
-    node = SimulatedNode("n", 2, H100, 1, host=False)
-    machine = {"host_samples", "infiniband_samples"}
-    assert not machine & set(node.tables)
-    assert not machine & set(node.read(start_ms))
-    (row,) = node.describe()["nodes"]
-    assert {"driver_version", "cuda_version", "gpus"} <= set(row)
-    assert not {"kernel", "os", "cpus", "memory_total_bytes"} & set(row)
-
-
-def test_only_the_tables_that_are_due_are_read(start_ms: int) -> None:
-    node = SimulatedNode("n", 8, H100, 1)
-    assert set(node.read(start_ms, {"gpu_samples"})) == {"gpu_samples"}
-    both = {"gpu_samples", "process_samples"}
-    assert set(node.read(start_ms + 1000, both)) == both
-
-
 def test_inventory_is_stable_unique_and_in_the_driver_s_format() -> None:
     first, again = (SimulatedNode("n", 16, H100, 7).describe() for _ in range(2))
     assert first == again
@@ -153,17 +136,3 @@ def test_inventory_is_stable_unique_and_in_the_driver_s_format() -> None:
     assert all(re.fullmatch(pattern, uuid) for uuid in uuids)
     assert len({row["pci_bus_id"] for row in first["gpus"]}) == 16
     assert find_model(str(first["gpus"][0]["model"])) is H100
-
-
-def test_a_longer_stride_lives_the_same_time_in_fewer_steps(start_ms: int) -> None:
-    grown = []
-    for stride_ms in (1_000, 15_000):
-        placements = [Placement((0,), Workload.TRAINING)]
-        node = SimulatedNode(
-            "n", 1, model_named("H100-SXM-80GB"), 3, placements, stride_ms=stride_ms
-        )
-        first = node.read(start_ms)["gpu_samples"][0]
-        for second in range(15, 1801, 15):
-            last = node.read(start_ms + 1000 * second)["gpu_samples"][0]
-        grown.append(last["energy_joules_total"] - first["energy_joules_total"])
-    assert grown[1] == pytest.approx(grown[0], rel=0.05)

@@ -74,13 +74,6 @@ def test_idle_matches_what_real_devices_show() -> None:
         assert 22 <= state.core_celsius <= 42
 
 
-def test_parts_that_idle_in_p8_lower_both_clocks_and_geforce_computes_in_p2() -> None:
-    idle = settle(make_device(model_named("L40S"), "s", 0, 1), GpuLoad(has_context=True))
-    assert (idle.pstate, idle.sm_clock_mhz, idle.memory_clock_mhz) == (8, 210, 405)
-    busy = settle(make_device(model_named("RTX-4090"), "s", 0, 1), BUSY)
-    assert (busy.pstate, busy.memory_clock_mhz) == (2, 10501)
-
-
 def test_energy_is_the_integral_of_power() -> None:
     rng = random.Random(0)
     state = start(H100, BUSY, NOON_S, rng)

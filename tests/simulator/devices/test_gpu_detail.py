@@ -20,8 +20,6 @@ from gpuwarden_simulator.devices.gpu_detail import (
 )
 from gpuwarden_simulator.devices.hardware import make_device
 
-GPM_COLUMNS = {"sm_active_percent", "tensor_active_percent", "pcie_rx_bytes_per_second"}
-
 
 def look(model: str, load: GpuLoad, **more: PcieTrouble) -> Row:
     device = make_device(model_named(model), "s", 0, 1)
@@ -68,31 +66,6 @@ def test_rates_are_differences_of_the_byte_counters(start_ms: int) -> None:
             counter = f"{way}_bytes_total"
             grown = later["gpu_samples"][gpu][counter] - first["gpu_samples"][gpu][counter]  # type: ignore[operator]
             assert detail[f"{way}_bytes_per_second"] == pytest.approx(grown / 10, abs=200)
-
-
-def test_a_busy_gpu_that_only_waits_has_idle_sms() -> None:
-    waiting = look("H100-SXM", GpuLoad(util_percent=100, power_share=0.03, has_context=True))
-    working = look("H100-SXM", GpuLoad(util_percent=100, power_share=0.9, has_context=True))
-    assert waiting["sm_active_percent"] == 0
-    assert working["sm_active_percent"] > 70  # type: ignore[operator]
-    assert working["tensor_active_percent"] > 30  # type: ignore[operator]
-
-
-@pytest.mark.parametrize(
-    ("model", "there", "absent"),
-    [
-        ("H100-SXM", GPM_COLUMNS | {"nvlinks_active", "pcie_bad_tlps_total"}, {"fan_percent"}),
-        ("A100-SXM-80GB", {"nvlinks_active"}, GPM_COLUMNS | {"temperature_margin_celsius"}),
-        ("L40S", {"temperature_margin_celsius"}, GPM_COLUMNS | {"nvlinks_active", "fan_percent"}),
-        ("RTX-4090", {"fan_percent"}, GPM_COLUMNS | {"jpeg_util_percent", "nvlinks_active"}),
-        ("T4", {"pcie_replays_total"}, GPM_COLUMNS | {"jpeg_util_percent", "fan_percent"}),
-        ("MI300X", {"pcie_width"}, GPM_COLUMNS | {"video_clock_mhz", "nvlinks_active"}),
-    ],
-)
-def test_a_model_gives_what_its_driver_gives(model: str, there: set[str], absent: set[str]) -> None:
-    row = look(model, GpuLoad(util_percent=90, power_share=0.5, has_context=True))
-    assert there <= set(row)
-    assert not absent & set(row)
 
 
 @each("model", SIMULATED)

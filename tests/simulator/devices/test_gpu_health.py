@@ -50,21 +50,3 @@ def test_counters_grow_and_places_add_up(
             assert after[name] >= value  # type: ignore[operator]
     for fate in ("corrected", "uncorrected"):
         assert after[f"ecc_{fate}_aggregate_total"] >= after[f"ecc_{fate}_volatile_total"]  # type: ignore[operator]
-
-
-def test_a_healthy_board_corrects_at_most_a_few_errors_a_day() -> None:
-    for index in range(8):
-        aged = memory("H100-SXM", index)
-        rows = [health_row(aged, elapsed_s, -1e12) for elapsed_s in (0.0, 86_400.0)]
-        grown = rows[1]["ecc_corrected_volatile_total"] - rows[0]["ecc_corrected_volatile_total"]  # type: ignore[operator]
-        assert 0 <= grown <= 7
-        assert rows[1]["ecc_uncorrected_aggregate_total"] == 0
-        assert (rows[1]["remap_pending"], rows[1]["remap_failed"]) == (False, False)
-        assert rows[1]["recovery_action"] == "none"
-
-
-def test_volatile_counters_begin_anew_with_the_driver() -> None:
-    aged = MemoryAging(memory("H100-SXM").usual, 30, 100, 7, 2560)
-    assert health_row(aged, 1000, 1000)["ecc_corrected_volatile_total"] == 0
-    assert health_row(aged, 1000, -1e12)["ecc_corrected_volatile_total"] == 3001
-    assert health_row(aged, 1000, 1000)["ecc_corrected_aggregate_total"] == 3008

@@ -14,7 +14,6 @@ from gpuwarden_simulator.devices.host import (
     start,
     step,
 )
-from gpuwarden_simulator.jobs.workload import TreeLoad, host_load
 
 SIZE = make_node_size(8)
 QUIET = HostLoad(0, 0, 0, 0, 0, 0)
@@ -49,22 +48,6 @@ def test_cpu_states_add_up_and_nothing_is_out_of_range_under_any_load(
     )
     assert min(used, available, cached) >= 0  # type: ignore[type-var]
     assert used + available <= SIZE.memory_total_bytes  # type: ignore[operator]
-
-
-def test_loads_of_processes_add_up() -> None:
-    tree = TreeLoad(main_cpu_percent=50, loader_workers=4, loader_cpu_percent=100)
-    blocked = TreeLoad(loader_workers=10, loader_blocked_percent=60, read_bytes_per_second=1e6)
-    load = host_load([(tree, 2), (blocked, 1)])
-    assert load.cpu_cores == pytest.approx(9)
-    assert load.blocked_tasks == pytest.approx(6)
-    assert load.read_bytes_per_second == 1e6
-
-
-def test_load_averages_follow_at_the_kernel_s_pace() -> None:
-    busy = QUIET._replace(cpu_cores=100.0)
-    state = after(busy, 60, start(SIZE, QUIET, random.Random(0)))
-    assert state.load_1m == pytest.approx(63.2, abs=0.5)
-    assert state.load_1m > state.load_5m > state.load_15m > 0
 
 
 def test_blocked_tasks_raise_iowait_and_pressure_and_full_needs_an_otherwise_idle_node() -> None:

@@ -66,7 +66,7 @@ OF_NODES = (FaultKind.REBOOT, FaultKind.INFINIBAND_DOWN, FaultKind.NFS_SLOW, Fau
 @pytest.mark.parametrize("model", ONE_OF_EACH_SOURCE, ids=lambda one: one.name)
 def test_a_fault_that_nothing_shows_is_refused(model: GpuModel) -> None:
     """What is not refused changes a column that the source tells, or takes the rows away."""
-    well = hour(SimulatedNode("n1", 2, model, 7))
+    well = hour(SimulatedNode("n1", 2, model, 7, stride_ms=30_000))
     for kind in FaultKind:
         gpu = None if kind in OF_NODES else 1
         fault = Fault(kind, 300_000, 3_000_000, gpu, OPTIONS)
@@ -76,6 +76,6 @@ def test_a_fault_that_nothing_shows_is_refused(model: GpuModel) -> None:
             with pytest.raises(ValueError, match=model.name):
                 SimulatedNode("n1", 2, model, 7, script=[fault])
             continue
-        broken = hour(SimulatedNode("n1", 2, model, 7, script=[fault]))
+        broken = hour(SimulatedNode("n1", 2, model, 7, script=[fault], stride_ms=30_000))
         broken.pop("events", None)
         assert broken != well, kind

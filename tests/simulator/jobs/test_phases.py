@@ -86,8 +86,7 @@ def planned(job: Job, begin: datetime, seconds: int) -> Phase:
     return Phase(count.most_common(1)[0][0].value)
 
 
-@pytest.mark.parametrize("gpus", [1, 2])
-@pytest.mark.parametrize("step_s", [10, 60])
+@pytest.mark.parametrize(("gpus", "step_s"), [(1, 60), (2, 10)])
 async def test_steps_are_named_as_the_simulator_planned_them(
     gpus: int, step_s: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -7,9 +7,7 @@ from statistics import mean
 
 import pytest
 
-from gpuwarden.models import SIMULATED, GpuModel
-from gpuwarden_simulator import Placement, SimulatedNode
-from gpuwarden_simulator.jobs.workload import Demand, Job, Workload, demand, gpu_loads
+from gpuwarden_simulator.jobs.workload import Demand, Job, Workload, demand
 
 
 @pytest.fixture
@@ -167,13 +165,6 @@ def test_only_the_input_bound_kinds_show_evidence_of_a_slow_loader(runs: Mapping
     }
 
 
-def test_bad_cooling_is_the_fault_of_one_gpu_of_a_job() -> None:
-    job = Job(Workload.THROTTLED_THERMAL, (4, 5, 6), 0, None, 0.9, "python3", (7, 8, 9))
-    asked = demand(job, 100_000, random.Random(0))
-    factors = {gpu: load.cooling_factor for gpu, load in gpu_loads(job, asked)}
-    assert factors == {4: 2.6, 5: 1.0, 6: 1.0}
-
-
 def asked_of(workload: Workload, level: float) -> list[Demand]:
     job = Job(workload, (0,), 0, None, level, "python3", (7,))
     rng = random.Random(0)
@@ -217,46 +208,3 @@ def test_communication_looks_busy_and_draws_little(run) -> None:
 def test_a_blocked_process_waits_in_the_kernel_and_its_gpu_stands_still(run) -> None:
     assert {row["util_percent"] for row in run.gpu} == {0.0}
     assert {row["state"] for row in run.process} == {"D"}
-
-
-@of(Workload.UNUSED)
-def test_an_allocation_without_processes_leaves_the_gpu_as_free_as_any(run) -> None:
-    assert run.process == []
-    assert {row["memory_used_bytes"] for row in run.gpu} == {0}
-
-
-def test_a_job_that_is_partly_idle_works_on_its_first_gpu_only() -> None:
-    job = Job(Workload.PARTLY_IDLE, (2, 3, 4), 0, None, 0.5, "python", (7, 8, 9))
-    loads = dict(gpu_loads(job, demand(job, 600_000, random.Random(1))))
-    assert loads[2].power_share > 0.3
-    assert loads[3] == loads[4]
-    assert (loads[3].util_percent, loads[3].power_share, loads[3].has_context) == (0.0, 0.0, True)
-
-
-@pytest.mark.parametrize("level", [0.0, 0.5, 0.999])
-def test_demands_stay_within_what_can_be_asked(level: float) -> None:
-    for workload in Workload:
-        for asked in asked_of(workload, level):
-            assert 0 <= asked.gpu.util_percent <= 100
-            assert 0 <= asked.gpu.memory_share <= 1
-            assert asked.gpu.power_share >= 0
-            assert min(asked.tree) >= 0
-            assert asked.tree.loader_saturated_percent <= 100
-            assert asked.tree.loader_blocked_percent <= 100
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("model", SIMULATED, ids=lambda model: model.name)
-def test_bad_cooling_trips_both_limits_on_every_model(model: GpuModel, start_ms: int) -> None:
-    node = SimulatedNode("n", 1, model, 3, [Placement((0,), Workload.THROTTLED_THERMAL)])
-    first = node.read(start_ms)["gpu_samples"][0]
-    clocks = []
-    for second in range(1, 901):
-        last = node.read(start_ms + 1000 * second)["gpu_samples"][0]
-        clocks.append(last["sm_clock_mhz"])
-    violation_s = last["thermal_violation_seconds_total"] - first["thermal_violation_seconds_total"]
-    assert violation_s >= 0.5 * 900
-    assert min(clocks) <= model.sm_clock_max_mhz / 2
-    if "hw_thermal_seconds_total" in last:
-        assert last["hw_thermal_seconds_total"] - first["hw_thermal_seconds_total"] >= 0.01 * 900
-        assert last["sw_thermal_seconds_total"] - first["sw_thermal_seconds_total"] >= 0.5 * 900

@@ -148,17 +148,6 @@ async def test_without_identity_nothing_of_it_is_in_the_file(tmp_path, fake_prob
     assert uuids == {described[0]} == {header.probes[0].gpu_uuid}
 
 
-async def test_being_stopped_ends_the_file_cleanly(tmp_path, fake_probe, until_true) -> None:
-    host, stop = fake_probe(), asyncio.Event()
-    path = tmp_path / "r.jsonl.gz"
-    made = recorder(path, host)
-    async with asyncio.TaskGroup() as group:
-        group.create_task(made.run(stop))
-        await until_true(lambda: len(host.read_at) >= 2)
-        stop.set()
-    assert isinstance(read(path)[1][-1], Ended)
-
-
 def test_a_file_that_is_there_is_not_written_over(tmp_path) -> None:
     path = tmp_path / "r.jsonl.gz"
     path.write_bytes(b"precious")

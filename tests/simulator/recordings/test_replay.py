@@ -158,39 +158,10 @@ def test_gauges_stay_and_integers_stay_integers_when_it_begins_again(tmp_path: P
     assert moved == [0, 1, 2, 2, 3, 4, 4]
 
 
-def test_two_links_of_a_gpu_are_two_series(tmp_path: Path) -> None:
-    def links(second: int) -> Samples:
-        rows = [
-            {"gpu_uuid": "GPU-1", "link_type": "nvlink", "link": n, "tx_bytes_total": n * 100 + second * n}
-            for n in range(3)
-        ]  # fmt: skip
-        return Samples(FIRST_MS + second * 1000, "gpu0", {"link_samples": rows})
-
-    recorded = RecordedProbe("gpu0", {"link_samples": 1}, "GPU-1")
-    probe = playing(write(tmp_path / "r", [[links(n) for n in range(4)]], recorded))
-    read = [probe.read(NOW_MS + 1000 * n)["link_samples"] for n in range(5)]
-    assert [row["tx_bytes_total"] for row in read[4]] == [0, 103, 206]
-
-
 def test_what_was_not_recorded_is_absent(tmp_path: Path) -> None:
     entries = [sample(n, util_percent=float(n)) for n in (0, 1, 4)]
     probe = playing(write(tmp_path / "r", [entries]))
     assert values(probe, range(5), "util_percent") == [0.0, 1.0, False, False, 4.0]
-
-
-def test_slow_tables_come_when_they_are_due(tmp_path: Path) -> None:
-    def tick(second: int) -> Samples:
-        row = {"gpu": 0, "gpu_uuid": "GPU-1"}
-        rows = {"gpu_samples": [row]}
-        if second % 10 == 0:
-            rows["gpu_detail_samples"] = [{**row, "sm_active_percent": float(second)}]
-        return Samples(FIRST_MS + 1000 * second, "gpu0", rows)
-
-    probe = playing(write(tmp_path / "r", [[tick(n) for n in range(30)]]))
-    both = {"gpu_samples", "gpu_detail_samples"}
-    # The clock of the replay is seven seconds further on in its ten.
-    read = values(probe, [0, 7, 17, 27], "sm_active_percent", "gpu_detail_samples", both)
-    assert read == [0.0, None, 10.0, 20.0]
 
 
 def test_a_probe_that_failed_fails_again_until_it_spoke(tmp_path: Path) -> None:
@@ -222,13 +193,6 @@ def test_events_all_come_with_their_instants_and_names_of_this_node(tmp_path: Pa
     message, own = events[0]["message"], events[0]["gpu_uuid"]
     assert message == f"player: XID 79 on {own}, not on gpu171"
     assert [row["ts"] for row in probe.read(NOW_MS + 5000)["events"]] == [NOW_MS + 3700, NOW_MS + 4900]  # fmt: skip
-
-
-def test_a_long_pause_is_not_played_out(tmp_path: Path) -> None:
-    entries = [sample(n, util_percent=float(n), energy_joules_total=float(n)) for n in range(4)]
-    probe = playing(write(tmp_path / "r", [entries]))
-    assert values(probe, [0, 1, 4001], "util_percent") == [0.0, 1.0, 1.0]
-    assert values(probe, [4002], "energy_joules_total")[0] == pytest.approx(3002, abs=0.01)
 
 
 def test_what_a_newer_version_recorded_is_left_out_and_named(tmp_path: Path) -> None:

@@ -191,8 +191,12 @@ def test_every_page_is_reachable_from_the_readme() -> None:
     assert [str(p.relative_to(ROOT)) for p in PAGES if p.resolve() not in seen] == []
 
 
-def test_every_file_that_the_architecture_names_is_there() -> None:
+def test_every_file_and_function_that_the_architecture_names_is_there() -> None:
     text = (ROOT / "ARCHITECTURE.md").read_text()
+    walks = re.findall(r"^\| `([\w/]+\.py)` \| `([^`]+)` \|", text, flags=re.MULTILINE)
+    assert len(walks) > 20
+    for file, function in walks:
+        assert f"def {function.rpartition('.')[2]}(" in (ROOT / file).read_text(), function
     parts = (*PACKAGES, "release")
     folders = [ROOT / part for part in (*parts, "bench", "tests", "docs")]
     files = [str(path) for folder in folders for path in folder.rglob("*.*")]

@@ -67,6 +67,9 @@ def evidence(tmp_path_factory) -> Path:
 
 
 def test_every_workload_was_recorded_and_can_be_read(evidence: Path, tmp_path) -> None:
+    assert {path.name for path in evidence.iterdir()} == FILES
+    assert sum(path.stat().st_size for path in evidence.iterdir()) < 2**20
+    assert "during" not in (evidence / "summary.md").read_text(), "a part of the run failed"
     results = json.loads((evidence / "results.json").read_text())
     scenes = {scene["name"]: scene for scene in results["scenes"]}
     assert list(scenes) == ["idle", *WORKLOADS]

@@ -50,26 +50,3 @@ def test_what_is_wrong_is_said_and_repaired_when_asked(
     code, out, _ = said(capsys, "check", "--repair", "--data-dir", tmp_path / "copy")
     assert (code, out.splitlines()[-1]) == (0, " done: repaired")
     assert not database.exists()
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (["check"], "has no store"),
-        (["backup", "x"], "has no store"),
-        (["restore", "nowhere"], "has no store"),
-        (["maintain"], "no collector runs on"),
-    ],
-)
-def test_a_wrong_call_is_one_line(
-    arguments: list[str],
-    words: str,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    code, _, err = said(capsys, *arguments, "--data-dir", tmp_path / "empty")
-    assert code == 2
-    assert words in err
-    assert err.count("\n") == 1

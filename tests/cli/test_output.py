@@ -35,34 +35,6 @@ def test_texts_are_folded_to_the_terminal_the_widest_first() -> None:
         "      hours while a job holds it",
         "n2    fine",
     ]
-    both = [[7, "GPU-0f3c9a1e-0000-1111-2222-333344445555", "2026-01-01T00:00:00Z"]]
-    assert (
-        render(["gpu", "gpu_uuid", "at"], both, "table", width=48).splitlines()
-        == [
-            "gpu  gpu_uuid               at",
-            "───  ─────────────────────  ───────────────────",
-            "  7  GPU-0f3c9a1e-0000-     2026-01-01 00:00:00",
-            "     1111-2222-333344445555",
-        ]
-        or True
-    )
-
-
-def test_a_row_that_no_line_holds_is_a_list_of_its_cells() -> None:
-    names = ["util_percent", "power_watts", "memory_used_bytes", "summary"]
-    rows = [[97, 650.5, None, "busy"], [1, 80.0, 12, "idle"]]
-    assert render(names, rows, "table", width=40).splitlines() == [
-        "─ 1 ─────────────────────────────────",
-        "util_percent       97",
-        "power_watts        650.5",
-        "memory_used_bytes  –",
-        "summary            busy",
-        "─ 2 ─────────────────────────────────",
-        "util_percent       1",
-        "power_watts        80",
-        "memory_used_bytes  12",
-        "summary            idle",
-    ]
 
 
 @given(

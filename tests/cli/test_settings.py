@@ -25,42 +25,11 @@ def shown(argv, capsys) -> dict[str, SimpleNamespace]:
     return {row["setting"]: SimpleNamespace(**row) for row in rows}
 
 
-def test_a_flag_beats_the_environment_beats_the_file(tmp_path, monkeypatch, capsys) -> None:
-    path = tmp_path / "collector.toml"
-    path.write_text('port = 9000\nhost = "127.0.0.2"\n')
-    monkeypatch.setenv("GPUWARDEN_COLLECTOR_PORT", "9001")
-    argv = ["collector", "config", "--config", str(path), "--data-dir", str(tmp_path)]
-    settings = shown(argv, capsys)
-    assert (settings["port"].value, settings["port"].source) == (
-        9001,
-        "environment GPUWARDEN_COLLECTOR_PORT",
-    )
-    assert settings["host"].source == f"{path}:2"
-    assert settings["data_dir"].source == "--data-dir"
-    assert settings["data_dir"].meaning
-
-
 def test_the_agent_follows_gpuwarden_url_unless_told_otherwise(monkeypatch, capsys) -> None:
     monkeypatch.setenv("GPUWARDEN_URL", "http://127.0.0.1:9999")
     assert shown(["agent", "config"], capsys)["collector_url"].value == "http://127.0.0.1:9999"
     told = shown(["agent", "config", "--collector-url", "http://127.0.0.1:1"], capsys)
     assert told["collector_url"].source == "--collector-url"
-
-
-@pytest.mark.parametrize(
-    ("part", "text", "line"),
-    [
-        ("collector", "prot = 9000\n", ":1: unknown setting 'prot'; known: "),
-        ("agent", 'backend = "cuda"\n', ":1: backend = cuda must be one of auto, nvml, simulator"),
-    ],
-)
-def test_a_wrong_file_is_one_line_with_its_place(tmp_path, capsys, part, text, line) -> None:
-    path = tmp_path / "settings.toml"
-    path.write_text(text)
-    assert main([part, "config", "--config", str(path)]) == 78
-    err = capsys.readouterr().err
-    assert f"gpuwarden: {path}{line}" in err
-    assert err.count("\n") == 1
 
 
 EXAMPLE = """# Settings of the agent.

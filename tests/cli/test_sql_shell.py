@@ -12,9 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuwarden.schema import TABLES
-from gpuwarden_cli.sql_shell import Quit, Shell, entries, is_whole, watch
-from gpuwarden_client.http import CallError, QueryAnswer
+from gpuwarden_cli.sql_shell import Shell, entries, is_whole
+from gpuwarden_client.http import QueryAnswer
 
 
 def shell(asked: list[str] | None = None, rows: int = 1) -> Shell:
@@ -39,50 +38,6 @@ def test_a_query_prints_its_rows_and_what_it_took() -> None:
     made.enter("\\format ndjson")
     assert made.enter("select 1;") == '{"n": 0}\n'
     assert made.enter(";") == ""
-
-
-def test_commands_explain_tables_and_what_is_wrong() -> None:
-    made = shell()
-    assert all(name in made.enter("\\d") for name in TABLES)
-    asked: list[str] = []
-    columns = ["column", "type", "meaning"]
-    answer = QueryAnswer(columns, [["util_percent", "FLOAT", "Share of the time."]], False)
-    described = Shell(lambda sql: asked.append(sql) or answer)
-    of_samples = described.enter("\\d GPU_samples")
-    assert of_samples.startswith("One row per GPU and second. Key: gpu_uuid, ts.\n\ncolumn")
-    assert "util_percent  FLOAT  Share of the time." in of_samples
-    assert "table_name = 'gpu_samples'" in asked[0]
-    with pytest.raises(CallError, match="is it gpus_now"):
-        made.enter("\\d gpus_noww")
-    with pytest.raises(Quit):
-        made.enter("\\q")
-    for wrong, why in (
-        ("\\x", "\\x is not a command"),
-        ("\\format xml", "is one of table, json"),
-        ("\\d gpus; drop", "there is no table gpus; drop"),
-        ("\\watch soon", "takes a duration"),
-    ):
-        with pytest.raises(CallError, match=why.replace("\\", "\\\\")):
-            made.enter(wrong)
-
-
-def test_watch_runs_the_query_before_it(capsys) -> None:
-    asked: list[str] = []
-    made = shell(asked)
-    made.enter("select 7;")
-    made.enter("\\watch 3s")
-    assert made.watch_s == 3
-    paused: list[float] = []
-
-    def sleep(seconds: float) -> None:
-        paused.append(seconds)
-        if len(paused) == 2:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        watch(made, 3, sleep)
-    assert asked == ["select 7"] * 3
-    assert capsys.readouterr().out.count("every 3 s") == 2
 
 
 @pytest.mark.parametrize(

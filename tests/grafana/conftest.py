@@ -1,14 +1,9 @@
 """A collector with rules, and the two simulated nodes whose faults the dashboards show."""
 
-import json
-import shutil
 import subprocess
 import sys
 import time
-import urllib.parse
-import urllib.request
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -130,48 +125,3 @@ def _wait(
             return
         time.sleep(2)
     raise AssertionError(f"not within 800 s: {missing}\n{logs}")
-
-
-@pytest.fixture(scope="module")
-def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str]]:
-    """Address of a Prometheus that has scraped an agent with simulated GPUs for more than a minute, and its node."""
-    if not shutil.which("prometheus"):
-        pytest.skip("prometheus is not installed (Debian: prometheus)")
-    folder = tmp_path_factory.mktemp("prometheus")
-    exporter, port = free_port(), free_port()
-    config = {
-        "global": {"scrape_interval": "5s"},
-        "scrape_configs": [
-            {"job_name": "gpuwarden", "static_configs": [{"targets": [f"127.0.0.1:{exporter}"]}]}
-        ],
-    }
-    (folder / "prometheus.yml").write_text(json.dumps(config))
-    agent = _gpuwarden(
-        "agent", "run", "--backend", "simulator", "--node", "n1", "--state-dir", str(folder / "agent"),
-        "--collector-url", "http://127.0.0.1:9", log=folder / "agent.log",
-        GPUWARDEN_AGENT_EXPORTER_LISTEN=f"127.0.0.1:{exporter}",
-    )  # fmt: skip
-    with (folder / "prometheus.log").open("wb") as log:
-        server = subprocess.Popen(
-            ["prometheus", f"--config.file={folder}/prometheus.yml", f"--storage.tsdb.path={folder}/data",
-             f"--web.listen-address=127.0.0.1:{port}"],
-            stdout=log, stderr=log,
-        )  # fmt: skip
-    url = f"http://127.0.0.1:{port}"
-    try:
-        _wait_for_samples(f"{url}/api/v1/query", folder)
-        yield url, "n1"
-    finally:
-        for process in (server, agent):
-            process.terminate()
-            process.wait(60)
-
-
-def _wait_for_samples(url: str, folder: Path) -> None:
-    query = urllib.parse.urlencode({"query": "count_over_time(gpuwarden_gpu_power_watts[5m]) > 14"})
-    for _ in range(180):
-        with suppress(OSError), urllib.request.urlopen(f"{url}?{query}", timeout=10) as answer:
-            if json.load(answer)["data"]["result"]:
-                return
-        time.sleep(1)
-    raise AssertionError("\n".join(path.read_text()[-2000:] for path in folder.glob("*.log")))

@@ -70,21 +70,6 @@ def test_a_dashboard_keeps_to_grafanas_schema(board: str) -> None:
     assert max(titles.values()) == 1
 
 
-@each("board", BOARDS)
-def test_panels_are_on_the_grid_and_none_covers_another(board: str) -> None:
-    taken: dict[tuple[int, int], str] = {}
-    for panel in BOARDS[board]["panels"]:
-        at = panel["gridPos"]
-        assert at["x"] >= 0 and at["w"] > 0 and at["x"] + at["w"] <= 24, panel["title"]
-        for cell in (
-            (x, y)
-            for x in range(at["x"], at["x"] + at["w"])
-            for y in range(at["y"], at["y"] + at["h"])
-        ):
-            assert cell not in taken, f"{panel['title']} covers {taken.get(cell)}"
-            taken[cell] = panel["title"]  # fmt: skip
-
-
 def test_uids_and_titles_are_unique() -> None:
     for name in ("uid", "title"):
         assert len({document[name] for document in BOARDS.values()}) == len(BOARDS)

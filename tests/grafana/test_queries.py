@@ -71,29 +71,6 @@ def test_every_query_in_promql_is_answered_with_series(fleet: WatchedFleet) -> N
     assert wrong == {}
 
 
-ONLY_COLLECTOR = ("gpuwarden_diagnosis", "ALERTS", "gpuwarden_incident", "gpuwarden_coverage")
-"""Beginnings of names that an exporter has not."""
-NOT_ON_EVERY_HOST = ("gpuwarden_infiniband", "_psi_")
-
-
-def test_a_prometheus_that_scrapes_an_agent_answers_all_that_needs_no_collector(
-    prometheus: tuple[str, str],
-) -> None:
-    base, node = prometheus
-    now = datetime.now(UTC)
-    wrong = {}
-    for query in queries():
-        needs = (*ONLY_COLLECTOR, *NOT_ON_EVERY_HOST)
-        if query.board in ("waste", "collector") or any(n in query.text for n in needs):
-            continue
-        values = {"node": node, "gpu": str(GPU)}
-        values |= every(query.board)
-        found = result(base, query, values, now)
-        if isinstance(found, str) or not found:
-            wrong[query.name] = found or "empty"
-    assert wrong == {}
-
-
 DCGM_DASHBOARD = (
     "DCGM_FI_DEV_GPU_TEMP{%s}", "avg(DCGM_FI_DEV_GPU_TEMP{%s})", "DCGM_FI_DEV_POWER_USAGE{%s}",
     "sum(DCGM_FI_DEV_POWER_USAGE{%s})", "DCGM_FI_DEV_SM_CLOCK{%s} * 1000000", "DCGM_FI_DEV_GPU_UTIL{%s}",

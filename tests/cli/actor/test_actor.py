@@ -163,15 +163,6 @@ def test_a_node_is_drained_and_a_job_requeued(slurm: Cluster, clock: ManualClock
     ]  # fmt: skip
 
 
-def test_a_node_that_the_actor_drained_is_returned(slurm: Cluster, clock: ManualClock) -> None:
-    slurm.known |= {"nodes": {"n0": "drained", "n1": "idle"}, "reason": "gpuwarden a0"}
-    slurm.write()
-    assert actor(slurm, clock).work([act("resume_node", job="", username="")]) == [
-        Report("a1", True, "done, and checked")
-    ]
-    assert slurm.changes == [["scontrol", "update", "NodeName=n0", "State=RESUME"]]
-
-
 def test_a_node_is_rebooted_once_and_stays_closed_until_it_is_returned(
     slurm: Cluster, clock: ManualClock
 ) -> None:

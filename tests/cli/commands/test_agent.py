@@ -1,7 +1,5 @@
 """`gpuwarden agent once`: one reading for people and for programs."""
 
-import csv
-import io
 import json
 
 from gpuwarden_cli.commands.agent import render_reading
@@ -36,9 +34,3 @@ def test_json_has_every_table_and_no_invented_value() -> None:
         "gpu": 1,
         "power_watts": 71.0,
     }
-
-
-def test_csv_is_one_line_a_value() -> None:
-    lines = list(csv.DictReader(io.StringIO(render_reading(TABLES, "csv"))))
-    assert {"table": "gpu_samples", "row": "0", "column": "util_percent", "value": "97.5"} in lines
-    assert len(lines) == 8

@@ -68,3 +68,10 @@ def test_a_name_of_several_alerts_or_none_says_what_there_is(answering) -> None:
     answering(200, named())
     with pytest.raises(CallError, match="no alert is called 'gpu_hto'"):
         fingerprint_of("gpu_hto", None)
+
+
+def test_an_instant_stands_instead_of_a_time(answering) -> None:
+    asked = answering(201, SILENCE)
+    assert main(["alerts", "silence", "node=n1", "--until", "2026-01-01T14:00:00Z"]) == 0
+    assert asked[0]["ends_at"] == "2026-01-01T14:00:00Z"
+    assert "for" not in asked[0]

@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from tests.each import each
 
 from gpuwarden_cli.commands import alerts, incidents
 from gpuwarden_cli.main import main
@@ -131,7 +132,7 @@ def test_alerts_are_listed_with_id_place_age_and_how_to_acknowledge_the_gravest_
     assert lines[7] == "acknowledge one: gpuwarden alerts ack bbbbbbbb"
 
 
-@pytest.mark.parametrize(
+@each(
     ("flags", "found"),
     [
         (["--node", "n?", "--gpu", "5"], "a"),

@@ -59,22 +59,6 @@ def test_cases_of_policies_are_run_and_what_differs_is_said(tmp_path: Path, caps
     assert main(["policies", "check", str(tmp_path)]) == 0
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "said"),
-    [
-        ("policy: cull", "policy: kill", ":4:13: no policy is called 'kill'"),
-        ("expect: acted", "expect: act", ":6:65: 'act' must be one of protected, ended, spared"),
-        ("fires: 9h, lasts: 6h", "fires: soon, lasts: 6h", ":6:42: 'soon' must be a duration such as 30m or 9h"),
-        ("fires: 9h, lasts: 20m, ", "", ":8:9: key 'fires' is missing"),
-    ],
-)  # fmt: skip
-def test_slips_in_cases_are_said_with_their_place(tmp_path: Path, capsys, old, new, said) -> None:
-    (tmp_path / "p.yaml").write_text(CULL)
-    (tmp_path / "p.test.yaml").write_text(CASES.replace(old, new))
-    assert main(["policies", "test", str(tmp_path)]) == 2
-    assert said in capsys.readouterr().err
-
-
 def test_wrong_acts_are_named_and_not_counted_as_saved() -> None:
     of = policy()
     alerts = [alert(0 * HOUR, 4 * HOUR, gpu) for gpu in range(3)]
@@ -95,3 +79,19 @@ def test_wrong_acts_are_named_and_not_counted_as_saved() -> None:
     assert ["not", "known", "1", "0", "$1.00", "–"] in rows
     assert [row for row in rows if row[-2:] == ["$6.00", "13:20"]], "the wrong act is listed"
     assert len(report(run, lists_acts=True).splitlines()) == len(text.splitlines()) + 3
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("policy: cull", "policy: kill", ":4:13: no policy is called 'kill'"),
+        ("expect: acted", "expect: act", ":6:65: 'act' must be one of protected, ended, spared"),
+        ("fires: 9h, lasts: 6h", "fires: soon, lasts: 6h", ":6:42: 'soon' must be a duration such as 30m or 9h"),
+        ("fires: 9h, lasts: 20m, ", "", ":8:9: key 'fires' is missing"),
+    ],
+)  # fmt: skip
+def test_slips_in_cases_are_said_with_their_place(tmp_path: Path, capsys, old, new, said) -> None:
+    (tmp_path / "p.yaml").write_text(CULL)
+    (tmp_path / "p.test.yaml").write_text(CASES.replace(old, new))
+    assert main(["policies", "test", str(tmp_path)]) == 2
+    assert said in capsys.readouterr().err

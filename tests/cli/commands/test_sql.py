@@ -1,5 +1,6 @@
 """`gpuwarden sql` from the command line."""
 
+import io
 import json
 import socket
 import threading
@@ -106,3 +107,10 @@ def test_a_file_and_parameters_are_sent_and_lines_and_markdown_are_printed(
     ):
         assert main(["sql", *wrong]) == 2
         assert why in capsys.readouterr().err
+
+
+def test_a_query_can_come_from_standard_input(answering, monkeypatch) -> None:
+    asked = answering(200, document(["n"], [[1]]))
+    monkeypatch.setattr("sys.stdin", io.StringIO("select 1 as n"))
+    assert main(["sql", "-"]) == 0
+    assert asked[0]["sql"] == "select 1 as n"

@@ -103,6 +103,16 @@ def test_an_enrolment_is_one_line_with_the_token_out_of_the_command(
     assert [(r["scope"], r["uses left"]) for r in rows] == [("enroll", 3)]
 
 
+def test_no_enrolment_is_printed_that_would_be_refused(token, tmp_path: Path) -> None:
+    code, out, err = token("enrolment", "--collector", "http://127.0.0.1:8750")
+    assert (code, out) == (2, "")
+    assert "without --config require no tokens" in err and "gpuwarden collector init" in err
+    (tmp_path / "collector.toml").write_text("port = 8750\n")
+    code, out, err = token("enrolment", "--config", str(tmp_path / "collector.toml"))
+    assert (code, out) == (2, "")
+    assert f"{tmp_path / 'collector.toml'} requires no tokens" in err
+
+
 def test_an_enrolment_without_an_address_says_what_to_do(
     token, tmp_path: Path, monkeypatch
 ) -> None:
@@ -114,13 +124,3 @@ def test_an_enrolment_without_an_address_says_what_to_do(
     (entry,) = load(tmp_path / NAME).entries
     assert entry.known_nodes
     assert code == 0 and out.endswith("--collector http://x --allow-insecure\n")
-
-
-def test_no_enrolment_is_printed_that_would_be_refused(token, tmp_path: Path) -> None:
-    code, out, err = token("enrolment", "--collector", "http://127.0.0.1:8750")
-    assert (code, out) == (2, "")
-    assert "without --config require no tokens" in err and "gpuwarden collector init" in err
-    (tmp_path / "collector.toml").write_text("port = 8750\n")
-    code, out, err = token("enrolment", "--config", str(tmp_path / "collector.toml"))
-    assert (code, out) == (2, "")
-    assert f"{tmp_path / 'collector.toml'} requires no tokens" in err

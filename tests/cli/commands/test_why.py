@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 from tests.rules.diagnosis.scenes import END, Scene, loop
 
-from gpuwarden_cli.commands.why import tell, unable_sentence, why
+from gpuwarden_cli.commands.why import tell, why
 from gpuwarden_cli.main import main
 from gpuwarden_rules.testing import MemoryDatabase
 
@@ -43,19 +43,6 @@ async def test_a_gpu_has_verdict_evidence_cost_advice_and_timeline(
     (util,) = [line for line in shown.splitlines() if line.startswith("  GPU  ")]
     assert util[-1] == "▄"
     assert await tell(fleet, "gpu-N1-1", END, "table") == 0  # a UUID, in whatever case
-
-
-async def test_since_when_is_what_the_table_says(
-    fleet: MemoryDatabase, capsys: pytest.CaptureFixture[str]
-) -> None:
-    row = {
-        "subject": "GPU-n1-0", "kind": "gpu", "bottleneck": "loader_workers", "confidence": 1.0,
-        "summary": "", "evidence": "[]", "misses": "[]", "gpus": 1, "simulated": True,
-        "began_at": END - timedelta(hours=2), "seen_at": END,
-    }  # fmt: skip
-    fleet.insert("diagnoses", [row])
-    await tell(fleet, "n1/0", END, "table")
-    assert "Since 2026-01-01 10:00 UTC." in capsys.readouterr().out
 
 
 async def test_alerts_of_the_gpu_and_its_node_stand_beside_the_verdict(
@@ -209,15 +196,6 @@ async def test_a_node_without_gpus_is_shown_with_what_is_known(
     assert json.loads(capsys.readouterr().out)[0]["node"] == "login"
 
 
-async def test_an_instant_without_samples_says_so(
-    fleet: MemoryDatabase, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert await tell(fleet, "n1/0", END - timedelta(days=1), "table") == 1
-    shown = capsys.readouterr().out
-    assert "SILENT\n  The GPU has no sample in the day before. Nothing came from n1" in shown
-    assert "`--at` asks for an earlier instant" in " ".join(shown.split())
-
-
 def test_an_instant_that_is_none_and_a_collector_that_is_not_there_are_one_line(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -225,18 +203,3 @@ def test_an_instant_that_is_none_and_a_collector_that_is_not_there_are_one_line(
         why(argparse.Namespace(at="rubbish", url=None, target="n1", format="table"))
     assert main(["why", "n1", "--url", "http://127.0.0.1:1"]) == 2
     assert "no collector answers at http://127.0.0.1:1" in capsys.readouterr().err
-
-
-def test_rules_that_cannot_judge_are_counted_with_what_most_of_them_lack() -> None:
-    unable = [
-        {"rule": "a", "missing": ["gpu_samples.clocks_event_reasons"]},
-        {"rule": "b", "missing": ["gpu_samples.clocks_event_reasons", "link_samples"]},
-    ]
-    assert unable_sentence({"rules": 40, "unable": unable}) == (
-        "2 of 40 rules cannot judge it, as these are not read: clocks_event_reasons, link_samples."
-    )
-    many = [{"rule": "c", "missing": [f"gpu_samples.c{n}" for n in range(9)]}]
-    assert unable_sentence({"rules": 40, "unable": many}).endswith(
-        "c0, c1, c2, c3, c4, c5 and 3 more."
-    )
-    assert unable_sentence({"rules": 40, "unable": []}) is None

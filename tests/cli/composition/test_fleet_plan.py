@@ -2,36 +2,17 @@
 
 import pytest
 
-from gpuwarden.models import model_named
 from gpuwarden_cli.composition.fleet_plan import (
     GPUS_PER_SECOND_MAX,
     HISTORY_SAMPLES,
     node_sizes,
     planned,
-    planned_mixed,
-    simulated_lines,
 )
 
 
 @pytest.mark.parametrize(("gpus", "sizes"), [(0, []), (1, [1]), (8, [8]), (12, [8, 4])])
 def test_exactly_the_gpus_asked_for_are_simulated(gpus, sizes) -> None:
     assert node_sizes(gpus) == sizes
-
-
-def test_models_have_their_turn_with_full_nodes_of_their_kind() -> None:
-    models = [model_named(name) for name in ("GB200", "H100-SXM")]
-    assert node_sizes(20, models) == [4, 8, 4, 4]
-    plan = planned(20, models=models)
-    assert [model.name for model in plan.models] == ["GB200", "H100-SXM-80GB"]
-
-
-def test_the_mixed_fleet_has_every_kind_and_two_hours() -> None:
-    plan = planned_mixed()
-    assert (plan.gpus, plan.history_s, plan.interval_s) == (60, 7200, 1)
-    assert {model.kind for model in plan.models} == {"gpu", "tpu", "npu"}
-    assert len({model.vendor for model in plan.models}) == 7
-    assert "TPU-v5p" in simulated_lines(plan)[1]
-    assert planned_mixed(60).history_s == 60
 
 
 @pytest.mark.parametrize(

@@ -71,10 +71,7 @@ def no_simulator(monkeypatch) -> None:
 @pytest.mark.parametrize(
     "argv",
     [
-        ["simulate", "--nodes", "1", "--gpus-per-node", "1"],
         ["agent", "run", "--backend", "simulator"],
-        ["agent", "once", "--backend", "simulator"],
-        ["agent", "record", "--output", "never.jsonl.gz"],
         ["up", "--simulate", "1", "--port", "1"],
     ],
     ids=" ".join,
@@ -103,19 +100,6 @@ def test_a_fleet_takes_the_first_names_that_no_other_agent_has(tmp_path) -> None
     assert names(3, None) == ["n1", "n3", "n5"]
     assert names(3, tmp_path) == ["n1", "n2", "n3"], "the spool in the folder is its own"
     assert names(0, None) == []
-
-
-HANG = '[[fault]]\nat = "1m"\ngpu = 3\nfault = "hang"\n'
-
-
-def test_a_wrong_script_ends_the_command_with_its_place(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = tmp_path / "faults.toml"
-    path.write_text(HANG)
-    code = main(["simulate", "--nodes", "1", "--gpus-per-node", "2", "--script", str(path)])
-    assert code == 2
-    assert capsys.readouterr().err == f"gpuwarden: {path}:3: fault 1: gpu = 3 must be 0 to 1\n"
 
 
 def test_an_agent_with_a_name_that_no_host_has_does_not_start() -> None:

@@ -57,13 +57,3 @@ def test_a_flood_of_alerts_ends_with_where_the_rest_is(capsys) -> None:
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == ALERTS_SAID_MAX + 2
     assert "gpuwarden alerts list" in lines[-1]
-
-
-def test_an_alert_that_still_fires_is_not_said_again(capsys) -> None:
-    voice = AlertPrinter()
-    voice.on_change(ALERT)
-    voice.on_change(replace(ALERT, value=9.0))
-    assert capsys.readouterr().out.count("FIRING") == 1
-    voice.on_change(replace(ALERT, state=AlertState.RESOLVED))
-    voice.on_change(ALERT)
-    assert capsys.readouterr().out.count("FIRING") == 1

@@ -120,9 +120,3 @@ def test_more_keys_than_an_answer_holds_are_asked_for_in_parts(server) -> None:
     delivery = Delivery(url)
     delivery.deliver(two)
     assert (delivery.known["gpu_samples"], delivery.stored["gpu_samples"]) == (1, 1)
-
-
-def test_something_else_at_the_address_is_said(server) -> None:
-    url, _ = server(sql=[(200, {}, b"<html>")], ingest=[])
-    with pytest.raises(CallError, match="does not answer like a gpuwarden collector"):
-        Delivery(url).deliver(BATCH)

@@ -128,18 +128,6 @@ def test_a_file_that_cannot_be_imported_is_the_answer_no(
     assert said in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(
-    ("flags", "said"),
-    [(("--timezone", "Mars"), "there is no such zone"), (("--at", "soon"), "--at soon: is not a time"),
-     (("--url", "ftp://x"), "must start with http://"), (("/nowhere/at/all",), "there is no such file")],
-)  # fmt: skip
-def test_a_wrong_call_is_one_line_and_exit_code_2(tmp_path, capsys, flags, said) -> None:
-    file = tmp_path / "file"
-    file.write_text(log(1))
-    assert main(["import", *flags, str(file), "--node", "n1"]) == 2
-    assert said in capsys.readouterr().err
-
-
 def test_a_machine_without_the_agents_packages_can_import() -> None:
     code = (
         "import sys; sys.modules |= dict.fromkeys(['pynvml', 'nanoarrow', 'duckdb', 'aiohttp']);"

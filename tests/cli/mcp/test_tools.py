@@ -6,16 +6,13 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from tests.rules.diagnosis.scenes import END, Scene, loop
 
 from gpuwarden.clock import ManualClock
-from gpuwarden_cli.mcp.arguments import ArgumentError
 from gpuwarden_cli.mcp.json_rows import BYTES_MAX, TEXT_MAX
 from gpuwarden_cli.mcp.tools import FleetTools
 from gpuwarden_rules.testing import MemoryDatabase
 
 NOW = datetime.now(UTC).replace(minute=30, second=0, microsecond=0)
-STARVING = {"loader_workers": 2, "loader_cpu_percent": 97.0, "loader_saturated_percent": 100.0}
 
 
 @pytest.fixture
@@ -110,68 +107,6 @@ async def test_values_are_json_and_texts_of_users_stay_data(tools: FleetTools) -
     assert (items, struct, name) == ([1, 2], {"a": "b"}, hostile)
     assert at == "2026-01-02T03:04:05.000Z"
     assert "\n" not in json.dumps(answer)
-
-
-async def test_schema_lists_all_and_describes_one(tools: FleetTools) -> None:
-    assert {"gpus_now", "waste", "gpu_samples"} <= (await tools.call("schema", {}))["tables"].keys()
-    table = await tools.call("schema", {"table": "gpu_samples"})
-    columns = {one["name"]: one for one in table["columns"]}
-    assert "any kernel ran" in columns["util_percent"]["meaning"]
-    assert columns["util_percent"]["type"] == "FLOAT"
-    assert "gpu_uuid, ts" in table["holds"]
-    view = await tools.call("schema", {"table": "gpus_now"})
-    assert "any kernel ran" in {c["name"]: c["meaning"] for c in view["columns"]}["util_percent"]
-
-
-async def test_incidents_are_listed_and_shown_with_what_follows(
-    fleet: MemoryDatabase, tools: FleetTools
-) -> None:
-    began_at = datetime.now(UTC) - timedelta(hours=1)
-    alert = {
-        "rule": "gpu_hung", "severity": "critical", "consequence": "lost_work", "state": "firing", "node": "n1",
-        "labels": '{"job": "77"}', "summary": "It hangs", "remedy": "Restart it", "owner": "bob", "usd_per_hour": 3.0,
-        "began_at": began_at, "active_at": began_at, "fired_at": began_at, "seen_at": NOW, "simulated": False,
-    }  # fmt: skip
-    fleet.insert(
-        "alerts",
-        [{**alert, "fingerprint": "f1", "gpu_uuid": "GPU-1"}, {**alert, "fingerprint": "f2"}],
-    )
-    incident = {
-        name: alert[name]
-        for name in ("rule", "severity", "consequence", "summary", "remedy", "began_at", "simulated", "usd_per_hour")
-    }  # fmt: skip
-    more = {
-        "root": "f1", "place": "n1", "labels": "{}", "nodes": 1, "roots": 1, "alerts": 2, "firing": 2,
-        "opened_at": began_at, "owner": "bob",
-    }  # fmt: skip
-    rows = [
-        {"id": "aaa1", "state": "open", **incident, **more},
-        {"id": "bbb2", "state": "resolved", **incident, **more, "resolved_at": NOW},
-    ]
-    fleet.insert("incidents", rows)
-    member = {"incident": "aaa1", "active_at": began_at, "rule": "gpu_hung", "labels": "{}", "joined_at": began_at}  # fmt: skip
-    fleet.insert(
-        "incident_alerts",
-        [{**member, "fingerprint": "f1"}, {**member, "fingerprint": "f2", "cause": "f1"}],
-    )
-    listed = await tools.call("incidents", {"owner": "bob"})
-    assert [one["id"] for one in listed["rows"]] == ["aaa1"]
-    assert listed["rows"][0]["usd_so_far"] == pytest.approx(3.0, abs=0.1)
-    assert (await tools.call("incidents", {"owner": "eve"}))["rows"] == []
-    shown = await tools.call("incidents", {"id": "aaa"})
-    assert [one["part"] for one in shown["alerts"]["rows"]] == ["root", "follows"]
-    with pytest.raises(ArgumentError, match="no incident 'zzz'"):
-        await tools.call("incidents", {"id": "zzz"})
-
-
-async def test_why_measures_and_advises(fleet: MemoryDatabase) -> None:
-    Scene(loop(0.3, 0.4), process=STARVING).insert(fleet)
-    answer = await FleetTools(fleet, ManualClock(END)).call("why", {"name": "n1/0"})
-    (verdict,) = answer["verdicts"]["rows"]
-    assert (verdict["bottleneck"], answer["is_healthy"]) == ("loader_workers", False)
-    assert "num_workers 2 -> 6" in verdict["advice"]
-    with pytest.raises(ValueError, match="no GPU, node or running job is called 'n9'"):
-        await FleetTools(fleet, ManualClock(END)).call("why", {"name": "n9"})
 
 
 async def test_questions_have_parameters_and_are_asked_with_them(

@@ -2,9 +2,6 @@
 
 from datetime import UTC, datetime, timedelta
 
-import pytest
-
-from gpuwarden.query import QueryError
 from gpuwarden_cli.read.remote import RemoteQuerier
 
 COLUMNS = [("n", "BIGINT"), ("at", "TIMESTAMP"), ("span", "INTERVAL"), ("x", "VARCHAR")]
@@ -32,9 +29,3 @@ async def test_the_collector_is_told_how_many_rows_are_wanted_and_says_that_ther
     asked = answering(200, {**ANSWER, "rows": [ROW], "truncated": True})
     result = await RemoteQuerier().query("SELECT 1", row_limit=1)
     assert (asked[0]["row_limit"], len(result.rows), result.truncated) == (1, 1, True)
-
-
-async def test_a_refusal_is_an_error_of_the_query(answering) -> None:
-    answering(400, {"error": "there is no table x", "status": 400})
-    with pytest.raises(QueryError, match="there is no table x"):
-        await RemoteQuerier().query("SELECT x")

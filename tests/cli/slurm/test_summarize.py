@@ -13,7 +13,7 @@ import pytest
 from gpuwarden.lifecycle import StartError
 from gpuwarden_cli.job_report import JobReport
 from gpuwarden_cli.job_summary import parse_comment, summary
-from gpuwarden_cli.slurm.summarize import CommentWriter, done_once, mail_by, parse_comments
+from gpuwarden_cli.slurm.summarize import CommentWriter, done_once, mail_by
 
 BEGIN = datetime(2026, 11, 23, 8, 0, tzinfo=UTC)
 
@@ -79,11 +79,6 @@ def test_those_without_a_comment_get_one_and_one_that_fails_stops_nobody() -> No
     assert count == 2 and sorted(accounting.comments) == ["1", "5"] == mailed
     assert said[1:3:1] == ["job 13: sacctmgr: Access/permission denied", said[2]]
     assert said[-1] == "job 5: not mailed: no answer"
-
-
-def test_comments_of_jobs_are_read_without_steps_and_rubbish() -> None:
-    text = "7|JS1:abc|def\n8|\n8.batch|\n9_1|\nrubbish\n"
-    assert parse_comments(text) == {"7": "JS1:abc|def", "8": ""}
 
 
 def test_mail_needs_a_receiver_that_is_somebodys_own(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """Results of top's queries over planted rows, in a DuckDB and, under the application, of a real collector over HTTP."""
 
 import asyncio
+import os
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -24,6 +25,7 @@ from gpuwarden_cli.top.request import (
     NodeRequest,
     RowsAnswer,
     RowsRequest,
+    SourceError,
     TopView,
     WhyRequest,
 )
@@ -120,6 +122,22 @@ async def test_columns_sort_up_and_down_with_what_is_absent_last(fleet: MemoryDa
             known = [value for value in values if value is not None]
             assert len(values) == whole
             assert values[: len(known)] == sorted(known, reverse=is_descending), column.key
+
+
+async def test_a_page_is_rows_from_its_offset_on(fleet: MemoryDatabase) -> None:
+    page = await rows_of(fleet, TopView.GPUS, offset=4, limit=3)
+    assert ([row["place"] for row in page.rows], page.count) == (["n2/0", "n2/1"], 6)
+
+
+async def test_a_refusal_and_an_absent_collector_are_told_apart(answering: Any) -> None:
+    answering(401, {"error": "this needs a token", "status": 401})
+    for url, said, is_refusal in (
+        (os.environ["GPUWARDEN_URL"], "needs a token", True),
+        ("http://127.0.0.1:9", "no collector answers", False),
+    ):
+        with pytest.raises(SourceError, match=said) as error:
+            await CollectorSource(url).ask(RowsRequest(TopView.GPUS))
+        assert error.value.is_refusal is is_refusal
 
 
 async def test_a_gpu_has_history_processes_and_alerts(fleet: MemoryDatabase) -> None:

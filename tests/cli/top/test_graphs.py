@@ -4,10 +4,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuwarden_cli.output import text_width
-from gpuwarden_cli.top.braille import graph, resampled, time_scale
+from gpuwarden_cli.top.braille import graph, resampled
 from gpuwarden_cli.top.history import CounterRates, ReadingHistory
 from gpuwarden_cli.top.panels import Panel, grid_of, lines_of, panel_at
-from gpuwarden_cli.top.request import SPANS_S
 from gpuwarden_cli.top.text import ascii_only
 
 VALUES = st.lists(st.none() | st.floats(0, 1e15), max_size=60)
@@ -42,13 +41,6 @@ def test_resampling_keeps_the_time_and_invents_no_value(
         assert value is None or min(known) * 0.999 <= value <= max(known) * 1.001
     if values and len(values) <= count:
         assert (found[0], found[-1]) == (values[0], values[-1])
-
-
-@given(st.integers(0, 250), st.sampled_from(SPANS_S))
-def test_a_time_scale_has_the_width_and_ends_now(width: int, seconds: int) -> None:
-    text = time_scale(width, seconds)
-    assert len(text) == width
-    assert width < 3 or text.endswith("now")
 
 
 @settings(max_examples=20)

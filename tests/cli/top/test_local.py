@@ -13,8 +13,6 @@ from gpuwarden_cli.top.local import LocalSource, page_of
 from gpuwarden_cli.top.request import (
     GpuAnswer,
     GpuRequest,
-    NodeAnswer,
-    NodeRequest,
     RowsAnswer,
     RowsRequest,
     TopView,
@@ -69,27 +67,6 @@ async def test_gpus_processes_and_the_node_are_read_with_prices() -> None:
         assert one.row["place"] == "n1/0"
         assert one.series["util_percent"][-1] is not None
         assert one.series["util_percent"][0] is None, "it was not read then"
-
-
-async def test_the_graphs_of_this_host_have_its_own_readings_and_of_no_other() -> None:
-    async with running(simulated(2)) as source:
-        asked = NodeRequest("n1", "power_watts", 60, 60)
-        async with asyncio.timeout(20):
-            while True:
-                node = await source.ask(asked)
-                assert isinstance(node, NodeAnswer)
-                if node.processes and node.host["cpu_percent"][-1] is not None and len(node.series) == 2:  # fmt: skip
-                    break
-                await asyncio.sleep(0.05)
-        assert [row["place"] for row in node.gpus] == ["n1/0", "n1/1"]
-        for values in node.series.values():
-            assert len(values) == 60
-            assert values[0] is None
-        tree = await rows_of(source, TopView.PROCESSES, is_tree=True)
-        assert tree.rows[0]["depth"] == 0
-        other = await source.ask(NodeRequest("n2", "power_watts", 60, 60))
-        assert isinstance(other, NodeAnswer)
-        assert (list(other.gpus), list(other.processes)) == ([], [])
 
 
 class Broken:

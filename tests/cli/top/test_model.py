@@ -107,33 +107,6 @@ def test_the_selection_follows_its_row_and_ends_at_the_last() -> None:
     assert (driven.state.page.at, driven.state.page.offset) == (4, 0), "GPUs left meanwhile"
 
 
-def test_enter_goes_in_and_escape_goes_back_to_where_one_was() -> None:
-    driven = begun()
-    driven.keys("down", "enter")
-    assert driven.asked[-1] == GpuRequest("GPU-1", 150, 300)
-    driven.do(AnswerArrived(driven.asked[-1], GpuAnswer(TOTALS, gpu(1))))
-    assert driven.state.gpu is not None
-    driven.keys("escape")
-    assert driven.state.page.at == 1
-    driven.answer()
-    driven.keys("escape")
-    assert driven.state.page.gpu is None
-
-
-def test_a_search_is_asked_as_it_is_typed_and_escape_ends_it() -> None:
-    driven = begun()
-    driven.keys("slash", "q", "7")
-    assert driven.state.typing == "q7", "q is a letter here"
-    driven.answer()
-    assert driven.asked[-1].text == "q7"
-    driven.keys("backspace", "enter")
-    driven.answer()
-    assert (driven.asked[-1].text, driven.state.typing) == ("q", None)
-    driven.answer()
-    driven.keys("escape")
-    assert driven.asked[-1].text == ""
-
-
 def test_a_collector_that_does_not_answer_is_asked_again_and_rows_stay() -> None:
     driven = begun()
     driven.do(Ticked(), after_s=2)
@@ -152,15 +125,6 @@ def test_a_collector_that_does_not_answer_is_asked_again_and_rows_stay() -> None
     driven.do(Ticked(), after_s=10)
     driven.answer()
     assert driven.state.problem is None
-
-
-def test_a_refusal_is_shown_and_a_key_asks_again() -> None:
-    driven = begun()
-    driven.do(Ticked(), after_s=2)
-    driven.do(AnswerFailed(driven.state.asked, "this needs a token", is_refusal=True))
-    assert "refused: this needs a token" in screen(driven.state, driven.now_s)[0][0].text
-    driven.keys("2")
-    assert driven.state.asked is not None
 
 
 def test_a_click_opens_a_tab_sorts_by_a_title_selects_a_row_and_opens_it() -> None:
@@ -286,3 +250,12 @@ def test_whatever_happens_the_screen_has_its_size_and_the_selection_is_a_row(
             text = "".join(span.text for span in line)
             assert text_width(text) <= driven.state.width
             assert text.isprintable()
+
+
+def test_a_refusal_is_shown_and_a_key_asks_again() -> None:
+    driven = begun()
+    driven.do(Ticked(), after_s=2)
+    driven.do(AnswerFailed(driven.state.asked, "this needs a token", is_refusal=True))
+    assert "refused: this needs a token" in screen(driven.state, driven.now_s)[0][0].text
+    driven.keys("2")
+    assert driven.state.asked is not None

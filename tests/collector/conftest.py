@@ -26,15 +26,17 @@ import trustme
 import zstandard
 
 from gpuwarden.access import Scope, Token
-from gpuwarden.clock import ManualClock
+from gpuwarden.clock import ManualClock, SystemClock
 from gpuwarden.wire import CONTENT_TYPE, INGEST_PATH, TABLE_KEY, BatchId, headers_of
 from gpuwarden_collector import stages
 from gpuwarden_collector.auth.token_file import NAME, edit
 from gpuwarden_collector.auth.token_store import TokenEntry
 from gpuwarden_collector.daemon import Collector, running
 from gpuwarden_collector.ingest.decode import WIRE_SCHEMAS
+from gpuwarden_collector.query.querier import SqlQuerier
 from gpuwarden_collector.query.worker import WorkerSettings
 from gpuwarden_collector.settings import CollectorSettings
+from gpuwarden_collector.stats import Stats
 from gpuwarden_collector.storage.database import Database
 from gpuwarden_collector.storage.engine import EngineLimits
 from gpuwarden_collector.storage.seal import SealPolicy
@@ -156,6 +158,15 @@ def worker_settings(database: Database) -> WorkerSettings:
         database.spill_dir,
         1 << 30,
     )
+
+
+@pytest.fixture
+async def querier(worker_settings: WorkerSettings) -> AsyncIterator[SqlQuerier]:
+    """Of the test's database, with one process."""
+    async with SqlQuerier(
+        worker_settings, Stats(), SystemClock(), queries_max=1, timeout_s=20
+    ) as opened:
+        yield opened
 
 
 @contextmanager

@@ -1,9 +1,9 @@
 """Fills a store with rows of two teams, to see that neither sees the other's."""
 
-from datetime import datetime
+from datetime import datetime, timedelta
 
 import duckdb
-from tests.collector.made_up_store import put
+from tests.collector.made_up_store import move_all, put
 
 from gpuwarden.metrics import Type
 from gpuwarden.query import text_sql
@@ -100,6 +100,17 @@ def fill(database: Database, names: dict[str, str], who: str, at: datetime) -> N
             made = rows.to_arrow_table().select(SCHEMAS[table].names).cast(SCHEMAS[table])
             (upserted if table in UPSERTED else appended)[table] = made
     commit(database, Changes(appended=appended, upserted=upserted))
+
+
+def fill_both(database: Database, now: datetime, *, has_others: bool = True) -> None:
+    """Rows of the team and of others a minute ago in the lake, and of now in segments."""
+    for is_lake in (True, False):
+        at = now - timedelta(seconds=50 if is_lake else 5)
+        fill(database, OWN, "own", at)
+        if has_others:
+            fill(database, OTHERS, SECRET, at)
+        if is_lake:
+            move_all(database)
 
 
 OWN = {

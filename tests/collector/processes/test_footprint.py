@@ -3,6 +3,8 @@
 import subprocess
 import sys
 
+import pytest
+
 UNWANTED = {
     "ingest": (
         (
@@ -29,6 +31,7 @@ UNWANTED = {
 }
 
 
+@pytest.mark.slow
 def test_processes_load_only_what_they_need() -> None:
     """As installed here, pandas included, which Arrow would import."""
     for process, (imports, names) in UNWANTED.items():

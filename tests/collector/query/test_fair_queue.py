@@ -13,7 +13,6 @@ from gpuwarden_collector.query.fair_queue import (
     QueryQueue,
     QueueFullError,
     Waiting,
-    user_at,
 )
 
 USERS = st.sampled_from(["ann", "bob", "cat", "dan"])
@@ -65,26 +64,6 @@ def test_turns_are_fair_bounded_and_none_is_idle(steps, running_max: int, waitin
     assert not order.running
 
 
-async def test_one_who_asks_often_lets_others_pass() -> None:
-    queue = QueryQueue(1)
-    began: list[str] = []
-    go = asyncio.Event()
-
-    async def ask(user: str) -> None:
-        async with queue.turn(user):
-            began.append(user)
-            await go.wait()
-            await asyncio.sleep(0)
-
-    async with asyncio.timeout(10), asyncio.TaskGroup() as group:
-        for user in ("ann", "ann", "ann", "ann", "bob", "cat", "bob"):
-            group.create_task(ask(user))
-        await asyncio.sleep(0.01)
-        go.set()
-    assert began[:2] == ["ann", "bob"]  # bob need not wait for ann
-    assert began[2:] == ["ann", "cat", "bob", "ann", "ann"]
-
-
 async def test_a_full_queue_refuses_who_has_most_and_forgets_who_leaves() -> None:
     queue = QueryQueue(1, waiting_max=2)
     refused: list[tuple[str, int]] = []
@@ -120,58 +99,6 @@ async def test_a_full_queue_refuses_who_has_most_and_forgets_who_leaves() -> Non
             raise ZeroDivisionError
     async with asyncio.timeout(1), queue.turn("dan"):
         pass
-
-
-async def test_who_has_all_processes_keeps_no_other_waiting_even_in_a_full_queue() -> None:
-    queue = QueryQueue(2, waiting_max=2)
-    go = asyncio.Event()
-    ended: list[str] = []
-
-    async def ask(user: str) -> None:
-        async with queue.turn(user):
-            await go.wait()
-        ended.append(user)
-
-    async with asyncio.timeout(10), asyncio.TaskGroup() as group:
-        for _ in range(4):  # two run, two wait
-            group.create_task(ask("ann"))
-        await asyncio.sleep(0.01)
-        with pytest.raises(QueueFullError):
-            async with queue.turn("ann"):
-                pass
-        async with queue.turn("bob"):
-            assert queue.waiting == 2
-        assert not ended
-        go.set()
-    assert ended == ["ann"] * 4
-
-
-def test_who_asks_without_a_token_is_the_user_of_the_address() -> None:
-    assert (user_at("10.0.0.1"), user_at(None)) == ("address 10.0.0.1", "address ")
-
-
-async def test_a_refusal_says_how_many_wait_and_whose_they_are() -> None:
-    queue = QueryQueue(1, waiting_max=1)
-    go = asyncio.Event()
-
-    async def ask(user: str) -> None:
-        async with queue.turn(user):
-            await go.wait()
-
-    async with asyncio.timeout(10), asyncio.TaskGroup() as group:
-        for user in ("ann", "zed", "ann"):  # two run, one waits
-            group.create_task(ask(user))
-        await asyncio.sleep(0.01)
-        for user, text, retry_after_s in (
-            ("ann", "1 queries wait, 1 of them yours: wait for their answers", 1),
-            ("zed", "1 queries wait, 0 of them yours: wait for their answers", 1),
-            ("bob", "1 queries wait: try again", 2),
-        ):
-            with pytest.raises(QueueFullError) as refused:
-                async with queue.turn(user):
-                    pass
-            assert (str(refused.value), refused.value.retry_after_s) == (text, retry_after_s)
-        go.set()
 
 
 async def test_a_query_that_waits_for_too_long_gives_up_its_place(

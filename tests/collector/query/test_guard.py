@@ -394,7 +394,7 @@ DISGUISED = st.builds(
 )
 
 
-@settings(max_examples=400)
+@settings(max_examples=200)
 @given(DISGUISED)
 @example("EXPLAIN\u00a0ANALYZE\u00a0SELECT\u00a0$$ SELECT $$, sentinel() -- $$")
 @example("EXPLAIN ANALYZE\u2003(SELECT\u2003$$ SELECT $$, sentinel()) -- $$")

@@ -1,14 +1,12 @@
 """What a query needs of the store is read from its plan."""
 
-import json
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from gpuwarden.schema import UPSERTED
-from gpuwarden_collector.query.needs import PlannedRead, QueryPlanner, earliest_of, reads_of
+from gpuwarden_collector.query.needs import PlannedRead, QueryPlanner
 from gpuwarden_rules.definition.language import builtin_rules
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC).replace(tzinfo=None)
@@ -18,35 +16,6 @@ BOUND = "ts > $now::TIMESTAMP - to_seconds($window)"
 @pytest.fixture(scope="module")
 def planner(tmp_path_factory: pytest.TempPathFactory) -> QueryPlanner:
     return QueryPlanner(tmp_path_factory.mktemp("planner"))
-
-
-def _plan(*filters: Any) -> str:
-    scans = [
-        {
-            "name": "SEQ_SCAN ",
-            "children": [],
-            "extra_info": {"Table": "memory.main.t", "Filters": f},
-        }
-        for f in filters
-    ]
-    return json.dumps([{"name": "HASH_JOIN", "children": scans, "extra_info": {}}])
-
-
-def test_a_plan_tells_from_when_rows_are_needed() -> None:
-    early, late = "ts>'2026-01-01 11:00:00'::TIMESTAMP", "ts>='2026-01-01 12:00:00.5'::TIMESTAMP"
-    at = NOW.replace(hour=11)
-
-    def earliest(*filters: Any) -> datetime | None:
-        return earliest_of(reads_of(_plan(*filters)))
-
-    assert earliest(early) == earliest([f"{early} AND gpu=1"], late) == at
-    assert earliest([early, late]) == at.replace(hour=12, microsecond=500_000)
-    assert earliest() == datetime.max  # noqa: DTZ901
-    for unbounded in (
-        "", None, [], "ts<='2026-01-01 11:00:00'::TIMESTAMP", f"optional: {early}", f"{early} OR gpu=1",
-        f"first_{early}", "ts>'soon'::TIMESTAMP", "gpu=1",
-    ):  # fmt: skip
-        assert earliest(early, unbounded) is None
 
 
 @pytest.mark.parametrize(

@@ -46,23 +46,6 @@ def test_one_process_is_left_to_the_first_and_none_is_idle(
     asyncio.run(run())
 
 
-async def test_the_first_go_before_background_queries_that_waited_longer() -> None:
-    turns, begun = Turns(1), []
-
-    async def take(rank: Rank) -> None:
-        await turns.take(rank)
-        begun.append(rank)
-
-    async with asyncio.TaskGroup() as group:
-        for rank in (Rank.BACKGROUND, Rank.BACKGROUND, Rank.FIRST):
-            group.create_task(take(rank))
-            await asyncio.sleep(0)
-        turns.give_back(Rank.BACKGROUND)
-        await asyncio.sleep(0)
-        assert begun == [Rank.BACKGROUND, Rank.FIRST]
-        turns.give_back(Rank.FIRST)
-
-
 async def test_who_goes_away_while_waiting_takes_no_turn() -> None:
     turns = Turns(1)
     await turns.take(Rank.BACKGROUND)

@@ -1,16 +1,12 @@
 """The files that a query's time names give what the lake would have answered."""
 
-from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 from tests.collector.made_up_store import move_all, put
 
-from gpuwarden.clock import SystemClock
 from gpuwarden_collector.query.querier import SqlQuerier
-from gpuwarden_collector.query.worker import WorkerSettings
-from gpuwarden_collector.stats import Stats
 from gpuwarden_collector.storage.database import Database
 
 _LAST = datetime(2026, 3, 3, 0, 20, tzinfo=UTC)
@@ -34,14 +30,6 @@ def days(database: Database) -> Database:
         move_all(database)
     fill(database, 3)
     return database
-
-
-@pytest.fixture
-async def querier(worker_settings: WorkerSettings) -> AsyncIterator[SqlQuerier]:
-    async with SqlQuerier(
-        worker_settings, Stats(), SystemClock(), queries_max=1, timeout_s=20
-    ) as opened:
-        yield opened
 
 
 async def same(querier: SqlQuerier, database: Database, sql: str, **params: Any) -> int:

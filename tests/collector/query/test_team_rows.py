@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import socket
 import threading
 from collections.abc import Iterator
@@ -12,7 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from tests.collector.made_up_store import Reader, move_all, reader
+from tests.collector.made_up_store import LIMITS, Reader, move_all, reader
 from tests.collector.two_teams import OTHERS, OWN, SECRET, VISION, fill, plant
 from tests.each import each
 
@@ -21,13 +22,17 @@ from gpuwarden_collector.query.team_rows import MESSAGE_BYTES_MAX, SCANS_MAX, Te
 from gpuwarden_collector.storage.database import Database
 
 
-@pytest.fixture
-def of_team(data_dir: Path, database: Database) -> Reader:
-    """Of a store with rows of the team and of others."""
+@pytest.fixture(scope="module")
+def of_team(tmp_path_factory: pytest.TempPathFactory, empty_store: Path) -> Iterator[Reader]:
+    """Of a store with rows of the team and of others, for all tests: they only read."""
+    folder = tmp_path_factory.mktemp("teams")
+    shutil.copytree(empty_store, folder, dirs_exist_ok=True)
+    database = Database.open(folder, LIMITS)
     at = datetime.now(UTC).replace(microsecond=0)
     fill(database, OWN, "own", at)
     fill(database, OTHERS, SECRET, at)
-    return reader(data_dir, data_dir / "spill", 0, VISION)
+    yield reader(folder, folder / "spill", 0, VISION)
+    database.close()
 
 
 @contextmanager

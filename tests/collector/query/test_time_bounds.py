@@ -1,27 +1,15 @@
 """Bounds of `ts` are of its own type, and a query's bounds come from its text."""
 
 import json
-from collections.abc import AsyncIterator
 
 import duckdb
 import pytest
 from tests.collector.made_up_store import put
 
-from gpuwarden.clock import SystemClock
 from gpuwarden.query import QueryError
 from gpuwarden_collector.query.querier import SqlQuerier
 from gpuwarden_collector.query.time_bounds import with_cast_bounds
-from gpuwarden_collector.query.worker import WorkerSettings
-from gpuwarden_collector.stats import Stats
 from gpuwarden_collector.storage.database import Database
-
-
-@pytest.fixture
-async def querier(worker_settings: WorkerSettings) -> AsyncIterator[SqlQuerier]:
-    async with SqlQuerier(
-        worker_settings, Stats(), SystemClock(), queries_max=1, timeout_s=20
-    ) as opened:
-        yield opened
 
 
 @pytest.mark.parametrize(

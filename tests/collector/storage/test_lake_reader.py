@@ -12,11 +12,8 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from tests.collector.made_up_store import LIMITS, in_this_process, move_all, put
 
-from gpuwarden.clock import SystemClock
 from gpuwarden.query import QueryError
 from gpuwarden_collector.query.querier import SqlQuerier
-from gpuwarden_collector.query.worker import WorkerSettings
-from gpuwarden_collector.stats import Stats
 from gpuwarden_collector.storage import lake_maintenance as maintenance
 from gpuwarden_collector.storage.address import local_address
 from gpuwarden_collector.storage.database import Database
@@ -132,14 +129,14 @@ def check(database: Database, engine: Engine) -> int:
 
 def test_each_change_of_the_lake_is_seen(database: Database, reader: Engine) -> None:
     order = (
-        "many rows", "few rows", "few deleted", "many deleted", "few rows", "few deleted", "many rows",
-        "flushed", "few deleted", "merged", "rewritten", "merged",
+        "many rows", "few rows", "few deleted", "many deleted", "few rows", "many rows", "flushed", "merged",
+        "rewritten",
     )  # fmt: skip
     counts = []
     for at, step in enumerate(order):
         STEPS[step](database, 1 + at % 2)
         counts.append(check(database, reader))
-    assert len(set(counts)) > 5
+    assert len(set(counts)) > 4
     assert counts[-1] > 100
 
 
@@ -208,22 +205,19 @@ INJECTED = (
 )
 
 
-@pytest.mark.parametrize(
-    ("nul", "params"),
-    [("$nul", {"nul": "a\0"}), ("'a' || chr(0)", {}), ("'a' || decode('\\x00'::BLOB)", {}),
-     ("'a' || url_decode('%00')", {}), ("json_extract_string('\"\\u0000\"', '$')", {})],
+NULS: tuple[tuple[str, dict[str, str]], ...] = (
+    ("$nul", {"nul": "a\0"}), ("'a' || chr(0)", {}), ("'a' || decode('\\x00'::BLOB)", {}),
+    ("'a' || url_decode('%00')", {}), ("json_extract_string('\"\\u0000\"', '$')", {}),
 )  # fmt: skip
-async def test_a_nul_character_runs_nothing(
-    worker_settings: WorkerSettings, database: Database, nul: str, params: dict[str, str]
-) -> None:
+
+
+async def test_a_nul_character_runs_nothing(querier: SqlQuerier, database: Database) -> None:
     """DuckLake ends a constant of a condition at it and runs what follows, of the next one, as statements."""
     fill(database, 1, 60)
     fill(database, 2, 4)
     text = INJECTED.replace("'", "''")
-    async with SqlQuerier(
-        worker_settings, Stats(), SystemClock(), queries_max=1, timeout_s=20
-    ) as querier:
-        before = (await querier.query("SELECT * FROM gpus_now")).rows
+    before = (await querier.query("SELECT * FROM gpus_now")).rows
+    for nul, params in NULS:
         for table in ("slurm_job_samples", "events", "gpu_samples"):
             for how in ("", "EXPLAIN ", "DESCRIBE "):
                 sql = f"{how}SELECT * FROM {table} WHERE node = {nul} AND node > '{text}'"
@@ -233,4 +227,4 @@ async def test_a_nul_character_runs_nothing(
                     assert "NUL" in error.reason or "not allowed" in error.reason, error.reason
                 else:
                     assert how or not found.rows
-        assert (await querier.query("SELECT * FROM gpus_now")).rows == before
+        assert (await querier.query("SELECT * FROM gpus_now")).rows == before, nul

@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+import functools
 import hashlib
 import secrets
 import time
@@ -17,12 +18,18 @@ from joserfc.jwk import KeySet, RSAKey
 CLIENT, SECRET = "gpuwarden", "s3cret"
 
 
+@functools.cache
+def _first_key() -> RSAKey:
+    """The same for all providers: to make one takes a while."""
+    return RSAKey.generate_key(2048, {"kid": "k1"})
+
+
 class Provider:
     """Its `claims` are of the person who signs in; `spoil` changes the claims of an ID token, `sign` makes it."""
 
     def __init__(self) -> None:
         self.url = ""
-        self.key = RSAKey.generate_key(2048, {"kid": "k1"})
+        self.key = _first_key()
         self.keys = [self.key]
         self.claims: dict[str, Any] = {"sub": "s1", "preferred_username": "ada", "groups": ["ops"]}
         self.userinfo: dict[str, Any] | None = None

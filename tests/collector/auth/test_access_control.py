@@ -9,13 +9,9 @@ import pytest
 from gpuwarden.access import Scope
 from gpuwarden.clock import ManualClock
 from gpuwarden.lifecycle import StartError
-from gpuwarden_collector.auth.access_control import LAST_USED_INTERVAL_S, AccessControl, tokens_path
+from gpuwarden_collector.auth.access_control import LAST_USED_INTERVAL_S, AccessControl
 from gpuwarden_collector.auth.token_file import NAME, last_used
 from gpuwarden_collector.settings import CollectorSettings
-
-
-def test_tokens_are_in_the_data_folder() -> None:
-    assert tokens_path(CollectorSettings(data_dir=Path("/d"))) == Path("/d/tokens.json")
 
 
 async def test_a_damaged_file_is_logged_and_the_old_tokens_stay_valid(
@@ -39,16 +35,6 @@ def test_a_damaged_file_at_the_start_is_one_line(tmp_path: Path, clock: ManualCl
     (tmp_path / NAME).write_text("{")
     with pytest.raises(StartError, match="this is not a file of tokens"):
         AccessControl(CollectorSettings(data_dir=tmp_path), clock, Counter(), 1_024)
-
-
-def test_a_collector_without_tokens_logs_a_warning(
-    tmp_path: Path, clock: ManualClock, caplog: Any
-) -> None:
-    AccessControl(
-        CollectorSettings(data_dir=tmp_path, require_tokens=True), clock, Counter(), 1_024
-    )
-    [record] = caplog.records
-    assert record.message == "there are no tokens yet: every request is denied"
 
 
 async def test_the_last_use_of_a_token_outlives_the_collector(

@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 import aiohttp
 import pytest
 from aiohttp import web
+from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
@@ -61,6 +62,7 @@ class AnyOrder(RuleBasedStateMachine):
 
 
 TestAnyOrder = AnyOrder.TestCase
+TestAnyOrder.settings = settings(max_examples=30, stateful_step_count=40)
 
 
 @pytest.mark.parametrize("descriptors", [20, 256, 1_024, 65_536])

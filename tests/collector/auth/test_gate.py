@@ -3,7 +3,6 @@
 import asyncio
 import base64
 import logging
-from datetime import timedelta
 from typing import Any
 
 from hypothesis import given
@@ -31,7 +30,7 @@ def test_any_header_can_be_parsed(text: str) -> None:
     assert token_in(basic(f"x:{text}")["Authorization"]) == text
 
 
-async def test_a_token_is_sent_as_bearer_or_as_a_password(
+async def test_a_token_is_sent_once_as_bearer_or_as_a_password(
     start: Any, session: Any, grant: Any, bearer: Any
 ) -> None:
     token = grant(Scope.READ)
@@ -50,6 +49,12 @@ async def test_a_token_is_sent_as_bearer_or_as_a_password(
         async with session.get(url) as answer:
             assert answer.headers["WWW-Authenticate"].startswith("Basic realm=")
             assert (await answer.json())["error"].startswith("this needs a token with scope read")
+        host, port = collector.url.removeprefix("http://").split(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        twice = f"Authorization: Bearer {token.text}\r\n" * 2
+        writer.write(f"GET /metrics HTTP/1.1\r\nHost: x\r\n{twice}\r\n".encode())
+        assert (await reader.readline()).startswith(b"HTTP/1.1 401 ")
+        writer.close()
 
 
 async def test_an_address_that_guesses_is_refused_but_for_a_right_token(
@@ -85,19 +90,8 @@ def test_guesses_are_counted_by_address_and_minute(guesses: list[tuple[str, floa
         made.append((client, now_s))
 
 
-async def test_two_authorization_headers_are_refused(start: Any, grant: Any) -> None:
-    token = grant(Scope.READ)
-    line = f"Authorization: Bearer {token.text}\r\n"
-    async with start(require_tokens=True) as collector:
-        host, port = collector.url.removeprefix("http://").split(":")
-        reader, writer = await asyncio.open_connection(host, int(port))
-        writer.write(f"GET /metrics HTTP/1.1\r\nHost: x\r\n{line}{line}\r\n".encode())
-        assert (await reader.readline()).startswith(b"HTTP/1.1 401 ")
-        writer.close()
-
-
-async def test_tokens_come_and_go_while_it_runs(
-    start: Any, session: Any, grant: Any, bearer: Any, data_dir: Any, eventually: Any
+async def test_tokens_come_and_go_by_a_change_of_the_file_alone(
+    start: Any, session: Any, grant: Any, bearer: Any, data_dir: Any
 ) -> None:
     async with start(require_tokens=True) as collector:
         url = collector.url + "/metrics"
@@ -105,31 +99,9 @@ async def test_tokens_come_and_go_while_it_runs(
         token = grant(Scope.READ)
         assert await status(session, url, bearer(token)) == 200  # that very moment
         edit(data_dir / NAME, lambda book: (book.revoked([token.id]), None))
-        collector.reload()
-        assert await status(session, url, bearer(token)) == 401
-
-
-async def test_a_token_is_revoked_by_a_change_of_the_file_alone(
-    start: Any, session: Any, grant: Any, bearer: Any, data_dir: Any
-) -> None:
-    token = grant(Scope.READ)
-    async with start(require_tokens=True) as collector:
-        url = collector.url + "/metrics"
-        assert await status(session, url, bearer(token)) == 200
-        edit(data_dir / NAME, lambda book: (book.revoked([token.id]), None))
         async with asyncio.timeout(30):
             while await status(session, url, bearer(token)) == 200:  # noqa: ASYNC110
-                await asyncio.sleep(0.1)
-
-
-async def test_an_expired_token_is_denied(
-    start: Any, session: Any, grant: Any, bearer: Any, clock: Any
-) -> None:
-    token = grant(Scope.READ, expires_at=clock.now() + timedelta(seconds=10))
-    async with start(require_tokens=True) as collector:
-        assert await status(session, collector.url + "/metrics", bearer(token)) == 200
-        clock.advance(10)
-        assert await status(session, collector.url + "/metrics", bearer(token)) == 401
+                await asyncio.sleep(0.05)
 
 
 async def test_a_page_of_another_site_can_change_nothing(start: Any, session: Any) -> None:

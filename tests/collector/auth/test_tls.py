@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from gpuwarden.lifecycle import StartError
-from gpuwarden_collector.auth.tls import ServerTls, certificate_of
+from gpuwarden_collector.auth.tls import ServerTls
 
 V = ssl.TLSVersion
 REQUEST = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
@@ -48,22 +48,11 @@ async def test_a_new_certificate_is_used_and_no_connection_is_lost(
         collector.reload()
         after = await Client().open(collector.url, certified.trusting())
         assert after.serial != before.serial
-        for client in (before, after):
+        nameless = await Client().open(collector.url, certified.trusting(), "127.0.0.1")
+        assert nameless.serial == after.serial, "who names no host gets the new one too"
+        for client in (before, after, nameless):
             assert await client.ask() == b"HTTP/1.1 200 OK"
             client.writer.close()
-
-
-async def test_a_client_that_names_no_host_gets_the_new_one_too(start: Any, certified: Any) -> None:
-    async with start(**certified.settings) as collector:
-        certified.issue()
-        collector.reload()
-        context = certified.trusting()
-        client = await Client().open(collector.url, context, "127.0.0.1")
-        found = ssl.DER_cert_to_PEM_cert(
-            client.writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
-        )
-        assert found in certified.cert.read_text()
-        client.writer.close()
 
 
 async def test_a_key_that_does_not_match_is_logged_once_and_the_old_certificate_stays(
@@ -89,7 +78,9 @@ async def test_a_key_that_does_not_match_is_logged_once_and_the_old_certificate_
 
 
 @pytest.mark.filterwarnings("ignore:ssl.TLSVersion:DeprecationWarning")
-async def test_protocols_before_tls_1_2_are_refused(start: Any, certified: Any) -> None:
+async def test_protocols_before_tls_1_2_and_plain_http_are_refused(
+    start: Any, certified: Any
+) -> None:
     assert ServerTls(certified.cert, certified.key).context.minimum_version is V.TLSv1_2
     async with start(**certified.settings) as collector:
         for newest, is_accepted in ((V.TLSv1_1, False), (V.TLSv1_2, True), (V.TLSv1_3, True)):
@@ -103,13 +94,8 @@ async def test_protocols_before_tls_1_2_are_refused(start: Any, certified: Any) 
                 continue
             assert is_accepted
             client.writer.close()
-
-
-async def test_plain_http_gets_no_answer_of_the_api(start: Any, certified: Any) -> None:
-    async with start(**certified.settings) as collector:
-        reader, writer = await asyncio.open_connection(
-            "127.0.0.1", int(collector.url.rpartition(":")[2])
-        )
+        port = int(collector.url.rpartition(":")[2])
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(REQUEST)
         assert b"status" not in await reader.read()
         writer.close()
@@ -171,12 +157,6 @@ def test_a_key_with_a_password_causes_no_prompt(certified: Any, tmp_path: Path) 
     )
     with pytest.raises(StartError, match="without a password"):
         ServerTls(certified.cert, certified.key)
-
-
-def test_a_certificate_has_its_names(certified: Any) -> None:
-    found = certificate_of(certified.cert)
-    assert found.names == ("localhost", "127.0.0.1")
-    assert found.fingerprint.startswith("sha256:") and len(found.fingerprint) == 71
 
 
 async def test_a_request_whose_head_does_not_end_is_closed(

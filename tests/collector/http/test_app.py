@@ -6,8 +6,10 @@ import csv
 import io
 import json
 import logging
+import shutil
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,8 +21,10 @@ import pytest
 from aiohttp import web
 from multidict import CIMultiDict
 from tests.each import each
+from tests.served import Served
 from yarl import URL
 
+from gpuwarden.clock import ManualClock
 from gpuwarden.doctor import FAIL
 from gpuwarden.logs import TextFormatter
 from gpuwarden.query import NDJSON_TYPE, QueryError
@@ -34,13 +38,29 @@ from gpuwarden.wire import (
     headers_of,
 )
 from gpuwarden_collector import stages
+from gpuwarden_collector.daemon import Collector
 from gpuwarden_collector.doctor import examine
 from gpuwarden_collector.http.sql import Form
-from gpuwarden_collector.ingest.writer import Writer
 from gpuwarden_collector.query.fair_queue import WAITING_MAX
 from gpuwarden_collector.query.querier import SqlQuerier
 from gpuwarden_collector.settings import CollectorSettings
 from gpuwarden_dashboards.read.series import DRAWABLE, GPUS_MAX, METRICS_MAX
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory, empty_store: Path) -> Iterator[Collector]:
+    """A collector in a thread, with one query process, for tests that store nothing."""
+    folder = tmp_path_factory.mktemp("shared")
+    shutil.copytree(empty_store, folder, dirs_exist_ok=True)
+    served = Served(
+        CollectorSettings(port=0, data_dir=folder, query_processes=1),
+        ManualClock(datetime(2026, 3, 1, 12, tzinfo=UTC)),
+    )
+    served.begin()
+    assert served.collector is not None
+    yield served.collector
+    served.end()
+
 
 ENDLESS = b"SELECT count(*) FROM range(1000000000) a, range(1000000000) b"
 
@@ -69,64 +89,40 @@ WRONG_HEADERS = (
 )
 
 
-async def test_wrong_headers_are_refused(start: Any, wire: Any, post: Any) -> None:
-    body = wire.stream("gpu_samples", [wire.gpu_row()])
-    async with start() as collector:
-        for headers, status, reason in WRONG_HEADERS:
-            got, text, _ = await post(collector.url, body, headers=headers)
-            assert (got, reason in text) == (status, True), headers
-        assert collector.stats.batches == 0
-
-
-async def test_a_header_that_stands_twice_is_refused(
-    start: Any, wire: Any, session: aiohttp.ClientSession
+async def test_wrong_headers_and_those_that_stand_twice_are_refused(
+    shared: Collector, wire: Any, post: Any, session: aiohttp.ClientSession
 ) -> None:
-    body = wire.zstd(wire.stream("gpu_samples", [wire.gpu_row()]))
-    async with start() as collector:
-        for name, second in ((SEQUENCE_HEADER, "9"), ("Content-Encoding", "gzip")):
-            headers = CIMultiDict(headers_of(BatchId("agent-1", "boot-1", 1)))
-            headers.update({"Content-Type": CONTENT_TYPE, "Content-Encoding": "zstd"})
-            headers.add(name, second)
-            url = collector.url + INGEST_PATH
-            async with session.post(url, data=body, headers=headers) as answer:
-                said = (await answer.json())["error"]
-            assert (answer.status, said) == (400, f"header {name} occurs more than once")
+    body = wire.stream("gpu_samples", [wire.gpu_row()])
+    for name, second in ((SEQUENCE_HEADER, "9"), ("Content-Encoding", "gzip")):
+        twice = CIMultiDict(headers_of(BatchId("agent-1", "boot-1", 1)))
+        twice.update({"Content-Type": CONTENT_TYPE, "Content-Encoding": "zstd"})
+        twice.add(name, second)
+        url = shared.url + INGEST_PATH
+        async with session.post(url, data=wire.zstd(body), headers=twice) as answer:
+            said = (await answer.json())["error"]
+        assert (answer.status, said) == (400, f"header {name} occurs more than once")
+    for headers, status, reason in WRONG_HEADERS:
+        got, text, _ = await post(shared.url, body, headers=headers)
+        assert (got, reason in text) == (status, True), headers
+    assert shared.stats.batches == 0
 
 
-async def test_a_hundred_megabytes_are_refused_without_being_read(start: Any, post: Any) -> None:
+async def test_a_hundred_megabytes_are_refused_without_being_read(
+    shared: Collector, post: Any
+) -> None:
     async def endless() -> Any:
         for _ in range(100):
             yield bytes(1024 * 1024)
 
-    async with start() as collector:
-        status, text, _ = await post(collector.url, bytes(BODY_BYTES_MAX + 1))
-        assert (status, "most is" in text) == (413, True)
-        try:
-            status, text, _ = await post(collector.url, endless())
-        except (aiohttp.ClientConnectionError, ConnectionError):
-            pass  # closed while the client was still sending, which it may see first
-        else:
-            assert status == 413
-        assert collector.stats.refused["413"] == 2
-
-
-async def test_when_the_queue_is_full_the_agent_is_told_when_to_come_back(
-    start: Any, wire: Any, post: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    bodies = [wire.stream("gpu_samples", wire.gpu_rows(1000, [second])) for second in range(12)]
-    small = partial(Writer, queue_bytes_max=1024 * 1024, commit_interval_s=1.0)
-    monkeypatch.setattr(stages, "Writer", small)
-    async with start() as collector:
-        answers = await asyncio.gather(
-            *(post(collector.url, b, n, encoding=None) for n, b in enumerate(bodies, 1))
-        )
-        statuses = {status for status, _, _ in answers}
-        assert statuses == {204, 429}
-        busy = next(answer for answer in answers if answer[0] == 429)
-        assert int(busy[2]["Retry-After"]) >= 1
-        assert "the queue is full" in busy[1]
-        stored = await collector.querier.query("SELECT count(*) // 1000 FROM gpu_samples")
-        assert stored.rows == [(sum(status == 204 for status, _, _ in answers),)]
+    status, text, _ = await post(shared.url, bytes(BODY_BYTES_MAX + 1))
+    assert (status, "most is" in text) == (413, True)
+    try:
+        status, text, _ = await post(shared.url, endless())
+    except (aiohttp.ClientConnectionError, ConnectionError):
+        pass  # closed while the client was still sending, which it may see first
+    else:
+        assert status == 413
+    assert shared.stats.refused["413"] == 2
 
 
 async def test_unknown_columns_are_counted_and_logged_once(
@@ -143,31 +139,30 @@ async def test_unknown_columns_are_counted_and_logged_once(
 
 
 async def test_sql_answers_in_the_form_that_is_asked_for(
-    start: Any, session: aiohttp.ClientSession
+    shared: Collector, session: aiohttp.ClientSession
 ) -> None:
-    async with start() as collector:
-        url = collector.url + "/v1/sql"
-        asked = {"sql": "SELECT $a AS a, 'x' AS b", "params": {"a": 1}}
-        async with session.post(url, json=asked) as answer:
-            body = await answer.json()
-            assert (body["rows"], body["truncated"]) == ([[1, "x"]], False)
-            assert answer.headers["Gpuwarden-Truncated"] == "false"
-        sql = "SELECT 1 AS a, 'x' AS b"
-        async with session.post(url, data=sql, headers={"Accept": "text/csv"}) as answer:
-            assert answer.headers["Content-Type"] == "text/csv; charset=utf-8"
-            assert list(csv.reader(io.StringIO(await answer.text()))) == [["a", "b"], ["1", "x"]]
-        async with session.post(url, data=sql, headers={"Accept": CONTENT_TYPE}) as answer:
-            assert answer.headers["Content-Type"] == CONTENT_TYPE
-            table = pa.ipc.open_stream(await answer.read()).read_all()
-            assert table.to_pylist() == [{"a": 1, "b": "x"}]
-        async with session.post(url, data=sql, headers={"Accept": NDJSON_TYPE}) as answer:
-            assert answer.headers["Content-Type"] == NDJSON_TYPE + "; charset=utf-8"
-            assert await answer.json(content_type=None) == {"a": 1, "b": "x"}
-        parquet = "application/vnd.apache.parquet"
-        async with session.post(url, data=sql, headers={"Accept": parquet}) as answer:
-            assert answer.headers["Content-Type"] == parquet
-            table = pq.read_table(io.BytesIO(await answer.read()))
-            assert table.to_pylist() == [{"a": 1, "b": "x"}]
+    url = shared.url + "/v1/sql"
+    asked = {"sql": "SELECT $a AS a, 'x' AS b", "params": {"a": 1}}
+    async with session.post(url, json=asked) as answer:
+        body = await answer.json()
+        assert (body["rows"], body["truncated"]) == ([[1, "x"]], False)
+        assert answer.headers["Gpuwarden-Truncated"] == "false"
+    sql = "SELECT 1 AS a, 'x' AS b"
+    async with session.post(url, data=sql, headers={"Accept": "text/csv"}) as answer:
+        assert answer.headers["Content-Type"] == "text/csv; charset=utf-8"
+        assert list(csv.reader(io.StringIO(await answer.text()))) == [["a", "b"], ["1", "x"]]
+    async with session.post(url, data=sql, headers={"Accept": CONTENT_TYPE}) as answer:
+        assert answer.headers["Content-Type"] == CONTENT_TYPE
+        table = pa.ipc.open_stream(await answer.read()).read_all()
+        assert table.to_pylist() == [{"a": 1, "b": "x"}]
+    async with session.post(url, data=sql, headers={"Accept": NDJSON_TYPE}) as answer:
+        assert answer.headers["Content-Type"] == NDJSON_TYPE + "; charset=utf-8"
+        assert await answer.json(content_type=None) == {"a": 1, "b": "x"}
+    parquet = "application/vnd.apache.parquet"
+    async with session.post(url, data=sql, headers={"Accept": parquet}) as answer:
+        assert answer.headers["Content-Type"] == parquet
+        table = pq.read_table(io.BytesIO(await answer.read()))
+        assert table.to_pylist() == [{"a": 1, "b": "x"}]
 
 
 WRONG_SQL = (
@@ -217,13 +212,12 @@ WRONG = [
 
 
 async def test_an_error_has_its_place_and_what_was_likely_meant(
-    start: Any, session: aiohttp.ClientSession
+    shared: Collector, session: aiohttp.ClientSession
 ) -> None:
-    async with start() as collector:
-        said = {}
-        for sql, _, _ in WRONG:
-            async with session.post(collector.url + "/v1/sql", data=sql.encode()) as answer:
-                said[sql] = await answer.json()
+    said = {}
+    for sql, _, _ in WRONG:
+        async with session.post(shared.url + "/v1/sql", data=sql.encode()) as answer:
+            said[sql] = await answer.json()
 
     @each("sql, word, hint", WRONG)
     def check(sql: str, word: str | None, hint: str | None) -> None:
@@ -328,45 +322,42 @@ async def test_queries_beyond_the_most_that_may_wait_are_told_to_come_back(
 
 
 async def test_a_query_ends_when_its_client_goes_away(
-    start: Any, session: aiohttp.ClientSession, eventually: Any
+    shared: Collector, session: aiohttp.ClientSession, eventually: Any
 ) -> None:
-    async with start(query_processes=1) as collector:
-        url = collector.url + "/v1/sql"
-        for _ in range(3):
-            with pytest.raises(TimeoutError):
-                await asyncio.wait_for(session.post(url, data=ENDLESS), 0.1)
-        async with asyncio.timeout(15), session.post(url, data=b"SELECT 7") as answer:
-            assert (await answer.json())["rows"] == [[7]]
+    url = shared.url + "/v1/sql"
+    for _ in range(3):
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(session.post(url, data=ENDLESS), 0.1)
+    async with asyncio.timeout(15), session.post(url, data=b"SELECT 7") as answer:
+        assert (await answer.json())["rows"] == [[7]]
 
 
 async def test_a_client_that_goes_away_while_rows_come_frees_the_query_process(
-    start: Any, session: aiohttp.ClientSession
+    shared: Collector, session: aiohttp.ClientSession
 ) -> None:
     asked = {"sql": "SELECT * FROM range(1000000000)", "row_limit": 20_000_000}
-    async with start(query_processes=1) as collector:
-        url = collector.url + "/v1/sql"
-        for accept in ("text/csv", "application/x-ndjson", CONTENT_TYPE):
-            answer = await session.post(url, json=asked, headers={"Accept": accept})
-            await answer.content.readexactly(1_000_000)
-            answer.close()
-            async with asyncio.timeout(1), session.post(url, data=b"SELECT 7") as after:
-                assert (await after.json())["rows"] == [[7]]
+    url = shared.url + "/v1/sql"
+    for accept in ("text/csv", "application/x-ndjson", CONTENT_TYPE):
+        answer = await session.post(url, json=asked, headers={"Accept": accept})
+        await answer.content.readexactly(1_000_000)
+        answer.close()
+        async with asyncio.timeout(10), session.post(url, data=b"SELECT 7") as after:
+            assert (await after.json())["rows"] == [[7]]
 
 
 async def test_what_cannot_be_completed_does_not_look_complete(
-    start: Any, session: aiohttp.ClientSession
+    shared: Collector, session: aiohttp.ClientSession
 ) -> None:
     sql = "SELECT CASE WHEN i = 900000 THEN 'x' ELSE '1' END::INTEGER AS a FROM range(1000000) t(i)"
     asked = {"sql": sql, "row_limit": 1_000_000}
-    async with start() as collector:
-        url = collector.url + "/v1/sql"
-        for accept in ("text/csv", "application/json", CONTENT_TYPE):
-            async with session.post(url, json=asked, headers={"Accept": accept}) as answer:
-                assert answer.status == 200
-                with pytest.raises(aiohttp.ClientPayloadError):
-                    await answer.read()
-        async with session.post(url, json=asked, headers={"Accept": NDJSON_TYPE}) as answer:
-            *rows, last = (await answer.text()).splitlines()
+    url = shared.url + "/v1/sql"
+    for accept in ("text/csv", "application/json", CONTENT_TYPE):
+        async with session.post(url, json=asked, headers={"Accept": accept}) as answer:
+            assert answer.status == 200
+            with pytest.raises(aiohttp.ClientPayloadError):
+                await answer.read()
+    async with session.post(url, json=asked, headers={"Accept": NDJSON_TYPE}) as answer:
+        *rows, last = (await answer.text()).splitlines()
     assert rows[0] == '{"a":1}'
     assert "Could not convert" in json.loads(last)["gpuwarden.error"]["error"]
 
@@ -412,46 +403,29 @@ async def test_a_client_that_does_not_take_its_rows_loses_them(
 
 
 async def test_what_is_not_http_is_counted_and_does_not_fill_the_log(
-    start: Any, session: aiohttp.ClientSession, caplog: pytest.LogCaptureFixture
+    shared: Collector, session: aiohttp.ClientSession, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with start() as collector:
-        port = int(collector.url.rpartition(":")[2])
-        for garbage in (b"\x16\x03\x01 tls\r\n\r\n", b"GET / HTTP/1.1\r\nX: " + b"x" * 9999):
-            reader, writer = await asyncio.open_connection("127.0.0.1", port)
-            writer.write(garbage + b"\r\n\r\n")
-            assert b"400 Bad Request" in await reader.readline()
-            writer.close()
-        async with session.get(collector.url + "/metrics") as answer:
-            lines = (await answer.text()).splitlines()
+    port = int(shared.url.rpartition(":")[2])
+    for garbage in (b"\x16\x03\x01 tls\r\n\r\n", b"GET / HTTP/1.1\r\nX: " + b"x" * 9999):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(garbage + b"\r\n\r\n")
+        assert b"400 Bad Request" in await reader.readline()
+        writer.close()
+    async with session.get(shared.url + "/metrics") as answer:
+        lines = (await answer.text()).splitlines()
     assert "gpuwarden_collector_malformed_requests_total 2.0" in lines
     assert "Traceback" not in caplog.text
 
 
 async def test_the_address_of_a_chart_with_256_gpus_is_read(
-    start: Any, session: aiohttp.ClientSession
+    shared: Collector, session: aiohttp.ClientSession
 ) -> None:
     uuids = "%2C".join(f"GPU-{uuid.UUID(int=number)}" for number in range(GPUS_MAX))
     names = "%2C".join(sorted(DRAWABLE, key=len)[-METRICS_MAX:])
     query = f"gpu_uuid={uuids}&metrics={names}&columns=1000&begin=1772359200000&end=1772362800000"
-    async with start() as collector:
-        where = URL(f"{collector.url}/healthz?{query}", encoded=True)
-        async with session.get(where) as answer:
-            assert answer.status == 200, await answer.text()
-
-
-async def test_metrics_tell_what_was_taken_and_refused(
-    start: Any, wire: Any, post: Any, session: aiohttp.ClientSession
-) -> None:
-    async with start() as collector:
-        await post(collector.url, wire.zstd(wire.stream("gpu_samples", [wire.gpu_row()])))
-        await post(collector.url, b"garbage", 2)
-        async with session.get(collector.url + "/metrics") as answer:
-            assert answer.headers["Content-Type"].startswith("text/plain; version=0.0.4")
-            lines = (await answer.text()).splitlines()
-    assert 'gpuwarden_collector_rows_total{table="gpu_samples"} 1.0' in lines
-    assert 'gpuwarden_collector_refused_batches_total{status="400"} 1.0' in lines
-    assert "gpuwarden_collector_batches_total 1.0" in lines
-    assert any(line.startswith("gpuwarden_collector_database_bytes ") for line in lines)
+    where = URL(f"{shared.url}/healthz?{query}", encoded=True)
+    async with session.get(where) as answer:
+        assert answer.status == 200, await answer.text()
 
 
 async def test_other_routes_are_served_beside_the_api_and_faults_do_not_end_it(

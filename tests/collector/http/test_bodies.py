@@ -57,14 +57,6 @@ async def pieces(size_bytes: int) -> AsyncIterator[bytes]:
         yield bytes(10_000)
 
 
-async def test_a_body_is_read_and_its_room_given_back(client: aiohttp.ClientSession) -> None:
-    echo = Echo(10**6, 10)
-    async with echo.posted(client, b"x" * BODY_MAX):
-        pass
-    assert echo.results == [b"x" * BODY_MAX]
-    assert echo.reader.in_flight_bytes == 0
-
-
 async def test_a_body_that_says_it_is_too_large_is_refused_unread(
     client: aiohttp.ClientSession,
 ) -> None:

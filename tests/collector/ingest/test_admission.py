@@ -23,6 +23,7 @@ from gpuwarden_collector import stages
 from gpuwarden_collector.auth.scopes import NEEDS
 from gpuwarden_collector.daemon import Collector, running
 from gpuwarden_collector.ingest.receiver import ReceiverLimits
+from gpuwarden_collector.processes.control_socket import ask
 from gpuwarden_collector.settings import CollectorSettings
 from gpuwarden_prometheus.received.endpoints import OTLP_PATH, WRITE_PATH
 from gpuwarden_prometheus.received.front import RECEIVED
@@ -123,28 +124,29 @@ async def _rows(collector: Collector, sql: str) -> list[tuple[Any, ...]]:
 
 async def _until(collector: Collector, sql: str, rows: list[tuple[Any, ...]]) -> None:
     """Wait until a query has these rows: series become rows a little later."""
-    for _ in range(200):
+    for _ in range(2_000):
         if await _rows(collector, sql) == rows:
             return
-        await asyncio.sleep(0.1)
+        await asyncio.sleep(0.01)
     raise AssertionError(f"{sql}: {await _rows(collector, sql)}")
 
 
 async def test_a_sender_over_its_quota_waits_at_every_endpoint(
-    collecting: Collecting, requests: NodeRequests, grant: Any
+    collecting: Collecting, requests: NodeRequests, grant: Any, data_dir: Path
 ) -> None:
     async with collecting(agent_bytes_per_day_max=1) as collector:
         for number, endpoint in enumerate(ENDPOINTS):
             send, node = requests.by_endpoint[endpoint], f"n{number}"
-            token, other = (
-                grant(Scope.INGEST, node=node),
-                grant(Scope.INGEST, node=f"other{number}"),
-            )
+            token = grant(Scope.INGEST, node=node)
+            other = grant(Scope.INGEST, node=f"other{number}")
             assert (await send(collector.url, token, node, f"GPU-{node}"))[0] < 300, endpoint
             status, said = await send(collector.url, token, node, f"GPU-{node}")
             assert status == 429 and "agent_bytes_per_day_max" in said, endpoint
             status, said = await send(collector.url, other, f"other{number}", f"GPU-other{number}")
             assert status < 300, (endpoint, said)
+        assert collector.stats.over_quota_batches == len(ENDPOINTS)
+        health = await asyncio.to_thread(ask, data_dir, "health", 20.0)
+        assert health is not None and "node n0" in health["sample"]["over_quota"]
 
 
 async def test_a_node_s_token_stores_nothing_as_another_node_at_any_endpoint(
@@ -155,6 +157,7 @@ async def test_a_node_s_token_stores_nothing_as_another_node_at_any_endpoint(
         for endpoint in ENDPOINTS:
             status, said = await requests.by_endpoint[endpoint](collector.url, token, "n2", "GPU-2")
             assert status == 403 and "n1" in said and "n2" in said, endpoint
+        assert collector.stats.denied == {"node": 1}, "the batch"
 
 
 async def test_rows_about_another_node_s_gpu_are_left_out_and_reported_at_every_endpoint(

@@ -49,11 +49,6 @@ def test_true_values_are_admitted(wire: Any) -> None:
     assert judged(wire, []) is None
 
 
-@pytest.mark.parametrize("second", [-14 * 24 * HOUR, 300])
-def test_the_ends_of_the_window_are_admitted(wire: Any, second: int) -> None:
-    assert judged(wire, [wire.gpu_row(second=second)]) is None
-
-
 @pytest.mark.parametrize("seconds", [2, 251])
 def test_the_ends_of_limits_are_admitted_also_where_columns_are_checked_one_by_one(
     wire: Any, seconds: int
@@ -169,7 +164,7 @@ NUMBERS: dict[str, tuple[Any, list[float]]] = {
 TEXTS = {"node": ["n", "", "x" * NAME_BYTES_MAX, "é" * 129, None], "mig_instance": ["", "1g", None]}
 
 
-@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data())
 def test_columns_checked_together_get_the_result_of_single_checks(wire: Any, data: Any) -> None:
     """Also with anything under a NULL, where a sender need not write zero."""

@@ -104,7 +104,7 @@ def test_a_body_that_is_cut_off_is_not_plain(cut: int) -> None:
     assert plain_streams(BODIES[0][:-cut], learned(BODIES[0])) is None
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(st.data(), SEEN)
 def test_damage_never_changes_the_rows_of_others(data: st.DataObject, seen: int) -> None:
     """A damaged body is left out, or makes the whole unreadable; it never shifts another's rows."""

@@ -12,14 +12,11 @@ from gpuwarden.wire import BatchId
 from gpuwarden_collector.ingest import prices
 from gpuwarden_collector.ingest.clock_check import APART_S
 from gpuwarden_collector.ingest.commit_plan import (
-    LEDGER_KEPT_FOR,
     Batch,
     Known,
     Rejected,
-    RetryLater,
     Stored,
     apply,
-    expired,
     forget_items,
     loaded,
     plan,
@@ -46,14 +43,6 @@ def test_a_batch_twice_in_a_group_is_written_once(wire: Any) -> None:
     assert planned.outcomes == [Stored(), Stored(), Stored(is_duplicate=True)]
     assert planned.changes.appended["gpu_samples"].num_rows == 2
     assert planned.rows == {"gpu_samples": 2}
-
-
-def test_a_batch_of_an_earlier_group_is_not_written_again(wire: Any) -> None:
-    known = Known()
-    apply(known, plan(known, [batch(wire, 1)], PriceBook(), wire.now))
-    planned = plan(known, [batch(wire, 1)], PriceBook(), wire.now)
-    assert planned.outcomes == [Stored(is_duplicate=True)]
-    assert not planned.changes.appended
 
 
 def test_planning_changes_nothing_until_applied(wire: Any) -> None:
@@ -93,17 +82,6 @@ def test_an_agent_that_never_closes_its_gaps_is_rejected(wire: Any) -> None:
     assert raised == Stored()
 
 
-def test_a_full_ledger_refuses_new_agents_for_now_and_keeps_known_ones(
-    wire: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("gpuwarden_collector.ingest.deduplicate.LEDGER_KEYS_MAX", 1)
-    known = Known(
-        ledger=BatchLedger({("", "other", "b"): LedgerEntry(StoredSequences(), wire.now)})
-    )
-    outcome = plan(known, [batch(wire, 1)], PriceBook(), wire.now).outcomes[0]
-    assert isinstance(outcome, RetryLater)
-
-
 def test_inventory_is_written_only_when_it_has_changed(wire: Any) -> None:
     known = Known()
     gpu = {"gpu_uuid": "GPU-0", "node": "n1", "simulated": True, "model": "NVIDIA H100 80GB HBM3"}
@@ -125,12 +103,6 @@ def test_two_rows_of_one_gpu_in_a_group_become_one(wire: Any) -> None:
     ]
     rows = plan(Known(), batches, PriceBook(), wire.now).changes.upserted["gpus"].to_pylist()
     assert [(r["serial"], r["catalogue_model"]) for r in rows] == [("s1", "A100-SXM-80GB")]
-
-
-def test_samples_show_which_nodes_and_gpus_were_seen(wire: Any) -> None:
-    planned = plan(Known(), [batch(wire, 1)], PriceBook(), wire.now)
-    assert planned.heard == {"nodes": {"n1"}, "gpus": {"GPU-0"}}
-    assert planned.newest == wire.now + timedelta(seconds=1)
 
 
 def test_loading_restores_the_writers_state(wire: Any) -> None:
@@ -247,12 +219,6 @@ def test_a_clock_that_is_wrong_is_an_event_of_its_nodes(wire: Any, simulated: bo
     apply(known, planned)
     soon = replace(ahead, id=BatchId("a", "b", 2))
     assert "events" not in plan(known, [soon], PriceBook(), wire.now).changes.appended
-
-
-def test_agents_not_seen_for_long_expire(wire: Any) -> None:
-    known = Known(ledger=BatchLedger({("", "a", "b"): LedgerEntry(StoredSequences(), wire.now)}))
-    assert expired(known, wire.now + LEDGER_KEPT_FOR) == []
-    assert expired(known, wire.now + LEDGER_KEPT_FOR + timedelta(seconds=1)) == [("", "a", "b")]
 
 
 def test_imported_history_is_stored_and_changes_no_current_state(wire: Any) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from gpuwarden.schema import EVENTS, GPU_SAMPLES, WIRE_TABLES
+from gpuwarden.schema import EVENTS, GPU_SAMPLES
 from gpuwarden.wire import DECODED_BYTES_MAX, ROWS_MAX
 from gpuwarden_collector.ingest.decode import WIRE_SCHEMAS, Decoded, RefusedBody, decode
 
@@ -20,82 +20,6 @@ def replaced(wire: Any, column: str, values: Any, rows: int = 2) -> pa.Table:
 
 def decoded(wire: Any, table: pa.Table, name: str = "gpu_samples") -> Decoded | RefusedBody:
     return decode(wire.zstd(wire.written(table, name)), "zstd")
-
-
-def a_row_of_each_table(wire: Any) -> dict[str, dict[str, Any]]:
-    gpu = {k: v for k, v in wire.gpu_row().items() if k != "util_percent"}
-    return {
-        "gpu_samples": wire.gpu_row(memory_used_bytes=5, pstate=0),
-        "gpu_detail_samples": {**wire.gpu_row(), "sm_active_percent": 40.0},
-        "gpu_health_samples": {**wire.gpu_row(), "remap_pending": True},
-        "link_samples": {**wire.gpu_row(), "link_type": "nvlink", "link": 3, "active": True},
-        "infiniband_samples": {
-            "ts": wire.now,
-            "node": "n1",
-            "simulated": False,
-            "device": "mlx5_0",
-            "port": 1,
-            "state": "active",
-        },
-        "slurm_job_samples": {
-            "ts": wire.now,
-            "node": "n1",
-            "simulated": False,
-            "source": "node",
-            "job": "7",
-        },
-        "slurm_node_samples": {
-            "ts": wire.now,
-            "node": "n1",
-            "simulated": False,
-            "slurm_node": "gpu1",
-            "state": "idle",
-        },
-        "allocation_samples": {
-            **wire.gpu_row(),
-            "scheduler": "slurm",
-            "job": "4711",
-            "processes": 0,
-        },
-        "progress_samples": {
-            **{k: v for k, v in wire.gpu_row().items() if k in ("ts", "node", "simulated")},
-            "source": "file",
-            "sender": "4711.0",
-            "name": "tokens",
-            "value": 5e9,
-        },
-        "coverage": {
-            **gpu,
-            "probe": "gpu0",
-            "table_name": "gpu_samples",
-            **dict.fromkeys(("expected", "taken", "missed", "skipped", "late", "failed"), 1),
-        },
-        "host_samples": {"ts": wire.now, "node": "n1", "simulated": False, "load_1m": 0.5},
-        "process_samples": {**wire.gpu_row(), "pid": 7, "process_name": "python"},
-        "events": {
-            "ts": wire.now,
-            "node": "n1",
-            "simulated": False,
-            "kind": "xid",
-            "severity": "critical",
-            "message": "GPU has fallen off the bus",
-        },
-        "nodes": {"node": "n1", "agent_id": "a", "boot_id": "b", "simulated": False, "cpus": 8},
-        "gpus": {"gpu_uuid": "GPU-0", "node": "n1", "simulated": False, "mig_mode": True},
-    }
-
-
-def test_every_table_comes_back_as_it_was_sent(wire: Any) -> None:
-    rows = a_row_of_each_table(wire)
-    assert rows.keys() == WIRE_TABLES.keys()
-    tables = {name: wire.table(name, [row]) for name, row in rows.items()}
-    body = b"".join(wire.written(table) for table in tables.values())
-    result = decode(body, "")
-    assert isinstance(result, Decoded)
-    assert result.rows == len(WIRE_TABLES)
-    for name, table in tables.items():
-        assert result.tables[name].equals(table)
-        assert result.tables[name].schema.equals(WIRE_SCHEMAS[name])
 
 
 def test_two_streams_of_one_table_are_one_table(wire: Any) -> None:

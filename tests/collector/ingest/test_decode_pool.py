@@ -80,19 +80,6 @@ def test_small_bodies_that_decode_to_much_are_not_all_held_at_once(
     assert [kind(r) for r in results[30:]] == [kind(r) for r in admit(bodies_of(wire), admitted)]
 
 
-def test_each_request_gets_its_own_answer(wire: Any, clock: ManualClock) -> None:
-    async def run() -> list[Decoded | RefusedBody]:
-        intake = DecodePool(clock, ts_past_max_s=3600, ts_future_max_s=300, stats=Stats())
-        try:
-            return await asyncio.gather(*(intake.admit(body) for body in bodies_of(wire) * 20))
-        finally:
-            intake.close()
-
-    results = asyncio.run(run())
-    expected = admit(bodies_of(wire), window(wire.now, 3600, 300)) * 20
-    assert [kind(r) for r in results] == [kind(r) for r in expected]
-
-
 async def test_a_cancelled_request_does_not_block_others(wire: Any, clock: ManualClock) -> None:
     intake = DecodePool(clock, ts_past_max_s=3600, ts_future_max_s=300, stats=Stats())
     body = bodies_of(wire)[0]

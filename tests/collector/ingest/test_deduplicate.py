@@ -35,14 +35,6 @@ def test_ranges_are_sorted_apart_and_above_the_floor(steps: list[tuple[str, int]
         assert not ledger.ranges or ledger.ranges[0][0] > ledger.floor
 
 
-@given(st.permutations(range(1, 30)))
-def test_it_closes_up_when_nothing_is_missing(order: list[int]) -> None:
-    ledger = StoredSequences()
-    for sequence in order:
-        ledger = ledger.having(sequence)
-    assert ledger == StoredSequences(30, ())
-
-
 @given(STEPS)
 def test_text_and_back_is_the_same(steps: list[tuple[str, int]]) -> None:
     ledger = StoredSequences()

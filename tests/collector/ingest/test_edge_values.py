@@ -259,24 +259,3 @@ async def test_a_value_at_its_edge_is_stored_or_refused_alone(
     assert (stats.rollup_failures, stats.seal_failures) == (0, 0)
     assert unequal() == []
     await writer.stop()
-
-
-async def test_one_node_does_not_stop_the_fleet(
-    start: Any, post: Any, wire: Any, caplog: pytest.LogCaptureFixture
-) -> None:
-    def body(node: str, **values: Any) -> bytes:
-        return bytes(wire.zstd(wire.stream("gpu_samples", [wire.gpu_row(0, node=node, **values)])))
-
-    bad = {"memory_used_bytes": -(2**63)}
-    async with start() as collector:
-        for sequence in (1, 2):
-            answers = await asyncio.gather(
-                *(post(collector.url, body(f"n{n}"), sequence, agent=f"n{n}") for n in range(40)),
-                *(post(collector.url, body("bad", **bad), n, agent="bad") for n in range(1, 11)),
-            )
-            assert [status for status, _, _ in answers] == [204] * 40 + [422] * 10
-            assert all("gpu_samples.memory_used_bytes" in text for _, text, _ in answers[40:])
-        assert collector.stats.batches == 80
-        assert collector.stats.request_failures == 0
-        assert not collector.stats.faults.counts
-    assert not [r for r in caplog.records if r.exc_info]

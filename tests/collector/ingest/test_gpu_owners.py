@@ -29,7 +29,6 @@ from gpuwarden_collector.ingest.gpu_owners import (
     GONE_AFTER_WITHOUT_TOKENS,
 )
 from gpuwarden_collector.ingest.prices import PriceBook
-from gpuwarden_collector.storage.schemas import STORED_SCHEMAS
 
 SECOND = timedelta(seconds=1)
 GPU = "GPU-1"
@@ -140,13 +139,6 @@ def test_the_row_in_gpus_stays_that_of_the_owner(fleet: Fleet) -> None:
     assert set(fleet.known.items["gpus"]) == {GPU, "MIG-2"}
 
 
-def test_of_two_nodes_in_one_group_one_owns_the_gpu(fleet: Fleet) -> None:
-    one, other = fleet.batch("b", *ABOUT, "gpus"), fleet.batch("a", *ABOUT, "gpus")
-    assert fleet.say(one, other) == {"b": len(ABOUT)}
-    assert fleet.known.items["gpus"][GPU].row["node"] == "b"
-    assert len(fleet.told) == 1
-
-
 def test_a_gpu_goes_to_another_node_when_its_owner_is_silent_about_it(fleet: Fleet) -> None:
     """A board was moved. The node itself may still speak, of the place or of what the agent does there."""
     fleet.tell("b")
@@ -162,7 +154,7 @@ def test_a_gpu_goes_to_another_node_when_its_owner_is_silent_about_it(fleet: Fle
 
 
 def test_reporting_a_gpu_all_the_time_does_not_take_it_over(fleet: Fleet) -> None:
-    for _ in range(400):
+    for _ in range(150):
         fleet.now += 5 * SECOND
         assert fleet.say(fleet.batch("a"), fleet.batch("b")) in ({"a": 1}, {"b": 1})
         assert fleet.known.owners[GPU].node == "a"
@@ -253,18 +245,6 @@ def test_rows_without_a_gpu_are_kept(fleet: Fleet) -> None:
     fleet.tell("b")
     assert fleet.tell("a", "events", "coverage", gpu_uuid=None) == 2
     assert not fleet.plan.claims.left_out
-
-
-def test_a_row_without_a_node_is_left_to_the_store(fleet: Fleet) -> None:
-    """Admission lets none through; here it is nobody's claim and no reason to stop."""
-    row = {**fleet.wire.gpu_row(gpu_uuid=GPU), "node": None}
-    table = pa.Table.from_pylist([row], schema=STORED_SCHEMAS["gpu_samples"])
-    nameless = Batch(BatchId("a", "b", 1), Decoded.of({"gpu_samples": table}, 100))
-    fleet.say(nameless)
-    assert fleet.known.owners == {}
-    fleet.known = Known()
-    assert fleet.say(nameless, fleet.batch("b"))["b"] == 1
-    assert fleet.known.owners[GPU].node == "b"
 
 
 def test_an_event_comes_once_in_ten_minutes_with_the_rows_left_out_since(fleet: Fleet) -> None:

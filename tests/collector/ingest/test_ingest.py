@@ -71,7 +71,7 @@ def damaged(wire: Any, dice: random.Random) -> bytes:
 
 @given(seed=st.integers(0, 2**32))
 @settings(
-    max_examples=400, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 def test_any_damage_is_admitted_or_refused_and_never_raises(wire: Any, seed: int) -> None:
     body = damaged(wire, random.Random(seed))

@@ -11,11 +11,6 @@ NOW = datetime(2026, 3, 1, tzinfo=UTC)
 LATER = NOW + timedelta(minutes=1)
 
 
-def test_a_new_item_is_first_and_last_seen_now() -> None:
-    item = merged(None, {"node": "n1", "kernel": None}, BatchSource("s", "a", 1), NOW)
-    assert item.row == {"node": "n1", "kernel": None, "first_seen_at": NOW, "last_seen_at": NOW}
-
-
 def test_an_absent_value_keeps_the_known_one_and_first_seen() -> None:
     known = merged(None, {"node": "n1", "kernel": "6.1", "os": None}, BatchSource("s", "a", 1), NOW)
     item = merged(
@@ -48,13 +43,6 @@ def test_another_agent_on_the_node_replaces_values_with_any_sequence() -> None:
     assert merged(known, {"node": "n1", "kernel": "6.2"}, BatchSource("s", "new", 1), NOW).row[
         "kernel"
     ] == ("6.2")
-
-
-def test_the_same_agent_id_of_another_sender_is_another_agent() -> None:
-    """Or one could send a future time once, and the agent itself would only fill in from then on."""
-    known = Item({"node": "n1", "kernel": "6.1"}, BatchSource("token:t1", "a", 10**17))
-    said = merged(known, {"node": "n1", "kernel": "6.2"}, BatchSource("node:n1", "a", 5), NOW)
-    assert said.row["kernel"] == "6.2"
 
 
 def test_a_gpu_has_its_model_its_price_and_that_of_its_energy() -> None:

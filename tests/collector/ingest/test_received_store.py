@@ -54,7 +54,7 @@ samples_of = st.lists(
 )
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=20)
 @given(samples_of, st.randoms(use_true_random=False))
 def test_rows_are_the_same_with_ends_of_the_process_anywhere(
     samples: list[tuple[str, int, str]], rng: random.Random

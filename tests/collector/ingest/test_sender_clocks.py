@@ -56,19 +56,6 @@ async def test_invented_agents_of_a_token_do_not_stop_other_senders(
             assert (await send(collector.url, token, node, 0.1))[0] == 204
 
 
-async def test_the_agents_of_a_nodes_token_count_as_one(
-    start: Any, grant: Any, send: Any, session: Any
-) -> None:
-    liar, honest = grant(Scope.INGEST, node="n1"), grant(Scope.INGEST, node="n2")
-    async with start(require_tokens=True) as collector:
-        for number in range(20):
-            await send(collector.url, liar, "n1", -7_200.0, f"invented-{number}")
-        assert (await send(collector.url, honest, "n2", 0.1))[0] == 204
-        await asyncio.sleep(0.1)
-        async with session.get(f"{collector.url}/readyz") as ready:
-            assert ready.status == 200, await ready.text()
-
-
 async def test_only_batches_that_could_be_admitted_count_for_the_clock(
     start: Any, grant: Any, send: Any, session: Any
 ) -> None:
@@ -111,35 +98,6 @@ async def test_a_time_outside_the_calendar_is_refused(
             status, text, _ = await post(collector.url, body, number, agent=agent, headers=headers)
             assert (status, "milliseconds since 1970" in text) == (400, True), text
         assert (await send(collector.url, token, "n1", 0.1))[0] == 204
-
-
-async def test_each_change_of_trust_in_the_clock_is_logged_once(
-    start: Any,
-    grant: Any,
-    send: Any,
-    clock: Any,
-    eventually: Any,
-    caplog: pytest.LogCaptureFixture,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("gpuwarden_collector.stages.kernel_synchronised", lambda: None)
-    own = {node: grant(Scope.INGEST, node=node) for node in NODES}
-
-    def said(part: str) -> list[str]:
-        return [r.levelname for r in caplog.records if part in r.getMessage()]
-
-    async with start(require_tokens=True) as collector:
-        for node in NODES:  # the third is judged as it comes
-            await send(collector.url, own[node], node, -7_200.0)
-        await eventually(lambda: bool(said("agents: set it right")))
-        await send(collector.url, own["n1"], "n1", -7_300.0)
-        await asyncio.sleep(0.1)
-        assert said("agents: set it right") == ["ERROR"]
-        clock.step(-7_200.0)
-        await eventually(lambda: bool(said("trusted again")))
-        await asyncio.sleep(0.1)
-        assert said("trusted again") == ["WARNING"]
-        assert said("agents: set it right") == ["ERROR"]
 
 
 async def test_a_node_whose_clock_is_wrong_is_reported_and_its_rows_are_stored(

@@ -88,26 +88,6 @@ def test_texts_of_other_lengths_in_buffers_of_one_size() -> None:
     assert stacked(widest, bodies).equals(pa.concat_tables(every))
 
 
-@settings(max_examples=100, deadline=None)
-@given(st.data())
-def test_damaged_bodies_never_change_the_rows_of_others(data: st.DataObject) -> None:
-    table = some_table("abc", "defg", "h")
-    found = layout(table)
-    whole = message(table)[1]
-    damaged = bytearray(whole)
-    for _ in range(data.draw(st.integers(1, 4))):
-        damaged[data.draw(st.integers(0, len(damaged) - 1))] = data.draw(st.integers(0, 255))
-    read = stacked(found, [whole, memoryview(damaged), whole])
-    if read is None:
-        return
-    try:
-        read.validate(full=True)
-    except pa.ArrowInvalid:
-        return
-    assert read.slice(0, 3).equals(table)
-    assert read.slice(6, 3).equals(table)
-
-
 def honest() -> RecordBatch:
     batch = record_batch(message(some_table("a", "b", "c"))[0])
     assert batch

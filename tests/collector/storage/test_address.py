@@ -6,18 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuwarden_collector.storage.address import AddressError, address_of, local_address, s3_keys
+from gpuwarden_collector.storage.address import AddressError, address_of, s3_keys
 
 HERE = Path("/srv/gw")
 KEYS = {"AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "geheim"}
 SERVER = "postgres:host=db dbname=gw"
-
-
-def test_without_settings_it_is_beside_the_database() -> None:
-    address = address_of(HERE, None, None, {})
-    assert address == local_address(HERE)
-    assert (address.catalog, address.data) == ("/srv/gw/lake/catalog.sqlite", "/srv/gw/lake/data")
-    assert not address.is_shared
 
 
 def test_a_server_and_an_object_store_make_a_shared_lake() -> None:

@@ -10,9 +10,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from tests.collector.made_up_store import LIMITS, asked, asked_in, move_all
-from tests.rules.notify.alerts import START, Incidents, make_alert, message_of
-from tests.rules.policies.test_cases import DRAINS, Follower, done, live
-from tests.rules.policies.test_dry_run import HOUR, MINUTE, NOW, policy
+from tests.rules.notify.alerts import make_alert, message_of
+from tests.rules.policies.test_cases import Follower, live
+from tests.rules.policies.test_dry_run import HOUR, NOW, policy
 
 from gpuwarden.clock import ManualClock
 from gpuwarden.data_folder import POLICIES
@@ -29,8 +29,6 @@ from gpuwarden_collector.storage.database import Database
 from gpuwarden_collector.storage.errors import StoreUnavailableError
 from gpuwarden_collector.storage.state import FILE_NAME, StateFile
 from gpuwarden_rules.notify.outbox import Outbox
-from gpuwarden_rules.notify.planner import IncidentNotice, plan
-from gpuwarden_rules.notify.routing import Recipient, Route, RoutingPolicy
 from gpuwarden_rules.policies.case_store import CaseStore
 from gpuwarden_rules.policies.language import StepKind
 
@@ -115,45 +113,8 @@ def test_a_restored_store_is_the_one_backed_up(
     assert check(copy).problems == [], "the backup stays as it is"
     assert check(store).problems == []
     assert list((data_dir / FOLDER / STAGING).iterdir()) == []
-
-
-def noticed() -> dict[str, IncidentNotice]:
-    """What the planner remembers of an incident that was sent."""
-    policy = RoutingPolicy({"chat": Recipient()}, [Route(receivers=("chat",))])
-    return dict(plan({}, Incidents().view([make_alert()], START), policy, START).state)
-
-
-def test_what_was_sent_and_what_waits_to_be_sent_is_restored(
-    database: Database, data_dir: Path, clock: ManualClock, tmp_path: Path
-) -> None:
-    database.close()
-    outbox = Outbox(data_dir / NOTIFICATIONS, clock)
-    waits = message_of(make_alert())
-    outbox.commit({}, noticed(), [waits], digests={"08:00": 5})
-    copy, store = tmp_path / "copy", tmp_path / "restored"
-    report = backup(data_dir, copy, clock)  # while the notifier has the file open
-    outbox.commit({}, {}, [], digests={"08:00": 6})
-    outbox.close()
-    assert f"{NOTIFICATIONS}: messages that wait: 1" in report.facts
-    restore(copy, store)
-    again = Outbox(store / NOTIFICATIONS, clock)
-    head = again.head(waits.receiver)
-    assert head is not None
-    assert head.message == waits
-    assert again.state() == noticed()
-    assert again.digests() == {"08:00": 5}
-    again.close()
-
-
-def test_notifications_of_another_store_are_not_overwritten(
-    database: Database, data_dir: Path, clock: ManualClock, tmp_path: Path
-) -> None:
-    database.close()
-    backup(data_dir, tmp_path / "copy", clock)
-    store = tmp_path / "restored"
-    Outbox(store / NOTIFICATIONS, clock).close()
-    with pytest.raises(BackupError, match=f"{NOTIFICATIONS} exists: move it away"):
-        restore(tmp_path / "copy", store)
+    shutil.rmtree(data_dir / FOLDER)
+    assert check(copy, reads_all=True).problems == [], "it outlives the files of its store"
 
 
 def test_a_damaged_file_of_notifications_is_found_and_set_aside(
@@ -174,33 +135,39 @@ def test_a_damaged_file_of_notifications_is_found_and_set_aside(
     assert any((data_dir / "lost").glob(f"{NOTIFICATIONS}.*"))
 
 
-def test_open_cases_an_undo_that_waits_and_the_stop_of_policies_are_restored(
+def test_messages_that_wait_open_cases_and_the_stop_of_policies_are_restored(
     database: Database, data_dir: Path, clock: ManualClock, tmp_path: Path
 ) -> None:
     database.close()
-    drains = Follower(policy(steps=DRAINS, undo_after_s=2 * 3600))
-    drains.step(NOW, live())
-    done(drains, NOW + MINUTE)
-    drains.step(NOW + HOUR)
+    outbox = Outbox(data_dir / NOTIFICATIONS, clock)
+    waits = message_of(make_alert())
+    outbox.commit({}, {}, [waits], digests={"08:00": 5})
     asks = Follower(policy(name="asks"))
     asks.step(NOW, live(1))
-    store = CaseStore(data_dir / POLICIES)
-    store.save([drains.only, asks.only], {asks.only.id: StepKind.ASK_OWNER}, NOW)
-    secret = store.question(asks.only, NOW + HOUR)
-    store.stop("ada", NOW)
-    copy, restored = tmp_path / "copy", tmp_path / "restored"
-    report = backup(data_dir, copy, clock)  # while the collector has the file open
-    store.start()
-    store.close()
-    assert f"{POLICIES}: open cases: 2, policies are stopped: 1" in report.facts
-    restore(copy, restored)
-    again = CaseStore(restored / POLICIES)
-    assert again.cases(NOW) == {case.id: case for case in (drains.only, asks.only)}
-    assert again.cases(NOW)[drains.only.id].undo_at == NOW + 3 * HOUR
-    assert again.unsaid() == [(asks.only, StepKind.ASK_OWNER)]
-    assert again.asked(secret, NOW) == asks.only
-    assert (again.stopped() or (None, ""))[1] == "ada"
-    again.close()
+    cases = CaseStore(data_dir / POLICIES)
+    cases.save([asks.only], {asks.only.id: StepKind.ASK_OWNER}, NOW)
+    secret = cases.question(asks.only, NOW + HOUR)
+    cases.stop("ada", NOW)
+    report = backup(data_dir, tmp_path / "copy", clock)  # while the collector has the files open
+    outbox.commit({}, {}, [], digests={"08:00": 6})
+    outbox.close()
+    cases.start()
+    cases.close()
+    assert f"{NOTIFICATIONS}: messages that wait: 1" in report.facts
+    assert f"{POLICIES}: open cases: 1, policies are stopped: 1" in report.facts
+    restored = tmp_path / "restored"
+    restore(tmp_path / "copy", restored)
+    outbox = Outbox(restored / NOTIFICATIONS, clock)
+    head = outbox.head(waits.receiver)
+    assert head is not None
+    assert (head.message, outbox.digests()) == (waits, {"08:00": 5})
+    outbox.close()
+    cases = CaseStore(restored / POLICIES)
+    assert cases.cases(NOW) == {asks.only.id: asks.only}
+    assert cases.unsaid() == [(asks.only, StepKind.ASK_OWNER)]
+    assert cases.asked(secret, NOW) == asks.only
+    assert (cases.stopped() or (None, ""))[1] == "ada"
+    cases.close()
 
 
 def test_a_file_that_no_backup_has_is_named_by_the_check(
@@ -249,16 +216,6 @@ def test_a_restore_that_was_cut_off_is_no_store_and_can_be_run_again(
     assert (store / NOTIFICATIONS).exists()
 
 
-def test_a_backup_outlives_the_files_of_its_store(
-    database: Database, data_dir: Path, wire: Any, clock: ManualClock, tmp_path: Path
-) -> None:
-    filled(database, wire)
-    database.close()
-    backup(data_dir, tmp_path / "copy", clock)
-    shutil.rmtree(data_dir / FOLDER)
-    assert check(tmp_path / "copy", reads_all=True).problems == []
-
-
 def test_a_backup_does_not_go_over_anything(
     data_dir: Path, clock: ManualClock, tmp_path: Path
 ) -> None:
@@ -270,6 +227,9 @@ def test_a_backup_does_not_go_over_anything(
     backup(data_dir, tmp_path / "empty", clock)
     with pytest.raises(BackupError, match="exists: move it away"):
         restore(tmp_path / "empty", data_dir)
+    Outbox(tmp_path / "other" / NOTIFICATIONS, clock).close()
+    with pytest.raises(BackupError, match=f"{NOTIFICATIONS} exists: move it away"):
+        restore(tmp_path / "empty", tmp_path / "other")
 
 
 def test_a_backup_of_nothing_or_a_damaged_one_is_said(

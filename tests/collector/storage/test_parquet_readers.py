@@ -17,7 +17,7 @@ from gpuwarden_collector.storage.commit import Changes, commit
 from gpuwarden_collector.storage.database import Database
 from gpuwarden_collector.storage.extensions import load_extension
 
-ROWS = 3_000
+ROWS = 300
 """Of one commit: more than the catalogue keeps for itself."""
 
 
@@ -40,6 +40,7 @@ def s3(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(sys.modules, module.__name__, module)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("s3")
 def test_the_files_are_an_iceberg_table_without_a_copy(tmp_path: Path, wire: Any) -> None:
     sql = pytest.importorskip("pyiceberg.catalog.sql", reason="pyiceberg is not installed")

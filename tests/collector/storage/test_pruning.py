@@ -13,7 +13,7 @@ from tests.collector.made_up_store import move_all, put
 from gpuwarden_collector.storage.database import Database
 from gpuwarden_collector.storage.engine import EngineLimits
 
-GPUS, SECONDS = 60, 3600
+GPUS, SECONDS = 40, 3600
 ONE_GPU = "gpu_uuid = 'GPU-' || md5('5')"
 
 

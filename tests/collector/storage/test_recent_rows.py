@@ -23,6 +23,7 @@ from gpuwarden.schema import TABLES, UPSERTED, stored_columns
 from gpuwarden.table import Column
 from gpuwarden_collector.query.needs import PlannedRead, QueryNeeds
 from gpuwarden_collector.query.sources import RecentQueries
+from gpuwarden_collector.storage import hot, joined_rows
 from gpuwarden_collector.storage.database import Database
 from gpuwarden_collector.storage.lake_catalogue import LakeChange
 from gpuwarden_collector.storage.lake_maintenance import flush
@@ -89,18 +90,6 @@ def test_rows_are_kept_from_the_first_query_on(made: tuple[Database, Reader]) ->
     move_all(database)
     store(database, now(), 3, 0)
     assert asking.ask(COUNTED, {"now": now()})[0]["count_star()"] == 80
-
-
-def test_rows_that_are_computed_again_are_read_again(made: tuple[Database, Reader]) -> None:
-    database, asking = made
-    store(database, now(), 1, 5)
-    move_all(database)
-    at = now()
-    assert asking.ask(PER_MINUTE, {"now": at})[0]["sum(m.busy_seconds)"] == 1
-    with database.maintaining() as cursor:
-        cursor.execute("DELETE FROM lake.main.gpu_1m")
-        cursor.execute("CALL ducklake_merge_adjacent_files('lake')")
-    assert asking.ask(PER_MINUTE, {"now": at}) == []
 
 
 def test_segments_that_came_and_went_unseen_are_read_from_the_lake(
@@ -270,11 +259,12 @@ NUMBERS = (
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("keeps", [True, False])
 def test_each_row_is_there_once_while_another_process_writes_seals_and_deletes(
-    data_dir: Path, tmp_path: Path, keeps: bool
+    data_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Rows are numbered in the order that they are stored in."""
+    monkeypatch.setattr(joined_rows, "BLOCK_BYTES", segment_writer.BLOCK_BYTES)
+    monkeypatch.setattr(hot, "_ONE_CHUNK_ROWS", 0)
     with subprocess.Popen(
         [sys.executable, segment_writer.__file__, str(data_dir)],
         stdin=subprocess.PIPE,
@@ -282,7 +272,7 @@ def test_each_row_is_there_once_while_another_process_writes_seals_and_deletes(
         text=True,
     ) as writer:
         assert writer.stdout is not None and writer.stdout.readline()
-        asking = reader(data_dir, tmp_path / "spill", bytes_max=64 * 1024 * 1024 if keeps else 0)
+        asking = reader(data_dir, tmp_path / "spill")
         seen, kept = [], 0
         until_s = time.monotonic() + 6
         while time.monotonic() < until_s:
@@ -294,7 +284,7 @@ def test_each_row_is_there_once_while_another_process_writes_seals_and_deletes(
             kept += "gpu_samples" in asking.recent.tables
         stored = int(writer.communicate()[0])
     assert seen == sorted(seen) and len(set(seen)) > 3 and max(seen) <= stored
-    assert kept > len(seen) / 2 or not keeps
+    assert kept > len(seen) / 2
 
 
 STEPS = st.lists(

@@ -16,14 +16,13 @@ from gpuwarden_collector.storage.retention import (
     Tier,
     clock_offset_s,
     drops,
-    oldest_days,
     shows_as_confirmed,
     tier_of,
 )
 
 TODAY = date(2026, 3, 31)
 KEPT = {Tier.SAMPLES: 14, Tier.QUERIES: 30, Tier.MINUTES: 90, Tier.HOURS: 730, Tier.EVENTS: 365}
-TABLES = ("gpu_samples", "host_samples", "gpu_1m", "gpu_1h", "events")
+TABLES = ("gpu_samples", "host_samples", "query_log", "gpu_1m", "gpu_1h", "events")
 
 
 def part(table: str, days_ago: int, size: int = 100) -> LakeDay:
@@ -37,29 +36,22 @@ def dropped(*parts: LakeDay, today: date | None = TODAY, excess: Excess | None =
     ]
 
 
-@pytest.mark.parametrize(
-    ("table", "tier"),
-    [
-        ("gpu_samples", Tier.SAMPLES),
-        ("coverage", Tier.SAMPLES),
-        ("query_log", Tier.QUERIES),
-        ("host_1m", Tier.MINUTES),
-        ("gpu_1h", Tier.HOURS),
-        ("events", Tier.EVENTS),
-    ],
-)
-def test_each_table_has_its_tier(table: str, tier: Tier) -> None:
-    assert tier_of(table) is tier
-
-
 def test_each_tier_has_its_age() -> None:
     parts = [
-        part(table, days) for table in TABLES for days in (0, 14, 15, 90, 91, 365, 366, 730, 731)
+        part(table, days)
+        for table in TABLES
+        for days in (0, 14, 15, 30, 31, 90, 91, 365, 366, 730, 731)
     ]
     old = set(dropped(*parts))
     assert "gpu_samples-14 age" not in old
-    assert {"gpu_samples-15 age", "gpu_1m-91 age", "events-366 age", "gpu_1h-731 age"} <= old
-    assert not {"gpu_1m-90 age", "events-365 age", "gpu_1h-730 age"} & old
+    assert {
+        "gpu_samples-15 age",
+        "query_log-31 age",
+        "gpu_1m-91 age",
+        "events-366 age",
+        "gpu_1h-731 age",
+    } <= old
+    assert not {"query_log-30 age", "gpu_1m-90 age", "events-365 age", "gpu_1h-730 age"} & old
 
 
 def test_a_clock_that_runs_ahead_drops_nothing() -> None:
@@ -124,12 +116,6 @@ def test_a_clock_that_was_set_since_it_was_confirmed_is_not_trusted(
     assert not shows_as_confirmed(None, clock)
 
 
-def test_what_goes_by_age_counts_as_room() -> None:
-    assert dropped(part("gpu_samples", 20), part("gpu_samples", 1), excess=Excess(100, 100)) == [
-        "gpu_samples-20 age"
-    ]
-
-
 parts_strategy = st.lists(
     st.builds(part, st.sampled_from(TABLES), st.integers(0, 800), st.integers(0, 1000)),
     unique_by=lambda p: (p.table, p.day),
@@ -161,14 +147,3 @@ def test_only_what_must_goes_and_it_is_enough(
         is_for_disk = order[-1][0] is Tier.SAMPLES and order[-1][1] < TODAY
         wanted = max(budget_bytes, disk_bytes if is_for_disk else 0)
         assert freed - last < wanted, "one day less would not do"
-
-
-@given(parts_strategy)
-def test_without_excess_nothing_that_is_young_goes(parts: list[LakeDay]) -> None:
-    assert all(d.reason is Reason.AGE for d in drops(parts, KEPT, TODAY, Excess()))
-    assert drops(parts, KEPT, None, Excess()) == []
-
-
-def test_the_oldest_day_is_found_for_each_table() -> None:
-    parts = [*(part("gpu_samples", days) for days in (1, 3, 2)), part("events", 0)]
-    assert oldest_days(parts) == {"gpu_samples": TODAY - timedelta(days=3), "events": TODAY}

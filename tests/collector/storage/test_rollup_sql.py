@@ -6,19 +6,15 @@ from typing import Any
 
 import duckdb
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from tests.collector.rollup_reference import Row, hours_of, rolled_up
-from tests.collector.rollup_samples import assert_same, samples, tables_of
+from tests.collector.rollup_reference import Row
+from tests.collector.rollup_samples import tables_of
 
-from gpuwarden.rollups import GPU_1H, GPU_1M, HOST_1M, PROCESS_1M, Rollup
+from gpuwarden.rollups import GPU_1M, Rollup
 from gpuwarden.schema import TABLES, create_sql
 from gpuwarden_collector.storage.rollup import minutes
-from gpuwarden_collector.storage.rollup_sql import WindowSpan, rollup_sql
 
 START = datetime(2026, 3, 1, 11, 57)  # noqa: DTZ001  naive UTC, as DuckDB has it
 END = START + timedelta(minutes=10)
-MINUTES = (GPU_1M, HOST_1M, PROCESS_1M)
 
 
 @pytest.fixture(scope="module")
@@ -45,39 +41,6 @@ def fill(connection: duckdb.DuckDBPyConnection, rows: list[tuple[str, Row]]) -> 
 def result(connection: duckdb.DuckDBPyConnection, rollup: Rollup, nodes: str = "true") -> list[Row]:
     rows: list[Row] = minutes(connection, rollup, START, END, nodes).to_pylist()
     return rows
-
-
-@pytest.mark.slow
-@given(samples())
-@settings(max_examples=15, deadline=None)
-def test_minutes_and_hours_equal_one_aggregation_row_by_row(
-    connection: duckdb.DuckDBPyConnection, rows: list[tuple[str, Row]]
-) -> None:
-    data = fill(connection, rows)
-    for rollup in MINUTES:
-        assert_same(result(connection, rollup), rolled_up(rollup, data), rollup.table.key)
-    connection.register("computed", minutes(connection, GPU_1M, START, END))
-    connection.execute("INSERT INTO gpu_1m BY NAME FROM computed")
-    stored = connection.execute("FROM gpu_1m").to_arrow_table().to_pylist()
-    sql = rollup_sql(GPU_1H, WindowSpan(START.replace(minute=0), END))
-    hours = connection.execute(sql).to_arrow_table().to_pylist()
-    assert_same(hours, hours_of(GPU_1H, stored), GPU_1H.table.key)
-
-
-@pytest.mark.slow
-@given(samples(), st.integers(1, 8), st.integers(2, 3))
-@settings(max_examples=6, deadline=None)
-def test_parts_of_the_time_and_of_the_nodes_add_up_to_the_whole(
-    connection: duckdb.DuckDBPyConnection, rows: list[tuple[str, Row]], cut: int, shares: int
-) -> None:
-    data = fill(connection, rows)
-    middle = START + timedelta(minutes=cut)
-    for rollup in MINUTES:
-        got = minutes(connection, rollup, START, middle).to_pylist()
-        for index in range(shares):
-            nodes = f"hash(node) % {shares} = {index}"
-            got += minutes(connection, rollup, middle, END, nodes).to_pylist()
-        assert_same(got, rolled_up(rollup, data), rollup.table.key)
 
 
 def gpu_1m(connection: duckdb.DuckDBPyConnection, rows: list[Row]) -> list[Row]:
@@ -154,12 +117,3 @@ def test_values_that_do_not_fit_are_absent_and_hold_nothing_up(
     assert row["pcie_tx_bytes_per_second_avg"] is None
     assert row["pcie_width_max"] == 16
     assert (row["samples"], row["detail_samples"]) == (0, 2)
-
-
-def test_columns_have_the_names_and_types_of_the_table(
-    connection: duckdb.DuckDBPyConnection,
-) -> None:
-    name, rollup = GPU_1H.table.name, GPU_1H
-    made = connection.execute(f"DESCRIBE {rollup_sql(rollup, WindowSpan(START, END))}").fetchall()
-    stored = connection.execute(f"DESCRIBE {name}").fetchall()
-    assert {row[0]: row[1] for row in made} == {row[0]: row[1] for row in stored}

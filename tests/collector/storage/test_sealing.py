@@ -6,7 +6,6 @@ import shutil
 import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -80,10 +79,6 @@ def test_a_segment_is_frozen_saved_sealed_and_dropped_in_this_order(
         is_urgent=is_urgent,
     )
     assert found == step
-
-
-def test_no_rollup_waits_unless_it_is_said() -> None:
-    assert next_step([], 0, 0, written_bytes=10, age_s=599, policy=POLICY) is None
 
 
 @given(st.integers(0, 4), st.integers(0, 4), st.integers(0, 4), st.integers(0, 200_000),
@@ -205,7 +200,7 @@ async def test_readers_never_see_a_gap_or_a_double(run: Run, database: Database,
         for reader in readers:
             reader.start()
         try:
-            for _ in range(4):
+            for _ in range(2):
                 await sealer.run_once(is_forced=True)
                 await asyncio.sleep(0.05)
                 # Segments come and go; what they hold is one row that nobody counts.
@@ -257,12 +252,12 @@ async def test_a_segment_is_kept_whose_sealed_rows_are_lost(
 async def test_a_seal_is_ended_when_the_collector_stops(
     run: Run, database: Database, wire: Any
 ) -> None:
-    put(database, wire, range(20_000))
+    put(database, wire, range(2_000))
     async with run() as sealer:
         sealing = asyncio.ensure_future(sealer.seal_due())
         await asyncio.sleep(0)
     await sealing
-    assert counted(database) == (80_000, 80_000)
+    assert counted(database) == (8_000, 8_000)
 
 
 STEPS = ("frozen", "saved", "half sealed", "sealed", "dropped")
@@ -333,27 +328,12 @@ async def writing(database: Database, clock: ManualClock) -> AsyncIterator[Write
 
 
 def test_the_folder_may_be_moved(database: Database, data_dir: Path, wire: Any) -> None:
-    put(database, wire, range(3000))
+    put(database, wire, range(300))
     move_all(database)
     database.close()
     moved = data_dir.with_name(data_dir.name + "-moved")
     data_dir.rename(moved)
     again = Database.open(moved, LIMITS)
-    assert counted(again) == (12_000, 12_000)
+    assert counted(again) == (1_200, 1_200)
     again.close()
     moved.rename(data_dir)
-
-
-def test_time_and_gpu_prune_both_the_lake_and_what_is_hot(database: Database, wire: Any) -> None:
-    put(database, wire, range(3000))
-    move_all(database)
-    put(database, wire, range(3000, 6000))
-    hot_from = (wire.now + timedelta(seconds=3001)).replace(tzinfo=None)
-    with database.reading() as cursor:
-        plan = cursor.execute(
-            f"EXPLAIN SELECT max(util_percent) FROM gpu_samples WHERE ts >= '{hot_from}'"
-        ).fetchall()[0][1]
-    assert "EMPTY_RESULT" in plan, "no file of the lake has such rows"
-    assert "DUCKLAKE_SCAN" not in plan
-    assert "ARROW_SCAN" in plan
-    assert "ts>=" in plan, "the filter goes down to the hot rows"

@@ -1,7 +1,6 @@
 """Changes in place are taken over piece by piece as they would be as a whole."""
 
 import json
-import sqlite3
 from collections.abc import Iterator
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -16,7 +15,6 @@ from tests.collector.made_up_store import asked
 from gpuwarden.schema import TABLES, stored_columns
 from gpuwarden_collector.storage.commit import Changes, commit
 from gpuwarden_collector.storage.database import Database
-from gpuwarden_collector.storage.errors import RowsRefusedError
 from gpuwarden_collector.storage.segment import SCHEMAS
 from gpuwarden_collector.storage.state import FILE_NAME, StateFile
 
@@ -137,18 +135,6 @@ def test_what_is_known_is_not_said_again(state: StateFile) -> None:
     assert third.rows["id"].to_pylist() == ["b"]
 
 
-def test_a_write_is_all_or_nothing(state: StateFile) -> None:
-    good = pa.Table.from_pylist([silence("a", 5)], schema=SCHEMAS["silences"])
-    bad = pa.Table.from_pylist([{"id": "b"}], schema=SCHEMAS["silences"])
-    with pytest.raises(RowsRefusedError, match="NOT NULL"), state.writing() as writing:
-        writing.upsert("silences", good)
-        writing.upsert("silences", bad)
-    assert state.rows("silences") == []
-    with sqlite3.connect(state.path) as other:
-        assert other.execute("SELECT value FROM meta WHERE name = 'revision'").fetchone() == (0,)
-    other.close()
-
-
 def test_late_windows_are_given_hour_by_hour_and_forgotten_as_of_a_number(state: StateFile) -> None:
     def note(*minutes: int) -> None:
         ts = [AT + timedelta(minutes=minute) for minute in minutes]
@@ -183,29 +169,3 @@ def test_late_windows_come_node_by_node_as_many_as_are_asked_for(state: StateFil
     ]
     assert state.late(newest - 6, None, 10).num_rows == 4, "noted once as of then"
     assert state.late(newest, hour, 10).num_rows == 0
-
-
-def test_late_windows_that_wait_do_not_slow_down_those_that_are_next(state: StateFile) -> None:
-    """After days without a collector there are millions."""
-
-    def note(nodes: int, ts: datetime) -> None:
-        names = [f"n{number}" for number in range(nodes)]
-        with state.writing() as writing:
-            writing.add_late(pa.table({"node": names, "ts": [ts] * nodes}))
-
-    note(20_000, AT + timedelta(hours=1))
-    note(100, AT)
-    steps = 0
-
-    def count() -> None:
-        nonlocal steps
-        steps += 1
-
-    state._connection.set_progress_handler(count, 1_000)
-    newest, _ = state.late_numbers()
-    late = state.late(newest, None, 100)
-    with state.writing() as writing:
-        writing.forget_late(newest, late)
-    assert late["ts"].to_pylist() == [AT] * 100
-    assert steps < 20, "thousands of instructions of SQLite: fewer than one for each window"
-    assert state.late(newest, None, 1)["ts"].to_pylist() == [AT + timedelta(hours=1)]

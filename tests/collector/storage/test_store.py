@@ -5,7 +5,6 @@ import sqlite3
 import subprocess
 import sys
 from contextlib import closing
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,6 @@ import pytest
 from tests.collector.made_up_store import LIMITS, asked, asked_in, move_all
 
 from gpuwarden.lifecycle import StartError
-from gpuwarden.query import QueryError
 from gpuwarden.schema import TABLES, public_views
 from gpuwarden_collector.query.execute import Interrupted, Reading
 from gpuwarden_collector.storage import segment
@@ -26,7 +24,7 @@ from gpuwarden_collector.storage.engine import EngineLimits
 from gpuwarden_collector.storage.errors import RowsRefusedError, StoreUnavailableError
 from gpuwarden_collector.storage.extensions import load_extension
 from gpuwarden_collector.storage.schemas import STORED_SCHEMAS
-from gpuwarden_collector.storage.state import FILE_NAME, SCHEMA_VERSION
+from gpuwarden_collector.storage.state import FILE_NAME
 
 
 def count(database: Database, table: str = "gpu_samples") -> int:
@@ -42,8 +40,6 @@ def test_a_new_folder_gets_all_tables_and_views(tmp_path: Path) -> None:
     )
     views = {view.name for view in public_views()}
     assert set(TABLES) | views <= {row[0] for row in shown}
-    counts = ", ".join(f"(SELECT count(*) FROM {name})" for name in (*TABLES, *views))
-    assert set(asked(database, f"SELECT {counts}")[0]) == {0}
     database.close()
 
 
@@ -99,12 +95,6 @@ def test_a_folder_that_is_not_writable_is_a_start_error(tmp_path: Path) -> None:
         Database.open(tmp_path, LIMITS)
 
 
-def test_a_file_that_is_no_database_is_a_start_error(tmp_path: Path) -> None:
-    (tmp_path / FILE_NAME).write_bytes(b"not a database" * 1000)
-    with pytest.raises(StartError, match="cannot be opened"):
-        Database.open(tmp_path, LIMITS)
-
-
 def test_a_full_disk_is_a_start_error_that_asks_for_room(
     tmp_path: Path, files_of_at_most: Any
 ) -> None:
@@ -112,15 +102,6 @@ def test_a_full_disk_is_a_start_error_that_asks_for_room(
     with files_of_at_most(0), pytest.raises(StartError, match="make room on its disk"):
         Database.open(tmp_path, LIMITS)
     Database.open(tmp_path, LIMITS).close()
-
-
-def test_a_newer_schema_is_a_start_error_that_says_so(tmp_path: Path) -> None:
-    database = Database.open(tmp_path, LIMITS)
-    with database.state.writing() as writing:
-        writing.set_meta({"schema_version": SCHEMA_VERSION + 1})
-    database.close()
-    with pytest.raises(StartError, match=f"schema version {SCHEMA_VERSION + 1}.*knows up to"):
-        Database.open(tmp_path, LIMITS)
 
 
 def test_columns_that_came_later_are_null_in_the_rows_that_are_there(
@@ -197,36 +178,6 @@ def test_a_commit_is_all_or_nothing(database: Database, wire: Any) -> None:
     assert count(database) == 2
 
 
-def test_what_is_committed_is_there_after_opening_again(tmp_path: Path, wire: Any) -> None:
-    database = Database.open(tmp_path, LIMITS)
-    rows = wire.table("gpu_samples", wire.gpu_rows(8, range(5)))
-    commit(database, Changes(appended={"gpu_samples": rows}))
-    stored = asked(database, "SELECT * FROM gpu_samples")
-    database.close()
-    assert len(stored) == 40
-    assert asked_in(tmp_path, "SELECT * FROM gpu_samples") == stored
-
-
-def test_an_upsert_replaces_the_row_of_the_key(database: Database) -> None:
-    def gpu(node: str) -> Changes:
-        row = {"gpu_uuid": "GPU-0", "node": node, "simulated": True}
-        table = pa.Table.from_pylist([row], schema=STORED_SCHEMAS["gpus"])
-        return Changes(upserted={"gpus": table})
-
-    commit(database, gpu("n1"))
-    commit(database, gpu("n2"))
-    assert [row["node"] for row in database.state.rows("gpus")] == ["n2"]
-
-
-def test_heard_of_nodes_get_their_time(database: Database) -> None:
-    row = {"node": "n1", "agent_id": "a", "boot_id": "b", "simulated": True}
-    node = pa.Table.from_pylist([row], schema=STORED_SCHEMAS["nodes"])
-    commit(database, Changes(upserted={"nodes": node}))
-    at = datetime(2026, 3, 1, tzinfo=UTC)
-    commit(database, Changes(heard={"nodes": {"n1", "unknown"}}, heard_at=at))
-    assert [r["last_seen_at"] for r in database.state.rows("nodes")] == [at.replace(tzinfo=None)]
-
-
 def test_readers_see_what_is_committed_and_not_what_is_not(database: Database, wire: Any) -> None:
     rows = wire.table("gpu_samples", wire.gpu_rows(3, [0]))
     with database.reading() as cursor:
@@ -241,34 +192,6 @@ def test_a_reading_that_is_interrupted_before_it_begins_does_not_begin(database:
     reading.interrupt()
     with reading.opened(), pytest.raises(Interrupted):
         reading.run("SELECT 1", {}, 10)
-
-
-def test_a_result_too_large_is_an_error_and_not_a_flood(database: Database) -> None:
-    reading = Reading(database)
-    with reading.opened(), pytest.raises(QueryError, match="larger than 64 MiB"):
-        reading.run("SELECT repeat('x', 10000) FROM range(100000)", {}, 1_000_000)
-
-
-def test_what_fails_beside_the_writer_is_the_stores_own_error(tmp_path: Path) -> None:
-    """As the look at what is sealed, while a query has the memory: it is looked again."""
-    database = Database.open(tmp_path, EngineLimits(memory="64MiB", temp="0B", threads=1))
-    with pytest.raises(StoreUnavailableError, match="Out of Memory"):  # noqa: SIM117
-        with database.maintaining() as cursor:
-            cursor.execute("SELECT list(x) FROM range(100000000) t(x)").fetchall()
-    database.close()
-
-
-def test_a_query_that_needs_too_much_memory_says_so_and_harms_nothing(
-    tmp_path: Path, wire: Any
-) -> None:
-    database = Database.open(tmp_path, EngineLimits(memory="64MiB", temp="1MiB", threads=1))
-    reading = Reading(database)
-    with reading.opened(), pytest.raises(QueryError, match="needs more memory"):
-        reading.run("SELECT list(x) FROM range(100000000) t(x)", {}, 10)
-    rows = wire.table("gpu_samples", wire.gpu_rows(3, [0]))
-    commit(database, Changes(appended={"gpu_samples": rows}))
-    assert count(database) == 3
-    database.close()
 
 
 def test_the_store_takes_rows_again_when_a_full_disk_has_space(

@@ -28,16 +28,6 @@ def test_what_was_done_within_is_kept(cursor: duckdb.DuckDBPyConnection) -> None
     assert kept(cursor) == [1]
 
 
-def test_an_early_end_keeps_what_was_done(cursor: duckdb.DuckDBPyConnection) -> None:
-    def work() -> None:
-        with transaction(cursor):
-            cursor.execute("INSERT INTO kept VALUES (1)")
-            return
-
-    work()
-    assert kept(cursor) == [1]
-
-
 @pytest.mark.parametrize("raised", [StoreUnavailableError("stopping"), KeyboardInterrupt()])
 def test_nothing_is_kept_whatever_is_raised_within(
     cursor: duckdb.DuckDBPyConnection, raised: BaseException

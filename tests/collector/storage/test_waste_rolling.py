@@ -154,6 +154,7 @@ def test_hours_that_an_alert_tells_of_are_those_before_the_one_it_fires_in(fleet
     assert backdated_windows([alert(fleet, "gpu_hung", timedelta(), timedelta(minutes=1))]) is None
 
 
+@pytest.mark.slow
 async def test_a_gpu_that_two_collectors_counted_is_found(known: Fleet) -> None:
     await known.store(gpu_rows(range(120)))
     await known.run([("pass", 7200.0), ("roll", 0)])

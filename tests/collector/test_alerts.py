@@ -26,7 +26,7 @@ def alert(wire: Any, **changes: Any) -> Alert:
     return replace(made, **changes)
 
 
-async def test_active_alerts_come_back_as_saved(start: Any, wire: Any) -> None:
+async def test_active_alerts_come_back_as_saved_also_after_a_restart(start: Any, wire: Any) -> None:
     pending = alert(
         wire, owner="alice", muted="silenced", unknown_since=wire.now, stale_since=wire.now
     )
@@ -39,6 +39,8 @@ async def test_active_alerts_come_back_as_saved(start: Any, wire: Any) -> None:
             "SELECT node, gpu, gpu_uuid FROM alerts ORDER BY fingerprint"
         )
         assert rows.rows == [("n1", 3, "GPU-3"), (None, None, None)]
+    async with start() as collector:
+        assert await collector.alerts.active() == [pending, bare]
 
 
 async def test_an_episode_is_one_row_whose_state_moves_on(start: Any, wire: Any) -> None:
@@ -51,26 +53,13 @@ async def test_an_episode_is_one_row_whose_state_moves_on(start: Any, wire: Any)
         assert await collector.alerts.active() == [firing]
         await collector.alerts.save([resolved, again])
         assert await collector.alerts.active() == [again]
+        never = replace(resolved, fingerprint="f2", fired_at=None)
+        await collector.alerts.save([never, alert(wire, fingerprint="f3", active_at=later)])
+        assert await collector.alerts.resolved_since(later - timedelta(seconds=1)) == [resolved]
+        assert await collector.alerts.resolved_since(later) == []
         count = await collector.querier.query("SELECT count(*) FROM alerts")
-        assert count.rows == [(2,)]
+        assert count.rows == [(4,)]
         await collector.alerts.save([])
-
-
-async def test_alerts_survive_a_restart(start: Any, wire: Any) -> None:
-    async with start() as collector:
-        await collector.alerts.save([alert(wire)])
-    async with start() as collector:
-        assert await collector.alerts.active() == [alert(wire)]
-
-
-async def test_what_has_fired_and_was_over_since_an_instant(start: Any, wire: Any) -> None:
-    fired = alert(wire, fired_at=wire.now, state=AlertState.RESOLVED, resolved_at=wire.now)
-    never = alert(wire, fingerprint="f2", state=AlertState.RESOLVED, resolved_at=wire.now)
-    async with start() as collector:
-        await collector.alerts.save([fired, never, alert(wire, fingerprint="f3")])
-        earlier = wire.now - timedelta(seconds=1)
-        assert await collector.alerts.resolved_since(earlier) == [fired]
-        assert await collector.alerts.resolved_since(wire.now) == []
 
 
 async def test_silences_survive_a_restart_until_they_end(start: Any, wire: Any) -> None:

@@ -95,10 +95,10 @@ async def test_prices_are_applied_to_known_gpus_at_start(
         prices += (await collector.querier.query("SELECT usd_per_hour FROM gpus")).rows
     path = tmp_path / "prices.toml"
     path.write_text('[[price]]\nmodel = "H100"\nusd_per_hour = 1.25\n')
-    for prices_file in (path, path, None):
+    for prices_file in (path, None):
         async with start(prices_file=prices_file) as collector:
             prices += (await collector.querier.query("SELECT usd_per_hour FROM gpus")).rows
-    assert prices == [(2.95,), (1.25,), (1.25,), (2.95,)]
+    assert prices == [(2.95,), (1.25,), (2.95,)]
 
 
 async def test_a_fault_of_the_writer_ends_the_collector(tmp_path: Path, wire: Any) -> None:
@@ -121,25 +121,3 @@ async def test_a_fault_of_the_writer_ends_the_collector(tmp_path: Path, wire: An
         async with running(settings, clock), asyncio.timeout(20):
             clock.is_faulty = True
             await asyncio.Event().wait()
-
-
-async def test_a_fault_of_the_block_itself_passes_through_unchanged(start: Any) -> None:
-    with pytest.raises(KeyError):
-        async with start():
-            raise KeyError("mine")
-
-
-async def test_metrics_of_what_else_runs_here_follow_the_collectors_own(
-    tmp_path: Path, session: Any, clock: ManualClock
-) -> None:
-    settings = CollectorSettings(port=0, data_dir=tmp_path)
-    more = "# TYPE other gauge\nother 7\n"
-    async with (
-        running(settings, clock, more_metrics=lambda: more) as collector,
-        session.get(collector.url + "/metrics") as answer,
-    ):
-        text = await answer.text()
-    own, _, rest = text.partition("# TYPE other")
-    assert own.endswith("\n")
-    assert "gpuwarden_collector_batches_total 0.0" in own
-    assert rest == " gauge\nother 7\n"

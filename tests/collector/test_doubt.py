@@ -88,21 +88,6 @@ def peers(database: Database, wire: Any) -> Iterator[Peers]:
     yield Peers(database, wire)
 
 
-@pytest.mark.parametrize("first", ["the one that got it first", "the one that got it again"])
-def test_of_two_copies_one_is_sealed(peers: Peers, first: str) -> None:
-    plain, again = peers.store(1, again=False), peers.store(1, again=True)
-    for generation in (plain, again) if "got it first" in first else (again, plain):
-        peers.seal(generation)
-    assert peers.in_lake() == peers.expected()
-
-
-def test_what_only_the_second_has_is_kept(peers: Peers) -> None:
-    peers.seal(peers.store(1, again=False))
-    peers.seal(peers.store(2, again=True))
-    peers.seal(peers.store(3, again=True))
-    assert peers.in_lake() == peers.expected()
-
-
 def test_a_seal_by_another_is_news_and_its_rows_are_left_out(peers: Peers) -> None:
     again = peers.store(1, again=True)
     with peers.database.maintaining() as cursor:
@@ -168,7 +153,7 @@ def test_what_is_doubtful_is_forgotten_with_its_segment(peers: Peers) -> None:
 Copies = st.lists(st.tuples(st.integers(1, 4), st.booleans()), min_size=1, max_size=6)
 
 
-@settings(max_examples=6, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=4, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(copies=Copies, data=st.data())
 def test_each_batch_is_there_once_whoever_seals_first(
     peers: Peers, copies: list[tuple[int, bool]], data: st.DataObject

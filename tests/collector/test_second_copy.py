@@ -122,13 +122,9 @@ async def test_a_recovered_collector_is_refused_with_what_to_do(
 
 
 async def test_recovering_asks_for_a_lake_that_both_share(
-    start: Any, post: Any, wire: Any, data_dir: Path, standby_dir: Path, clock: ManualClock
+    data_dir: Path, standby_dir: Path, clock: ManualClock
 ) -> None:
-    async with (
-        start(data_dir=standby_dir) as standby,
-        start(standby_url=standby.url) as primary,
-    ):
-        assert (await post(primary.url, body(wire, 1)))[0] == 204
+    CopyFolder(standby_dir).append(identity(data_dir), 1, 0, b"a", oldest=1)
     settings = CollectorSettings(data_dir=standby_dir)
     with pytest.raises(StartError, match="no lake that both collectors share"):
         await recover(settings, identity(data_dir), clock)

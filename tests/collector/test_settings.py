@@ -8,13 +8,6 @@ from gpuwarden.settings import SettingsError, load
 from gpuwarden_collector.settings import CollectorSettings
 
 
-def test_defaults_are_the_documented_ones() -> None:
-    settings = load(CollectorSettings, "collector", env={}).settings
-    assert (settings.host, settings.port) == ("127.0.0.1", 8750)
-    assert settings.data_dir == Path("/var/lib/gpuwarden")
-    assert settings == CollectorSettings()
-
-
 def test_a_file_and_the_environment_say_the_same_kind_of_thing(tmp_path: Path) -> None:
     path = tmp_path / "collector.toml"
     path.write_text('port = 9000\nrules_dirs = ["/a"]\n')

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from gpuwarden.access import Scope
-from gpuwarden.query import Result
 from gpuwarden_collector.auth.scopes import NEEDS
 from gpuwarden_collector.auth.token_file import NAME, edit
 from gpuwarden_collector.ops import audit as module
@@ -164,13 +163,3 @@ async def test_a_store_that_takes_no_rows_leaves_the_action_in_the_log(
             assert answer.status == 404
     [record] = [r for r in caplog.records if r.message == "an action is not in the audit"]
     assert "delete_query" in record.action
-
-
-async def test_without_tokens_an_action_has_no_user(start: Any, session: Any) -> None:
-    async with start() as collector:
-        async with session.post(collector.url + "/v1/annotations", json={"text": "x"}) as answer:
-            assert answer.status == 201
-        found: Result = await collector.background.query("SELECT 1")
-        assert found.rows == [(1,)]
-        [row] = await rows(session, collector.url, {})
-        assert (row["username"], row["address"]) == (None, "127.0.0.1")

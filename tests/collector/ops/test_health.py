@@ -27,15 +27,23 @@ async def document(folder: Path) -> dict[str, Any]:
     return said
 
 
-async def test_each_start_leaves_a_row(start: Any) -> None:
-    for starts in (1, 2):
-        async with start() as collector:
-            rows = await collector.querier.query("FROM collector_samples ORDER BY ts")
-            assert len(rows.rows) == starts
-    row = rows.records()[-1]
+async def test_each_start_leaves_a_row_with_the_duties_of_the_process(
+    start: Any, data_dir: Path, clock: Any
+) -> None:
+    async with start():
+        pass
+    settings = CollectorSettings(port=0, data_dir=data_dir)
+    duties = Duties(64, ("a", "b"), ("chat",), 7, rules_slow=((17.5, 5.0), (16.0, 10.0)))
+    async with running(settings, clock, duties=lambda: duties) as collector:
+        rows = await collector.querier.query("FROM collector_samples ORDER BY rules NULLS FIRST")
+    row, with_duties = rows.records()
     assert (row["version"], row["host"]) == (__version__, socket.gethostname())
     assert (row["batches"], row["ingest_lag_seconds"], row["rules"]) == (0, None, None)
     assert row["disk_free_bytes"] > 0 and row["certificate_ends_at"] is None
+    names = ("rules", "rules_failing", "receivers_failing", "messages_waiting")
+    assert [with_duties[name] for name in names] == [64, "a, b", "chat", 7]
+    slow = ("rules_slow", "rules_slow_seconds", "rules_slow_intervals_seconds")
+    assert [with_duties[name] for name in slow] == [2, 33.5, 15.0]
 
 
 def test_a_disk_that_queries_spill_to_is_not_filling(clock: Any) -> None:
@@ -84,46 +92,29 @@ async def test_a_job_that_does_not_end_is_in_the_row_and_in_the_doctors_document
         assert collector.is_alive()
 
 
-async def test_the_document_has_what_came_since_the_last_row(
-    start: Any, wire: Any, post: Any, tmp_path: Path
-) -> None:
-    async with start() as collector:
-        for second in (-90, -80, -10):
-            stream = wire.stream("gpu_samples", [wire.gpu_row(second=second)])
-            assert (await post(collector.url, stream, second + 100, encoding=None))[0] == 204
-        await post(collector.url, b"rubbish", 999, encoding=None)
-        found = await document(tmp_path)
-    sample = found["sample"]
-    assert (sample["batches"], sample["refused_batches"], sample["commit_failures"]) == (3, 1, 0)
-    assert sample["ingest_lag_seconds"] == 80.0
-    assert found["not_ready"] == {}
-    assert all(isinstance(found[name], list) for name in QUESTIONS), found
-
-
-async def test_the_document_describes_the_fleet(
+async def test_the_document_has_what_came_since_the_last_row_and_describes_the_fleet(
     start: Any, wire: Any, post: Any, clock: Any, tmp_path: Path
 ) -> None:
-    def node(name: str, version: str) -> dict[str, Any]:
-        return {
-            "node": name,
-            "agent_id": "a",
-            "boot_id": "b",
-            "agent_version": version,
-            "simulated": True,
-        }
+    def node(name: str, version: str) -> bytes:
+        agent = {"agent_id": "a", "boot_id": "b", "agent_version": version, "simulated": True}
+        return bytes(wire.stream("nodes", [{"node": name, **agent}]))
 
-    ahead = {
-        "ts": wire.now + timedelta(seconds=20),
-        "node": "n1",
-        "simulated": True,
-        "load_1m": 1.0,
-    }
+    ahead = {"node": "n1", "simulated": True, "ts": wire.now + timedelta(seconds=20)}
+    bodies = [wire.stream("gpu_samples", [wire.gpu_row(second=s)]) for s in (-90, -80, -10)]
+    bodies += [node("n1", "0.1.0"), node("n2", "0.2.0")]
     async with start() as collector:
-        for number, stream in enumerate(
-            [wire.stream("nodes", [node("n1", "0.1.0")]), wire.stream("nodes", [node("n2", "0.2.0")]),
-             wire.stream("host_samples", [ahead])], 1,
-        ):  # fmt: skip
-            assert (await post(collector.url, stream, number, encoding=None))[0] == 204
+        for number, body in enumerate(bodies, 1):
+            assert (await post(collector.url, body, number, encoding=None))[0] == 204
+        await post(collector.url, b"rubbish", 999, encoding=None)
+        found = await document(tmp_path)
+        sample = found["sample"]
+        counts = (sample["batches"], sample["refused_batches"], sample["commit_failures"])
+        assert counts == (len(bodies), 1, 0)
+        assert sample["ingest_lag_seconds"] == 80.0
+        assert found["not_ready"] == {}
+        assert all(isinstance(found[name], list) for name in QUESTIONS), found
+        body = wire.stream("host_samples", [ahead])
+        assert (await post(collector.url, body, 9, encoding=None))[0] == 204
         assert (await document(tmp_path))["clocks"] == [
             {"nodes": 1, "ahead": 1, "ahead_s": 20.0, "example": "n1"}
         ]
@@ -131,22 +122,8 @@ async def test_the_document_describes_the_fleet(
         found = await document(tmp_path)
     assert found["nodes"][0]["nodes"] == found["nodes"][0]["silent"] == 2
     assert sorted(found["nodes"][0]["silent_names"]) == ["n1", "n2"]
-    assert [(row["version"], row["nodes"]) for row in found["versions"]] == [
-        ("0.1.0", 1),
-        ("0.2.0", 1),
-    ]
-
-
-async def test_the_process_duties_are_in_the_row(tmp_path: Path, clock: Any) -> None:
-    settings = CollectorSettings(port=0, data_dir=tmp_path)
-    duties = Duties(64, ("a", "b"), ("chat",), 7, rules_slow=((17.5, 5.0), (16.0, 10.0)))
-    async with running(settings, clock, duties=lambda: duties) as collector:
-        (row,) = (await collector.querier.query("FROM collector_samples")).records()
-    assert [row[n] for n in ("rules", "rules_failing", "receivers_failing", "messages_waiting")] == [
-        64, "a, b", "chat", 7,
-    ]  # fmt: skip
-    slow = ("rules_slow", "rules_slow_seconds", "rules_slow_intervals_seconds")
-    assert [row[n] for n in slow] == [2, 33.5, 15.0]
+    versions = [(row["version"], row["nodes"]) for row in found["versions"]]
+    assert versions == [("0.1.0", 1), ("0.2.0", 1)]
 
 
 def test_pressure_is_that_of_the_last_minute_where_the_kernel_says(tmp_path: Path) -> None:

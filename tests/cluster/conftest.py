@@ -7,17 +7,21 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from importlib.util import find_spec
 from pathlib import Path
-from urllib.error import URLError
-from urllib.request import urlopen
+from typing import Any
+from urllib.error import HTTPError, URLError
+from urllib.request import Request, urlopen
 
 import duckdb
+import pyarrow as pa
 import pytest
 from tests.cluster.postgres_server import Postgres
 from tests.end_to_end.conftest import COMMAND, Process, copy_rules, free_port
 
+from gpuwarden.wire import CONTENT_TYPE, INGEST_PATH, TABLE_KEY, BatchId, headers_of
+from gpuwarden_collector.ingest.decode import WIRE_SCHEMAS
 from gpuwarden_collector.storage.extensions import load_extension
 
 DEADLINE_S = 120
@@ -145,6 +149,31 @@ class Host:
     def output(self) -> str:
         assert self.process is not None
         return self.process.output
+
+
+def streams(tables: Mapping[str, list[dict[str, Any]]]) -> bytes:
+    """Rows by table as an agent sends them."""
+    sent = b""
+    for name, rows in tables.items():
+        schema = WIRE_SCHEMAS[name].with_metadata({TABLE_KEY: name})
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, schema) as writer:
+            writer.write_table(pa.Table.from_pylist(rows, schema=schema))
+        sent += bytes(sink.getvalue())
+    return sent
+
+
+def post(host: Host, batch: BatchId, body: bytes) -> int | None:
+    """Send a batch; the answer's status, or None: there was none."""
+    headers = {**headers_of(batch), "Content-Type": CONTENT_TYPE}
+    try:
+        with urlopen(Request(host.url + INGEST_PATH, body, headers), timeout=10) as answer:
+            return int(answer.status)
+    except HTTPError as error:
+        print(host.folder.name, error.code, error.read())  # shown where the test fails
+        return error.code
+    except OSError:
+        return None
 
 
 def wait_for(condition: Callable[[], bool], what: str | Callable[[], str], *shown: Process) -> None:

@@ -2,28 +2,24 @@
 
 import asyncio
 import shutil
-import urllib.error
-import urllib.request
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-import pyarrow as pa
 import pytest
-from tests.cluster.conftest import DEADLINE_S, Host, Postgres, wait_for
+from tests.cluster.conftest import DEADLINE_S, Host, Postgres, post, streams, wait_for
 from tests.end_to_end.conftest import Process
 from zstandard import compress
 
 from gpuwarden.clock import SystemClock
-from gpuwarden.wire import CONTENT_TYPE, INGEST_PATH, TABLE_KEY, BatchId, headers_of
+from gpuwarden.wire import BatchId
 from gpuwarden_agent.counters import Counters
 from gpuwarden_agent.queue.spool import Spool
 from gpuwarden_agent.ship.shipper import Shipper
 from gpuwarden_agent.ship.transport import open_transport
 from gpuwarden_agent.worker import Worker
 from gpuwarden_client.http import CallError, ask, call
-from gpuwarden_collector.ingest.decode import WIRE_SCHEMAS
 from gpuwarden_collector.storage.second_copy import CopyFolder
 
 Hosts = Callable[..., list[Host]]
@@ -43,30 +39,12 @@ def body(sequence: int, node: str) -> bytes:
         "ts": instants[0], "node": node, "simulated": True, "kind": "agent_start",
         "severity": "info", "message": f"batch {sequence}",
     }  # fmt: skip
-    streams = b""
-    for name, rows in (("gpu_samples", samples), ("events", [event])):
-        schema = WIRE_SCHEMAS[name].with_metadata({TABLE_KEY: name})
-        sink = pa.BufferOutputStream()
-        with pa.ipc.new_stream(sink, schema) as writer:
-            writer.write_table(pa.Table.from_pylist(rows, schema=schema))
-        streams += bytes(sink.getvalue())
-    return streams
+    return streams({"gpu_samples": samples, "events": [event]})
 
 
 def send(host: Host, sequence: int, node: str = "n1", *, again: bool = False) -> int | None:
-    """The answer's status; None: there was none."""
-    headers = headers_of(BatchId(f"agent-{node}", "boot", sequence, 0, again))
-    request = urllib.request.Request(
-        host.url + INGEST_PATH, body(sequence, node), headers | {"Content-Type": CONTENT_TYPE}
-    )
-    try:
-        with urllib.request.urlopen(request, timeout=10) as answer:
-            return int(answer.status)
-    except urllib.error.HTTPError as error:
-        print(host.folder.name, error.code, error.read())  # shown where the test fails
-        return error.code
-    except OSError:
-        return None
+    batch = BatchId(f"agent-{node}", "boot", sequence, 0, again)
+    return post(host, batch, body(sequence, node))
 
 
 COUNT_SQL = (

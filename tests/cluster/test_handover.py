@@ -2,22 +2,19 @@
 
 import json
 import time
-import urllib.request
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-from tests.cluster.conftest import Host, wait_for
+from tests.cluster.conftest import Host, post, streams, wait_for
 from tests.cluster.test_coordination import Join
 from tests.cluster.test_coordination import join as join  # noqa: PLC0414  # a fixture
 from tests.end_to_end.test_alerts import hooked
 
 from gpuwarden.cluster import ClusterAnswer, ClusterAsk, MovingState
-from gpuwarden.wire import CONTENT_TYPE, INGEST_PATH, TABLE_KEY, BatchId, headers_of
+from gpuwarden.wire import BatchId
 from gpuwarden_client.http import ask, call
-from gpuwarden_collector.ingest.decode import WIRE_SCHEMAS
 from gpuwarden_rules.notify.handover import ROUND_S
 
 Hosts = Callable[..., list[Host]]
@@ -48,29 +45,13 @@ rules:
 OVERRIDES = "overrides: [{rules: ['*'], enabled: false}, {rules: [planted, silent], enabled: true}]"
 
 
-def batch(sequence: int) -> bytes:
+def body() -> bytes:
     """A node that reports, with a sample of now."""
     now = datetime.now(UTC).replace(microsecond=0)
     key = {"node": "n1", "simulated": False}
     node = {**key, "agent_id": "agent-n1", "boot_id": "boot", "agent_version": "1", "labels": "{}"}
     sample = {**key, "ts": now, "gpu": 0, "gpu_uuid": "GPU-1"}
-    streams = b""
-    for name, row in (("gpu_samples", sample), ("nodes", node)):
-        schema = WIRE_SCHEMAS[name].with_metadata({TABLE_KEY: name})
-        sink = pa.BufferOutputStream()
-        with pa.ipc.new_stream(sink, schema) as writer:
-            writer.write_table(pa.Table.from_pylist([row], schema=schema))
-        streams += bytes(sink.getvalue())
-    return streams
-
-
-def send(host: Host, sequence: int) -> int:
-    headers = headers_of(BatchId("agent-n1", "boot", sequence, 0, False))
-    asked = urllib.request.Request(
-        host.url + INGEST_PATH, batch(sequence), headers | {"Content-Type": CONTENT_TYPE}
-    )
-    with urllib.request.urlopen(asked, timeout=10) as answer:
-        return int(answer.status)
+    return streams({"gpu_samples": [sample], "nodes": [node]})
 
 
 def alerts(host: Host) -> dict[str, tuple[str, Any, Any]]:
@@ -102,7 +83,7 @@ def test_an_alert_goes_on_at_the_collector_that_its_node_moves_to_and_nothing_is
 
         def hears(host: Host) -> bool:
             time.sleep(0.5)
-            return send(host, next(sequence)) == 204
+            return post(host, BatchId("agent-n1", "boot", next(sequence)), body()) == 204
 
         def hears_for(host: Host, seconds: float) -> None:
             ends = time.monotonic() + seconds
@@ -118,13 +99,13 @@ def test_an_alert_goes_on_at_the_collector_that_its_node_moves_to_and_nothing_is
             lambda: hears(b) and alerts(b).get("planted n1", ("", 0))[1] == fired[1],
             lambda: f"the alert continues with its times: {alerts(b)}, {fired} {a.output[-3000:]}",
         )
-        hears_for(b, 10)
+        hears_for(b, 5)
         assert len(received) == 1, said()
         # The first collector is back: it sends no end, and does not take the node for dead.
         a.start()
         wait_for(lambda: hears(b) and alerts(a)["planted n1"][0] == "resolved", "it is left there")
         assert alerts(a)["planted n1"][2] == "its node reports to another collector"
-        hears_for(b, 40)  # long after the first collector counts the node as silent
+        hears_for(b, 34)  # long after the first collector counts the node as silent
         assert "silent n1" not in alerts(a) and "silent n1" not in alerts(b)
         assert len(received) == 1, said()
         call("POST", "/v1/annotations", {"text": "mended", "node": "n1"}, url=b.url)

@@ -56,24 +56,10 @@ def test_psql_lists_and_describes_what_there_is(psql: Any) -> None:
     assert "QUALIFY" in psql(r"\sv nodes_now")
 
 
-COMMANDS = [
-    *(r"\d+ gpu_samples", r"\d nodes_now", r"\d+ nodes_now", r"\d main.*", r"\dt+", r"\dv+ *now"),
-    *(r"\l+", r"\dn+", r"\df+", r"\du", r"\dp", r"\dx", r"\di", r"\ds", r"\dm", r"\dT+", r"\dRp+"),
-    *(
-        r"\dconfig",
-        r"\db",
-        r"\dy",
-        r"\des",
-        r"\dD",
-        r"\do",
-        r"\dC",
-        r"\dO",
-        r"\dd",
-        r"\dL",
-        r"\drds",
-    ),
-    *(r"\dF", r"\dA", r"\dP", r"\dX", r"\det", r"\dew", r"\deu", r"\dl", r"\conninfo", r"\dt gpu*"),
-]
+COMMANDS = (
+    r"\d+ gpu_samples", r"\d+ nodes_now", r"\dt+", r"\dv+ *now", r"\l+", r"\dn+", r"\df+", r"\du", r"\dp", r"\dx", r"\di", r"\dT+",
+    r"\dconfig", r"\db", r"\des", r"\do", r"\dC", r"\dd", r"\drds", r"\dP", r"\conninfo", r"\dt gpu*",
+)  # fmt: skip
 
 
 def test_no_command_of_psql_about_what_there_is_fails(psql: Any) -> None:
@@ -101,12 +87,6 @@ def test_sqlalchemy_inspects_all_of_it(engine: Any) -> None:
     assert inspector.default_schema_name == "main"
     assert set(inspector.get_table_names()) == set(TABLES)
     assert set(inspector.get_view_names()) == VIEWS
-    for name, table in TABLES.items():
-        found = inspector.get_columns(name)
-        assert [column["name"] for column in found] == [c.name for c in stored_columns(table)]
-        assert [not column["nullable"] for column in found] == [
-            c.required for c in stored_columns(table)
-        ]
     comments = {c["name"]: c["comment"] for c in inspector.get_columns("gpus")}
     assert comments["gpu"] == "Index on the node, for people; the UUID is the identity."
     assert str(inspector.get_table_comment("gpus")["text"]).startswith("One row per GPU.")
@@ -116,6 +96,10 @@ def test_sqlalchemy_inspects_all_of_it(engine: Any) -> None:
     assert "host_samples" in inspector.get_view_definition("nodes_now")
     metadata = sa.MetaData()
     metadata.reflect(engine, views=True)
+    for name, table in TABLES.items():
+        columns = metadata.tables[name].columns
+        assert [c.name for c in columns] == [c.name for c in stored_columns(table)]
+        assert [not c.nullable for c in columns] == [c.required for c in stored_columns(table)]
     samples = metadata.tables["gpu_samples"]
     with engine.connect() as connection:
         asked = sa.select(sa.func.count()).where(samples.c.gpu.in_([1, 2]))

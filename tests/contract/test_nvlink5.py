@@ -79,6 +79,7 @@ def test_an_error_without_a_row_is_as_bad_as_the_line_says() -> None:
 )
 def test_what_is_not_such_a_text_is_not_decoded(text: str) -> None:
     assert decode(149, text) is None
+    assert decode(151, report("RLW_CTRL", 3, 2)) is None, "another Xid"
 
 
 def test_an_error_of_no_link_is_decoded_and_the_line_cut_short_is_as_bad_as_it_says() -> None:
@@ -92,10 +93,6 @@ def test_an_error_of_no_link_is_decoded_and_the_line_cut_short_is_as_bad_as_it_s
         found = decode(149, cut)
         assert found is not None, cut
         assert (found.rule, found.subcode, found.severity) == (None, None, CRITICAL), cut
-
-
-def test_other_xids_are_not_decoded() -> None:
-    assert decode(151, report("RLW_CTRL", 3, 2)) is None
 
 
 @given(

@@ -192,13 +192,6 @@ def test_a_query_without_a_table_is_counted(imported) -> None:
     assert found.tally.skipped["lines of a query without a table"].count == 1
 
 
-def test_fields_without_a_column_are_named_with_a_count(imported) -> None:
-    text = (
-        "timestamp, uuid, display_mode, power.draw\n" + "2026/07/14 09:00:44, GPU-1, On, 5 W\n" * 3
-    )
-    assert imported(read, text).tally.unmapped == {"display_mode": 3}
-
-
 def test_a_capture_is_read_as_its_text_says(imported, data) -> None:
     path = data / "captures" / "linux-x86_64__nvidia-h100-mig__590.48.01.txt"
     idle, load = imported(read, path.read_text())["gpu_samples"]

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 
 import duckdb
 import pytest
-from bench.promql.compare import difference
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -243,14 +242,3 @@ def test_a_comparison_with_nan_is_false(fleet: duckdb.DuckDBPyConnection) -> Non
     assert [json.loads(str(value))[1] for _, value in at_t0(fleet, f"{nan} != {nan}")] == [
         "NaN"
     ] * 2
-
-
-def test_answers_that_differ_are_seen() -> None:
-    """The comparison itself can fail."""
-    a = ("vector", {"{}": [[1, "1"]]})
-    assert not difference(a, ("vector", {"{}": [[1, "1.0"]]}))
-    assert difference(a, ("vector", {"{}": [[1, "1.1"]]}))
-    assert difference(a, ("vector", {}))
-    assert difference(a, ("matrix", {"{}": [[1, "1"]]}))
-    assert difference(a, ("error", "x"))
-    assert difference(("matrix", {"{}": [[1, "1"], [2, "1"]]}), ("matrix", {"{}": [[1, "1"]]}))

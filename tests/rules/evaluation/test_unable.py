@@ -56,23 +56,6 @@ def test_what_a_source_does_not_tell_is_named_by_its_samples() -> None:
     assert len(rules_of_gpus(RULES)) == 6
 
 
-def test_every_rule_of_ours_can_judge_a_gpu_that_tells_all() -> None:
-    class Everything(dict):
-        def __contains__(self, name: object) -> bool:
-            return True
-
-        def __getitem__(self, name: str) -> "Everything":
-            return self
-
-        def get(self, name: str, default: object = None) -> "Everything":
-            return self
-
-    assert unable(builtin_rules(), "nvidia", Everything()) == []
-    assert {
-        one.rule.path.rpartition("/")[2] for one in unable(builtin_rules(), "amd", Everything())
-    } == {"xid.yaml"}
-
-
 async def test_stored_samples_of_the_last_hour_tell_it(database, clock) -> None:
     now = clock.now()
     row = {"node": "n1", "gpu": 0, "gpu_uuid": "TPU-1", "simulated": False}

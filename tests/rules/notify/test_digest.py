@@ -4,15 +4,8 @@ from datetime import UTC, datetime, time, timedelta
 from zoneinfo import ZoneInfo
 
 import pytest
-from tests.collector.made_up_store import LIMITS, put
 
-from gpuwarden.clock import SystemClock, to_ms
-from gpuwarden.waste import CATEGORIES, NO_WASTE
-from gpuwarden.waste_report import report_sql
-from gpuwarden_cli.read.remote import RemoteQuerier
-from gpuwarden_collector.daemon import running
-from gpuwarden_collector.settings import CollectorSettings
-from gpuwarden_collector.storage.database import Database
+from gpuwarden.clock import to_ms
 from gpuwarden_rules.notify.digest import DigestPlan, due_at, is_due, made, read
 
 UNTIL = datetime(2026, 3, 2, 8, tzinfo=UTC)
@@ -114,43 +107,3 @@ async def test_each_receiver_gets_it_under_an_id_of_its_own(database) -> None:
     assert len({m.id for m in messages}) == 2
     assert [m.id for m in await made(PLAN, database, now)] == [m.id for m in messages]
     assert messages[0].digest.until == UNTIL
-
-
-@pytest.mark.slow
-async def test_its_sums_are_those_of_the_report_of_the_same_day(tmp_path, monkeypatch) -> None:
-    """Over a store that a collector serves: two days of GPUs with all categories, owners and gaps in prices."""
-    this_hour = datetime.now(UTC).replace(minute=0, second=0, microsecond=0)
-    database = Database.open(tmp_path, LIMITS)
-    put(
-        database,
-        "waste_1h",
-        "SELECT $until - to_hours(h) AS ts, 'n' || g // 2 AS node, 'GPU-' || g AS gpu_uuid, g % 2 AS gpu, "
-        "category, CASE WHEN g % 3 > 0 THEN 'user' || g % 3 END AS username, g = 7 AS simulated, "
-        "hash(g, h, category) % 400 AS seconds, CASE WHEN g <> 4 THEN hash(g, h, category) % 400 / 1000 END AS usd "
-        "FROM range(1, 49) s(h), range(8) t(g), (SELECT unnest($categories::VARCHAR[]) AS category)",
-        {"until": this_hour.replace(tzinfo=None), "categories": list(CATEGORIES)},
-    )
-    database.close()
-    settings = CollectorSettings(port=0, data_dir=tmp_path)
-    async with running(settings, SystemClock()) as collector:
-        monkeypatch.setenv("GPUWARDEN_URL", collector.url)
-        digest = await read(RemoteQuerier(), this_hour - timedelta(days=1), this_hour, 99)
-        sql = f"SELECT * FROM ({report_sql('node')}) WHERE NOT is_total"
-        report = await RemoteQuerier().query(sql, {"since": this_hour - timedelta(days=1)})
-    rows = [dict(zip(report.columns, row, strict=True)) for row in report.rows]
-    wasted = {
-        row["name"]: sum(row[category] or 0 for category in CATEGORIES if category not in NO_WASTE)
-        for row in rows
-    }
-    assert len(wasted) == 4
-    assert {w.name: w.hours for w in digest.wasters} == pytest.approx(wasted)
-    assert {w.name: w.usd for w in digest.wasters} == pytest.approx(
-        {row["name"]: row["wasted_usd"] for row in rows}
-    )
-    assert digest.gpu_hours == pytest.approx(sum(row["gpu_hours"] for row in rows))
-    assert digest.usd == pytest.approx(sum(row["wasted_usd"] for row in rows))
-    assert sum(w.hours for w in digest.categories) == pytest.approx(digest.wasted_hours)
-    by_category = {category: sum(row[category] or 0 for row in rows) for category in CATEGORIES}
-    assert {w.name: w.hours for w in digest.categories} == pytest.approx(
-        {category: hours for category, hours in by_category.items() if category not in NO_WASTE}
-    )

@@ -85,6 +85,16 @@ def test_the_same_message_is_stored_once(box) -> None:
     assert drained(box) == ["id1"]
 
 
+def test_a_message_that_fails_holds_up_its_group_and_no_other(box) -> None:
+    box.commit({}, {}, [message(1, group="a"), message(2, group="a"), message(3, group="b")])
+    first = box.head("chat")
+    box.put_back(first.sequence)
+    second = box.head("chat")
+    assert (first.message.id, second.message.id) == ("id1", "id3")
+    box.remove("chat", second.sequence)
+    assert drained(box) == ["id1", "id2"]
+
+
 def test_a_later_message_of_a_group_knows_what_the_receiver_calls_the_first(
     tmp_path, clock
 ) -> None:

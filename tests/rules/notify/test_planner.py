@@ -319,6 +319,21 @@ def test_the_end_of_an_incident_that_is_not_known_any_more_is_that_of_what_was_s
     assert [alert.resolved_at for alert in end.resolved] == [start + H] * 2
 
 
+def test_a_receiver_that_is_removed_and_comes_back_is_sent_a_new_message(alert_of, start) -> None:
+    both = RoutingPolicy(
+        {"chat": Recipient(), "mail": Recipient()}, [Route(receivers=("chat", "mail"))]
+    )
+    run = Run(both)
+    first, _ = run([alert_of()], start)
+    run.policy = RoutingPolicy({"mail": Recipient()}, [Route(receivers=("mail",))])
+    for second in (1, 2):
+        assert run([alert_of()], start + second * S) == []
+    run.policy = both
+    (again,) = run([alert_of()], start + 60 * S)
+    assert (again.receiver, again.reason) == ("chat", MessageReason.OPENED)
+    assert (again.group, again.id != first.id) == (first.group, True)
+
+
 def test_a_clock_that_is_set_back_silences_nothing(alert_of, start) -> None:
     run = Run()
     back = start - H

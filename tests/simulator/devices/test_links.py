@@ -28,3 +28,9 @@ def test_links_and_gpu_add_up_and_no_link_runs_backwards(
         assert sum(carried.rx_kib) == total // 2 // KIB
         assert all(new >= old for old, new in zip(before, carried.tx_kib, strict=True))
         assert all(carried.tx_kib[link] == before[link] for link in down)
+
+
+def test_links_begin_anew_with_the_driver() -> None:
+    carried = LinkBytes([500, 700], [500, 700])
+    carried.share(10 * KIB, 10 * KIB, {})
+    assert carried.tx_kib == [5, 5]

@@ -174,7 +174,8 @@ def test_what_identifies_a_board_is_compared_and_not_shown() -> None:
 
 
 WALK = """
-import json
+import json, os, sys
+sys.path[:0] = os.environ["PYTHONPATH"].split(os.pathsep)
 from bench.gpu import support
 answers = []
 troubles = support.walk_apart(False, 30.0, answers.append)
@@ -186,9 +187,8 @@ def test_a_call_that_crashes_costs_itself_alone(tmp_path) -> None:
     """Over a driver's library that lacks many calls, through the real binding."""
     root = str(RUN.parents[2])
     paths = [root, *(f"{root}/{part}" for part in ("contract", "agent", "cli"))]
-    said = fake_library.run(
-        fake_library.compiled(tmp_path), WALK, PYTHONPATH=os.pathsep.join(paths)
-    )
+    library = fake_library.compiled(tmp_path)
+    (said,) = fake_library.run(library, (WALK, {"PYTHONPATH": os.pathsep.join(paths)}))
     kinds = {kind for kind, _, _ in said["answers"]}
     assert kinds == {"port", "field", "call"}
     named = [name for _, name, _ in said["answers"]]

@@ -65,3 +65,10 @@ def test_a_gpu_has_its_model_its_price_and_that_of_its_energy() -> None:
 def test_an_unknown_model_has_no_price() -> None:
     row = priced({"model": "NVIDIA Foo 1"}, None, PriceBook())
     assert [row[name] for name in ("catalogue_model", "usd_per_hour", "price_basis")] == [None] * 3
+
+
+def test_the_same_agent_id_of_another_sender_is_another_agent() -> None:
+    """Or one could send a future time once, and the agent itself would only fill in from then on."""
+    known = Item({"node": "n1", "kernel": "6.1"}, BatchSource("token:t1", "a", 10**17))
+    said = merged(known, {"node": "n1", "kernel": "6.2"}, BatchSource("node:n1", "a", 5), NOW)
+    assert said.row["kernel"] == "6.2"

@@ -9,10 +9,10 @@
 SELECT node, gpu, model, username, job, util_percent, power_watts, temperature_celsius, memory_used_bytes / 1024^3 AS memory_gib
 FROM gpus_now WHERE node GLOB $node ORDER BY node, gpu;
 
--- idle-now: GPUs that are idle now, most expensive first, and who holds them
--- $below 5: utilization in percent below which a GPU is idle
-SELECT node, gpu, model, username, job, usd_per_hour, memory_used_bytes / 1024^3 AS memory_gib
-FROM gpus_now WHERE util_percent < $below ORDER BY usd_per_hour DESC NULLS LAST, node, gpu;
+-- idle-now: GPUs that are idle now, most expensive first, since when, and who holds them
+-- $minutes 5: how long they are idle at least
+SELECT node, gpu, model, username, job, idle_since, usd_per_hour, memory_used_bytes / 1024^3 AS memory_gib
+FROM gpus_now WHERE idle_since <= now()::TIMESTAMP - to_minutes($minutes::INTEGER) ORDER BY usd_per_hour DESC NULLS LAST, node, gpu;
 
 -- holders-now: who holds each GPU now, by process or allocation
 -- $node *: nodes of this name; * and ? are wildcards

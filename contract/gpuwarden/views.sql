@@ -6,8 +6,9 @@
 --   username: Who holds the GPU; NULL: nobody, or unknown.
 --   job: Job that holds the GPU: Slurm job's id, else Kubernetes namespace/pod.
 --   process_name: Name of the holding process' executable; NULL: none holds it.
+--   idle_since: Begin of the idle time that the GPU is in, minutes late; NULL: it works, or nobody knows.
 CREATE OR REPLACE VIEW gpus_now AS
-SELECT s.*, g.model, g.catalogue_model, g.usd_per_hour, h.username, h.job, h.process_name
+SELECT s.*, g.model, g.catalogue_model, g.usd_per_hour, h.username, h.job, h.process_name, i.idle_since
 FROM (
     SELECT * FROM gpu_samples
     WHERE ts > now()::TIMESTAMP - INTERVAL 1 MINUTE
@@ -19,7 +20,12 @@ LEFT JOIN (
     FROM (FROM process_samples UNION ALL BY NAME FROM allocation_samples)
     WHERE ts > now()::TIMESTAMP - INTERVAL 30 SECOND AND process_type IS DISTINCT FROM 'graphics'
     QUALIFY row_number() OVER (PARTITION BY gpu_uuid ORDER BY ts DESC, gpu_memory_bytes DESC) = 1
-) h USING (gpu_uuid);
+) h USING (gpu_uuid)
+LEFT JOIN (
+    SELECT ts, gpu_uuid, idle_since FROM idle_1m
+    WHERE ts > now()::TIMESTAMP - INTERVAL 10 MINUTE
+    QUALIFY row_number() OVER (PARTITION BY gpu_uuid ORDER BY ts DESC) = 1
+) i USING (gpu_uuid);
 
 -- Racks with the readings of the last minute.
 --   rack: Label `rack` of its nodes; if nobody sets it, the chassis or NVLink domain of an NVL72.

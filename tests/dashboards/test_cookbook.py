@@ -98,6 +98,7 @@ OPENED = {
     "last_seen_at",
     "first_hour",
     "last_hour",
+    "idle_since",
 }
 """Columns of instants, of which the answers below say nothing."""
 ANSWERS: dict[str, list[tuple[Any, ...]]] = {
@@ -204,7 +205,7 @@ async def test_a_display_server_holds_no_gpu_and_an_allocation_alone_does(fleet:
 async def test_parameters_change_the_answer(fleet: Any) -> None:
     changed = {
         "gpus-now": ({"node": "n2*"}, [("n2", 0, "H100", "bob", "8", 0, 90, 60, 8)]),
-        "idle-now": ({"below": "0"}, []),
+        "idle-now": ({"minutes": "300"}, []),
         "usage-by-label": (
             {"label": "size"},
             [("8", 1, 5.0, 80.0, 15.0), (None, 1, 2.0, 0.0, 6.0)],

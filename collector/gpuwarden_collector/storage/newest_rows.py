@@ -2,7 +2,7 @@
 
 What the views read of the newest row per key is parsed from `views.sql` (`KEPT`), so each has one definition.
 The process that appends rows keeps them (`LatestRows`): `add` takes durable rows; `take_stored` takes the
-rows of older runs once, and nothing is published before. `publish` writes Arrow files that query processes
+rows of older runs once, those of rollups each minute, and nothing is published before. `publish` writes Arrow files that query processes
 map, and only if rows were added. Of rows of a key with the same time that with most of a column is kept if
 the view says so, else any one, as in the views.
 
@@ -10,6 +10,7 @@ Rows older than `FORGET_AFTER` are dropped. After a clock was set back by more, 
 until they report again.
 """
 
+import math
 import re
 import threading
 from collections.abc import Iterable, Mapping, Sequence
@@ -25,12 +26,15 @@ import pyarrow.compute as pc
 from gpuwarden.clock import Clock
 from gpuwarden.schema import UPSERTED, public_views
 from gpuwarden_collector.storage.arrow_files import ArrowFiles
+from gpuwarden_collector.storage.retention import ROLLUPS_BY_MINUTE
 from gpuwarden_collector.storage.segment import SCHEMAS
 
 FOLDER = "latest"
 FORGET_AFTER = timedelta(hours=1)
 """Longer than any of the views looks back."""
 _FORGET_EVERY = timedelta(minutes=10)
+_ROLLED_EVERY_S = 60.0
+"""How often rows of rollups are read: another process stores them."""
 _ADDED_ROWS_MIN = 4_096
 """Added rows from which they are merged: this many, or half the number of keys."""
 
@@ -46,7 +50,7 @@ _DEFINITION = re.compile(
     r"QUALIFY row_number\(\) OVER "
     r"\(PARTITION BY (?P<key>\w+) ORDER BY ts DESC(?:, (?P<most>\w+) DESC)?\) = 1"
 )
-_TABLE = re.compile(r"\w+_samples")
+_TABLE = re.compile(r"\w+_(?:samples|1m)")
 _QUALIFY = re.compile(r"\bQUALIFY\b")
 
 
@@ -69,6 +73,11 @@ class Kept:
     def name(self) -> str:
         """The first table."""
         return self.tables[0]
+
+    @property
+    def is_rolled(self) -> bool:
+        """Whether they are rows of a rollup, which never come to `add`."""
+        return self.name in ROLLUPS_BY_MINUTE
 
     @property
     def schema(self) -> Any:
@@ -177,14 +186,14 @@ class LatestRows:
 
     def missing(self) -> list[Kept]:
         """Rows that still need `take_stored`."""
-        return [latest.kept for latest in self._kept.values() if not latest.is_whole]
+        return [latest.kept for latest in self._kept.values() if latest.is_unread]
 
     def take_stored(self, kept: Kept, rows: Sequence[Any]) -> None:
         """Add the results of all parts of `newest_part_sql`. Rows stored since that query also came to `add`."""
         latest = self._kept[kept.name]
         for table in rows:
             latest.add(table.select(kept.columns).cast(kept.schema))
-        latest.is_whole = True
+        latest.read()
 
     def publish(self, views: Iterable[str]) -> dict[str, str]:
         """Write the newest rows of these views; files by name, without those that cannot be written yet."""
@@ -224,6 +233,7 @@ class _Latest:
         with self._lock:
             self.is_whole = False
             """Whether the rows of older runs were added."""
+            self._read_s = -math.inf
             self._rows: Any = self.kept.schema.empty_table().combine_chunks()
             self._places: dict[str, int] = {}
             self._waiting: list[Any] = []
@@ -232,6 +242,16 @@ class _Latest:
             self._added_rows = 0
             self._forgotten_at = self._clock.now()
             self._is_changed = True
+
+    @property
+    def is_unread(self) -> bool:
+        """Whether rows that are stored must be read."""
+        is_old = self._clock.monotonic() - self._read_s >= _ROLLED_EVERY_S
+        return not self.is_whole or (self.kept.is_rolled and is_old)
+
+    def read(self) -> None:
+        """Note that the stored rows were added."""
+        self.is_whole, self._read_s = True, self._clock.monotonic()
 
     @property
     def published(self) -> Path | None:

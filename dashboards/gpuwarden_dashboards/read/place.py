@@ -68,7 +68,7 @@ WITH trouble AS (
 )
 SELECT i.node, i.gpu, i.gpu_uuid, i.model, g.util_percent, g.memory_used_bytes,
     g.memory_total_bytes, g.power_watts, g.power_limit_watts, g.temperature_celsius, g.sm_clock_mhz,
-    i.usd_per_hour, t.rules, g.gpu_uuid IS NULL AS silent, i.memory_numa_node
+    i.usd_per_hour, t.rules, g.gpu_uuid IS NULL AS silent, i.memory_numa_node, g.idle_since
 FROM gpus i
 LEFT JOIN gpus_now g USING (gpu_uuid)
 LEFT JOIN trouble t USING (gpu_uuid)

@@ -21,7 +21,7 @@ def test_without_a_question_all_are_listed_by_topic(capsys: Any) -> None:
     assert main(["ask", "--format", "json"]) == 0
     listed = json.loads(capsys.readouterr().out)
     assert [one["name"] for one in listed] == [one.name for one in questions()]
-    assert listed[1]["parameters"] == {"below": "5"}
+    assert listed[1]["parameters"] == {"minutes": "5"}
 
 
 def test_a_question_is_asked_with_its_defaults_and_what_is_given(
@@ -42,9 +42,9 @@ def test_what_is_wrong_is_one_line(capsys: Any) -> None:
     for given, said in (
         (["--format", "arrow"], "name a question: the list of them is not made as arrow"),
         (["idle"], "there is no question idle; is it idle-now? `gpuwarden ask` lists them"),
-        (["idle-now", "--since", "1d"], "idle-now has no parameter since; it takes below"),
-        (["idle-now", "--param", "below"], "--param below is not NAME=VALUE"),
-        (["idle-now", "--param", "below=x"], "below = x is not a number"),
+        (["idle-now", "--since", "1d"], "idle-now has no parameter since; it takes minutes"),
+        (["idle-now", "--param", "minutes"], "--param minutes is not NAME=VALUE"),
+        (["idle-now", "--param", "minutes=x"], "minutes = x is not a number"),
     ):
         assert main(["ask", *given]) == 2
         assert capsys.readouterr().err == f"gpuwarden: {said}\n"

@@ -56,6 +56,9 @@ def said(one: Reader, sql: str) -> str:
 def _same(readers: tuple[Reader, Reader], sql: str, *, grows: bool = False) -> str:
     """The answer to a query, which must be that of a store without others; `grows`: but for numbers."""
     found, alone = said(readers[0], sql), said(readers[1], sql)
+    if found != alone:
+        # A row left a view of now between the two.
+        found, alone = said(readers[0], sql), said(readers[1], sql)
     assert SECRET not in found.replace(sql, ""), sql
     if grows:
         found, alone = (re.sub(r"[0-9.e-]+", "", one) for one in (found, alone))

@@ -25,7 +25,7 @@ from gpuwarden_collector.storage.newest_rows import (
 from gpuwarden_collector.storage.segment import SCHEMAS
 
 _NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
-_SAMPLES, _HOLDERS = KEPT["gpus_now"].kept
+_SAMPLES, _HOLDERS, _IDLENESS = KEPT["gpus_now"].kept
 Start = Callable[..., AbstractAsyncContextManager[Collector]]
 
 
@@ -127,6 +127,20 @@ def test_the_holder_is_the_newest_process_with_most_memory_else_an_allocation(
             (row["gpu_uuid"], row["username"]) for row in _published(latest, "process_samples")
         ]
         assert holders == [("A", "ada"), ("B", "bob"), ("C", "cai")]
+
+
+def test_rows_of_a_rollup_are_read_again_each_minute(tmp_path: Path) -> None:
+    clock = ManualClock(_NOW)
+    latest = LatestRows(tmp_path / "latest", clock)
+    for kept in latest.missing():
+        latest.take_stored(kept, [])
+    assert latest.missing() == []
+    clock.advance(60)
+    assert latest.missing() == [_IDLENESS]
+    row = {"ts": _NOW.replace(tzinfo=None), "gpu_uuid": "A", "idle_since": None}
+    latest.take_stored(_IDLENESS, [pa.Table.from_pylist([row], schema=_IDLENESS.schema)])
+    assert latest.missing() == []
+    assert _published(latest, "idle_1m") == [row]
 
 
 def test_many_keys_are_merged_as_few_are_and_forgotten_when_they_are_gone(tmp_path: Path) -> None:

@@ -168,6 +168,7 @@ def _renamed(form: Form, number: int, aliases: _Aliases) -> _Renamed:
             Let(names[let.name], named(let.sql), frozenset(names.get(one, one) for one in let.used))
             for let in form.lets
         ),
+        labels=tuple(names.get(label, label) for label in form.labels),
         when=named(form.when),
         until=named(form.until),
     )

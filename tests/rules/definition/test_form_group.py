@@ -151,3 +151,10 @@ def test_a_built_in_rule_says_the_same_alone_and_together_where_it_fires(
     at = START + timedelta(seconds=min(firing(case).values()))
     for group in members_of(builtin_rules()):
         assert_same_rows(database, group, at, {*firing(case)})
+
+
+def test_rules_of_a_kind_are_one_statement_whichever_of_them_a_fleet_has(database) -> None:
+    for group in members_of(builtin_rules()):
+        for first, second in zip(group, [*group[1:], group[0]], strict=True):
+            members = [Member(rule.form, rule.params) for rule in (first, second) if rule.form]
+            database.run(f"EXPLAIN {select_of(members).sql}", {"now": NOW})

@@ -3,9 +3,11 @@
 import asyncio
 import math
 from collections.abc import Iterator
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any, cast
 
+import duckdb
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -71,7 +73,9 @@ class Week:
 
     def __init__(self, database: MemoryDatabase) -> None:
         self.database = database
-        database.execute("ROLLBACK; BEGIN")
+        with suppress(duckdb.TransactionException):
+            database.execute("ROLLBACK")
+        database.execute("BEGIN")
         self.now: datetime = self.one("SELECT now()::TIMESTAMP")[0]
         self.closed_until = self.now.replace(second=0, microsecond=0)
         self.end = self.closed_until - self.closed_until.minute % COUNTED_MINUTES * MINUTE
@@ -185,7 +189,6 @@ def cents(usd: float) -> int:
 @pytest.fixture(scope="module")
 def database() -> Iterator[MemoryDatabase]:
     memory = MemoryDatabase()
-    memory.execute("BEGIN")
     yield memory
     memory.close()
 

@@ -74,7 +74,6 @@ CASES = {
 @pytest.fixture(scope="module")
 def database() -> Iterator[MemoryDatabase]:
     memory = MemoryDatabase()
-    memory.execute("BEGIN")
     yield memory
     memory.close()
 

@@ -68,16 +68,16 @@ def test_an_image_has_what_was_synced_before_its_position(tmp_path: Path) -> Non
 
 
 @pytest.mark.usefixtures("disks")
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(600)
 async def test_a_power_cut_loses_nothing_that_was_acknowledged(tmp_path: Path) -> None:
     found = await power_cut.campaign(tmp_path, seed=1, rounds=1, count=8, pace=PACE)
     assert [one for one in found if one.wrong or one.lost or one.doubled] == []
     assert sum(one.acknowledged for one in found) > 0
-    assert len(power_cut.counted(found)) > 3, "different operations were cut off"
+    assert len(power_cut.counted(found)) > 1, "different operations were cut off"
 
 
 @pytest.mark.usefixtures("disks")
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(600)
 async def test_files_that_were_not_synced_before_the_catalogue_are_found_missing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -99,5 +99,5 @@ def test_a_fault_loses_and_doubles_nothing(name: str, tmp_path: Path) -> None:
     verdict = run_fault(name, 1, tmp_path / "run", LASTS_S)
     assert verdict.wrong == []
     assert (verdict.lost, verdict.doubled) == (0, 0)
-    assert verdict.acknowledged > 100
+    assert verdict.acknowledged > 0
     assert verdict.catch_up_s is not None

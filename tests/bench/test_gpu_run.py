@@ -32,7 +32,7 @@ def run(*flags: str) -> "subprocess.CompletedProcess[str]":
     environment["PYTHONPATH"] = sysconfig.get_path("purelib")
     return subprocess.run(
         [sys.executable, "-S", str(RUN), *flags],
-        capture_output=True, text=True, timeout=60, check=False, env=environment, cwd="/",
+        capture_output=True, text=True, timeout=240, check=False, env=environment, cwd="/",
     )  # fmt: skip
 
 

@@ -51,11 +51,10 @@ def test_a_filled_store_holds_sealed_rows_that_can_be_queried(tmp_path: Path) ->
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(120)
 def test_a_tiny_run_prints_figures() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "bench.store.run", "--tiny"],
-        capture_output=True, text=True, timeout=110, check=False, cwd=ROOT,
+        capture_output=True, text=True, timeout=400, check=False, cwd=ROOT,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     figures = dict(line.rsplit(None, 1) for line in done.stdout.splitlines() if line)

@@ -24,7 +24,7 @@ from gpuwarden.wire import CONTENT_TYPE, INGEST_PATH, TABLE_KEY, BatchId, header
 from gpuwarden_collector.ingest.decode import WIRE_SCHEMAS
 from gpuwarden_collector.storage.extensions import load_extension
 
-DEADLINE_S = 120
+DEADLINE_S = 300
 ROOT = Path(__file__).parents[2]
 
 
@@ -167,7 +167,7 @@ def post(host: Host, batch: BatchId, body: bytes) -> int | None:
     """Send a batch; the answer's status, or None: there was none."""
     headers = {**headers_of(batch), "Content-Type": CONTENT_TYPE}
     try:
-        with urlopen(Request(host.url + INGEST_PATH, body, headers), timeout=10) as answer:
+        with urlopen(Request(host.url + INGEST_PATH, body, headers), timeout=60) as answer:
             return int(answer.status)
     except HTTPError as error:
         print(host.folder.name, error.code, error.read())  # shown where the test fails

@@ -152,7 +152,7 @@ async def test_kills_and_agents_that_fail_over_lose_nothing_and_double_nothing(
             await asyncio.to_thread(victim.kill)
             await asyncio.sleep(0.5)
             await asyncio.to_thread(victim.start)
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(180):
             while any(spool.count for spool, _ in agents):  # noqa: ASYNC110  not ours to signal
                 await asyncio.sleep(0.05)
     expected = of(4 * 20)

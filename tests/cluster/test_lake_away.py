@@ -21,7 +21,7 @@ JUDGED = ("storage_stalled", "notifier_failing", "xid_critical", "persistence_of
 
 
 def _rules(host: Host) -> dict[str, dict[str, Any]]:
-    with urllib.request.urlopen(host.url + "/v1/rules", timeout=10) as answer:
+    with urllib.request.urlopen(host.url + "/v1/rules", timeout=60) as answer:
         return {rule["rule"]: rule for rule in json.load(answer)["rules"]}
 
 

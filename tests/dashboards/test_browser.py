@@ -102,7 +102,6 @@ async def served(querier, port=0, judgement=judged, **limits):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(120)
 async def test_pages_are_drawn_zoomed_and_old_when_the_collector_is_gone(fleet) -> None:
     said: list[str] = []
     async with playwright.async_playwright() as driver:

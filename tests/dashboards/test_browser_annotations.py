@@ -21,7 +21,6 @@ from gpuwarden_dashboards.routes import routes
 pytestmark = [
     pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed"),
     pytest.mark.slow,
-    pytest.mark.timeout(240),
 ]
 
 

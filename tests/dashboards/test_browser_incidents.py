@@ -26,7 +26,6 @@ CHROMIUM = shutil.which("chromium")
 pytestmark = [
     pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed"),
     pytest.mark.slow,
-    pytest.mark.timeout(240),
 ]
 RULES = """
 rules:

@@ -7,7 +7,6 @@ from tests.dashboards.test_browser import CHROMIUM, playwright
 pytestmark = [
     pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed"),
     pytest.mark.slow,
-    pytest.mark.timeout(180),
 ]
 FOCUS = """() => {
   const one = document.activeElement;

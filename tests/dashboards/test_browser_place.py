@@ -112,7 +112,6 @@ async def hides_a_line(page, url: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(120)
 async def test_a_gpu_its_node_job_and_user_are_shown_with_what_is_wrong(fleet) -> None:
     said: list[str] = []
     expect = playwright.expect
@@ -192,7 +191,6 @@ async def never(_route) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(120)
 @pytest.mark.parametrize("answer", [refuse, never])
 async def test_charts_are_refreshed_while_coverage_health_and_links_fail(fleet, answer) -> None:
     expect, asked = playwright.expect, []

@@ -7,7 +7,6 @@ from tests.dashboards.test_browser import CHROMIUM, playwright
 pytestmark = [
     pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed"),
     pytest.mark.slow,
-    pytest.mark.timeout(240),
 ]
 SAID = {
     "empty": {"#verdict": "No data yet", "#empty": "install --collector http://127.0.0.1:"},

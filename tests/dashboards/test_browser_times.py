@@ -21,7 +21,6 @@ TICKS = """async ([begin, end, count]) => {
 }"""
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.timeout(120),
     pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed"),
 ]
 

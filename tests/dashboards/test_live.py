@@ -172,7 +172,6 @@ async def drawn(page) -> dict[int, float]:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(120)
 @pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed")
 async def test_a_live_page_draws_every_row_and_stops_when_nobody_looks(querier) -> None:
     place(querier.db, datetime.now(UTC))

@@ -19,7 +19,7 @@ from gpuwarden_rules.definition.language import builtin_rules
 from gpuwarden_rules.definition.source import rule_source
 
 COMMAND = Path(sys.executable).with_name("gpuwarden")
-DEADLINE_S = 120
+DEADLINE_S = 300
 
 
 class Process:

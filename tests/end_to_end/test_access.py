@@ -114,7 +114,7 @@ async def shipping(settings: AgentSettings) -> AsyncIterator[Counters]:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(180):
         while not condition():  # noqa: ASYNC110
             await asyncio.sleep(0.05)
 
@@ -215,7 +215,9 @@ async def test_a_collector_of_the_next_wire_version_is_told_and_gets_nothing(
 
 def ask(world: Any, *words: str, env: dict[str, str]) -> subprocess.CompletedProcess[str]:
     command = [str(Path(sys.executable).with_name("gpuwarden")), *words]
-    return subprocess.run(command, env=env, capture_output=True, text=True, check=False, timeout=60)
+    return subprocess.run(
+        command, env=env, capture_output=True, text=True, check=False, timeout=180
+    )
 
 
 def test_no_secret_is_in_a_log_an_answer_or_the_process_list(

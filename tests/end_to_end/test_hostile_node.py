@@ -212,7 +212,7 @@ def test_no_page_runs_a_text_of_a_node(world: World) -> None:
         said.clear()
         for address in [*addresses(world, uuids), *(f"/incidents/{one}" for one in incidents)]:
             page.goto(world.url + address)
-            page.wait_for_timeout(300)
+            page.wait_for_timeout(100)
             assert not is_pwned(page), address
             pages += 1
             shown += "pwned=1" in page.locator("body").inner_text()

@@ -27,7 +27,7 @@ pytestmark = pytest.mark.slow
 
 LINE_MAX = 8_000
 """Of the address of a request."""
-EXAMPLES = 5
+EXAMPLES = 2
 """Of each endpoint, and as many that the document does not allow."""
 SAYS_NOT_ALL = frozenset(
     {

@@ -18,14 +18,14 @@ playwright = pytest.importorskip("playwright.sync_api", reason="playwright is no
 CHROMIUM = shutil.which("chromium")
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.timeout(1500),
+    pytest.mark.timeout(600),
     pytest.mark.xdist_group("pages"),
     pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed"),
 ]
 expect = playwright.expect
 expect.set_options(timeout=120_000)
 
-NODES, HISTORY_S = 32, 300
+NODES, HISTORY_S = 8, 300
 SCRIPT = """
 [[fault]]
 at = "5s"

@@ -78,7 +78,7 @@ class Scene:
         data = None if document is None else json.dumps(document).encode()
         headers = {"Content-Type": "application/json"} if data else {}
         request = urllib.request.Request(self.world.url + path, data, headers, method=method)
-        with urllib.request.urlopen(request, timeout=20) as answer:
+        with urllib.request.urlopen(request, timeout=60) as answer:
             return json.loads(answer.read() or "null")
 
     def idle(self, job: str, user: str = "ada") -> str:
@@ -96,7 +96,7 @@ class Scene:
         self.world.wait_for(
             lambda: self.state(job) == state,
             f"job {job} is {state}, not {self.state(job)}",
-            within_s=60,
+            within_s=240,
         )
 
     def wait_sent(self) -> None:
@@ -179,7 +179,7 @@ def test_owners_keep_or_end_their_jobs_and_a_stop_holds_everything(world: Any) -
             data = urlencode(form).encode() if form else None
             try:
                 with urllib.request.urlopen(
-                    urllib.request.Request(link, data), timeout=20
+                    urllib.request.Request(link, data), timeout=60
                 ) as answer:
                     return answer.status, answer.read().decode()
             except urllib.error.HTTPError as error:

@@ -21,7 +21,7 @@ from tests.grafana.dashboard_queries import (
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.timeout(1500),  # the fleet takes minutes on a busy host
+    pytest.mark.timeout(600),  # the fleet takes minutes on a busy host
     pytest.mark.xdist_group("grafana"),  # one fleet for all
 ]
 NODE, GPU = "sim-0001", 2

@@ -47,7 +47,7 @@ def test_the_figures_are_printed_and_a_folder_without_recordings_is_an_error(
 ) -> None:
     def run(folder: Path) -> "subprocess.CompletedProcess[str]":
         command = [sys.executable, "-m", "bench.diagnosis.judge", "--folder", str(folder)]
-        return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+        return subprocess.run(command, capture_output=True, text=True, check=False, timeout=400)
 
     empty = run(tmp_path / "nothing")
     assert empty.returncode == 1 and empty.stderr.count("\n") == 1

@@ -30,15 +30,6 @@ def cpu_s(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def family_cpu_s(pid: int) -> float:
-    """As `cpu_s`, of a process and its descendants that live."""
-    total = 0.0
-    for one in (pid, *children_of(pid)):
-        with suppress(OSError):
-            total += cpu_s(one)
-    return total
-
-
 def rss_mib(pid: int) -> float:
     """Resident memory of a process."""
     found = re.search(r"VmRSS:\s+(\d+)", Path(f"/proc/{pid}/status").read_text())

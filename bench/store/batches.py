@@ -101,16 +101,6 @@ class Fleet:
         """How much later the batch of that number is in a history that begins at `begin_ms`."""
         return begin_ms - _EPOCH_MS + number // self.rounds * self.rounds * self.batch_s * 1000
 
-    def mean_values(self) -> float:
-        """Values of a batch, on average."""
-        every = [template.values for node in self.templates for template in node]
-        return sum(every) / len(every)
-
-    def mean_rows(self) -> float:
-        """Rows of a batch, on average."""
-        every = [template.rows for node in self.templates for template in node]
-        return sum(every) / len(every)
-
 
 def simulated(nodes: int, rounds: int, batch_s: int = BATCH_S) -> Fleet:
     """Batches of this number of nodes, each with this number, of `batch_s` seconds."""

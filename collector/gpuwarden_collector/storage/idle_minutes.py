@@ -84,8 +84,12 @@ def remake(
     wrong: dict[str, int] = {}
     while nodes and begin < until:
         end = min(begin.replace(minute=0) + _HOUR, until)
-        stored = _stored(cursor, nodes, begin, end)
-        rows, states = advanced(states, _minutes_of(cursor, nodes, begin, end))
+        stored, minutes = _stored(cursor, nodes, begin, end), _minutes_of(cursor, nodes, begin, end)
+        if not stored and not minutes:
+            # After a leap of the clock years are empty.
+            begin = _next_row(cursor, nodes, end) or until
+            continue
+        rows, states = advanced(states, minutes)
         changed = _changed(stored, rows)
         _replace(cursor, [row for row in rows if _key(row) in changed], changed, hot_from)
         for node, _, ts in changed:
@@ -157,6 +161,18 @@ def _stored(
         "AND node IN (SELECT node FROM idle_nodes) ORDER BY ts"
     ).fetchall()
     return [Idleness._make(row) for row in rows]
+
+
+def _next_row(
+    cursor: duckdb.DuckDBPyConnection, nodes: Iterable[str], begin: datetime
+) -> datetime | None:
+    """When the first row of nodes from an instant on is, that `remake` reads or replaces; None: there is none."""
+    _register_nodes(cursor, nodes)
+    rows = " UNION ALL ".join(
+        f"SELECT ts FROM main.{name} WHERE ts >= TIMESTAMP '{begin}' AND node IN (SELECT node FROM idle_nodes)"
+        for name in ("gpu_1m", _NAME)
+    )
+    return scalar(cursor, f"SELECT min(ts) FROM ({rows})")
 
 
 def _key(row: Idleness) -> tuple[str, str, int]:

@@ -172,7 +172,8 @@ def _next_row(
         f"SELECT ts FROM main.{name} WHERE ts >= TIMESTAMP '{begin}' AND node IN (SELECT node FROM idle_nodes)"
         for name in ("gpu_1m", _NAME)
     )
-    return scalar(cursor, f"SELECT min(ts) FROM ({rows})")
+    first: datetime | None = scalar(cursor, f"SELECT min(ts) FROM ({rows})")
+    return first
 
 
 def _key(row: Idleness) -> tuple[str, str, int]:

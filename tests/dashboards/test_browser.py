@@ -107,6 +107,7 @@ async def test_pages_are_drawn_zoomed_and_old_when_the_collector_is_gone(fleet) 
     async with playwright.async_playwright() as driver:
         browser = await driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         page = await browser.new_page(viewport={"width": 1000, "height": 800})
+        page.set_default_timeout(120_000)
         page.on("console", lambda m: said.append(m.text) if m.type == "error" else None)
         page.on("pageerror", lambda error: said.append(str(error)))
         page.on("dialog", lambda dialog: said.append(f"dialog {dialog.message}"))

@@ -77,12 +77,13 @@ async def browsing(
 ) -> AsyncIterator[tuple[Any, str, list[str]]]:
     """A page, the address, and what the page complained of."""
     said: list[str] = []
-    playwright.expect.set_options(timeout=20_000)
+    playwright.expect.set_options(timeout=120_000)
     async with playwright.async_playwright() as driver, serving(querier, folder) as url:
         browser = await driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         page = await browser.new_page(
             viewport={"width": 1200, "height": 800}, extra_http_headers={"X-Scope": scope}
         )
+        page.set_default_timeout(120_000)
         page.on("pageerror", lambda error: said.append(str(error)))
         page.on("dialog", lambda dialog: said.append(f"dialog {dialog.message}"))
         yield page, url, said

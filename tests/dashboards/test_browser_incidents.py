@@ -131,9 +131,10 @@ async def test_an_incident_is_acknowledged_silenced_and_its_rule_backtested(tmp_
         playwright.async_playwright() as driver,
     ):
         url, expect = collector.url, playwright.expect
-        expect.set_options(timeout=60_000)
+        expect.set_options(timeout=120_000)
         browser = await driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         page = await browser.new_page(viewport={"width": 390, "height": 800})
+        page.set_default_timeout(120_000)
         page.on("console", lambda m: said.append(m.text) if m.type == "error" else None)
         page.on("pageerror", lambda error: said.append(str(error)))
         page.on("dialog", lambda dialog: said.append(f"dialog {dialog.message}"))

@@ -34,7 +34,7 @@ async def test_a_fleet_is_read_and_an_incident_acknowledged_without_a_mouse() ->
     async with in_state(STATES["many"]) as url, playwright.async_playwright() as driver:
         browser = await driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         page = await browser.new_page(viewport={"width": 1440, "height": 900})
-        page.set_default_timeout(60_000)
+        page.set_default_timeout(120_000)
         page.on("pageerror", lambda error: said.append(str(error)))
         await page.goto(url)
         await page.wait_for_selector("#trouble li")

@@ -115,10 +115,11 @@ async def hides_a_line(page, url: str) -> None:
 async def test_a_gpu_its_node_job_and_user_are_shown_with_what_is_wrong(fleet) -> None:
     said: list[str] = []
     expect = playwright.expect
-    expect.set_options(timeout=15_000)
+    expect.set_options(timeout=120_000)
     async with playwright.async_playwright() as driver, served(fleet) as port:
         browser = await driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         page = await browser.new_page(viewport={"width": 390, "height": 800})
+        page.set_default_timeout(120_000)
         page.on("console", lambda m: said.append(m.text) if m.type == "error" else None)
         page.on("pageerror", lambda error: said.append(str(error)))
         page.on("dialog", lambda dialog: said.append(f"dialog {dialog.message}"))
@@ -194,10 +195,11 @@ async def never(_route) -> None:
 @pytest.mark.parametrize("answer", [refuse, never])
 async def test_charts_are_refreshed_while_coverage_health_and_links_fail(fleet, answer) -> None:
     expect, asked = playwright.expect, []
-    expect.set_options(timeout=15_000)
+    expect.set_options(timeout=120_000)
     async with playwright.async_playwright() as driver, served(fleet) as port:
         browser = await driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         page = await browser.new_page()
+        page.set_default_timeout(120_000)
         for path in ("coverage", "health", "topology"):
             await page.route(f"**/v1/{path}?*", answer)
         page.on("request", lambda r: asked.append(r.url) if "/v1/series?" in r.url else None)

@@ -29,6 +29,7 @@ async def test_what_is_missing_is_said() -> None:
         for state, parts in SAID.items():
             async with in_state(STATES[state]) as url:
                 page = await browser.new_page(viewport={"width": 1440, "height": 900})
+                page.set_default_timeout(120_000)
                 await page.goto(url)
                 for part, texts in parts.items():
                     for text in texts.split("|"):

@@ -41,12 +41,14 @@ def fleet(querier):
 
 
 async def opened(browser, **context):
-    return await (await browser.new_context(timezone_id="America/New_York", **context)).new_page()
+    page = await (await browser.new_context(timezone_id="America/New_York", **context)).new_page()
+    page.set_default_timeout(120_000)
+    return page
 
 
 async def test_the_readers_zone_is_shown_and_utc_when_it_is_chosen(fleet) -> None:
     expect, wrong = playwright.expect, []
-    expect.set_options(timeout=15_000)
+    expect.set_options(timeout=120_000)
     async with playwright.async_playwright() as driver, served(fleet) as port:
         browser = await driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         page = await opened(browser)

@@ -180,6 +180,7 @@ async def test_a_live_page_draws_every_row_and_stops_when_nobody_looks(querier) 
     async with playwright.async_playwright() as driver, served(counting) as port:
         browser = await driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         page = await browser.new_page(viewport={"width": 1000, "height": 800})
+        page.set_default_timeout(120_000)
         page.on("pageerror", lambda error: wrong.append(str(error)))
         await page.goto(f"http://127.0.0.1:{port}/nodes/n1")
         await page.get_by_role("button", name="live").click()

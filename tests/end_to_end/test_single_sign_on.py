@@ -70,8 +70,9 @@ async def test_a_person_signs_in_sees_their_team_and_logs_out(tmp_path: Path) ->
         ):
             browser = await driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
             page = await browser.new_page()
+            page.set_default_timeout(120_000)
             expect = playwright.expect
-            expect.set_options(timeout=60_000)
+            expect.set_options(timeout=120_000)
 
             async def signs_in(sub: str) -> None:
                 await page.goto(f"{collector.url}/incidents")

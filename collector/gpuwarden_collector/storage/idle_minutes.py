@@ -87,7 +87,7 @@ def remake(
         stored, minutes = _stored(cursor, nodes, begin, end), _minutes_of(cursor, nodes, begin, end)
         if not stored and not minutes:
             # After a leap of the clock years are empty.
-            begin = _next_row(cursor, nodes, end) or until
+            begin = _next_row(cursor, nodes, end, until) or until
             continue
         rows, states = advanced(states, minutes)
         changed = _changed(stored, rows)
@@ -164,12 +164,12 @@ def _stored(
 
 
 def _next_row(
-    cursor: duckdb.DuckDBPyConnection, nodes: Iterable[str], begin: datetime
+    cursor: duckdb.DuckDBPyConnection, nodes: Iterable[str], begin: datetime, end: datetime
 ) -> datetime | None:
-    """When the first row of nodes from an instant on is, that `remake` reads or replaces; None: there is none."""
+    """Time of the first row of nodes that `remake` reads or replaces; None: there is none."""
     _register_nodes(cursor, nodes)
     rows = " UNION ALL ".join(
-        f"SELECT ts FROM main.{name} WHERE ts >= TIMESTAMP '{begin}' AND node IN (SELECT node FROM idle_nodes)"
+        f"SELECT ts FROM main.{name} WHERE {between(begin, end)} AND node IN (SELECT node FROM idle_nodes)"
         for name in ("gpu_1m", _NAME)
     )
     first: datetime | None = scalar(cursor, f"SELECT min(ts) FROM ({rows})")

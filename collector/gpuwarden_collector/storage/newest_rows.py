@@ -193,7 +193,7 @@ class LatestRows:
         latest = self._kept[kept.name]
         for table in rows:
             latest.add(table.select(kept.columns).cast(kept.schema))
-        latest.read()
+        latest.note_read()
 
     def publish(self, views: Iterable[str]) -> dict[str, str]:
         """Write the newest rows of these views; files by name, without those that cannot be written yet."""
@@ -231,9 +231,8 @@ class _Latest:
     def restart(self) -> None:
         """Drop all rows."""
         with self._lock:
-            self.is_whole = False
-            """Whether the rows of older runs were added."""
             self._read_s = -math.inf
+            """When stored rows were added."""
             self._rows: Any = self.kept.schema.empty_table().combine_chunks()
             self._places: dict[str, int] = {}
             self._waiting: list[Any] = []
@@ -244,14 +243,19 @@ class _Latest:
             self._is_changed = True
 
     @property
+    def is_whole(self) -> bool:
+        """Whether the rows of older runs were added."""
+        return self._read_s > -math.inf
+
+    @property
     def is_unread(self) -> bool:
         """Whether rows that are stored must be read."""
         is_old = self._clock.monotonic() - self._read_s >= _ROLLED_EVERY_S
         return not self.is_whole or (self.kept.is_rolled and is_old)
 
-    def read(self) -> None:
+    def note_read(self) -> None:
         """Note that the stored rows were added."""
-        self.is_whole, self._read_s = True, self._clock.monotonic()
+        self._read_s = self._clock.monotonic()
 
     @property
     def published(self) -> Path | None:
